@@ -1,0 +1,1 @@
+"""The words every other package speaks: errors, clock, units. Standard library only."""

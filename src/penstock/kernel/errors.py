@@ -1,0 +1,69 @@
+"""Errors grouped by what the caller should do next.
+
+Every error says what was expected and what was found. `code` is a stable word for programs,
+`detail` holds the facts a program may need; the text is for people.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class PenstockError(Exception):
+    """The root of every error Penstock raises on purpose."""
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, **detail: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail = detail
+
+
+class Rejected(PenstockError):
+    """The request itself is wrong: fix it. Sending it again changes nothing."""
+
+    code = "rejected"
+
+
+class Conflict(PenstockError):
+    """The state moved on: look again, then decide again."""
+
+    code = "conflict"
+
+
+class Busy(PenstockError):
+    """Nothing was changed because a limit is reached: send the same again later.
+
+    `retry_after_ms` is how long to wait when the refuser knows, else None.
+    """
+
+    code = "busy"
+
+    def __init__(self, message: str, *, retry_after_ms: int | None = None, **detail: Any) -> None:
+        super().__init__(message, **detail)
+        self.retry_after_ms = retry_after_ms
+
+
+class Gone(PenstockError):
+    """The data was here and has left, by a configured limit or by compaction."""
+
+    code = "gone"
+
+
+class Unavailable(PenstockError):
+    """This node cannot do it now and nothing was changed: try another node, or later."""
+
+    code = "unavailable"
+
+
+class Unknown(PenstockError):
+    """The outcome is not known: ask by commit id before doing it again."""
+
+    code = "unknown"
+
+
+class Corrupt(PenstockError):
+    """Stored bytes are not what was written: the node stops rather than guess."""
+
+    code = "corrupt"
