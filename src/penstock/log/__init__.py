@@ -1,0 +1,1 @@
+"""The partitioned log: executors, fair WAL and read schedulers, stores, recovery."""

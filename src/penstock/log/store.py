@@ -1,0 +1,180 @@
+"""What a store is: the one interface behind which entries rest.
+
+A store keeps, for each partition, a run of entries with consecutive indexes, a hard state (term
+and vote) and a snapshot boundary (the last entry that compaction took away). It never decides
+anything: it writes what it is told, in the order it is told, and says whether that worked.
+
+A *group* is a list of operations over any number of partitions that becomes durable with one sync.
+Operations of one partition apply in list order. A partition's operations in a group succeed or
+fail together; a store with several files may fail some partitions of a group and not others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from penstock.kernel.errors import Corrupt, Gone, Rejected, Unavailable
+
+
+class Entry(NamedTuple):
+    """One record of a partition's log."""
+
+    index: int
+    term: int
+    payload: bytes
+
+
+class Append(NamedTuple):
+    """Add entries; the first index must follow the partition's last one."""
+
+    partition: int
+    entries: Sequence[Entry]
+
+
+class SetHardState(NamedTuple):
+    """Remember the term and the vote. Must be synced before any reply is given."""
+
+    partition: int
+    term: int
+    vote: int
+
+
+class Truncate(NamedTuple):
+    """Forget every entry at or after `from_index` (a new leader overwrote them)."""
+
+    partition: int
+    from_index: int
+
+
+class Compact(NamedTuple):
+    """Forget every entry up to and including `upto_index`; its term becomes the boundary's."""
+
+    partition: int
+    upto_index: int
+
+
+class InstallBoundary(NamedTuple):
+    """A snapshot from elsewhere replaces the log: drop all entries, go on after `index`."""
+
+    partition: int
+    index: int
+    term: int
+
+
+Operation = Append | SetHardState | Truncate | Compact | InstallBoundary
+
+
+class HardState(NamedTuple):
+    """What a partition must never forget: its term and whom it voted for (0: nobody)."""
+
+    term: int = 0
+    vote: int = 0
+
+
+class Bounds(NamedTuple):
+    """The snapshot boundary and the last entry; the log holds boundary_index + 1 … last_index."""
+
+    boundary_index: int = 0
+    boundary_term: int = 0
+    last_index: int = 0
+    last_term: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """What a person or a dashboard wants to know of a store."""
+
+    kind: str
+    path: str | None
+    partitions: int
+    entries: int
+    bytes_on_disk: int
+    syncs: int
+    read_only_reason: str | None
+
+
+class NotContiguous(Rejected):
+    """An append does not start right after the partition's last entry."""
+
+    code = "not_contiguous"
+
+
+class Compacted(Gone):
+    """The index asked for lies at or below the snapshot boundary."""
+
+    code = "compacted"
+
+
+class ReadOnly(Unavailable):
+    """The store stopped taking writes after an error of the disk; reads go on."""
+
+    code = "read_only"
+
+
+class DiskFull(ReadOnly):
+    """No space is left; writes are taken again by themselves once there is."""
+
+    code = "disk_full"
+
+
+class Damaged(Corrupt):
+    """Bytes that were durable once are not what was written."""
+
+    code = "damaged"
+
+
+class AlreadyOpen(Unavailable):
+    """Another process holds the directory's lock."""
+
+    code = "already_open"
+
+
+class Store(Protocol):
+    """Blocking storage for the logs of many partitions.
+
+    `write` is called by one thread at a time; reads may come from any thread at any time and see
+    exactly the groups whose `write` has returned.
+    """
+
+    def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
+        """Apply a group, with one sync if asked, and return what failed, by partition.
+
+        An empty mapping means that all of it is done (and durable, if synced). A partition in the
+        mapping has changed nothing.
+        """
+        ...
+
+    def read(
+        self, partition: int, first_index: int, *, max_entries: int, max_bytes: int
+    ) -> list[Entry]:
+        """Entries from `first_index` on, at least one if there is one, within both limits.
+
+        Past the end: an empty list. At or below the boundary: `Compacted`.
+        """
+        ...
+
+    def term_at(self, partition: int, index: int) -> int:
+        """The term of an entry or of the boundary. Below: `Compacted`; past the end: `Rejected`."""
+        ...
+
+    def bounds(self, partition: int) -> Bounds:
+        """Boundary and last entry; all zero for a partition never written."""
+        ...
+
+    def hard_state(self, partition: int) -> HardState:
+        """The term and vote last made durable."""
+        ...
+
+    def partitions(self) -> list[int]:
+        """Every partition ever written, in order."""
+        ...
+
+    def status(self) -> StoreStatus:
+        """A snapshot for people; cheap, and never waits for a write."""
+        ...
+
+    def close(self) -> None:
+        """Release files and the lock. Writes after this are refused."""
+        ...

@@ -1,0 +1,1 @@
+"""Where entries rest: one interface (`store.py`), four stores behind it."""
