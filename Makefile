@@ -1,0 +1,85 @@
+# Two commands do all set-up on a fresh machine: `make demo` and `make test`.
+
+PYTHON ?= python3
+DEMO_ARGS ?=
+BENCH ?=
+PYTEST_ARGS ?= -q
+
+RUN := .venv/run
+DEV := .venv/dev
+COMPILED := build/compiled
+BOOTSTRAP := $(PYTHON) tools/bootstrap.py $(if $(filter file,$(origin PYTHON)),--search)
+
+# Test groups run side by side; every directory of tests/ that is not named here is in `unit`.
+TESTS_property := tests/property
+TESTS_system := tests/scripts tests/sim
+TESTS_integration := tests/integration
+TESTS_unit = $(filter-out $(TESTS_property) $(TESTS_system) $(TESTS_integration), \
+	$(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
+CHECKS := types tests-unit tests-property tests-system tests-integration lint layers
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench lock docs format clean compiled test-compiled env-run env-dev \
+	checks lint types layers
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: env-run ## show the product at work (DEMO_ARGS="--seconds 10")
+	@JAVA_HOME="$$(head -n 1 $(RUN)/java-home)" $(RUN)/bin/penstock demo $(DEMO_ARGS)
+
+test: env-dev ## run every check and every test
+	@rm -rf build/tests && mkdir -p build/tests
+	@status=0; \
+	export JAVA_HOME="$$(head -n 1 $(DEV)/java-home)"; \
+	$(MAKE) --no-print-directory -k -j2 -O checks || status=1; \
+	$(DEV)/bin/python tools/totals.py build/tests || status=1; \
+	exit $$status
+
+checks: $(CHECKS)
+
+lint:
+	@$(DEV)/bin/ruff format --check --quiet --diff .
+	@$(DEV)/bin/ruff check --quiet .
+
+types:
+	@$(DEV)/bin/mypy --no-error-summary
+
+layers:
+	@$(DEV)/bin/lint-imports --no-logo
+	@$(DEV)/bin/python tools/layers.py src
+
+tests-%:
+	@mkdir -p build/tests
+	@$(DEV)/bin/python tools/group.py $* build/tests/$*.xml $(wildcard $(TESTS_$*)) -- $(PYTEST_ARGS)
+
+bench: env-dev ## run the benchmarks and print ratios (BENCH="fairqueue" for one)
+	@$(DEV)/bin/python -m bench $(BENCH)
+
+compiled: env-dev ## build the optional compiled parts into build/compiled
+	@rm -rf $(COMPILED)
+	@PENSTOCK_COMPILE=1 $(DEV)/bin/python setup.py --quiet build --build-base build/mypyc --build-lib $(COMPILED)
+	@echo "penstock: compiled into $(COMPILED); use it with PYTHONPATH=$(COMPILED)"
+
+test-compiled: compiled ## run the flow library's tests on the compiled build
+	@PYTHONPATH=$(COMPILED) $(DEV)/bin/python -m pytest $(PYTEST_ARGS) $(wildcard tests/*/flow)
+
+lock: env-dev ## resolve the requirements anew into requirements/*.txt
+	@$(DEV)/bin/python tools/lock.py
+
+docs: env-dev ## write the generated reference into docs/reference
+	@$(DEV)/bin/python -m tools.reference
+
+format: env-dev ## format the code and fix what ruff can fix
+	@$(DEV)/bin/ruff format --quiet .
+	@$(DEV)/bin/ruff check --fix --quiet .
+
+env-run:
+	@$(BOOTSTRAP) run
+
+env-dev:
+	@$(BOOTSTRAP) dev
+
+clean: ## remove environments, builds and caches
+	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,23 @@
+"""Build Penstock; with PENSTOCK_COMPILE=1 compile the hot modules with mypyc.
+
+The same source is the pure fallback: a compiled module and its `.py` behave alike.
+"""
+
+import os
+from pathlib import Path
+
+from setuptools import setup
+
+COMPILED = ("src/penstock/flow/fairqueue.py", "src/penstock/flow/histogram.py")
+
+
+def extensions() -> list:
+    """The extension modules to build: none unless asked for."""
+    if os.environ.get("PENSTOCK_COMPILE") != "1":
+        return []
+    from mypyc.build import mypycify
+
+    return mypycify([path for path in COMPILED if Path(path).exists()], opt_level="3")
+
+
+setup(ext_modules=extensions())

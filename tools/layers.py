@@ -1,0 +1,122 @@
+"""Check the import rules that import-linter cannot express: `python tools/layers.py src`.
+
+The layer order itself is import-linter's (see pyproject.toml). Here: a core touches neither time,
+chance, threads nor the world, and some modules are reserved for one package.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final, NamedTuple
+
+CORE_PACKAGES: Final = (
+    "kernel", "flow", "commits", "log", "raft", "topics", "lake", "ingest", "tables",
+)  # fmt: skip
+IO_MODULES: Final = ("penstock.log.disk", "penstock.log.stores.*")
+"""Modules of core packages that may do IO although they are not named `shell`."""
+
+WORLD: Final = frozenset(
+    {"asyncio", "concurrent", "multiprocessing", "secrets", "select", "selectors", "signal",
+     "socket", "ssl", "subprocess", "threading", "time", "_thread", "uvloop"}
+)  # fmt: skip
+"""What a core may not import: everything that waits, spawns, tells time or talks."""
+
+RESERVED: Final = {
+    "pyspark": ("penstock.spark",),
+    "penstock.testing": ("penstock.testing", "penstock.sim"),
+}
+"""Modules that only the packages on the right may import."""
+
+
+class Import(NamedTuple):
+    """One imported module, and the name taken from it if it was a `from` import."""
+
+    line: int
+    module: str
+    name: str | None
+
+
+class Breach(NamedTuple):
+    """A broken rule, as a person reads it."""
+
+    path: Path
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text}"
+
+
+def main() -> int:
+    """Print every breach below the given source directory; return the exit status."""
+    source = Path(sys.argv[1])
+    found = list(breaches(source))
+    for breach in found:
+        print(breach)
+    print(f"layers: {len(found)} broken" if found else "layers: cores are pure, reservations hold")
+    return 1 if found else 0
+
+
+def breaches(source: Path) -> Iterator[Breach]:
+    """Every broken rule in the modules of `penstock` below a source directory."""
+    for path in sorted(source.glob("penstock/**/*.py")):
+        module = module_name(path.relative_to(source))
+        for found in imports(ast.parse(path.read_text(), str(path))):
+            for text in judge(module, found):
+                yield Breach(path, found.line, text)
+
+
+def module_name(path: Path) -> str:
+    """The dotted name of a file: `penstock/flow/__init__.py` is `penstock.flow`."""
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports(tree: ast.Module) -> Iterator[Import]:
+    """Every import of a module, wherever it stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(node.lineno, alias.name, None)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield Import(node.lineno, node.module or "", alias.name)
+
+
+def judge(module: str, found: Import) -> Iterator[str]:
+    """What is wrong with one import in one module."""
+    for reserved, owners in RESERVED.items():
+        if imports_from(found, reserved) and not any(is_in(module, owner) for owner in owners):
+            yield f"{module} imports {reserved}, which only {' and '.join(owners)} may"
+    if not is_core(module):
+        return
+    top = found.module.partition(".")[0]
+    if top in WORLD:
+        yield f"{module} is a core and imports {top}: do it in a shell, or have it handed in"
+    if top == "random" and found.name != "Random":
+        yield f"{module} is a core and imports random: take a Random that is handed in"
+
+
+def is_core(module: str) -> bool:
+    """Whether a module may not touch the world."""
+    parts = module.split(".")
+    if "shell" in parts or any(fnmatchcase(module, pattern) for pattern in IO_MODULES):
+        return False
+    return len(parts) > 1 and parts[1] in CORE_PACKAGES
+
+
+def imports_from(found: Import, module: str) -> bool:
+    """Whether an import reaches a module or anything below it."""
+    return is_in(found.module, module) or is_in(f"{found.module}.{found.name}", module)
+
+
+def is_in(module: str, package: str) -> bool:
+    """Whether a module is a package or lies below it."""
+    return module == package or module.startswith(f"{package}.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

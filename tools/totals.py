@@ -1,0 +1,47 @@
+"""Add up the reports of all test groups: `python tools/totals.py DIRECTORY`.
+
+Prints one line in pytest's words. Fails if a test failed, or if no test ran.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree as Xml
+
+
+class Totals(NamedTuple):
+    """How many tests ended how."""
+
+    passed: int
+    failed: int
+    skipped: int
+
+    def __str__(self) -> str:
+        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
+
+
+def main() -> int:
+    """Print the totals; return the exit status."""
+    totals = add_up(Path(sys.argv[1]))
+    print(totals)
+    if totals.passed + totals.failed == 0:
+        print("no tests ran", file=sys.stderr)
+        return 1
+    return 1 if totals.failed else 0
+
+
+def add_up(directory: Path) -> Totals:
+    """The totals over every report in a directory."""
+    tests = failed = skipped = 0
+    for report in sorted(directory.glob("*.xml")):
+        for suite in Xml.parse(report).iter("testsuite"):
+            tests += int(suite.get("tests", 0))
+            failed += int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+            skipped += int(suite.get("skipped", 0))
+    return Totals(tests - failed - skipped, failed, skipped)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
