@@ -1,0 +1,159 @@
+"""How hard to push: load measured into one pressure, pressure into a rung of a published ladder.
+
+Each rung adds to the lower ones. Pressure changes when work happens, never whether:
+
+>>> rung = climb(0.7, STEADY)
+>>> rung.level.name, rung.coalesce_ms, rung.commit_window_ms
+('WIDEN', 12.5, 5.25)
+>>> rung = STEADY
+>>> for _ in range(3):
+...     rung = climb(0.9, rung)
+>>> rung.deferring, climb(0.7, rung).deferring, climb(0.59, rung).deferring
+(True, True, False)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+SAMPLE_MS: Final = 100
+COALESCE_ABOVE: Final = 0.2
+COALESCE_MS_MAX: Final = 20.0
+WIDEN_ABOVE: Final = 0.4
+COMMIT_WINDOW_MS_MIN: Final = 0.5
+COMMIT_WINDOW_MS_MAX: Final = 10.0
+DEFER_ABOVE: Final = 0.8
+DEFER_SAMPLES: Final = 3
+RELEASE_BELOW: Final = 0.6
+REFUSE_FROM: Final = 0.95  # the ladder's "about 1.0"
+REFUSE_RETRY_MS: Final = 1_000
+LATENCY_CEILING_MS: Final = 5.0
+LATENCY_EWMA: Final = 0.3
+
+
+class Level(IntEnum):
+    """The highest rung in force."""
+
+    STEADY = 0
+    COALESCE = 1
+    WIDEN = 2
+    DEFER = 3
+    REFUSE = 4
+
+
+class Rung(NamedTuple):
+    """What to do at a pressure. `hot_samples` is how long it has been above the deferral mark."""
+
+    level: Level
+    pressure: float
+    coalesce_ms: float
+    commit_window_ms: float
+    deferring: bool
+    refusing: bool
+    hot_samples: int
+
+    @property
+    def retry_after_ms(self) -> int | None:
+        """What a refused writer is told; None while nothing is refused."""
+        return REFUSE_RETRY_MS if self.refusing else None
+
+
+STEADY: Final = Rung(Level.STEADY, 0.0, 0.0, COMMIT_WINDOW_MS_MIN, False, False, 0)
+
+
+def climb(pressure: float, previous: Rung, *, ingest_full: bool = False) -> Rung:
+    """The rung that follows a rung at a pressure. Hysteresis is in here and nowhere else."""
+    hot_samples = previous.hot_samples + 1 if pressure > DEFER_ABOVE else 0
+    deferring = hot_samples >= DEFER_SAMPLES or (previous.deferring and pressure >= RELEASE_BELOW)
+    refusing = ingest_full and pressure >= REFUSE_FROM
+    return Rung(
+        _level(pressure, deferring=deferring, refusing=refusing),
+        pressure,
+        _between(pressure, COALESCE_ABOVE, 0.0, COALESCE_MS_MAX),
+        _between(pressure, WIDEN_ABOVE, COMMIT_WINDOW_MS_MIN, COMMIT_WINDOW_MS_MAX),
+        deferring,
+        refusing,
+        hot_samples,
+    )
+
+
+def hold_ms(window_ms: float, *, queued: int, expected: int, since_last_ms: float) -> float:
+    """How long a group may still be held open to collect more before it is written.
+
+    Never for a lone item, never longer than the window since the last group began, and at the
+    smallest window no longer than until as many wait as the last group held.
+    """
+    if queued <= 1 or (window_ms <= COMMIT_WINDOW_MS_MIN and queued >= expected):
+        return 0.0
+    return max(0.0, window_ms - since_last_ms)
+
+
+class Load(NamedTuple):
+    """One sample of the machine: what waits, how long things waited, how busy the pool is."""
+
+    ready: int
+    workers: int
+    latency_ms: float
+    pool_busy: float
+    ingest_full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """How much each signal counts. One signal alone cannot pass the deferral mark."""
+
+    depth: float = 0.4
+    latency: float = 0.4
+    pool: float = 0.2
+
+    def __post_init__(self) -> None:
+        total = self.depth + self.latency + self.pool
+        if min(self.depth, self.latency, self.pool) < 0 or abs(total - 1) > 1e-9:
+            raise ValueError(f"expected three shares that add up to 1, found {self}")
+
+
+class Governor:
+    """Samples load every 100 ms. `pressure` and `rung` may be read by any thread without a lock."""
+
+    def __init__(self, weights: Weights | None = None) -> None:
+        self._weights = weights or Weights()
+        self._latency_ms = 0.0
+        self.rung = STEADY
+
+    @property
+    def pressure(self) -> float:
+        """The pressure of the last sample, 0 to 1."""
+        return self.rung.pressure
+
+    def sample(self, load: Load) -> Rung:
+        """Take one sample and move to the rung it calls for."""
+        self._latency_ms += LATENCY_EWMA * (load.latency_ms - self._latency_ms)
+        pressure = (
+            self._weights.depth * _clip(load.ready / max(1, load.workers))
+            + self._weights.latency * _clip(self._latency_ms / LATENCY_CEILING_MS)
+            + self._weights.pool * _clip(load.pool_busy)
+        )
+        self.rung = climb(pressure, self.rung, ingest_full=load.ingest_full)
+        return self.rung
+
+
+def _level(pressure: float, *, deferring: bool, refusing: bool) -> Level:
+    if refusing:
+        return Level.REFUSE
+    if deferring:
+        return Level.DEFER
+    if pressure > WIDEN_ABOVE:
+        return Level.WIDEN
+    return Level.COALESCE if pressure > COALESCE_ABOVE else Level.STEADY
+
+
+def _between(pressure: float, above: float, low: float, high: float) -> float:
+    """`low` up to the mark, then in a straight line to `high` at pressure 1."""
+    share = _clip((pressure - above) / (1.0 - above))
+    return round(low + share * (high - low), 9)
+
+
+def _clip(value: float) -> float:
+    return 0.0 if value < 0.0 else 1.0 if value > 1.0 else value

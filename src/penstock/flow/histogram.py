@@ -1,0 +1,80 @@
+"""A latency histogram that costs one list increment an event.
+
+Buckets are log-linear: exact below 128, then 64 for each doubling, so a quantile is off by at most
+1.6 %. Any whole unit will do; the rest of Penstock records nanoseconds.
+
+>>> latency = LatencyHistogram()
+>>> for value in range(1, 1_001):
+...     latency.record(value)
+>>> latency.count, latency.quantile(0.5), latency.quantile(0.99)
+(1000, 502, 988)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+_SUB_BITS: Final = 6
+_EXACT: Final = 1 << (_SUB_BITS + 1)
+_SHIFT_MAX: Final = 36  # the last bucket begins near 2**42: over an hour in nanoseconds
+_SIZE: Final = (_SHIFT_MAX << _SUB_BITS) + _EXACT
+
+
+class LatencyHistogram:
+    """Counts of values in log-linear buckets. Values past the last bucket count in it."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: list[int] = [0] * _SIZE
+
+    def record(self, value: int, count: int = 1) -> None:
+        """Count a value, or the same value several times. Below zero counts as zero."""
+        shift = value.bit_length() - 7
+        if value < 128:
+            self._counts[value if value > 0 else 0] += count
+        elif shift <= 36:
+            self._counts[(shift << 6) + (value >> shift)] += count
+        else:
+            self._counts[_SIZE - 1] += count
+
+    @property
+    def count(self) -> int:
+        """How many values were recorded."""
+        return sum(self._counts)
+
+    def quantile(self, share: float) -> int:
+        """The value that `share` of all values do not exceed (middle of its bucket); 0 if none."""
+        return self.quantiles((share,))[0]
+
+    def quantiles(self, shares: Iterable[float]) -> list[int]:
+        """Several quantiles at the price of one."""
+        total = self.count
+        found = []
+        for share in shares:
+            rank, seen = max(1, -int(-share * total // 1)), 0
+            for slot, count in enumerate(self._counts):
+                seen += count
+                if seen >= rank:
+                    break
+            found.append(_middle(slot) if total else 0)
+        return found
+
+    def add(self, other: LatencyHistogram) -> None:
+        """Take over the counts of another histogram."""
+        self._counts = [
+            mine + theirs for mine, theirs in zip(self._counts, other._counts, strict=True)
+        ]
+
+    def clear(self) -> None:
+        """Start again from nothing."""
+        self._counts = [0] * _SIZE
+
+
+def _middle(slot: int) -> int:
+    if slot < _EXACT:
+        return slot
+    shift = (slot >> _SUB_BITS) - 1
+    low = (slot - (shift << _SUB_BITS)) << shift
+    return low + ((1 << shift) >> 1)
