@@ -14,7 +14,7 @@ BOOTSTRAP := $(PYTHON) tools/bootstrap.py $(if $(filter file,$(origin PYTHON)),-
 TESTS_property := tests/property
 TESTS_system := tests/scripts tests/sim
 TESTS_integration := tests/integration
-TESTS_unit = $(filter-out $(TESTS_property) $(TESTS_system) $(TESTS_integration), \
+TESTS_unit = $(filter-out tests/__pycache__ $(TESTS_property) $(TESTS_system) $(TESTS_integration), \
 	$(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
 CHECKS := types tests-unit tests-property tests-system tests-integration lint layers
 

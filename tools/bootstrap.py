@@ -178,11 +178,9 @@ def install(root: Path, kind: str, venv: Path) -> None:
 
 def pip(venv: Path, *arguments: str) -> None:
     """Run the environment's own pip, quietly."""
-    run(
-        [str(venv / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
-        + ["--no-input", "--quiet", "install"]
-        + list(arguments)
-    )
+    python = str(venv / "bin" / "python")
+    quietly = ("--disable-pip-version-check", "--no-input", "--quiet")
+    run([python, "-m", "pip", *quietly, "install", *arguments])
 
 
 def run(command: Sequence[str]) -> str:
@@ -213,7 +211,7 @@ def one_at_a_time(venv: Path) -> Iterator[None]:
     import fcntl
 
     venv.parent.mkdir(parents=True, exist_ok=True)
-    with open(str(venv) + ".lock", "w") as lock:
+    with Path(str(venv) + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -265,6 +263,7 @@ def ask_java(executable: Path) -> Optional[str]:
     try:
         done = subprocess.run(
             [str(executable), "-version"],
+            check=False,
             text=True,
             timeout=60,
             stdin=subprocess.DEVNULL,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from typing import NamedTuple
-from xml.etree import ElementTree as Xml
+from xml.etree import ElementTree as ET
 
 
 class Totals(NamedTuple):
@@ -36,7 +36,7 @@ def add_up(directory: Path) -> Totals:
     """The totals over every report in a directory."""
     tests = failed = skipped = 0
     for report in sorted(directory.glob("*.xml")):
-        for suite in Xml.parse(report).iter("testsuite"):
+        for suite in ET.parse(report).iter("testsuite"):
             tests += int(suite.get("tests", 0))
             failed += int(suite.get("failures", 0)) + int(suite.get("errors", 0))
             skipped += int(suite.get("skipped", 0))
