@@ -2,20 +2,19 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import pkgutil
 from pathlib import Path
 
 import pytest
 
-import penstock
 from tools import markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONAL = ("pyspark",)
+SOURCE = ROOT / "src"
 MODULES = [
-    found.name
-    for found in pkgutil.walk_packages(penstock.__path__, "penstock.")
-    if not found.name.endswith("__main__")
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+    for path in sorted(SOURCE.glob("penstock/**/*.py"))
+    if path.name != "__main__.py"
 ]
 EXAMPLES = [
     pytest.param(page, line, text, id=f"{page.relative_to(ROOT)}:{line}")

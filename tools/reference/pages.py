@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from tools.reference.benchmarks import benchmarks_page
 from tools.reference.commands import commands_page
 from tools.reference.errors import errors_page
 from tools.reference.packages import package_page
@@ -26,6 +27,7 @@ def pages(root: Path) -> dict[str, str]:
     every = read_package(source.parent, "penstock")
     written["errors.md"] = errors_page(every)
     written["cli.md"] = commands_page()
+    written["benchmarks.md"] = benchmarks_page(root / "bench" / "results")
     written["index.md"] = index_page(found)
     return written
 
@@ -39,6 +41,7 @@ def index_page(found: dict[str, list[Module]]) -> str:
     """The list of pages."""
     lines = ["# Reference", "", "Generated from the code by `make docs`.", ""]
     lines += ["- [Commands](cli.md): the `penstock` command", "- [Errors](errors.md): every error"]
+    lines += ["- [Measurements](benchmarks.md): what `make bench` found"]
     for name, modules in found.items():
         lines.append(f"- [`penstock.{name}`]({name}.md): {summary(modules[0].tree)}")
     return "\n".join(lines) + "\n"

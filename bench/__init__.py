@@ -1,0 +1,1 @@
+"""Benchmarks: each prints its numbers beside a peer or a limit measured in the same run."""

@@ -1,0 +1,87 @@
+"""What a benchmark hands in: named rows, shown as a table and kept as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from rich.console import Console
+from rich.table import Table
+
+MET_WORDS = {None: "", True: "[green]met[/]", False: "[red]missed[/]"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One number.
+
+    `ratio` is the value divided by that of `against`, a peer or a limit measured in the same run.
+    `goal` says in words what the number should be, and `met` whether it is.
+    """
+
+    name: str
+    value: float
+    unit: str
+    ratio: float | None = None
+    against: str | None = None
+    goal: str | None = None
+    met: bool | None = None
+
+
+@dataclass(slots=True)
+class Report:
+    """The rows of one benchmark, in the order they were measured."""
+
+    name: str
+    title: str = ""
+    rows: list[Row] = field(default_factory=list)
+
+    def row(self, name: str, value: float, unit: str, **more: Any) -> Row:
+        """Add a row; the keywords are the other fields of `Row`."""
+        row = Row(name, value, unit, **more)
+        self.rows.append(row)
+        return row
+
+    def show(self, console: Console) -> None:
+        """Print the rows as a table."""
+        table = Table(title=self.title or self.name, title_justify="left", expand=False)
+        for heading in ("measured", "value", "unit", "ratio", "against", "goal", ""):
+            numeric = heading in ("value", "ratio")
+            table.add_column(heading, justify="right" if numeric else "left")
+        for row in self.rows:
+            table.add_row(*cells(row), MET_WORDS[row.met])
+        console.print(table)
+
+    def write(self, directory: Path, machine: dict[str, Any]) -> Path:
+        """Keep the rows and the facts of the machine as JSON."""
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / f"{self.name}.json"
+        content = {
+            "name": self.name,
+            "title": self.title,
+            "machine": machine,
+            "rows": [asdict(row) for row in self.rows],
+        }
+        path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """A report as it was kept."""
+        content = json.loads(path.read_text())
+        return cls(content["name"], content["title"], [Row(**row) for row in content["rows"]])
+
+
+def cells(row: Row) -> list[str]:
+    """A row as texts: name, value, unit, ratio, against, goal."""
+    ratio = "" if row.ratio is None else f"{number(row.ratio)}×"
+    return [row.name, number(row.value), row.unit, ratio, row.against or "", row.goal or ""]
+
+
+def number(value: float) -> str:
+    """Three digits that count; whole numbers as they are, with commas from a thousand on."""
+    if value == int(value) or abs(value) >= 1_000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
