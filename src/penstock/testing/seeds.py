@@ -1,0 +1,35 @@
+"""Randomness that can be replayed: every run names its seed, and a seed brings the run back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random, SystemRandom
+
+SEED_VARIABLE = "PENSTOCK_SEED"
+RUNS_VARIABLE = "PENSTOCK_RUNS"
+
+
+def seeds(runs: int) -> list[int]:
+    """Fresh seeds for so many runs, or the one seed in PENSTOCK_SEED. PENSTOCK_RUNS asks for more."""
+    replay = os.environ.get(SEED_VARIABLE)
+    if replay:
+        return [int(replay)]
+    source = SystemRandom()
+    return [source.getrandbits(48) for _ in range(int(os.environ.get(RUNS_VARIABLE) or runs))]
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[Random]:
+    """A random source; if the run fails, the error says how to bring it back.
+
+    >>> with seeded(7) as random:
+    ...     random.randrange(100)
+    41
+    """
+    try:
+        yield Random(seed)
+    except Exception as error:
+        error.add_note(f"replay this run with {SEED_VARIABLE}={seed}")
+        raise
