@@ -8,7 +8,11 @@ PYTEST_ARGS ?= -q
 RUN := .venv/run
 DEV := .venv/dev
 COMPILED := build/compiled
-BOOTSTRAP := $(PYTHON) tools/bootstrap.py $(if $(filter file,$(origin PYTHON)),--search)
+REPORTS := build/tests
+TOGETHER := -k -j2 $(if $(filter output-sync,$(.FEATURES)),-O)
+BOOTSTRAP = command -v $(PYTHON) >/dev/null || { \
+	echo "penstock: needs Python 3.11 or newer, found no $(PYTHON): install it, or name one with 'make PYTHON=/path/to/python3'" >&2; exit 1; }; \
+	$(PYTHON) tools/bootstrap.py $(if $(filter file,$(origin PYTHON)),--search)
 
 # Test groups run side by side; every directory of tests/ that is not named here is in `unit`.
 TESTS_property := tests/property
@@ -16,7 +20,7 @@ TESTS_system := tests/scripts tests/sim
 TESTS_integration := tests/integration
 TESTS_unit = $(filter-out tests/__pycache__ $(TESTS_property) $(TESTS_system) $(TESTS_integration), \
 	$(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
-CHECKS := types tests-unit tests-property tests-system tests-integration lint layers
+CHECKS := tests-unit tests-property types tests-system tests-integration lint layers
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test bench lock docs format clean compiled test-compiled env-run env-dev \
@@ -29,12 +33,11 @@ demo: env-run ## show the product at work (DEMO_ARGS="--seconds 10")
 	@JAVA_HOME="$$(head -n 1 $(RUN)/java-home)" $(RUN)/bin/penstock demo $(DEMO_ARGS)
 
 test: env-dev ## run every check and every test
-	@rm -rf build/tests && mkdir -p build/tests
-	@status=0; \
+	@status=0; reports="$$(mktemp -d)"; \
 	export JAVA_HOME="$$(head -n 1 $(DEV)/java-home)"; \
-	$(MAKE) --no-print-directory -k -j2 -O checks || status=1; \
-	$(DEV)/bin/python tools/totals.py build/tests || status=1; \
-	exit $$status
+	$(MAKE) --no-print-directory $(TOGETHER) REPORTS="$$reports" checks || status=1; \
+	$(DEV)/bin/python tools/totals.py "$$reports" || status=1; \
+	rm -rf "$$reports"; exit $$status
 
 checks: $(CHECKS)
 
@@ -50,8 +53,8 @@ layers:
 	@$(DEV)/bin/python tools/layers.py src
 
 tests-%:
-	@mkdir -p build/tests
-	@$(DEV)/bin/python tools/group.py $* build/tests/$*.xml $(wildcard $(TESTS_$*)) -- $(PYTEST_ARGS)
+	@mkdir -p $(REPORTS)
+	@$(DEV)/bin/python tools/group.py $* $(REPORTS)/$*.xml $(wildcard $(TESTS_$*)) -- $(PYTEST_ARGS)
 
 bench: env-dev ## run the benchmarks and print ratios (BENCH="fairqueue" for one)
 	@$(DEV)/bin/python -m bench $(BENCH)
@@ -62,6 +65,8 @@ compiled: env-dev ## build the optional compiled parts into build/compiled
 	@echo "penstock: compiled into $(COMPILED); use it with PYTHONPATH=$(COMPILED)"
 
 test-compiled: compiled ## run the flow library's tests on the compiled build
+	@PYTHONPATH=$(COMPILED) $(DEV)/bin/python -c "from penstock.flow import fairqueue as module; \
+		assert module.__file__.endswith('.so'), module.__file__"
 	@PYTHONPATH=$(COMPILED) $(DEV)/bin/python -m pytest $(PYTEST_ARGS) $(wildcard tests/*/flow)
 
 lock: env-dev ## resolve the requirements anew into requirements/*.txt

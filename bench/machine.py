@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock
+from penstock.flow import fairqueue
 
 
 def machine_facts() -> dict[str, Any]:
@@ -19,9 +20,14 @@ def machine_facts() -> dict[str, Any]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": f"{platform.system()} {platform.release()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "penstock": penstock.__version__,
+        "penstock": f"{penstock.__version__} ({build()})",
         "date": datetime.now(UTC).date().isoformat(),
     }
+
+
+def build() -> str:
+    """Whether the hot modules are compiled."""
+    return "pure" if str(fairqueue.__file__).endswith(".py") else "compiled"
 
 
 def cpu_model() -> str:

@@ -49,7 +49,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
                 java = provide_java(Path(options.root), venv, os.environ)
             say("Java %s at %s" % (java.version, java.home))
     except CannotGoOn as error:
-        print("penstock: %s" % error, file=sys.stderr)
+        print("penstock: %s" % " ".join(str(error).split()), file=sys.stderr)
         return 1
     return 0
 
@@ -70,6 +70,8 @@ def leaving_one_line() -> Iterator[None]:
     """Turn every failure into `CannotGoOn`, whose text is one line."""
     try:
         yield
+    except CannotGoOn:
+        raise
     except subprocess.CalledProcessError as error:
         raise CannotGoOn(line_for_command(error)) from error
     except OSError as error:
@@ -78,6 +80,8 @@ def leaving_one_line() -> Iterator[None]:
         ) from error
     except KeyboardInterrupt:
         raise CannotGoOn("interrupted: run the same again, it repairs what was left") from None
+    except Exception as error:
+        raise CannotGoOn("%r, which was not expected: please report it" % error) from error
 
 
 def line_for_command(error: subprocess.CalledProcessError) -> str:

@@ -17,7 +17,8 @@ def markdown(docstring: str | None) -> list[str]:
             lines += [f"```{language}", *text.split("\n"), "```", ""]
         else:
             for paragraph in block:
-                lines += [*paragraph, ""]
+                *above, last = paragraph
+                lines += [*above, last[:-1] if last.endswith("::") else last, ""]
     return lines
 
 
