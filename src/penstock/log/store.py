@@ -21,7 +21,7 @@ from penstock.kernel.errors import Corrupt, Gone, Rejected, Unavailable
 class Entry(NamedTuple):
     """One record of a partition's log."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # a tuple has a method of this name; nobody calls it
     term: int
     payload: bytes
 
@@ -59,7 +59,7 @@ class InstallBoundary(NamedTuple):
     """A snapshot from elsewhere replaces the log: drop all entries, go on after `index`."""
 
     partition: int
-    index: int
+    index: int  # type: ignore[assignment]
     term: int
 
 
@@ -123,6 +123,18 @@ class Damaged(Corrupt):
     """Bytes that were durable once are not what was written."""
 
     code = "damaged"
+
+
+class UnknownFormat(Corrupt):
+    """The files are of a format version that this program does not know."""
+
+    code = "unknown_format"
+
+
+class Closed(Unavailable):
+    """The store was closed; open it again."""
+
+    code = "closed"
 
 
 class AlreadyOpen(Unavailable):

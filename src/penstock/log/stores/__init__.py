@@ -1,1 +1,31 @@
 """Where entries rest: one interface (`store.py`), four stores behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, cast
+
+from penstock.kernel.errors import Rejected
+from penstock.log.store import Store
+
+_OPENERS: Final = {
+    "memory": ("memory", "open_memory"),
+    "rocksdb": ("rocksdb", "open_rocksdb"),
+    "segment": ("segment", "open_segment"),
+    "sqlite": ("sqlite", "open_sqlite"),
+}
+KINDS: Final = tuple(_OPENERS)
+
+
+def open_store(kind: str, path: str | Path, **options: Any) -> Store:
+    """Open (or make) a store of a kind in a directory; only that kind's engine is imported.
+
+    Options are the kind's own: `SegmentOptions`, `SqliteOptions`, none for the others.
+    """
+    if kind not in _OPENERS:
+        raise Rejected(f"expected a store kind of {', '.join(KINDS)}, found {kind!r}")
+    module, name = _OPENERS[kind]
+    opener = getattr(import_module(f"{__name__}.{module}"), name)
+    return cast(Callable[..., Store], opener)(path, **options)

@@ -1,0 +1,231 @@
+"""The one door to a directory of log files, so that a test can stand behind it with a worse disk.
+
+Every call blocks. Errors are the operating system's own (`OSError`): the store decides what they
+mean. `OsDisk` is the real one; `penstock.testing.FakeDisk` loses, tears and reorders whatever was
+not synced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+from penstock.kernel.units import MIB
+from penstock.log.store import AlreadyOpen
+
+LOCK_NAME: Final = "LOCK"
+_ZEROS: Final = bytes(MIB)
+
+
+class DiskFile(Protocol):
+    """One open file of a directory. Reads may come from any thread."""
+
+    @property
+    def size(self) -> int:
+        """The size it was created or opened with; a segment never grows."""
+        ...
+
+    def pread(self, count: int, offset: int) -> bytes:
+        """Up to `count` bytes from `offset`; fewer only at the end of the file."""
+        ...
+
+    def pread_into(self, buffer: memoryview, offset: int) -> int:
+        """Fill a buffer, without making a new one; returns how much was there."""
+        ...
+
+    def pwrite(self, data: bytes | memoryview, offset: int) -> int:
+        """Write and say how much was taken: it may be less than given."""
+        ...
+
+    def fdatasync(self) -> None:
+        """Return when everything written so far survives a loss of power."""
+        ...
+
+
+class Disk(Protocol):
+    """One directory: files are made, found, renamed and removed here."""
+
+    @property
+    def path(self) -> str:
+        """Where it is, for people."""
+        ...
+
+    def lock(self) -> Callable[[], None]:
+        """Take the directory for this store alone and return the release.
+
+        `BlockingIOError` that names the holder if somebody has it.
+        """
+        ...
+
+    def names(self) -> list[str]:
+        """The files, sorted by name."""
+        ...
+
+    def create(self, name: str, size: int) -> DiskFile:
+        """Make a file of `size` zero bytes whose blocks are really there; replaces a leftover."""
+        ...
+
+    def open(self, name: str) -> DiskFile:
+        """Open an existing file."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file its final name; durable after `fsync_dir`."""
+        ...
+
+    def unlink(self, name: str) -> None:
+        """Remove a name; durable after `fsync_dir`. Open files stay readable."""
+        ...
+
+    def fsync_dir(self) -> None:
+        """Return when creations, renames and removals survive a loss of power."""
+        ...
+
+
+class OsFile:
+    """A file descriptor that closes when nobody holds it any more.
+
+    A reader may still hold a segment that compaction has removed; closing it by count of holders
+    means that its descriptor is never reused under the reader's hands.
+    """
+
+    __slots__ = ("_fd", "size")
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.size = os.fstat(fd).st_size
+
+    def pread(self, count: int, offset: int) -> bytes:
+        data = os.pread(self._fd, count, offset)
+        while len(data) < count:
+            more = os.pread(self._fd, count - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def pread_into(self, buffer: memoryview, offset: int) -> int:
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(self._fd, [buffer[done:]], offset + done)
+            if not count:
+                break
+            done += count
+        return done
+
+    def pwrite(self, data: bytes | memoryview, offset: int) -> int:
+        return os.pwrite(self._fd, data, offset)
+
+    def fdatasync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            os.close(self._fd)
+
+
+class OsDisk:
+    """A directory of the machine; made, and made durable, if it is not there."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        make_directory(self._path)
+
+    @property
+    def path(self) -> str:
+        return str(self._path)
+
+    def lock(self) -> Callable[[], None]:
+        return _flock(self._path)
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self._path.iterdir())
+
+    def create(self, name: str, size: int) -> OsFile:
+        # Zeros are really written: on ext4 a sync into merely allocated blocks costs about half
+        # as much again. In pieces with a sync each, so that a sync of the log never waits for
+        # more than one piece.
+        fd = os.open(self._path / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        try:
+            if size:
+                os.posix_fallocate(fd, 0, size)
+            for offset in range(0, size, len(_ZEROS)):
+                _write_all(fd, memoryview(_ZEROS)[: size - offset], offset)
+                os.fdatasync(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        return OsFile(fd)
+
+    def open(self, name: str) -> OsFile:
+        return OsFile(os.open(self._path / name, os.O_RDWR | os.O_CLOEXEC))
+
+    def rename(self, old: str, new: str) -> None:
+        (self._path / old).rename(self._path / new)
+
+    def unlink(self, name: str) -> None:
+        (self._path / name).unlink()
+
+    def fsync_dir(self) -> None:
+        _fsync_directory(self._path)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and its parents; their names survive a loss of power on return."""
+    missing = [p for p in (path, *path.parents) if not p.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for made in reversed(missing):
+        _fsync_directory(made.parent)
+
+
+def take_lock(path: str, lock: Callable[[], Callable[[], None]]) -> Callable[[], None]:
+    """Take a lock and return its release, or say who holds it."""
+    try:
+        return lock()
+    except BlockingIOError as error:
+        raise AlreadyOpen(
+            f"expected {path} to be free, found it {error.strerror}", path=path
+        ) from None
+
+
+def lock_directory(path: Path) -> Callable[[], None]:
+    """Hold a directory until released or until the process ends, however it ends.
+
+    A second holder is refused, also in the same process, with the pid of the first.
+    """
+    return take_lock(str(path), lambda: _flock(path))
+
+
+def _flock(path: Path) -> Callable[[], None]:
+    fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(fd)
+        raise BlockingIOError(error.errno, f"held by process {pid}") from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release() -> None:
+        os.close(fd)
+
+    return release
+
+
+def _write_all(fd: int, data: memoryview, offset: int) -> None:
+    while data:
+        count = os.pwrite(fd, data, offset)
+        data, offset = data[count:], offset + count
+
+
+def _fsync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

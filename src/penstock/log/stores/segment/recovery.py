@@ -1,0 +1,407 @@
+"""Recovery as a fold over blocks: bytes of segments in, state of every partition out. No IO.
+
+Zeros are the end. A block that is not whole is one of two things:
+
+* *damage*, if any later whole block says that it was synced: recovery stops and says where;
+* the *torn tail* of writes that were never synced, otherwise: the log ends before it.
+
+Only the last synced blocks, which no later block speaks for, cannot be told from a torn tail; a
+store that was closed ends in a seal and has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from penstock.log.store import Damaged, UnknownFormat
+from penstock.log.stores.segment import format as fmt
+from penstock.log.stores.segment.index import U64, PartitionIndex
+
+RECORDS: Final = np.dtype(
+    [("index", "<u8"), ("term", "<u8"), ("meta", "<u8"), ("partition", "<u4"), ("kind", "<u4")]
+)
+
+_UNPACK = fmt.BLOCK_HEADER.unpack_from
+_HEAD: Final = fmt.BLOCK_HEADER_BYTES
+_ROW: Final = fmt.RECORD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where the log was ended because what followed was never synced."""
+
+    file: str
+    offset: int
+    sequence: int
+    found: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What recovery found, for people and for `status`."""
+
+    segments: int = 0
+    blocks: int = 0
+    records: int = 0
+    cut: Cut | None = None
+    dropped: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Tail:
+    """The last segment that belongs to the log, and where it ends."""
+
+    number: int
+    name: str
+    offset: int
+    dirty: bool  # bytes other than zero follow the end
+
+
+class Fold:
+    """Takes segments in order, one call each, and keeps the state they add up to."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[int, PartitionIndex] = {}
+        self.report = Report()
+        self.store_id: bytes | None = None
+        self.chain = fmt.Chain(0)
+        self.tail: _Tail | None = None
+        self.sealed = False
+        self.unused: list[tuple[int, str]] = []
+        self._suspect: Cut | None = None
+        self._copied: dict[int, dict[int, int]] = {}
+
+    def segment(self, number: int, name: str, data: bytearray) -> None:
+        """Take the whole bytes of the next segment."""
+        self._check_header(number, name, data)
+        self.report.segments += 1
+        if self._suspect is None and self._is_empty(data):
+            self._take_unused(number, name)
+            return
+        walk = _Walk(self.chain, name, data, first=self.tail is None and number > 1)
+        if walk.blocks and not walk.starts_with_checkpoint:
+            raise self._contradiction(name, "a checkpoint as first block", "another block")
+        if walk.blocks:
+            if self.unused:
+                raise self._contradiction(name, f"{self.unused[0][1]} to be used first", "it empty")
+            self._suspect = None  # it goes on exactly where the log before it ended
+            self._fold(number, name, walk, first=self.tail is None)
+            self.tail = _Tail(number, name, walk.end, dirty=False)
+            self.sealed = walk.last_kind == fmt.SEAL_BLOCK
+        elif self.tail is None:
+            if number > 1:
+                raise self._contradiction(name, "a whole checkpoint", walk.found)
+            self.tail = _Tail(number, name, walk.end, dirty=False)
+        else:
+            self.unused.append((number, name))
+        self._look_past_the_end(name, data, walk)
+
+    def finish(self) -> None:
+        """Check that every entry has its place; settle where the log is cut."""
+        for partition, index in self.partitions.items():
+            self._check_complete(partition, index)
+        if self._suspect is not None and self.tail is not None:
+            if self.tail.dirty or self.unused:
+                self.report.cut = self._suspect
+            if self.report.cut:
+                self.report.dropped = [name for _, name in self.unused]
+
+    def _check_header(self, number: int, name: str, data: bytearray) -> None:
+        store_id = fmt.check_segment_header(name, data)
+        if self.store_id is None:
+            self.store_id = store_id
+            self.chain.seed = fmt.seed_of(store_id)
+        elif store_id != self.store_id:
+            raise Damaged(
+                f"{name}: expected store id {self.store_id.hex()}, found {store_id.hex()}",
+                file=name,
+                offset=0,
+            )
+        previous = self.unused[-1][0] if self.unused else self.tail.number if self.tail else None
+        if previous is not None and number != previous + 1:
+            raise Damaged(
+                f"expected {fmt.segment_name(previous + 1)} after segment {previous}, found {name}",
+                file=fmt.segment_name(previous + 1),
+                offset=0,
+            )
+
+    def _is_empty(self, data: bytearray) -> bool:
+        start = fmt.SEGMENT_HEADER_BYTES
+        return not any(data[start : start + _HEAD]) and not _any_set(data, start)
+
+    def _take_unused(self, number: int, name: str) -> None:
+        if self.tail is None:
+            if number > 1:
+                raise self._contradiction(name, "a whole checkpoint", "zeros")
+            self.tail = _Tail(number, name, fmt.SEGMENT_HEADER_BYTES, dirty=False)
+        else:
+            self.unused.append((number, name))
+
+    def _look_past_the_end(self, name: str, data: bytearray, walk: _Walk) -> None:
+        """After the last whole block: zeros, or a suspect that later blocks may speak against."""
+        if self._suspect is None:
+            if not _any_set(data, walk.end):
+                return
+            self._suspect = Cut(name, walk.end, self.chain.sequence + 1, walk.found)
+            if self.tail is not None and self.tail.name == name:
+                self.tail.dirty = True
+        suspect = self._suspect
+        witness = _witness(data, walk.end, self.chain.seed, suspect.sequence)
+        if witness is not None:
+            offset, sequence = witness
+            raise Damaged(
+                f"{suspect.file} at offset {suspect.offset}: expected block {suspect.sequence}, "
+                f"which block {sequence} in {name} at {offset} says was synced, "
+                f"found {suspect.found}",
+                file=suspect.file,
+                offset=suspect.offset,
+                sequence=suspect.sequence,
+            )
+
+    def _fold(self, number: int, name: str, walk: _Walk, *, first: bool) -> None:
+        self.report.blocks += len(walk.starts)
+        rows = np.frombuffer(b"".join(walk.tables), RECORDS)
+        self.report.records += len(rows)
+        checkpoint = walk.counts[0]
+        self._checkpoint(name, rows[:checkpoint], first=first)
+        rows = rows[checkpoint:]
+        if len(rows):
+            starts = np.array(walk.starts[1:], np.uint64)
+            counts = np.array(walk.counts[1:], np.int64)
+            self._apply(name, rows, _positions(number, rows, starts, counts))
+
+    def _checkpoint(self, name: str, rows: npt.NDArray[np.void], *, first: bool) -> None:
+        """The state of every partition: taken over from the oldest segment, else compared."""
+        stated: dict[int, list[tuple[int, int, int]]] = {}
+        for index, term, meta, partition, kind in rows.tolist():
+            if kind != fmt.SEAL:
+                stated.setdefault(partition, []).append((index, term, meta))
+        for partition, ((boundary, boundary_term, last), (vote, term, _)) in stated.items():
+            if first:
+                taken = self.partitions[partition] = PartitionIndex()
+                taken.install(boundary, boundary_term)
+                taken.term, taken.vote = term, vote
+                if last > boundary:
+                    nowhere = np.zeros(last - boundary, np.uint64)
+                    taken.extend(nowhere, nowhere, nowhere)
+                continue
+            known = self.partitions.get(partition, PartitionIndex())
+            found = (known.boundary_index, known.boundary_term, known.last_index)
+            if (*found, known.term, known.vote) != (boundary, boundary_term, last, term, vote):
+                raise self._contradiction(
+                    name,
+                    f"partition {partition} at {(boundary, boundary_term, last, term, vote)}",
+                    f"{(*found, known.term, known.vote)}",
+                )
+
+    def _apply(self, name: str, rows: npt.NDArray[np.void], positions: U64) -> None:
+        """Records by partition, in their order, as runs that can be taken in one go."""
+        order = _by_partition(rows["partition"])
+        partition, kind = rows["partition"][order], rows["kind"][order]
+        index, term, meta = rows["index"][order], rows["term"][order], rows["meta"][order]
+        positions = positions[order]
+        joined = (partition[1:] == partition[:-1]) & (kind[1:] == kind[:-1])
+        joined &= (index[1:] == index[:-1] + np.uint64(1)) & (kind[1:] <= fmt.COPY)
+        cuts = [0, *(np.flatnonzero(~joined) + 1).tolist(), len(rows)]
+        starts = cuts[:-1]
+        heads = zip(
+            starts,
+            cuts[1:],
+            partition[starts].tolist(),
+            kind[starts].tolist(),
+            index[starts].tolist(),
+            term[starts].tolist(),
+            strict=True,
+        )
+        for lo, hi, number, what, at, its_term in heads:
+            state = self.partitions.get(number)
+            if state is None:
+                state = self.partitions[number] = PartitionIndex()
+            if what == fmt.ENTRY:
+                if at != state.last_index + 1:
+                    raise self._contradiction(
+                        name, f"partition {number} index {state.last_index + 1}", f"{at}"
+                    )
+                state.extend(positions[lo:hi], meta[lo:hi], term[lo:hi])
+            elif what == fmt.COPY:
+                state.place(at, positions[lo:hi], meta[lo:hi])
+                copied = self._copied.setdefault(number, {})
+                copied.update(zip(range(at, at + hi - lo), term[lo:hi].tolist(), strict=True))
+            else:
+                self._apply_one(name, number, state, (what, at, its_term))
+
+    def _apply_one(
+        self, name: str, number: int, state: PartitionIndex, record: tuple[int, int, int]
+    ) -> None:
+        kind, index, term = record
+        if kind == fmt.TRUNCATE:
+            state.truncate(index)
+            copied = self._copied.get(number, {})
+            for gone in [i for i in copied if i >= index]:
+                del copied[gone]
+        elif kind == fmt.COMPACT:
+            state.compact(index, term)
+        elif kind == fmt.BOUNDARY:
+            state.install(index, term)
+            self._copied.pop(number, None)
+        elif kind == fmt.HARD_STATE:
+            state.term, state.vote = term, index
+        elif kind != fmt.SEAL:
+            raise self._contradiction(name, "a known kind of record", f"{kind:#x}")
+
+    def _settle_terms(self, partition: int, state: PartitionIndex) -> None:
+        """Give copied entries, whose first segment is gone, the terms their copies carry."""
+        copied = self._copied.pop(partition, None)
+        if not copied:
+            return
+        terms = np.array(state.terms(state.base, len(state.positions)), np.uint64)
+        for index, term in copied.items():
+            if state.base <= index <= state.last_index:
+                terms[index - state.base] = term
+        starts = [0, *(np.flatnonzero(terms[1:] != terms[:-1]) + 1).tolist()] if len(terms) else []
+        state.run_starts = [state.base + start for start in starts]
+        state.run_terms = terms[starts].tolist() if starts else []
+        state.tail_term = state.run_terms[-1] if starts else -1
+
+    def _check_complete(self, partition: int, state: PartitionIndex) -> None:
+        self._settle_terms(partition, state)
+        slot = state.boundary_index + 1 - state.base
+        live = np.frombuffer(state.positions, np.uint64)[slot:]
+        if len(live) and not live.all():
+            missing = state.boundary_index + 1 + int(np.flatnonzero(live == 0)[0])
+            raise Damaged(
+                f"partition {partition}: expected entry {missing} in a segment, found it in none",
+                partition=partition,
+                index=missing,
+            )
+
+    def _contradiction(self, name: str, expected: str, found: str) -> Damaged:
+        return Damaged(f"{name}: expected {expected}, found {found}", file=name, offset=0)
+
+
+class _Walk:
+    """The run of whole blocks at the start of a segment that continues the chain."""
+
+    __slots__ = (
+        "counts",
+        "end",
+        "found",
+        "last_kind",
+        "name",
+        "starts",
+        "starts_with_checkpoint",
+        "tables",
+    )
+
+    def __init__(self, chain: fmt.Chain, name: str, data: bytearray, *, first: bool) -> None:
+        self.name = name
+        self.starts: list[int] = []
+        self.counts: list[int] = []
+        self.tables: list[memoryview] = []
+        self.found = "zeros"
+        self.starts_with_checkpoint = False
+        self.last_kind = 0
+        self.end = fmt.SEGMENT_HEADER_BYTES
+        self._run(chain, memoryview(data), first)
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks there are."""
+        return len(self.starts)
+
+    def _run(self, chain: fmt.Chain, view: memoryview, first: bool) -> None:
+        offset, size, seed = self.end, len(view), chain.seed
+        expected, previous, synced = chain.sequence + 1, chain.crc, chain.synced_upto
+        last_kind = 0
+        starts, counts, tables = self.starts, self.counts, self.tables
+        while offset + _HEAD <= size:
+            crc, magic, version, kind, count, body, sequence, synced_upto, before = _UNPACK(
+                view, offset
+            )
+            if first:  # the oldest segment says itself where its run begins
+                expected, previous, first = sequence, before, False
+            end = offset + _HEAD + body
+            if magic != fmt.BLOCK_MAGIC or sequence != expected or before != previous:
+                self.found = _describe(magic, sequence, expected)
+                break
+            if end > size or count * _ROW > body or crc32c(view[offset + 4 : end], seed) != crc:
+                self.found = "a checksum that does not match"
+                break
+            if version != fmt.VERSION:
+                raise UnknownFormat(
+                    f"{self.name} at {offset}: expected format version {fmt.VERSION}, "
+                    f"found {version}",
+                    expected=fmt.VERSION,
+                    found=version,
+                )
+            if not starts:
+                self.starts_with_checkpoint = kind == fmt.CHECKPOINT_BLOCK
+            starts.append(offset + _HEAD)
+            counts.append(count)
+            tables.append(view[end - count * _ROW : end])
+            last_kind = kind
+            expected, previous, synced, offset = expected + 1, crc, synced_upto, end
+        self.end = offset
+        if starts:
+            self.last_kind = last_kind
+            chain.sequence, chain.crc, chain.synced_upto = expected - 1, previous, synced
+
+
+def _describe(magic: bytes, sequence: int, expected: int) -> str:
+    if magic == b"\0\0\0\0":
+        return "zeros"
+    if magic != fmt.BLOCK_MAGIC:
+        return f"{magic!r} where a block should start"
+    return f"block {sequence}" if sequence != expected else "a block that continues another one"
+
+
+def _witness(data: bytearray, start: int, seed: int, sequence: int) -> tuple[int, int] | None:
+    """A whole block from `start` on, wherever it begins, that says `sequence` was synced."""
+    view = memoryview(data)
+    at = data.find(fmt.BLOCK_MAGIC, start)
+    while at >= 0:
+        offset = at - 4
+        if offset >= start and offset + _HEAD <= len(data):
+            head = fmt.BlockHead(*_UNPACK(view, offset))
+            end = offset + _HEAD + head.body_bytes
+            speaks = sequence <= head.synced_upto < head.sequence and end <= len(data)
+            if speaks and crc32c(view[offset + 4 : end], seed) == head.crc:
+                return offset, head.sequence
+        at = data.find(fmt.BLOCK_MAGIC, at + 1)
+    return None
+
+
+def _any_set(data: bytearray, start: int) -> bool:
+    """Whether any byte from `start` on is not zero."""
+    aligned = min(-(-start // 8) * 8, len(data))
+    if any(data[start:aligned]):
+        return True
+    whole = (len(data) - aligned) // 8
+    words = np.frombuffer(data, np.uint64, whole, aligned) if whole else np.zeros(0, np.uint64)
+    return bool(words.any()) or any(data[aligned + whole * 8 :])
+
+
+def _positions(
+    number: int, rows: npt.NDArray[np.void], starts: U64, counts: npt.NDArray[np.int64]
+) -> U64:
+    """Where each record's payload lies: payloads are back to back from their block's start."""
+    lengths = rows["meta"] & np.uint64(fmt.LENGTH_MASK)
+    lengths[rows["kind"] > fmt.COPY] = 0
+    ends = np.cumsum(lengths, dtype=np.uint64)
+    before = ends - lengths
+    firsts = np.cumsum(counts) - counts
+    shift = starts - before[firsts] + np.uint64(number << fmt.POSITION_SHIFT)
+    positions: U64 = before + np.repeat(shift, counts)
+    return positions
+
+
+def _by_partition(partition: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+    """A stable order by partition; sixteen bits are sorted by radix, many times faster."""
+    if partition.max() < 1 << 16:
+        return np.argsort(partition.astype(np.uint16), kind="stable")
+    return np.argsort(partition, kind="stable")
