@@ -236,8 +236,13 @@ class WindowedChannel(Generic[T]):
             bytes_per_slot=self._bytes_per_slot,
             credits_granted=since.credits_granted - before.credits_granted,
             limited=since.refusals > before.refusals and since.shortfalls > before.shortfalls,
-            stuck_ms=now_ms - self._progress_ms if self._progress_ms is not None else 0,
+            stuck_ms=self._stuck_ms(now_ms),
         )
+
+    def _stuck_ms(self, now_ms: int) -> int:
+        if not self.occupied or self._progress_ms is None:
+            return 0
+        return now_ms - self._progress_ms
 
     def _learn_size(self, bytes_in: int, items_in: int) -> None:
         if items_in:

@@ -12,7 +12,7 @@ RUNS_VARIABLE = "PENSTOCK_RUNS"
 
 
 def seeds(runs: int) -> list[int]:
-    """Fresh seeds for so many runs, or the one seed in PENSTOCK_SEED. PENSTOCK_RUNS asks for more."""
+    """Fresh seeds for so many runs (or PENSTOCK_RUNS), or the one seed in PENSTOCK_SEED."""
     replay = os.environ.get(SEED_VARIABLE)
     if replay:
         return [int(replay)]
