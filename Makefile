@@ -9,7 +9,8 @@ RUN := .venv/run
 DEV := .venv/dev
 COMPILED := build/compiled
 REPORTS := build/tests
-TOGETHER := -k -j2 $(if $(filter output-sync,$(.FEATURES)),-O)
+# Named by a variable so that `make -n test` only prints it: a line with MAKE itself is always run.
+TOGETHER := $(MAKE) --no-print-directory -k -j2 $(if $(filter output-sync,$(.FEATURES)),-O)
 BOOTSTRAP = command -v $(PYTHON) >/dev/null || { \
 	echo "penstock: needs Python 3.11 or newer, found no $(PYTHON): install it, or name one with 'make PYTHON=/path/to/python3'" >&2; exit 1; }; \
 	$(PYTHON) tools/bootstrap.py $(if $(filter file,$(origin PYTHON)),--search)
@@ -35,7 +36,7 @@ demo: env-run ## show the product at work (DEMO_ARGS="--seconds 10")
 test: env-dev ## run every check and every test
 	@status=0; reports="$$(mktemp -d)"; \
 	export JAVA_HOME="$$(head -n 1 $(DEV)/java-home)"; \
-	$(MAKE) --no-print-directory $(TOGETHER) REPORTS="$$reports" checks || status=1; \
+	$(TOGETHER) REPORTS="$$reports" checks || status=1; \
 	$(DEV)/bin/python tools/totals.py "$$reports" || status=1; \
 	rm -rf "$$reports"; exit $$status
 
