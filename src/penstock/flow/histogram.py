@@ -12,7 +12,9 @@ Buckets are log-linear: exact below 128, then 64 for each doubling, so a quantil
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import Final
 
 _SUB_BITS: Final = 6
@@ -50,16 +52,10 @@ class LatencyHistogram:
 
     def quantiles(self, shares: Iterable[float]) -> list[int]:
         """Several quantiles at the price of one."""
-        total = self.count
-        found = []
-        for share in shares:
-            rank, seen = max(1, -int(-share * total // 1)), 0
-            for slot, count in enumerate(self._counts):
-                seen += count
-                if seen >= rank:
-                    break
-            found.append(_middle(slot) if total else 0)
-        return found
+        upto = list(accumulate(self._counts))
+        total = upto[-1]
+        ranks = [max(1, -int(-share * total // 1)) for share in shares]
+        return [_middle(bisect_left(upto, rank)) if total else 0 for rank in ranks]
 
     def add(self, other: LatencyHistogram) -> None:
         """Take over the counts of another histogram."""
