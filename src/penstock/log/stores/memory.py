@@ -22,7 +22,7 @@ from penstock.log.store import (
 from penstock.log.stores import rules
 
 
-def open_memory(path: str | Path | None = None) -> MemoryStore:
+def open_memory(_path: str | Path | None = None) -> MemoryStore:
     """A new, empty store; the path means nothing to it."""
     return MemoryStore()
 

@@ -73,10 +73,10 @@ def _admit_entries(op: Append, last: int) -> int:
                 found=index,
             )
         _check_number("term", term)
-        if not isinstance(payload, bytes) or len(payload) > PAYLOAD_BYTES_MAX:
+        if len(payload) > PAYLOAD_BYTES_MAX:
             raise Rejected(
                 f"partition {partition}: expected a payload of at most {PAYLOAD_BYTES_MAX} "
-                f"bytes, found {type(payload).__name__} of {len(payload)}"
+                f"bytes, found {len(payload)}"
             )
         last += 1
     _check_number("index", last)

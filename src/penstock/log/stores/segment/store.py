@@ -204,12 +204,13 @@ class SegmentStore:
     def _staged_term(self, compact: Compact, staged: _Staged) -> int:
         """The term of the entry a compaction ends at, which may be part of the same group."""
         wanted = compact.upto_index
-        for op in reversed(staged.group[: staged.group.index(compact)]):
+        term = None
+        for op in staged.group:
+            if op is compact:
+                break
             if type(op) is Append and op.partition == compact.partition:
-                for entry in op.entries:
-                    if entry[0] == wanted:
-                        return entry[1]
-        return self._partitions[compact.partition].term_at(wanted)
+                term = next((e[1] for e in op.entries if e[0] == wanted), term)
+        return self._partitions[compact.partition].term_at(wanted) if term is None else term
 
     def _commit(self, staged: _Staged, sync: bool) -> tuple[Segment, int]:
         """Write and sync a block and say where its payloads start.
