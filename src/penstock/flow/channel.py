@@ -44,8 +44,8 @@ class Closed(Rejected):
 class Measurement:
     """What a stage did since the last report, for the planner and for people.
 
-    `limited` says that senders were refused and the receiver came up short in the same interval:
-    only then was the window what held the stage back. `stuck_ms` is how long work has been
+    `refused` says that senders were; `limited` that the receiver came up short as well: only then
+    was the window what held the stage back. `stuck_ms` is how long work has been
     waiting without any item finished. `p99_least_ns` is what the p99 is at least when the chance of
     few samples is taken off; None stands for the p99 itself.
     """
@@ -62,6 +62,7 @@ class Measurement:
     latency_samples: int = 0
     bytes_per_slot: float = 0.0
     credits_granted: int = 0
+    refused: bool = False
     limited: bool = False
     stuck_ms: int = 0
 
@@ -196,6 +197,7 @@ class WindowedChannel(Generic[T]):
         self._window = window
         self._target = ceil(TARGET * window)
         self._ceiling = max(self._target, int(CEILING * window))
+        self._draining = self.occupied > self._ceiling
         self._credits = max(0, min(self._credits, self._ceiling - self.occupied))
 
     def close(self) -> None:
@@ -209,7 +211,7 @@ class WindowedChannel(Generic[T]):
         self._drain_per_measure += RATE_EWMA * (drained - self._drain_per_measure)
         if drained or not self.occupied or self._progress_ms is None:
             self._progress_ms = now_ms
-        self._samples.append(self.occupancy)
+        self._samples.append(self._occupancy_sample())
         grant = int(self._target - self.occupied + self._drain_per_measure)
         grant = max(0, min(grant, self._ceiling - self.occupied))
         self.credits_granted += max(0, grant - self._credits)
@@ -225,6 +227,7 @@ class WindowedChannel(Generic[T]):
         samples, self._samples = self._samples or [self.occupancy], []
         items_in = since.items_in - before.items_in
         items_out = since.items_out - before.items_out
+        refused = since.refusals > before.refusals
         self._learn_size(since.bytes_in - before.bytes_in, items_in)
         return Measurement(
             window=self._window,
@@ -239,7 +242,8 @@ class WindowedChannel(Generic[T]):
             latency_samples=latency_samples,
             bytes_per_slot=self._bytes_per_slot,
             credits_granted=since.credits_granted - before.credits_granted,
-            limited=since.refusals > before.refusals and since.shortfalls > before.shortfalls,
+            refused=refused,
+            limited=refused and since.shortfalls > before.shortfalls,
             stuck_ms=self._stuck_ms(now_ms),
         )
 
@@ -247,6 +251,17 @@ class WindowedChannel(Generic[T]):
         if not self.occupied or self._progress_ms is None:
             return 0
         return now_ms - self._progress_ms
+
+    def _occupancy_sample(self) -> float:
+        """The occupancy now. What is left over from a larger window counts up to the ceiling.
+
+        That is the first decrease at work, not a reason for the next: simulation showed one
+        decrease of a slow stage always followed by those down to the smallest window.
+        """
+        if self._draining:
+            self._draining = self.occupied > self._ceiling
+            return min(self.occupancy, CEILING)
+        return self.occupancy
 
     def _learn_size(self, bytes_in: int, items_in: int) -> None:
         if items_in:

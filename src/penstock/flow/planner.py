@@ -26,6 +26,7 @@ from penstock.kernel.units import MIB, format_bytes
 
 PLAN_MS: Final = 1_000
 CUBIC_C: Final = 0.4
+RELAXED_SHARE: Final = 0.9
 
 Growth = Literal["aimd", "cubic"]
 
@@ -70,6 +71,7 @@ class StageMemory(NamedTuple):
     window_before: int = 0  # where the last decrease began and ended, for CUBIC
     window_after: int = 0
     seconds_since: int = 0
+    bytes_per_slot: float = 0.0
 
     def decreased(self, window: int) -> StageMemory:
         """The stage after a decrease; one that changes nothing leaves the curve alone."""
@@ -124,7 +126,12 @@ class WindowPlanner:
             )
         windows = [policy.window_initial] * len(policy.stages)
         fitted = fit_budget(windows, bytes_per_slot, policy.window_min, policy.budget_bytes)
-        return PlannerMemory(tuple(StageMemory(window) for window in fitted))
+        return PlannerMemory(
+            tuple(
+                StageMemory(window, bytes_per_slot=size)
+                for window, size in zip(fitted, bytes_per_slot, strict=True)
+            )
+        )
 
     def plan(self, memory: PlannerMemory, measured: Sequence[Measurement]) -> Plan:
         """Decide every window anew, the last stage first."""
@@ -132,23 +139,28 @@ class WindowPlanner:
             raise Rejected(
                 f"expected {len(self.policy.stages)} measurements, found {len(measured)}"
             )
-        decided = [
-            self._decide(name, stage, seen)
-            for name, stage, seen in zip(self.policy.stages, memory.stages, measured, strict=True)
-        ]
+        rows = zip(
+            self.policy.stages, memory.stages, measured, worth_growing(measured), strict=True
+        )
+        decided = [self._decide(*row) for row in rows]
         stages = [stage for stage, _ in decided]
         notes = [note for _, note in decided]
         self._stall(stages, notes, measured)
-        over = self._fit(stages, [seen.bytes_per_slot for seen in measured])
+        over = self._fit(stages)
         changes = tuple(
             (number, stages[number].window)
             for number in reversed(range(len(stages)))
             if stages[number].window != measured[number].window
         )
         warning = over if over and not memory.over_budget else None
-        return Plan(PlannerMemory(tuple(stages), over is not None), changes, tuple(notes), warning)
+        binds = over is not None or (memory.over_budget and not self._relaxed(stages))
+        return Plan(PlannerMemory(tuple(stages), binds), changes, tuple(notes), warning)
 
-    def _decide(self, name: str, stage: StageMemory, seen: Measurement) -> tuple[StageMemory, str]:
+    def _decide(
+        self, name: str, stage: StageMemory, seen: Measurement, worth_growing: bool
+    ) -> tuple[StageMemory, str]:
+        if seen.bytes_per_slot:  # until something was sent the size given at the start stands
+            stage = stage._replace(bytes_per_slot=seen.bytes_per_slot)
         reason = self._congestion(stage, seen)
         if reason is not None:
             window = max(floor(self.policy.decrease * stage.window), self.policy.window_min)
@@ -156,6 +168,8 @@ class WindowPlanner:
         stage = self._learn(stage, seen)
         if not seen.limited:
             return stage, f"{name}: hold {stage.window}, the window limits nobody"
+        if not worth_growing:
+            return stage, f"{name}: hold {stage.window}, the stage below takes no more"
         stage = self._grow(stage)
         return stage, f"{name}: increase to {stage.window}, senders waited for a starved stage"
 
@@ -209,11 +223,12 @@ class WindowPlanner:
             span = measured[stuck[-1]].stuck_ms
             notes[number] = f"{name}: smallest window, {blocked} has finished nothing for {span} ms"
 
-    def _fit(self, stages: list[StageMemory], bytes_per_slot: Sequence[float]) -> str | None:
+    def _fit(self, stages: list[StageMemory]) -> str | None:
         """Shrink all windows in proportion if together they break the budget."""
         policy = self.policy
         wanted = [stage.window for stage in stages]
-        total = sum(w * size for w, size in zip(wanted, bytes_per_slot, strict=True))
+        bytes_per_slot = [stage.bytes_per_slot for stage in stages]
+        total = planned_bytes(stages)
         if total <= policy.budget_bytes:
             return None
         fitted = fit_budget(wanted, bytes_per_slot, policy.window_min, policy.budget_bytes)
@@ -222,6 +237,31 @@ class WindowPlanner:
             f"windows for {format_bytes(total)} cut to the budget of "
             f"{format_bytes(policy.budget_bytes)}: {dict(zip(policy.stages, fitted, strict=True))}"
         )
+
+    def _relaxed(self, stages: Sequence[StageMemory]) -> bool:
+        """Whether the budget binds no more, with room to spare.
+
+        Without the room a window that grows by a step every other second would be news each time.
+        """
+        return planned_bytes(stages) <= RELAXED_SHARE * self.policy.budget_bytes
+
+
+def planned_bytes(stages: Sequence[StageMemory]) -> float:
+    """What full windows would take."""
+    return sum(stage.window * stage.bytes_per_slot for stage in stages)
+
+
+def worth_growing(measured: Sequence[Measurement]) -> list[bool]:
+    """Which windows held their stage back, seen from the last stage to the first.
+
+    Above a stage that turns items away and does not grow itself a larger window would only hold
+    more of what waits; simulation showed it growing for minutes without a gain.
+    """
+    worth = [seen.limited for seen in measured]
+    for above in reversed(range(len(measured) - 1)):
+        if measured[above + 1].refused and not worth[above + 1]:
+            worth[above] = False
+    return worth
 
 
 def fit_budget(

@@ -17,7 +17,7 @@ from penstock.sim.latency import Latency, Table
 HandOn = Callable[[Sequence[int]], int]
 """Offers items to what comes next; returns how many it took."""
 
-_GROUPS: Final = 32  # latencies recorded for one step; further items count with one of these
+_GROUPS: Final = 512  # latencies recorded for one step; further items count with one of these
 _NS_PER_MS: Final = 1_000_000
 
 
