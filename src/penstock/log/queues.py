@@ -1,0 +1,170 @@
+"""Work in line for each partition, and who is next: the fairness that WAL and reads share.
+
+`Admission` answers a submitter at once: taken, or refused with the reason. `PartitionQueues` keeps
+what was taken in order for each partition and hands it out in turns, a partition never to two
+workers at a time. Both are pure; a shell brings the threads.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from penstock.flow.fairqueue import FairQueue
+from penstock.kernel.errors import Busy, Rejected, Unavailable
+
+W = TypeVar("W")
+
+
+class Backpressure(Busy):
+    """Too much is queued, for the partition or in all; nothing was taken."""
+
+    code = "backpressure"
+
+    def __init__(self, partition: int, depth: int, limit: int, *, overall: bool = False) -> None:
+        where = "all partitions together" if overall else f"partition {partition}"
+        super().__init__(
+            f"expected fewer than {limit} operations in line for {where}, found {depth}",
+            partition=partition,
+            depth=depth,
+            limit=limit,
+        )
+        self.partition = partition
+        self.depth = depth
+
+
+class Stopped(Unavailable):
+    """The scheduler or the partition is stopping or stopped; nothing was taken."""
+
+    code = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """How much may be in line. Depths count what is being worked on."""
+
+    depth_max: int = 4_096
+    total_max: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.depth_max < 1 or (self.total_max is not None and self.total_max < 1):
+            raise Rejected(f"expected limits of at least 1, found {self}")
+
+
+class Admission:
+    """Counts what was taken and what is finished, and refuses what would be too much.
+
+    `admit` is called by submitters under their lock, `finished` by workers under theirs: each
+    count has one writer, so the two never wait for each other.
+    """
+
+    def __init__(self, limits: QueueLimits) -> None:
+        self._limits = limits
+        self._taken: dict[int, int] = {}
+        self._finished: dict[int, int] = {}
+        self._taken_in_all = 0
+        self._finished_in_all = 0
+        self.stopping = False
+        self.refusals = 0
+
+    def admit(self, partition: int, *, finishing: bool = False) -> None:
+        """Take one piece of work, or raise `Backpressure` or `Stopped` and change nothing.
+
+        Work that finishes accepted work passes the limits that guard new work.
+        """
+        if self.stopping:
+            raise Stopped("expected a running scheduler, found it stopping; nothing was taken")
+        taken = self._taken.get(partition, 0)
+        if not finishing:
+            depth = taken - self._finished.get(partition, 0)
+            if depth >= self._limits.depth_max:
+                self.refusals += 1
+                raise Backpressure(partition, depth, self._limits.depth_max)
+            limit = self._limits.total_max
+            if limit is not None and self.depth >= limit:
+                self.refusals += 1
+                raise Backpressure(partition, self.depth, limit, overall=True)
+        self._taken[partition] = taken + 1
+        self._taken_in_all += 1
+
+    def finished(self, partition: int, count: int) -> None:
+        """So many pieces of a partition's work are over, well or badly."""
+        self._finished[partition] = self._finished.get(partition, 0) + count
+        self._finished_in_all += count
+
+    @property
+    def depth(self) -> int:
+        """Everything taken and not finished."""
+        return self._taken_in_all - self._finished_in_all
+
+    def depth_of(self, partition: int) -> int:
+        """What is taken and not finished of one partition."""
+        return self._taken.get(partition, 0) - self._finished.get(partition, 0)
+
+
+class Batch(NamedTuple, Generic[W]):
+    """The next work of one partition, in order."""
+
+    partition: int
+    work: list[W]
+
+
+class PartitionQueues(Generic[W]):
+    """One queue for each partition; a fair line of the partitions that have work.
+
+    The line holds each partition at most once and has no limit, so none can be stranded. A
+    partition that was taken is out of the line until `finish`.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[int, deque[W]] = {}
+        self._ready: FairQueue[int] = FairQueue((1,))
+        self._busy: set[int] = set()
+        self.queued = 0
+
+    def put(self, partition: int, work: W) -> None:
+        """Put work at the end of its partition's queue."""
+        queue = self._queues.get(partition)
+        if queue is None:
+            queue = self._queues[partition] = deque()
+        if not queue and partition not in self._busy:
+            self._ready.mark(partition, 0, 0)
+        queue.append(work)
+        self.queued += 1
+
+    def take(self, partitions_max: int, each_max: int) -> list[Batch[W]]:
+        """The next partitions in line, with up to `each_max` pieces of work of each."""
+        group: list[Batch[W]] = []
+        while len(group) < partitions_max:
+            partition = self._ready.pop()
+            if partition is None:
+                break
+            queue = self._queues[partition]
+            if len(queue) <= each_max:
+                work = list(queue)
+                queue.clear()
+            else:
+                work = [queue.popleft() for _ in range(each_max)]
+            self._busy.add(partition)
+            self.queued -= len(work)
+            group.append(Batch(partition, work))
+        return group
+
+    def finish(self, group: list[Batch[W]]) -> None:
+        """The partitions of a taken group may be taken again."""
+        for partition, _ in group:
+            self._busy.discard(partition)
+            self._ready.done(partition, 0)
+            if self._queues[partition]:
+                self._ready.mark(partition, 0, 0)
+
+    @property
+    def ready(self) -> int:
+        """How many partitions are in line."""
+        return len(self._ready)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is queued and nothing is being worked on."""
+        return not self.queued and not self._busy

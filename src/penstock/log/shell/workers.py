@@ -1,0 +1,208 @@
+"""Threads that serve partitions fairly: the engine under the WAL and the read scheduler."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from penstock.log.queues import Admission, Batch, PartitionQueues, QueueLimits
+
+W = TypeVar("W")
+
+_FOR_EVER_S: Final = -1.0
+_LOGGER: Final = logging.getLogger("penstock.log")
+
+
+class Hold(NamedTuple):
+    """Keep a group open: until `missing` more are queued, for at most `span_s`."""
+
+    span_s: float
+    missing: int
+
+
+GO: Final = Hold(0.0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersStatus:
+    """What a person wants to know of a scheduler."""
+
+    running: bool
+    workers: int
+    queued: int
+    in_line: int
+    depth: int
+    groups: int
+    served: int
+    refusals: int
+
+
+class FairWorkers(Generic[W]):
+    """Takes work from any thread without blocking and serves it in groups on its own threads.
+
+    `serve` gets a group and must answer every piece of work in it. `hold` is told how much is
+    queued and may ask to keep the group open: until so many more came, at most so many seconds.
+    Submitters hand over through a deque and share no lock with the workers: under load that is
+    what lets a submitter run while a worker takes a group.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        serve: Callable[[list[Batch[W]]], None],
+        *,
+        workers: int,
+        group_partitions_max: int,
+        batch_max: int,
+        limits: QueueLimits,
+        hold: Callable[[int], Hold] = lambda _queued: GO,
+    ) -> None:
+        self._name = name
+        self._serve = serve
+        self._hold = hold
+        self._group_partitions_max = group_partitions_max
+        self._batch_max = batch_max
+        self._admission = Admission(limits)
+        self._submitting = threading.Lock()
+        self._inbox: deque[tuple[int, W]] = deque()
+        self._queues: PartitionQueues[W] = PartitionQueues()
+        self._taking = threading.Lock()
+        self._asleep: deque[threading.Lock] = deque()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True)
+            for number in range(workers)
+        ]
+        self._wake_at = 1  # a worker that holds a group open wants so many more before it is woken
+        self._started = False
+        self._groups = 0
+        self._served = 0
+
+    def start(self) -> None:
+        """Begin to serve; what was submitted before is served now."""
+        self._started = True
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, partition: int, work: W, *, finishing: bool = False) -> None:
+        """Hand work over, or raise `Backpressure` or `Stopped`. Never blocks."""
+        with self._submitting:
+            self._admission.admit(partition, finishing=finishing)
+            self._inbox.append((partition, work))
+        if self._asleep and len(self._inbox) >= self._wake_at:
+            self._wake()
+
+    def stop(self) -> None:
+        """Refuse new work, serve everything taken, end the threads. May be called twice."""
+        with self._submitting:
+            self._admission.stopping = True
+        if not self._started:
+            self.start()
+        self._wake_all()
+        for thread in self._threads:
+            thread.join()
+
+    def status(self) -> WorkersStatus:
+        """A snapshot; never waits for a worker."""
+        return WorkersStatus(
+            running=self._started and not self._admission.stopping,
+            workers=len(self._threads),
+            queued=self._queues.queued + len(self._inbox),
+            in_line=self._queues.ready,
+            depth=self._admission.depth,
+            groups=self._groups,
+            served=self._served,
+            refusals=self._admission.refusals,
+        )
+
+    def depth_of(self, partition: int) -> int:
+        """What is taken and not finished of one partition."""
+        return self._admission.depth_of(partition)
+
+    def finished(self, group: list[Batch[W]]) -> None:
+        """Free the depth of a group.
+
+        `serve` calls it before it answers, so that whoever gets an answer may submit again.
+        """
+        with self._taking:
+            for partition, work in group:
+                self._admission.finished(partition, len(work))
+
+    def _work(self) -> None:
+        while True:
+            with self._taking:
+                self._collect()
+                stopping = self._admission.stopping
+                hold = GO if stopping else self._hold(self._queues.queued)
+                group = [] if hold.span_s else self._take()
+            if group:
+                self._serve_group(group)
+            elif hold.span_s:
+                self._hold_open(hold)
+            elif stopping and not self._inbox and not self._queues.queued:
+                self._wake_all()
+                return
+            else:
+                self._sleep()
+
+    def _collect(self) -> None:
+        inbox, put = self._inbox, self._queues.put
+        for _ in range(len(inbox)):
+            put(*inbox.popleft())
+
+    def _take(self) -> list[Batch[W]]:
+        return self._queues.take(self._group_partitions_max, self._batch_max)
+
+    def _serve_group(self, group: list[Batch[W]]) -> None:
+        try:
+            self._serve(group)
+        except Exception:
+            _LOGGER.exception("%s: a group of %d partitions failed", self._name, len(group))
+        with self._taking:
+            self._queues.finish(group)
+            self._groups += 1
+            self._served += sum(len(work) for _, work in group)
+            more = self._queues.ready
+        if more and self._asleep:
+            self._wake()
+
+    def _hold_open(self, hold: Hold) -> None:
+        self._wake_at = max(1, hold.missing)
+        self._lie_down(hold.span_s)
+        self._wake_at = 1
+
+    def _sleep(self) -> None:
+        self._lie_down(_FOR_EVER_S)
+
+    def _lie_down(self, span_s: float) -> None:
+        """Wait until woken. Looks once more after lying down, so that no wake-up is missed."""
+        gate = threading.Lock()
+        gate.acquire()
+        self._asleep.append(gate)
+        needed = (
+            len(self._inbox) >= self._wake_at
+            or self._admission.stopping
+            or (span_s == _FOR_EVER_S and self._queues.ready)
+        )
+        if needed or not gate.acquire(timeout=span_s):
+            self._rise(gate)
+
+    def _rise(self, gate: threading.Lock) -> None:
+        """Get up unasked. Whoever called this one meanwhile meant any worker."""
+        try:
+            self._asleep.remove(gate)
+        except ValueError:
+            self._wake()
+
+    def _wake(self) -> None:
+        try:
+            self._asleep.popleft().release()
+        except IndexError:
+            return
+
+    def _wake_all(self) -> None:
+        while self._asleep:
+            self._wake()
