@@ -22,7 +22,10 @@ Write = Callable[[Operation, Any, bool], None]
 
 
 class Proposal(NamedTuple):
-    """A payload to be made durable; answered with its index, or with why there is none."""
+    """A payload to be made durable; answered with its index, or with why there is none.
+
+    `on_committed` must not raise and must take only its first answer.
+    """
 
     payload: bytes
     on_committed: OnCommitted
@@ -59,7 +62,7 @@ class StateOwner(Protocol):
         ...
 
     def refuse(self, kind: Work, items: Sequence[Any], error: Exception) -> None:
-        """Answer work that will not be done."""
+        """Answer work that will not be done. Some of it may have been answered before."""
         ...
 
     def state(self) -> Any:
@@ -112,10 +115,11 @@ class SoloOwner:
             self._propose(items)
 
     def refuse(self, kind: Work, items: Sequence[Any], error: Exception) -> None:
-        """Answer proposals that will not be made."""
+        """Answer proposals that will not be made, or whose outcome nobody will learn."""
         for item in items:
-            if isinstance(item, Proposal):
-                item.on_committed(error)
+            for proposal in item.proposals if isinstance(item, Written) else (item,):
+                if isinstance(proposal, Proposal):
+                    proposal.on_committed(error)
 
     def state(self) -> SoloState:
         """What anyone may know."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Final
 
+from penstock.kernel.errors import Unknown
 from penstock.log.executor import (
     ExecutorCore,
     ExecutorLimits,
@@ -127,6 +128,8 @@ class PartitionExecutor:
                 self._owner.step(turn.kind, turn.items)
             except Exception as error:
                 self._fail(error)
+                unknown = Unknown(f"the partition stopped in the middle of this: {error}")
+                self._owner.refuse(turn.kind, turn.items, unknown)
                 break
         self._state = self._owner.state()
         self._end_round()

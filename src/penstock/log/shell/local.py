@@ -10,11 +10,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from penstock.kernel.errors import PenstockError, Rejected, Unknown
 from penstock.kernel.ids import partition_of
@@ -28,6 +29,8 @@ from penstock.log.shell.workers import WorkersStatus
 from penstock.log.solo import OnCommitted, Proposal, SoloOwner, Written
 from penstock.log.store import Bounds, Entry, HardState, Operation, Store, StoreStatus
 from penstock.log.stores import open_store
+
+_LOGGER: Final = logging.getLogger("penstock.log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +115,11 @@ class LocalLog:
     ) -> None:
         """Append a payload; the answer is its index once it is durable, or an error.
 
-        Raises at once, with nothing appended, if the partition takes no work now.
+        Raises at once, with nothing appended, if the partition takes no work now. The answer is
+        given once, on a thread of the log: be quick there. An answer that raises harms no other.
         """
-        self._executor(partition).submit(Work.CLIENT, Proposal(payload, on_committed, sync))
+        proposal = Proposal(payload, _Once(on_committed), sync)
+        self._executor(partition).submit(Work.CLIENT, proposal)
 
     def append(self, partition: int, payload: bytes, *, sync: bool = True) -> Future[int]:
         """Append a payload; the future holds its index once it is durable."""
@@ -215,6 +220,24 @@ class LocalLog:
                 _tell_unknown(written, refused)
 
         self._wal.submit(operation, answer, sync=sync)
+
+
+class _Once:
+    """Gives one answer, whatever the one who gets it does."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: OnCommitted) -> None:
+        self._call: OnCommitted | None = call
+
+    def __call__(self, answer: int | Exception) -> None:
+        call, self._call = self._call, None
+        if call is None:
+            return
+        try:
+            call(answer)
+        except Exception:
+            _LOGGER.exception("an answer to a proposal raised")
 
 
 def _tell_unknown(written: Written, refused: PenstockError) -> None:

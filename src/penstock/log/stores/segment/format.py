@@ -62,6 +62,7 @@ POSITION_SHIFT: Final = 40  # a position is segment number << 40 | offset in the
 OFFSET_MASK: Final = (1 << POSITION_SHIFT) - 1
 
 SEAL_RECORD: Final = RECORD.pack(0, 0, 0, 0, SEAL)
+SEAL_BYTES: Final = BLOCK_HEADER_BYTES + RECORD_BYTES
 
 _SUFFIX: Final = ".segment"
 PREPARING_SUFFIX: Final = ".preparing"
@@ -182,3 +183,8 @@ def checkpoint_body(states: Iterable[tuple[int, int, int, int, int, int]]) -> tu
         )
         table.append(RECORD.pack(vote, term, 0, partition, STATE_HARD))
     return len(table), b"".join(table)
+
+
+def checkpoint_bytes(partitions: int) -> int:
+    """How long the body of a checkpoint is."""
+    return RECORD_BYTES * (1 + 2 * partitions)

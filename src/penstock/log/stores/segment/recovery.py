@@ -59,7 +59,8 @@ class _Tail:
     number: int
     name: str
     offset: int
-    dirty: bool  # bytes other than zero follow the end
+    unproven: int  # from here on no block says that what it follows was synced
+    dirty: bool = False  # bytes other than zero follow the end
 
 
 class Fold:
@@ -91,12 +92,12 @@ class Fold:
                 raise self._contradiction(name, f"{self.unused[0][1]} to be used first", "it empty")
             self._suspect = None  # it goes on exactly where the log before it ended
             self._fold(number, name, walk, first=self.tail is None)
-            self.tail = _Tail(number, name, walk.end, dirty=False)
-            self.sealed = walk.last_kind == fmt.SEAL_BLOCK
+            self.tail = _Tail(number, name, walk.end, walk.unproven)
+            self.sealed = walk.last_kind != fmt.DATA_BLOCK
         elif self.tail is None:
             if number > 1:
                 raise self._contradiction(name, "a whole checkpoint", walk.found)
-            self.tail = _Tail(number, name, walk.end, dirty=False)
+            self.tail = _Tail(number, name, walk.end, walk.end)
         else:
             self.unused.append((number, name))
         self._look_past_the_end(name, data, walk)
@@ -138,7 +139,8 @@ class Fold:
         if self.tail is None:
             if number > 1:
                 raise self._contradiction(name, "a whole checkpoint", "zeros")
-            self.tail = _Tail(number, name, fmt.SEGMENT_HEADER_BYTES, dirty=False)
+            start = fmt.SEGMENT_HEADER_BYTES
+            self.tail = _Tail(number, name, start, start)
         else:
             self.unused.append((number, name))
 
@@ -296,6 +298,7 @@ class _Walk:
         "starts",
         "starts_with_checkpoint",
         "tables",
+        "unproven",
     )
 
     def __init__(self, chain: fmt.Chain, name: str, data: bytearray, *, first: bool) -> None:
@@ -306,6 +309,7 @@ class _Walk:
         self.found = "zeros"
         self.starts_with_checkpoint = False
         self.last_kind = 0
+        self.unproven = 0
         self.end = fmt.SEGMENT_HEADER_BYTES
         self._run(chain, memoryview(data), first)
 
@@ -349,6 +353,8 @@ class _Walk:
         self.end = offset
         if starts:
             self.last_kind = last_kind
+            unproven = min(expected - 1 - synced, len(starts))
+            self.unproven = starts[len(starts) - unproven] - _HEAD if unproven else offset
             chain.sequence, chain.crc, chain.synced_upto = expected - 1, previous, synced
 
 

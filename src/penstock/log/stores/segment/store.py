@@ -246,19 +246,18 @@ class SegmentStore:
         return segment, start
 
     def _make_room(self, block_bytes: int) -> bytes:
-        """See that a block fits, and return the checkpoint that goes before it in a new segment."""
+        """See that a block and a seal fit; returns the checkpoint that begins a new segment."""
+        block_bytes += fmt.SEAL_BYTES
         at_start = self._offset == fmt.SEGMENT_HEADER_BYTES
         if not at_start and self._offset + block_bytes <= self._current.size:
             return b""
-        records = 1 + 2 * len(self._partitions)
-        needed = (
-            fmt.SEGMENT_HEADER_BYTES
-            + fmt.BLOCK_HEADER_BYTES
-            + fmt.RECORD_BYTES * records
-            + block_bytes
-        )
+        checkpoint_bytes = fmt.BLOCK_HEADER_BYTES + fmt.checkpoint_bytes(len(self._partitions))
+        needed = fmt.SEGMENT_HEADER_BYTES + checkpoint_bytes + block_bytes
         if not at_start or needed > self._current.size:
             self._rotate(needed, replace=at_start)
+        return self._checkpoint()
+
+    def _checkpoint(self) -> bytes:
         states = (
             (number, p.boundary_index, p.boundary_term, p.last_index, p.term, p.vote)
             for number, p in self._partitions.items()
@@ -360,9 +359,11 @@ class SegmentStore:
         """Copy what is left of mostly dead oldest segments forward and remove them.
 
         Without this a partition that never compacts would keep every segment since its first
-        entry. Returns the bytes given back. Writes may go on between copies of one MiB.
+        entry. Returns the bytes given back. Writes may go on between copies of one MiB. Looks
+        only at segments that were there when it began, so it ends.
         """
         freed = 0
+        newest = self._current.number
         while True:
             with self._writing:
                 self._check_open()
@@ -370,7 +371,7 @@ class SegmentStore:
                     raise self._read_only
                 oldest = self._segments[min(self._segments)]
                 share = oldest.live_bytes / oldest.size
-                if oldest is self._current or share >= self._options.reclaim_below:
+                if oldest.number >= newest or share >= self._options.reclaim_below:
                     return freed
                 if oldest.live_entries:
                     self._copy_forward(oldest)
@@ -520,12 +521,15 @@ class SegmentStore:
             self._let_go()
 
     def _seal(self) -> None:
-        room = self._current.size - self._offset
+        """One more block that says: all before me was synced. There is always room for it."""
         try:
             if self._unsynced:
                 self._sync()
-            if room >= fmt.BLOCK_HEADER_BYTES + fmt.RECORD_BYTES:
+            if self._offset == fmt.SEGMENT_HEADER_BYTES:
+                seal = self._checkpoint()
+            else:
                 seal = self._chain.block(fmt.SEAL_BLOCK, 1, fmt.SEAL_RECORD)
+            if self._offset + len(seal) <= self._current.size:
                 write_all(self._current.file, seal, self._offset)
                 self._current.file.fdatasync()
         except (OSError, ReadOnly):
@@ -582,10 +586,14 @@ class SegmentStore:
             segment = self._segments.pop(number)
             if (number, segment.name) in kept:
                 self._files.adopt(segment)
-        if fold.tail is not None and fold.tail.dirty:
-            write_all(self._current.file, bytes(self._current.size - self._offset), self._offset)
-        # The process before may have died between write and sync; from here on what was found
-        # counts as durable, so it must be.
+        tail, file = fold.tail, self._current.file
+        if tail is not None and tail.dirty:
+            write_all(file, bytes(self._current.size - tail.offset), tail.offset)
+        # The process before may have died before its sync, or after one that failed: the kernel
+        # then shows bytes that it will never write. From here on what was found counts as
+        # durable, so what no later block proves to be is written again.
+        if tail is not None and tail.unproven < tail.offset:
+            write_all(file, file.pread(tail.offset - tail.unproven, tail.unproven), tail.unproven)
         self._current.file.fdatasync()
         self._disk.fsync_dir()
         self._chain.synced_upto = self._chain.sequence
