@@ -1,0 +1,73 @@
+"""The memory store with a gate before each write, a list of its calls and errors on demand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from penstock.log.store import Append, Entry, Operation
+from penstock.log.stores.memory import MemoryStore
+
+DEADLINE_S = 60
+
+
+class GatedStore(MemoryStore):
+    """Counts calls and syncs; `gate` holds writes back; `fail` may raise or name bad partitions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Semaphore(0)
+        self.calls: list[list[Operation]] = []
+        self.syncs: list[bool] = []
+        self.inside = 0
+        self.partitions_inside: set[int] = set()
+        self.overlaps = 0
+        self.fail: Callable[[Sequence[Operation]], Mapping[int, Exception]] = lambda _: {}
+        self._count = threading.Lock()
+
+    def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
+        mine = {operation.partition for operation in group}
+        with self._count:
+            self.calls.append(list(group))
+            self.syncs.append(sync)
+            self.overlaps += bool(mine & self.partitions_inside)
+            self.partitions_inside |= mine
+        self.entered.release()
+        assert self.gate.wait(DEADLINE_S)
+        try:
+            failed = self.fail(group)
+            good = [op for op in group if op.partition not in failed]
+            with self._count:
+                return {**failed, **super().write(good, sync=sync)}
+        finally:
+            with self._count:
+                self.partitions_inside -= mine
+
+
+def entry(partition: int, index: int, payload: bytes = b"x") -> Append:
+    return Append(partition, (Entry(index, 1, payload),))
+
+
+class Answers:
+    """Collects completions from any thread and waits for a number of them."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[object, object]] = []
+        self._changed = threading.Condition()
+
+    def of(self, name: object) -> Callable[[object], None]:
+        def take(answer: object) -> None:
+            with self._changed:
+                self.given.append((name, answer))
+                self._changed.notify_all()
+
+        return take
+
+    def wait(self, count: int) -> list[tuple[object, object]]:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.given) >= count, DEADLINE_S), (
+                f"expected {count} answers, found {len(self.given)}"
+            )
+            return list(self.given)

@@ -1,0 +1,94 @@
+"""Admission and turns, without threads."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.kernel.errors import Rejected
+from penstock.log.queues import Admission, Backpressure, PartitionQueues, QueueLimits, Stopped
+
+
+def test_a_partition_at_its_limit_is_refused_and_another_is_not() -> None:
+    admission = Admission(QueueLimits(depth_max=2))
+    admission.admit(1)
+    admission.admit(1)
+    with pytest.raises(
+        Backpressure, match="fewer than 2 operations in line for partition 1, found 2"
+    ) as caught:
+        admission.admit(1)
+    assert (caught.value.partition, caught.value.depth) == (1, 2)
+    admission.admit(2)
+    admission.finished(1, 1)
+    admission.admit(1)
+
+
+def test_the_limit_over_all_partitions_is_its_own() -> None:
+    admission = Admission(QueueLimits(depth_max=9, total_max=2))
+    admission.admit(1)
+    admission.admit(2)
+    with pytest.raises(Backpressure, match="all partitions together"):
+        admission.admit(3)
+    assert (admission.depth, admission.refusals) == (2, 1)
+
+
+def test_work_that_finishes_accepted_work_passes_the_limits() -> None:
+    admission = Admission(QueueLimits(depth_max=1, total_max=1))
+    admission.admit(1)
+    admission.admit(1, finishing=True)
+    assert admission.depth_of(1) == 2
+
+
+def test_after_stop_even_finishing_work_is_refused() -> None:
+    admission = Admission(QueueLimits())
+    admission.stopping = True
+    for finishing in (False, True):
+        with pytest.raises(Stopped):
+            admission.admit(1, finishing=finishing)
+    assert admission.depth == 0
+
+
+def test_limits_below_one_are_refused() -> None:
+    for limits in ({"depth_max": 0}, {"total_max": 0}):
+        with pytest.raises(Rejected, match="at least 1"):
+            QueueLimits(**limits)
+
+
+def test_130_ready_partitions_with_groups_of_64_make_groups_of_64_64_and_2() -> None:
+    queues: PartitionQueues[int] = PartitionQueues()
+    for partition in range(130):
+        queues.put(partition, 0)
+    groups = [queues.take(64, 256) for _ in range(4)]
+    assert [len(group) for group in groups] == [64, 64, 2, 0]
+
+
+def test_a_taken_partition_is_nobody_elses_until_it_is_finished() -> None:
+    queues: PartitionQueues[str] = PartitionQueues()
+    queues.put(1, "a")
+    group = queues.take(64, 1)
+    queues.put(1, "b")
+    assert queues.take(64, 1) == []
+    assert not queues.idle
+    queues.finish(group)
+    assert queues.take(64, 1) == [(1, ["b"])]
+
+
+def test_a_hot_partition_takes_one_turn_and_then_stands_behind_the_others() -> None:
+    queues: PartitionQueues[int] = PartitionQueues()
+    for number in range(4_000):
+        queues.put(7, number)
+    queues.finish(queues.take(1, 256))
+    queues.put(8, -1)
+    group = queues.take(2, 256)
+    assert [(batch.partition, len(batch.work)) for batch in group] == [(7, 256), (8, 1)]
+
+
+def test_a_partition_keeps_its_order_over_many_turns() -> None:
+    queues: PartitionQueues[int] = PartitionQueues()
+    for number in range(1_000):
+        queues.put(1, number)
+    seen: list[int] = []
+    while group := queues.take(64, 7):
+        seen += group[0].work
+        queues.finish(group)
+    assert seen == list(range(1_000))
+    assert queues.idle
