@@ -201,12 +201,17 @@ class WindowPlanner:
         return stage._replace(baseline_p99_ns=learnt)
 
     def _grow(self, stage: StageMemory) -> StageMemory:
-        """Add a step; under CUBIC first return along the curve to where the decrease began."""
+        """Add a step; under CUBIC first return to where the decrease began.
+
+        The return follows the curve, or steps from the decrease where those are ahead of it (a
+        small decrease). Steps on top of the curve would run over its flat end.
+        """
         policy = self.policy
         window, seconds = stage.window + policy.step, stage.seconds_since + 1
-        before = stage.window_before
+        before, after = stage.window_before, stage.window_after
         if policy.growth == "cubic" and stage.window < before:
-            window = max(window, min(before, cubic(before, stage.window_after, seconds)))
+            curve = max(cubic(before, after, seconds), after + policy.step * seconds)
+            window = max(stage.window, min(before, curve))
         return stage._replace(window=min(window, policy.window_max), seconds_since=seconds)
 
     def _stall(

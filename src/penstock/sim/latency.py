@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 TABLE_SIZE: Final = 4_096
 _LEAST_MS: Final = 0.000_1
+_NS_PER_MS: Final = 1_000_000
 
 
 class Latency(Protocol):
@@ -99,8 +100,8 @@ class Table:
         self._chance = chance
         self._size = size
         draws = [max(_LEAST_MS, latency.draw_ms(chance)) for _ in range(size)]
-        self._draws = draws + draws
-        self._sums = [0.0, *accumulate(self._draws)]
+        self._draws_ns = [int(draw_ms * _NS_PER_MS) for draw_ms in draws] * 2
+        self._sums = [0.0, *accumulate(draws * 2)]
         self._at = chance.randrange(size)
 
     def count_within(self, budget_ms: float) -> int:
@@ -112,9 +113,9 @@ class Table:
         """How much work the next items are together."""
         return self._sums[self._at + count] - self._sums[self._at]
 
-    def draw_ms(self, ahead: int) -> float:
-        """The time of one of the next items."""
-        return self._draws[self._at + ahead]
+    def latencies_ns(self, count: int) -> list[int]:
+        """The times of the next items."""
+        return self._draws_ns[self._at : self._at + count]
 
     def advance(self, count: int) -> None:
         """Walk past items. At the end of the table go on from a random place."""

@@ -17,7 +17,6 @@ from penstock.sim.latency import Latency, Table
 HandOn = Callable[[Sequence[int]], int]
 """Offers items to what comes next; returns how many it took."""
 
-_GROUPS: Final = 512  # latencies recorded for one step; further items count with one of these
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -136,11 +135,9 @@ class _WorkerPool:
         return finished
 
     def _record(self, count: int) -> None:
-        """Latencies of the finished items, at most a few groups of them."""
-        size = -(-count // _GROUPS) or 1
-        for first in range(0, count, size):
-            latency_ns = int(self._table.draw_ms(first) * _NS_PER_MS)
-            self._channel.latency.record(latency_ns, min(size, count - first))
+        record = self._channel.latency.record
+        for latency_ns in self._table.latencies_ns(count):
+            record(latency_ns)
 
 
 class _BatchWorker:

@@ -141,8 +141,9 @@ class Topics:
             heappush(self._busy, (self.now_ms + span_ms, topic))
 
     def _govern(self) -> None:
-        """Sample and obey. Deferred keys are not ready: counted, they would keep up the pressure
-        that defers them.
+        """Sample and obey.
+
+        Deferred keys are not ready: counted, they would keep up the pressure that defers them.
         """
         waits_ms = self._waits_ms or [0]
         rung = self.governor.sample(

@@ -1,0 +1,234 @@
+"""The planner's rules, one by one, with the published numbers."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from penstock.flow import Measurement, PlannerMemory, PlannerPolicy, StageMemory, WindowPlanner
+from penstock.flow.planner import Growth, cubic, fit_budget
+from penstock.kernel.errors import Rejected
+from penstock.kernel.units import MIB
+
+STAGES = ("accept", "parse", "store")
+MS_NS = 1_000_000
+
+
+def planner(growth: Growth = "aimd", **numbers: int) -> WindowPlanner:
+    return WindowPlanner(PlannerPolicy(stages=STAGES, growth=growth, **numbers))
+
+
+def memory(*windows: int, baseline_ns: float | None = None) -> PlannerMemory:
+    return PlannerMemory(tuple(StageMemory(window, baseline_ns) for window in windows))
+
+
+def idle(*windows: int) -> list[Measurement]:
+    return [Measurement(window) for window in windows]
+
+
+def last_window(seen: Measurement, stage: StageMemory, growth: Growth = "aimd") -> int:
+    """The window planned for the last of three stages, the others being idle."""
+    kept = PlannerMemory((StageMemory(4_096), StageMemory(4_096), stage))
+    plan = planner(growth).plan(kept, [*idle(4_096, 4_096), seen])
+    return plan.memory.windows[2]
+
+
+@pytest.mark.parametrize(("occupancy", "window"), [(0.85, 8_000), (0.851, 5_600), (1.4, 5_600)])
+def test_occupancy_above_085_decreases_by_07_and_at_085_does_not(occupancy, window):
+    assert last_window(Measurement(8_000, occupancy=occupancy), StageMemory(8_000)) == window
+
+
+@pytest.mark.parametrize(("p99_ms", "window"), [(20, 8_000), (20.1, 5_600)])
+def test_a_p99_above_twice_the_baseline_decreases_and_at_twice_does_not(p99_ms, window):
+    seen = Measurement(8_000, p99_ns=int(p99_ms * MS_NS), latency_samples=5_000)
+    assert last_window(seen, StageMemory(8_000, 10.0 * MS_NS)) == window
+
+
+def test_a_p99_that_chance_explains_is_no_congestion():
+    seen = Measurement(
+        8_000, p99_ns=25 * MS_NS, p99_least_ns=12 * MS_NS, latency_samples=1_000, limited=False
+    )
+    assert last_window(seen, StageMemory(8_000, 10.0 * MS_NS)) == 8_000
+
+
+def test_too_few_samples_are_no_evidence():
+    seen = Measurement(8_000, p99_ns=90 * MS_NS, latency_samples=999)
+    assert last_window(seen, StageMemory(8_000, 10.0 * MS_NS)) == 8_000
+
+
+@pytest.mark.parametrize(("window", "after"), [(1_463, 1_024), (1_024, 1_024), (131_072, 91_750)])
+def test_a_decrease_ends_at_1024(window, after):
+    assert last_window(Measurement(window, occupancy=0.9), StageMemory(window)) == after
+
+
+@pytest.mark.parametrize(("window", "after"), [(4_096, 4_160), (131_040, 131_072)])
+def test_an_increase_adds_64_and_ends_at_131072(window, after):
+    seen = Measurement(window, refused=True, limited=True)
+    assert last_window(seen, StageMemory(window)) == after
+
+
+def test_a_window_that_held_nobody_back_is_left_alone():
+    plan = planner().plan(memory(4_096, 4_096, 4_096), idle(4_096, 4_096, 4_096))
+    assert (plan.changes, plan.memory.windows) == ((), (4_096,) * 3)
+    assert plan.notes[2] == "store: hold 4096, the window limits nobody"
+
+
+def test_a_stage_above_one_that_takes_no_more_does_not_grow():
+    limited = Measurement(4_096, refused=True, limited=True)
+    full = Measurement(4_096, refused=True)
+    plan = planner().plan(memory(4_096, 4_096, 4_096), [limited, limited, full])
+    assert plan.memory.windows == (4_096, 4_096, 4_096)
+    assert plan.notes[1] == "parse: hold 4096, the stage below takes no more"
+    plan = planner().plan(memory(4_096, 4_096, 4_096), [limited, limited, limited])
+    assert plan.memory.windows == (4_160, 4_160, 4_160)
+
+
+def learnt(stage: StageMemory, seen: Measurement) -> float | None:
+    kept = PlannerMemory((stage, *[StageMemory(4_096)] * 2))
+    return planner().plan(kept, [seen, *idle(4_096, 4_096)]).memory.stages[0].baseline_p99_ns
+
+
+def test_the_baseline_begins_with_the_first_p99_and_then_follows_a_tenth():
+    seen = Measurement(4_096, p99_ns=1_500, latency_samples=5_000)
+    assert learnt(StageMemory(4_096), seen) == 1_500
+    assert learnt(StageMemory(4_096, 1_000.0), seen) == pytest.approx(1_050)
+
+
+def test_the_baseline_learns_nothing_from_congestion_of_either_kind():
+    slow = Measurement(4_096, p99_ns=2_001, latency_samples=5_000)
+    full = Measurement(4_096, p99_ns=1_500, latency_samples=5_000, occupancy=0.9)
+    assert learnt(StageMemory(4_096, 1_000.0), slow) == 1_000
+    assert learnt(StageMemory(4_096, 1_000.0), full) == 1_000
+
+
+def test_a_stage_that_stays_slow_never_becomes_its_own_norm():
+    kept = memory(131_072, 131_072, 131_072, baseline_ns=1_000.0)
+    for _ in range(60):
+        slow = [Measurement(w, p99_ns=3_000, latency_samples=5_000) for w in kept.windows]
+        kept = planner().plan(kept, slow).memory
+    assert kept.windows == (1_024,) * 3
+    assert {stage.baseline_p99_ns for stage in kept.stages} == {1_000.0}
+
+
+def test_downstream_is_set_before_upstream():
+    full = [Measurement(8_000, occupancy=0.9)] * 3
+    plan = planner().plan(memory(8_000, 8_000, 8_000), full)
+    assert plan.changes == ((2, 5_600), (1, 5_600), (0, 5_600))
+
+
+def test_a_stall_takes_the_stage_and_all_above_it_to_1024_at_once_and_none_below():
+    stuck = Measurement(131_072, occupied=9, stuck_ms=3_000)
+    seen = [Measurement(131_072), stuck, Measurement(131_072)]
+    plan = planner().plan(memory(131_072, 131_072, 131_072), seen)
+    assert plan.changes == ((1, 1_024), (0, 1_024))
+    assert plan.notes[0] == "accept: smallest window, parse has finished nothing for 3000 ms"
+
+
+def test_less_than_three_seconds_are_no_stall():
+    seen = [Measurement(8_000, occupied=9, stuck_ms=2_999)] * 3
+    assert planner().plan(memory(8_000, 8_000, 8_000), seen).changes == ()
+
+
+def grown(stage: StageMemory, seconds: int, growth: Growth = "cubic") -> list[int]:
+    windows = []
+    kept = PlannerMemory((stage, *[StageMemory(4_096)] * 2))
+    for _ in range(seconds):
+        seen = Measurement(kept.windows[0], refused=True, limited=True)
+        kept = planner(growth).plan(kept, [seen, *idle(4_096, 4_096)]).memory
+        windows.append(kept.windows[0])
+    return windows
+
+
+def test_cubic_returns_to_the_old_window_along_the_curve_and_then_probes():
+    stage = StageMemory(10_000).decreased(7_000)
+    windows = grown(stage, 30)  # the curve is back after the third root of 3,000 / 0.4: 19.6 s
+    assert windows[:19] == [cubic(10_000, 7_000, second) for second in range(1, 20)]
+    assert windows[19:22] == [10_000, 10_064, 10_128]
+    steps = [new - old for old, new in pairwise([7_000, *windows[:20]])]
+    assert steps == sorted(steps, reverse=True), "fast at first, flat at the old window"
+    assert steps[0] > 400
+    assert steps[18] < 5
+
+
+def test_cubic_after_a_small_decrease_is_no_slower_than_aimd():
+    stage = StageMemory(1_300).decreased(1_024)
+    aimd = grown(stage, 5, "aimd")
+    assert all(new >= min(1_300, old) for new, old in zip(grown(stage, 5), aimd, strict=True))
+
+
+def test_without_a_decrease_cubic_probes_by_64():
+    assert grown(StageMemory(4_096), 3) == [4_160, 4_224, 4_288]
+
+
+def sized(*windows: int, bytes_per_slot: float) -> list[Measurement]:
+    return [Measurement(window, bytes_per_slot=bytes_per_slot) for window in windows]
+
+
+def test_over_the_budget_all_windows_shrink_in_proportion():
+    seen = sized(8_000, 4_000, 4_000, bytes_per_slot=MIB / 16)
+    plan = planner().plan(memory(8_000, 4_000, 4_000), seen)
+    assert plan.memory.windows == (4_096, 2_048, 2_048)
+    assert plan.changes == ((2, 2_048), (1, 2_048), (0, 4_096))
+
+
+def test_the_budget_takes_no_window_below_1024_and_still_holds():
+    assert fit_budget([9_000, 1_100, 1_100], [100, 100, 100], 1_024, 512_000) == [
+        3_072,
+        1_024,
+        1_024,
+    ]
+
+
+def test_a_size_that_is_not_yet_measured_is_the_one_given_at_the_start():
+    planning = planner(budget_bytes=64 * MIB)
+    kept = planning.begin([4_096, 4_096, 4_096])
+    assert kept.windows == (4_096,) * 3
+    seen = [*idle(4_096, 4_096), Measurement(4_096, bytes_per_slot=16_384)]
+    plan = planning.plan(kept, seen)
+    assert sum(w * s for w, s in zip(plan.memory.windows, (4_096, 4_096, 16_384), strict=True)) <= (
+        64 * MIB
+    )
+
+
+def test_the_budget_warns_once_until_it_has_room_to_spare_again():
+    planning = planner(budget_bytes=48 * MIB)
+    kept = planning.begin([4_096] * 3)
+    warnings = []
+    for sizes in ([4_100.0] * 3, [4_090.0] * 3) * 5 + ([3_000.0] * 3, [5_000.0] * 3):
+        seen = [
+            Measurement(w, bytes_per_slot=size) for w, size in zip(kept.windows, sizes, strict=True)
+        ]
+        plan = planning.plan(kept, seen)
+        kept = plan.memory
+        warnings.append(plan.warning)
+    told = [number for number, warning in enumerate(warnings) if warning]
+    assert told == [0, 11]
+    assert "cut to the budget of 48 MiB" in str(warnings[0])
+
+
+def test_start_fails_with_the_numbers_if_the_smallest_windows_break_the_budget():
+    with pytest.raises(
+        Rejected, match=r"3 stages of 1024 slots\) within 512 MiB, found 600 MiB"
+    ) as e:
+        planner().begin([200 * 1_024] * 3)
+    assert e.value.detail == {"budget_bytes": 512 * MIB, "least_bytes": 600 * MIB}
+
+
+def test_start_fits_the_first_windows_into_the_budget():
+    kept = planner().begin([100 * 1_024] * 3)
+    assert 1_024 <= min(kept.windows) <= max(kept.windows) < 4_096
+    assert sum(kept.windows) * 100 * 1_024 <= 512 * MIB
+
+
+def test_as_many_measurements_as_stages():
+    with pytest.raises(Rejected, match="expected 3 measurements, found 2"):
+        planner().plan(memory(4_096, 4_096, 4_096), idle(4_096, 4_096))
+
+
+@pytest.mark.parametrize(
+    "numbers", [{"window_min": 0}, {"window_initial": 9}, {"window_max": 2_000}]
+)
+def test_windows_out_of_order_are_refused(numbers):
+    with pytest.raises(Rejected, match="window_min <= window_initial <= window_max"):
+        planner(**numbers)
