@@ -8,13 +8,14 @@ workers at a time. Both are pure; a shell brings the threads.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from penstock.flow.fairqueue import FairQueue
 from penstock.kernel.errors import Busy, Rejected, Unavailable
 
-W = TypeVar("W")
+W = TypeVar("W", bound=tuple[Any, ...])
 
 
 class Backpressure(Busy):
@@ -88,9 +89,12 @@ class Admission:
         self._taken[partition] = taken + 1
         self._taken_in_all += 1
 
-    def finished(self, partition: int, count: int) -> None:
-        """So many pieces of a partition's work are over, well or badly."""
-        self._finished[partition] = self._finished.get(partition, 0) + count
+    def finished(self, partitions: Iterable[int]) -> None:
+        """One piece of work of each partition named is over, well or badly."""
+        finished, count = self._finished, 0
+        for partition in partitions:
+            finished[partition] = finished.get(partition, 0) + 1
+            count += 1
         self._finished_in_all += count
 
     @property
@@ -103,18 +107,19 @@ class Admission:
         return self._taken.get(partition, 0) - self._finished.get(partition, 0)
 
 
-class Batch(NamedTuple, Generic[W]):
-    """The next work of one partition, in order."""
+class Group(NamedTuple, Generic[W]):
+    """The next work of some partitions, in order within each; nobody else has theirs meanwhile."""
 
-    partition: int
+    partitions: Sequence[int]
     work: list[W]
 
 
 class PartitionQueues(Generic[W]):
     """One queue for each partition; a fair line of the partitions that have work.
 
-    The line holds each partition at most once and has no limit, so none can be stranded. A
-    partition that was taken is out of the line until `finish`.
+    A piece of work is a tuple that begins with its partition. The line holds each partition at
+    most once and has no limit, so none can be stranded. A partition that was taken is out of the
+    line until `finish`.
     """
 
     def __init__(self) -> None:
@@ -123,8 +128,9 @@ class PartitionQueues(Generic[W]):
         self._busy: set[int] = set()
         self.queued = 0
 
-    def put(self, partition: int, work: W) -> None:
+    def put(self, work: W) -> None:
         """Put work at the end of its partition's queue."""
+        partition = work[0]
         queue = self._queues.get(partition)
         if queue is None:
             queue = self._queues[partition] = deque()
@@ -133,27 +139,28 @@ class PartitionQueues(Generic[W]):
         queue.append(work)
         self.queued += 1
 
-    def take(self, partitions_max: int, each_max: int) -> list[Batch[W]]:
+    def take(self, partitions_max: int, each_max: int) -> Group[W]:
         """The next partitions in line, with up to `each_max` pieces of work of each."""
-        group: list[Batch[W]] = []
-        while len(group) < partitions_max:
+        partitions: list[int] = []
+        taken: list[W] = []
+        while len(partitions) < partitions_max:
             partition = self._ready.pop()
             if partition is None:
                 break
+            partitions.append(partition)
             queue = self._queues[partition]
             if len(queue) <= each_max:
-                work = list(queue)
+                taken.extend(queue)
                 queue.clear()
             else:
-                work = [queue.popleft() for _ in range(each_max)]
-            self._busy.add(partition)
-            self.queued -= len(work)
-            group.append(Batch(partition, work))
-        return group
+                taken.extend(queue.popleft() for _ in range(each_max))
+        self._busy.update(partitions)
+        self.queued -= len(taken)
+        return Group(partitions, taken)
 
-    def finish(self, group: list[Batch[W]]) -> None:
+    def finish(self, group: Group[W]) -> None:
         """The partitions of a taken group may be taken again."""
-        for partition, _ in group:
+        for partition in group.partitions:
             self._busy.discard(partition)
             self._ready.done(partition, 0)
             if self._queues[partition]:

@@ -75,18 +75,17 @@ def test_the_rung_is_a_pure_function_of_pressure_and_the_rung_before() -> None:
 @pytest.mark.parametrize("pressure", [0.0, 0.3, 0.5, 0.9, 1.0])
 def test_a_lone_item_never_waits_for_a_window(pressure: float) -> None:
     window_ms = climb(pressure, STEADY).commit_window_ms
-    assert hold_ms(window_ms, queued=1, expected=64, since_last_ms=0.0) == 0.0
-    assert hold_ms(window_ms, queued=0, expected=64, since_last_ms=0.0) == 0.0
+    assert hold_ms(window_ms, queued=1, since_last_ms=0.0) == 0.0
+    assert hold_ms(window_ms, queued=0, since_last_ms=0.0) == 0.0
 
 
 def test_a_window_is_held_for_several_items_but_counts_from_the_last_group() -> None:
-    assert hold_ms(10.0, queued=5, expected=1, since_last_ms=4.0) == 6.0
-    assert hold_ms(10.0, queued=5, expected=1, since_last_ms=11.0) == 0.0
+    assert hold_ms(10.0, queued=5, since_last_ms=4.0) == 6.0
+    assert hold_ms(10.0, queued=5, since_last_ms=11.0) == 0.0
 
 
-def test_the_smallest_window_ends_when_as_many_wait_as_the_last_group_held() -> None:
-    assert hold_ms(0.5, queued=30, expected=64, since_last_ms=0.1) == pytest.approx(0.4)
-    assert hold_ms(0.5, queued=64, expected=64, since_last_ms=0.1) == 0.0
+def test_the_smallest_window_holds_nothing() -> None:
+    assert hold_ms(0.5, queued=64, since_last_ms=0.0) == 0.0
 
 
 def test_an_idle_machine_has_no_pressure_and_a_flooded_one_has_full_pressure() -> None:

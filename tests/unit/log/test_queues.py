@@ -18,7 +18,7 @@ def test_a_partition_at_its_limit_is_refused_and_another_is_not() -> None:
         admission.admit(1)
     assert (caught.value.partition, caught.value.depth) == (1, 2)
     admission.admit(2)
-    admission.finished(1, 1)
+    admission.finished([1])
     admission.admit(1)
 
 
@@ -54,41 +54,42 @@ def test_limits_below_one_are_refused() -> None:
 
 
 def test_130_ready_partitions_with_groups_of_64_make_groups_of_64_64_and_2() -> None:
-    queues: PartitionQueues[int] = PartitionQueues()
+    queues: PartitionQueues[tuple[int, str]] = PartitionQueues()
     for partition in range(130):
-        queues.put(partition, 0)
+        queues.put((partition, "work"))
     groups = [queues.take(64, 256) for _ in range(4)]
-    assert [len(group) for group in groups] == [64, 64, 2, 0]
+    assert [len(group.work) for group in groups] == [64, 64, 2, 0]
 
 
 def test_a_taken_partition_is_nobody_elses_until_it_is_finished() -> None:
-    queues: PartitionQueues[str] = PartitionQueues()
-    queues.put(1, "a")
+    queues: PartitionQueues[tuple[int, str]] = PartitionQueues()
+    queues.put((1, "a"))
     group = queues.take(64, 1)
-    queues.put(1, "b")
-    assert queues.take(64, 1) == []
+    queues.put((1, "b"))
+    assert queues.take(64, 1).work == []
     assert not queues.idle
     queues.finish(group)
-    assert queues.take(64, 1) == [(1, ["b"])]
+    assert queues.take(64, 1) == ([1], [(1, "b")])
 
 
 def test_a_hot_partition_takes_one_turn_and_then_stands_behind_the_others() -> None:
-    queues: PartitionQueues[int] = PartitionQueues()
+    queues: PartitionQueues[tuple[int, int]] = PartitionQueues()
     for number in range(4_000):
-        queues.put(7, number)
+        queues.put((7, number))
     queues.finish(queues.take(1, 256))
-    queues.put(8, -1)
+    queues.put((8, -1))
     group = queues.take(2, 256)
-    assert [(batch.partition, len(batch.work)) for batch in group] == [(7, 256), (8, 1)]
+    assert group.partitions == [7, 8]
+    assert [partition for partition, _ in group.work] == [7] * 256 + [8]
 
 
 def test_a_partition_keeps_its_order_over_many_turns() -> None:
-    queues: PartitionQueues[int] = PartitionQueues()
+    queues: PartitionQueues[tuple[int, int]] = PartitionQueues()
     for number in range(1_000):
-        queues.put(1, number)
+        queues.put((1, number))
     seen: list[int] = []
-    while group := queues.take(64, 7):
-        seen += group[0].work
+    while (group := queues.take(64, 7)).work:
+        seen += [number for _, number in group.work]
         queues.finish(group)
     assert seen == list(range(1_000))
     assert queues.idle

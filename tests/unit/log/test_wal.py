@@ -319,6 +319,42 @@ def test_a_write_submitted_from_a_completion_is_taken(store: GatedStore, make: M
     assert store.bounds(1).last_index == 50
 
 
+def test_a_blocking_write_returns_when_durable_or_raises_what_went_wrong(
+    store: GatedStore, make: MakeWal
+) -> None:
+    wal = make()
+    wal.write(entry(1, 1))
+    assert (store.bounds(1).last_index, store.syncs) == (1, [True])
+    with pytest.raises(PenstockError):
+        wal.write(entry(1, 7))
+    wal.stop()
+    with pytest.raises(Stopped):
+        wal.write(entry(1, 2))
+
+
+def test_blocking_and_submitted_writes_of_many_threads_all_complete_in_order(
+    store: GatedStore, make: MakeWal
+) -> None:
+    wal, answers = make(), Answers()
+
+    def work(partition: int) -> None:
+        for index in range(1, 201):
+            if index % 3:
+                wal.write(entry(partition, index))
+            else:
+                wal.submit(entry(partition, index), answers.of((partition, index)))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+    answers.wait(8 * 66)
+    assert all(store.bounds(partition).last_index == 200 for partition in range(8))
+    assert store.overlaps == 0
+
+
 def test_a_lone_write_is_written_at_once_however_wide_the_window(store: GatedStore) -> None:
     clock, answers = ManualClock(), Answers()
     wal = WalScheduler(store, clock=clock)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from penstock.kernel.errors import Rejected
-from penstock.log.queues import Batch, QueueLimits
+from penstock.log.queues import QueueLimits
 from penstock.log.reads import ReadRange, coalesce, cut
 from penstock.log.shell.workers import FairWorkers, WorkersStatus
 from penstock.log.store import Entry, Store
@@ -32,6 +32,7 @@ class ReadOptions:
 
 
 class _Read(NamedTuple):
+    partition: int
     wanted: ReadRange
     on_read: OnRead
 
@@ -63,7 +64,7 @@ class ReadScheduler:
         """Put a read in line, or raise `Backpressure` or `Stopped`. Never blocks."""
         if wanted.max_entries < 1 or wanted.max_bytes < 0:
             raise Rejected(f"expected to read at least one entry, found {wanted}")
-        self._workers.submit(partition, _Read(wanted, on_read))
+        self._workers.submit(_Read(partition, wanted, on_read))
 
     def stop(self) -> None:
         """Refuse new reads, answer all that were taken, end the threads."""
@@ -73,18 +74,17 @@ class ReadScheduler:
         """A snapshot for people."""
         return self._workers.status()
 
-    def _read(self, group: list[Batch[_Read]]) -> None:
-        answers: list[tuple[OnRead, list[Entry] | Exception]] = []
-        for partition, reads in group:
-            for merged, positions in coalesce([read.wanted for read in reads]):
-                found = self._call(partition, merged)
-                for position in positions:
-                    read = reads[position]
-                    answers.append((read.on_read, self._share(partition, read.wanted, found)))
-        self._workers.finished(group)
-        for on_read, answer in answers:
+    def _read(self, reads: list[_Read]) -> None:
+        """All reads of a group are of one partition."""
+        partition = reads[0].partition
+        answers: list[list[Entry] | Exception] = []
+        for merged, positions in coalesce([read.wanted for read in reads]):
+            found = self._call(partition, merged)
+            answers += [self._share(partition, reads[n].wanted, found) for n in positions]
+        self._workers.finished(reads)
+        for read, answer in zip(reads, answers, strict=True):
             try:
-                on_read(answer)
+                read.on_read(answer)
             except Exception:
                 _LOGGER.exception("a read callback raised")
 

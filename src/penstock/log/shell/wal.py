@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from threading import Lock
+from typing import Final
 
 from penstock.flow.governor import COMMIT_WINDOW_MS_MIN, hold_ms
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Rejected
 from penstock.kernel.shell import SystemClock
 from penstock.kernel.units import MIB
-from penstock.log.queues import Batch, QueueLimits
+from penstock.log.queues import QueueLimits
 from penstock.log.shell.workers import GO, FairWorkers, Hold, WorkersStatus
 from penstock.log.store import Append, Operation, Store
 
@@ -21,6 +22,7 @@ Completion = tuple[OnWritten, Exception | None]
 Deliver = Callable[[list[Completion]], None]
 
 _LOGGER: Final = logging.getLogger("penstock.log")
+_AS_MANY_AS_COME: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,7 @@ class WalOptions:
             raise Rejected(f"expected sizes of at least 1, found {self}")
 
 
-class _Write(NamedTuple):
-    operation: Operation
-    on_written: OnWritten
-    sync: bool
+_Write = tuple[int, Operation, OnWritten, bool]  # partition, what, whom to tell, to be synced
 
 
 class WalScheduler:
@@ -68,7 +67,6 @@ class WalScheduler:
         self._group_bytes_max = options.group_bytes_max
         self._window_ms = COMMIT_WINDOW_MS_MIN
         self._last_began_ns = -(10**12)
-        self._last_size = 1
         self._workers: FairWorkers[_Write] = FairWorkers(
             "wal",
             self._write,
@@ -96,8 +94,28 @@ class WalScheduler:
         `Backpressure` or `Stopped` if it is refused; then it never reaches the store. `finishing`
         is for what completes accepted work (a commit marker): the limits do not apply to it.
         """
-        work = _Write(operation, on_written, sync)
-        self._workers.submit(operation.partition, work, finishing=finishing)
+        self._workers.submit((operation[0], operation, on_written, sync), finishing=finishing)
+
+    def write(self, operation: Operation, *, sync: bool = True, finishing: bool = False) -> None:
+        """Write an operation and wait until it is done; raises what `submit` or the store raise.
+
+        The waiting thread does the work itself if no worker is at it, so that a lone writer pays
+        for its write and its sync and for hardly anything else.
+        """
+        outcome: list[Exception | None] = []
+        done = Lock()
+        done.acquire()
+
+        def written(error: Exception | None) -> None:
+            outcome.append(error)
+            done.release()
+
+        work = (operation[0], operation, written, sync)
+        self._workers.submit(work, finishing=finishing, wake=False)
+        self._workers.help()
+        done.acquire()
+        if outcome[0] is not None:
+            raise outcome[0]
 
     def set_commit_window(self, window_ms: float) -> None:
         """How long a group may be held open under pressure; the governor's to set."""
@@ -116,60 +134,57 @@ class WalScheduler:
         return self._workers.depth_of(partition)
 
     def _hold(self, queued: int) -> Hold:
-        if queued <= 1:
+        if queued <= 1 or self._window_ms <= COMMIT_WINDOW_MS_MIN:
             return GO
         since_ms = (self._clock.monotonic_ns() - self._last_began_ns) / 1e6
-        span_ms = hold_ms(
-            self._window_ms, queued=queued, expected=self._last_size, since_last_ms=since_ms
-        )
+        span_ms = hold_ms(self._window_ms, queued=queued, since_last_ms=since_ms)
         if not span_ms:
             return GO
-        small = self._window_ms <= COMMIT_WINDOW_MS_MIN
-        return Hold(span_ms / 1e3, self._last_size - queued if small else 1 << 30)
+        return Hold(span_ms / 1e3, _AS_MANY_AS_COME)
 
-    def _write(self, group: list[Batch[_Write]]) -> None:
+    def _write(self, work: list[_Write]) -> None:
         self._last_began_ns = self._clock.monotonic_ns()
-        self._last_size = sum(len(work) for _, work in group)
-        outcomes = [self._write_part(part) for part in self._parts(group)]
-        self._workers.finished(group)
-        for part, failed in outcomes:
-            self._deliver(
-                [
-                    (write.on_written, failed.get(partition) if failed else None)
-                    for partition, work in part
-                    for write in work
-                ]
-            )
+        operations, size, sync = [], 0, False
+        for _, operation, _, wants_sync in work:
+            operations.append(operation)
+            sync = sync or wants_sync
+            if type(operation) is Append:
+                for entry in operation[1]:
+                    size += len(entry[2])
+        if size > self._group_bytes_max:
+            self._write_parts(work)
+            return
+        failed = self._call_store(operations, sync=sync)
+        self._workers.finished(work)
+        if failed:
+            self._deliver([(told, failed.get(number)) for number, _, told, _ in work])
+        else:
+            self._deliver([(told, None) for _, _, told, _ in work])
 
-    def _write_part(
-        self, part: list[Batch[_Write]]
-    ) -> tuple[list[Batch[_Write]], Mapping[int, Exception]]:
-        operations = [write.operation for _, work in part for write in work]
-        sync = any(write.sync for _, work in part for write in work)
+    def _write_parts(self, work: list[_Write]) -> None:
+        """Write a group of very many bytes in several store calls."""
+        outcomes: list[Completion] = []
+        part: list[_Write] = []
+        room = self._group_bytes_max
+        for piece in [*work, None]:
+            size = _size(piece[1]) if piece else 0
+            if part and (piece is None or size > room):
+                operations = [operation for _, operation, _, _ in part]
+                failed = self._call_store(operations, sync=any(sync for *_, sync in part))
+                outcomes += [(told, failed.get(number)) for number, _, told, _ in part]
+                part, room = [], self._group_bytes_max
+            if piece is not None:
+                part.append(piece)
+                room -= size
+        self._workers.finished(work)
+        self._deliver(outcomes)
+
+    def _call_store(self, operations: list[Operation], *, sync: bool) -> Mapping[int, Exception]:
         try:
-            return part, self._store.write(operations, sync=sync)
+            return self._store.write(operations, sync=sync)
         except Exception as error:
             _LOGGER.warning("a group of %d operations failed: %s", len(operations), error)
-            return part, dict.fromkeys((partition for partition, _ in part), error)
-
-    def _parts(self, group: list[Batch[_Write]]) -> list[list[Batch[_Write]]]:
-        """The group itself, or pieces of it that each keep within the bytes of one store call."""
-        sizes = [[_size(write.operation) for write in work] for _, work in group]
-        if sum(map(sum, sizes)) <= self._group_bytes_max:
-            return [group]
-        parts: list[list[Batch[_Write]]] = [[]]
-        room = self._group_bytes_max
-        for (partition, work), work_sizes in zip(group, sizes, strict=True):
-            for write, size in zip(work, work_sizes, strict=True):
-                if size > room and parts[-1]:
-                    parts.append([])
-                    room = self._group_bytes_max
-                room -= size
-                if parts[-1] and parts[-1][-1].partition == partition:
-                    parts[-1][-1].work.append(write)
-                else:
-                    parts[-1].append(Batch(partition, [write]))
-        return parts
+            return dict.fromkeys((operation[0] for operation in operations), error)
 
 
 def run_completions(completions: Sequence[Completion]) -> None:
@@ -182,7 +197,4 @@ def run_completions(completions: Sequence[Completion]) -> None:
 
 
 def _size(operation: Operation) -> int:
-    if type(operation) is not Append:
-        return 0
-    entries = operation.entries
-    return len(entries[0].payload) if len(entries) == 1 else sum(len(e.payload) for e in entries)
+    return sum(len(e.payload) for e in operation.entries) if type(operation) is Append else 0
