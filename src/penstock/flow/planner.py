@@ -26,7 +26,7 @@ from penstock.kernel.units import MIB, format_bytes
 
 PLAN_MS: Final = 1_000
 CUBIC_C: Final = 0.4
-RELAXED_SHARE: Final = 0.9
+RELAXED_SHARE: Final = 0.75
 
 Growth = Literal["aimd", "cubic"]
 

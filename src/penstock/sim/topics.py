@@ -45,12 +45,13 @@ GROUPS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TopicsSettings:
-    """What a run depends on beside its seed."""
+    """What a run depends on beside its seed. Without `deferral` that rung has no effect."""
 
     shape: Shape
     groups: tuple[Group, ...] = GROUPS
     workers: int = 8
     service: Latency = field(default_factory=lambda: Exponential(2.0))
+    deferral: bool = True
 
 
 class Topic(NamedTuple):
@@ -156,7 +157,7 @@ class Topics:
             )
         )
         self._waits_ms, self._busy_ms = [], 0
-        if rung.deferring and not self.queue.deferring:
+        if rung.deferring and self.settings.deferral and not self.queue.deferring:
             self.queue.defer()
         elif self.queue.deferring and not rung.deferring:
             self.queue.resume(self.now_ms)
