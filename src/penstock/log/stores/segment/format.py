@@ -39,6 +39,7 @@ _CRC: Final = struct.Struct("<I")
 
 RECORD: Final = struct.Struct("<QQQII")
 RECORD_BYTES: Final = RECORD.size
+ENTRY_ROW: Final = struct.Struct("<QQIIII")  # the same bytes, with length and crc apart
 
 DATA_BLOCK: Final = 1
 CHECKPOINT_BLOCK: Final = 2

@@ -15,16 +15,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from crc32c import crc32c
 
 from penstock.log.store import Damaged, UnknownFormat
 from penstock.log.stores.segment import format as fmt
-from penstock.log.stores.segment.index import U64, PartitionIndex
-
-RECORDS: Final = np.dtype(
-    [("index", "<u8"), ("term", "<u8"), ("meta", "<u8"), ("partition", "<u4"), ("kind", "<u4")]
-)
+from penstock.log.stores.segment.bulk import Rows, Run, positions_of, rows_of, runs
+from penstock.log.stores.segment.index import PartitionIndex
 
 _UNPACK = fmt.BLOCK_HEADER.unpack_from
 _HEAD: Final = fmt.BLOCK_HEADER_BYTES
@@ -167,17 +163,19 @@ class Fold:
 
     def _fold(self, number: int, name: str, walk: _Walk, *, first: bool) -> None:
         self.report.blocks += len(walk.starts)
-        rows = np.frombuffer(b"".join(walk.tables), RECORDS)
+        rows = rows_of(walk.tables)
         self.report.records += len(rows)
         checkpoint = walk.counts[0]
         self._checkpoint(name, rows[:checkpoint], first=first)
         rows = rows[checkpoint:]
         if len(rows):
             starts = np.array(walk.starts[1:], np.uint64)
+            starts += np.uint64(number << fmt.POSITION_SHIFT)
             counts = np.array(walk.counts[1:], np.int64)
-            self._apply(name, rows, _positions(number, rows, starts, counts))
+            for run in runs(rows, positions_of(rows, starts, counts)):
+                self._apply(name, run)
 
-    def _checkpoint(self, name: str, rows: npt.NDArray[np.void], *, first: bool) -> None:
+    def _checkpoint(self, name: str, rows: Rows, *, first: bool) -> None:
         """The state of every partition: taken over from the oldest segment, else compared."""
         stated: dict[int, list[tuple[int, int, int]]] = {}
         for index, term, meta, partition, kind in rows.tolist():
@@ -201,41 +199,22 @@ class Fold:
                     f"{(*found, known.term, known.vote)}",
                 )
 
-    def _apply(self, name: str, rows: npt.NDArray[np.void], positions: U64) -> None:
-        """Records by partition, in their order, as runs that can be taken in one go."""
-        order = _by_partition(rows["partition"])
-        partition, kind = rows["partition"][order], rows["kind"][order]
-        index, term, meta = rows["index"][order], rows["term"][order], rows["meta"][order]
-        positions = positions[order]
-        joined = (partition[1:] == partition[:-1]) & (kind[1:] == kind[:-1])
-        joined &= (index[1:] == index[:-1] + np.uint64(1)) & (kind[1:] <= fmt.COPY)
-        cuts = [0, *(np.flatnonzero(~joined) + 1).tolist(), len(rows)]
-        starts = cuts[:-1]
-        heads = zip(
-            starts,
-            cuts[1:],
-            partition[starts].tolist(),
-            kind[starts].tolist(),
-            index[starts].tolist(),
-            term[starts].tolist(),
-            strict=True,
-        )
-        for lo, hi, number, what, at, its_term in heads:
-            state = self.partitions.get(number)
-            if state is None:
-                state = self.partitions[number] = PartitionIndex()
-            if what == fmt.ENTRY:
-                if at != state.last_index + 1:
-                    raise self._contradiction(
-                        name, f"partition {number} index {state.last_index + 1}", f"{at}"
-                    )
-                state.extend(positions[lo:hi], meta[lo:hi], term[lo:hi])
-            elif what == fmt.COPY:
-                state.place(at, positions[lo:hi], meta[lo:hi])
-                copied = self._copied.setdefault(number, {})
-                copied.update(zip(range(at, at + hi - lo), term[lo:hi].tolist(), strict=True))
-            else:
-                self._apply_one(name, number, state, (what, at, its_term))
+    def _apply(self, name: str, run: Run) -> None:
+        state = self.partitions.get(run.partition)
+        if state is None:
+            state = self.partitions[run.partition] = PartitionIndex()
+        if run.kind == fmt.ENTRY:
+            if run.first != state.last_index + 1:
+                raise self._contradiction(
+                    name, f"partition {run.partition} index {state.last_index + 1}", f"{run.first}"
+                )
+            state.extend(run.positions, run.metas, run.terms)
+        elif run.kind == fmt.COPY:
+            state.place(run.first, run.positions, run.metas)
+            copied = self._copied.setdefault(run.partition, {})
+            copied.update(enumerate(run.terms.tolist(), run.first))
+        else:
+            self._apply_one(name, run.partition, state, (run.kind, run.first, run.term))
 
     def _apply_one(
         self, name: str, number: int, state: PartitionIndex, record: tuple[int, int, int]
@@ -390,24 +369,3 @@ def _any_set(data: bytearray, start: int) -> bool:
     whole = (len(data) - aligned) // 8
     words = np.frombuffer(data, np.uint64, whole, aligned) if whole else np.zeros(0, np.uint64)
     return bool(words.any()) or any(data[aligned + whole * 8 :])
-
-
-def _positions(
-    number: int, rows: npt.NDArray[np.void], starts: U64, counts: npt.NDArray[np.int64]
-) -> U64:
-    """Where each record's payload lies: payloads are back to back from their block's start."""
-    lengths = rows["meta"] & np.uint64(fmt.LENGTH_MASK)
-    lengths[rows["kind"] > fmt.COPY] = 0
-    ends = np.cumsum(lengths, dtype=np.uint64)
-    before = ends - lengths
-    firsts = np.cumsum(counts) - counts
-    shift = starts - before[firsts] + np.uint64(number << fmt.POSITION_SHIFT)
-    positions: U64 = before + np.repeat(shift, counts)
-    return positions
-
-
-def _by_partition(partition: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
-    """A stable order by partition; sixteen bits are sorted by radix, many times faster."""
-    if partition.max() < 1 << 16:
-        return np.argsort(partition.astype(np.uint16), kind="stable")
-    return np.argsort(partition, kind="stable")

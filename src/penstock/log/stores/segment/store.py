@@ -4,44 +4,36 @@ from __future__ import annotations
 
 import errno
 import os
-import struct
 import threading
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 from crc32c import crc32c
 
 from penstock.kernel.errors import PenstockError, Rejected, Unavailable
 from penstock.kernel.units import MIB
 from penstock.log.disk import Disk, take_lock
 from penstock.log.store import (
-    Append,
     Bounds,
     Closed,
-    Compact,
     Damaged,
     DiskFull,
     Entry,
     HardState,
-    InstallBoundary,
     Operation,
     ReadOnly,
-    SetHardState,
     StoreStatus,
-    Truncate,
 )
 from penstock.log.stores import rules
 from penstock.log.stores.segment import format as fmt
+from penstock.log.stores.segment.catalog import Catalog
 from penstock.log.stores.segment.files import Segment, SegmentFiles, write_all
-from penstock.log.stores.segment.index import PartitionIndex
 from penstock.log.stores.segment.recovery import Fold, Report
+from penstock.log.stores.segment.staging import Staged, prepare, stage_admitted
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NO_PARTITION: Final = PartitionIndex()
 _RECLAIM_BYTES: Final = MIB
 
 
@@ -80,11 +72,8 @@ class SegmentStore:
         )
         self._files = SegmentFiles(disk, self._background, self._options.segment_bytes)
         self._writing = threading.Lock()  # one writer, and reclaim
-        self._indexing = threading.Lock()  # short: never held over IO
-        self._segments: dict[int, Segment] = {}
-        self._partitions: dict[int, PartitionIndex] = {}
+        self._catalog = Catalog()
         self._closed = False
-        self._garbage = False
         self._unsynced = False
         self._read_only: ReadOnly | None = None
         self._full: DiskFull | None = None
@@ -104,6 +93,13 @@ class SegmentStore:
 
     # Writing
 
+    def prepare(self, op: Operation) -> Operation:
+        """Encode an operation ahead, in any thread, so that its write takes less time.
+
+        Worth it where the writer's thread is the limit; what comes back goes to `write`.
+        """
+        return prepare(op)
+
     def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
         """Apply a group as one block; see `Store.write`. An empty group with `sync` only syncs."""
         with self._writing:
@@ -111,114 +107,28 @@ class SegmentStore:
             if self._read_only is not None:
                 return rules.all_failed(group, self._read_only)
             failed: dict[int, Exception] = {}
-            staged = self._stage_admitted(group, failed)
+            staged = stage_admitted(group, self._catalog, failed)
             try:
-                if staged.table:
-                    self._show(staged, *self._commit(staged, sync))
+                if staged.rows:
+                    self._commit(staged, sync)
                 elif sync and self._unsynced:
                     self._sync()
             except PenstockError as error:
                 failed.update(rules.all_failed(staged.group, error))
                 return failed
-            if self._garbage and not self._unsynced:
+            if self._catalog.garbage and not self._unsynced:
                 self._collect()
             return failed
 
-    def _stage_admitted(self, group: Sequence[Operation], failed: dict[int, Exception]) -> _Staged:
-        """Stage a group without the partitions that ask for what cannot be."""
-        while True:
-            try:
-                return self._stage(group)
-            except _Refused as refused:
-                failed[refused.partition] = refused.error
-                group = [op for op in group if op.partition not in failed]
-
-    def _stage(self, group: Sequence[Operation]) -> _Staged:
-        """Check and encode a group; changes nothing."""
-        # The inner loop is written out rather than divided into functions: it is what a record
-        # costs, and calls would double it.
-        staged = _Staged(group)
-        add_row, add_payload = staged.table.append, staged.payloads.append
-        add_meta = staged.metas.append
-        pack, entry, checksum = fmt.RECORD.pack, fmt.ENTRY, crc32c
-        known, lasts = self._partitions.get, staged.lasts
-        op: Operation | None = None
-        try:
-            for op in group:
-                if type(op) is not Append:
-                    self._stage_other(op, staged)
-                    continue
-                partition, entries = op
-                last = lasts.get(partition)
-                if last is None:
-                    last = known(partition, _NO_PARTITION).last_index
-                for index, term, payload in entries:
-                    last += 1
-                    if index != last:
-                        raise _Refused(op, *self._stand(op.partition, staged))
-                    meta = checksum(payload) << 32 | len(payload)
-                    add_meta(meta)
-                    add_row(pack(index, term, meta, partition, entry))
-                    add_payload(payload)
-                lasts[partition] = last
-        except (struct.error, TypeError, OverflowError) as error:
-            assert op is not None
-            raise _Refused(op, *self._stand(op.partition, staged), cause=error) from error
-        return staged
-
-    def _stage_other(self, op: Operation, staged: _Staged) -> None:
-        partition = op.partition
-        boundary, last = self._stand(partition, staged)
-        try:
-            moved = rules.admit(op, boundary, last)
-        except PenstockError as error:
-            raise _Refused(op, boundary, last, cause=error) from error
-        row: tuple[int, int, int] | None
-        match op:
-            case SetHardState(_, term, vote):
-                row = (fmt.HARD_STATE, vote, term)
-            case Truncate(_, from_index):
-                row = (fmt.TRUNCATE, from_index, 0) if from_index <= last else None
-            case Compact(_, upto_index):
-                row = None
-                if upto_index > boundary:
-                    row = (fmt.COMPACT, upto_index, self._staged_term(op, staged))
-            case InstallBoundary(_, index, term):
-                row = (fmt.BOUNDARY, index, term)
-            case _:
-                raise Rejected(f"expected an operation, found {op!r}")
-        staged.boundaries[partition], staged.lasts[partition] = moved
-        staged.others.append(row)
-        if row is not None:
-            kind, index, term = row
-            staged.table.append(fmt.RECORD.pack(index, term, 0, partition, kind))
-
-    def _stand(self, partition: int, staged: _Staged) -> tuple[int, int]:
-        """Boundary and last index of a partition at this point of the group."""
-        state = self._partitions.get(partition, _NO_PARTITION)
-        return (
-            staged.boundaries.get(partition, state.boundary_index),
-            staged.lasts.get(partition, state.last_index),
-        )
-
-    def _staged_term(self, compact: Compact, staged: _Staged) -> int:
-        """The term of the entry a compaction ends at, which may be part of the same group."""
-        wanted = compact.upto_index
-        term = None
-        for op in staged.group:
-            if op is compact:
-                break
-            if type(op) is Append and op.partition == compact.partition:
-                term = next((e[1] for e in op.entries if e[0] == wanted), term)
-        return self._partitions[compact.partition].term_at(wanted) if term is None else term
-
-    def _commit(self, staged: _Staged, sync: bool) -> tuple[Segment, int]:
-        """Write and sync a block and say where its payloads start.
+    def _commit(self, staged: Staged, sync: bool) -> None:
+        """Write and sync a block, then show it.
 
         Raises `DiskFull` or `ReadOnly`; then nothing has changed, and what was written in part
         is written over by the next block.
         """
-        body = b"".join(staged.payloads + staged.table)
+        table = b"".join(staged.rows)
+        staged.payloads.append(table)
+        body = b"".join(staged.payloads)
         if len(body) > fmt.BLOCK_BYTES_MAX:
             raise Rejected(
                 f"expected a group of at most {fmt.BLOCK_BYTES_MAX} bytes, found {len(body)}"
@@ -227,9 +137,8 @@ class SegmentStore:
         undo = chain.sequence, chain.crc
         try:
             prefix = self._make_room(len(body) + fmt.BLOCK_HEADER_BYTES)
-            data = chain.block(fmt.DATA_BLOCK, len(staged.table), body)
-            if prefix:
-                data = prefix + data
+            block = chain.block(fmt.DATA_BLOCK, len(table) // fmt.RECORD_BYTES, body)
+            data = prefix + block if prefix else block
             write_all(self._current.file, data, self._offset)
         except OSError as error:
             chain.sequence, chain.crc = undo
@@ -241,9 +150,10 @@ class SegmentStore:
         self._offset += len(data)
         self._sealed = False
         self._full = None
+        show = self._catalog.show_mixed if staged.mixed else self._catalog.show
+        show(table, staged.lasts, (segment, start, len(body) - len(table)))
         if self._offset * 2 > segment.size:
             self._files.make_ahead(segment.number + 1, self._store_id)
-        return segment, start
 
     def _make_room(self, block_bytes: int) -> bytes:
         """See that a block and a seal fit; returns the checkpoint that begins a new segment."""
@@ -251,17 +161,17 @@ class SegmentStore:
         at_start = self._offset == fmt.SEGMENT_HEADER_BYTES
         if not at_start and self._offset + block_bytes <= self._current.size:
             return b""
-        checkpoint_bytes = fmt.BLOCK_HEADER_BYTES + fmt.checkpoint_bytes(len(self._partitions))
+        checkpoint_bytes = fmt.BLOCK_HEADER_BYTES + fmt.checkpoint_bytes(len(self._catalog.lasts))
         needed = fmt.SEGMENT_HEADER_BYTES + checkpoint_bytes + block_bytes
         if not at_start or needed > self._current.size:
             self._rotate(needed, replace=at_start)
         return self._checkpoint()
 
     def _checkpoint(self) -> bytes:
-        states = (
-            (number, p.boundary_index, p.boundary_term, p.last_index, p.term, p.vote)
-            for number, p in self._partitions.items()
-        )
+        states = [
+            (number, bounds.boundary_index, bounds.boundary_term, bounds.last_index, *hard)
+            for number, bounds, hard in self._catalog.states()
+        ]
         return self._chain.block(fmt.CHECKPOINT_BLOCK, *fmt.checkpoint_body(states))
 
     def _rotate(self, bytes_min: int, *, replace: bool) -> None:
@@ -276,8 +186,8 @@ class SegmentStore:
             segment = self._files.next(self._current.number + 1, self._store_id, bytes_min)
         if self._unsynced:
             self._sync()
-        with self._indexing:
-            self._segments[segment.number] = segment
+        with self._catalog.lock:
+            self._catalog.segments[segment.number] = segment
         self._current = segment
         self._offset = fmt.SEGMENT_HEADER_BYTES
 
@@ -300,43 +210,7 @@ class SegmentStore:
         self._read_only = ReadOnly(f"{self._disk.path} takes no more writes: {reason}")
         return self._read_only
 
-    # What a written group means for the index
-
-    def _show(self, staged: _Staged, segment: Segment, offset: int) -> None:
-        """Let reads see a group whose payloads start at an offset of a segment."""
-        position = start = segment.number << fmt.POSITION_SHIFT | offset
-        metas, others = iter(staged.metas), iter(staged.others)
-        partitions = self._partitions
-        removed = []
-        with self._indexing:
-            for op in staged.group:
-                state = partitions.get(op[0])
-                if state is None:
-                    state = partitions[op[0]] = PartitionIndex()
-                if type(op) is not Append:
-                    removed.append(_apply_row(state, next(others)))
-                    continue
-                for index, term, payload in op[1]:
-                    state.positions.append(position)
-                    state.metas.append(next(metas))
-                    position += len(payload)
-                    if term != state.tail_term:
-                        state.start_run(index, term)
-                    state.last_index = index
-            segment.live_entries += len(staged.metas)
-            segment.live_bytes += position - start + fmt.RECORD_BYTES * len(staged.metas)
-            for gone in removed:
-                self._discount(gone)
-
-    def _discount(self, gone: tuple[array[int], array[int]] | None) -> None:
-        """Entries are no longer wanted: their segments may become free."""
-        if not gone or not gone[0]:
-            return
-        self._garbage = True
-        for number, entries, byte_count in _by_segment(*gone):
-            segment = self._segments[number]
-            segment.live_entries -= entries
-            segment.live_bytes -= byte_count
+    # Giving space back
 
     def _collect(self) -> None:
         """Remove the oldest segments nobody wants.
@@ -344,16 +218,7 @@ class SegmentStore:
         Called when all is synced: what made their entries dead, and the checkpoint that stands
         for their other records, are durable.
         """
-        self._garbage = False
-        names = []
-        with self._indexing:
-            for number in sorted(self._segments):
-                segment = self._segments[number]
-                if segment.live_entries or segment is self._current:
-                    break
-                names.append(segment.name)
-                del self._segments[number]
-        self._files.remove(names)
+        self._files.remove(self._catalog.unwanted(self._current))
 
     def reclaim(self) -> int:
         """Copy what is left of mostly dead oldest segments forward and remove them.
@@ -369,7 +234,7 @@ class SegmentStore:
                 self._check_open()
                 if self._read_only is not None:
                     raise self._read_only
-                oldest = self._segments[min(self._segments)]
+                oldest = self._oldest()
                 share = oldest.live_bytes / oldest.size
                 if oldest.number >= newest or share >= self._options.reclaim_below:
                     return freed
@@ -381,35 +246,23 @@ class SegmentStore:
                     self._collect()
                     freed += oldest.size
 
+    def _oldest(self) -> Segment:
+        with self._catalog.lock:
+            return self._catalog.segments[min(self._catalog.segments)]
+
     def _copy_forward(self, oldest: Segment) -> None:
         """Write the next MiB of a segment's entries again, as copies, and point to those."""
-        staged = _Staged(())
-        moving: list[tuple[PartitionIndex, int]] = []
+        staged = Staged(())
+        staged.mixed = True
         budget = _RECLAIM_BYTES
-        for partition, state in self._partitions.items():
-            for slot in _slots_in(state, oldest.number):
-                if budget <= 0:
-                    break
-                meta, index = state.metas[slot], state.base + slot
-                payload = self._payload(oldest, state.positions[slot], meta)
-                staged.table.append(
-                    fmt.RECORD.pack(index, state.term_at(index), meta, partition, fmt.COPY)
-                )
-                staged.payloads.append(payload)
-                staged.metas.append(meta)
-                moving.append((state, slot))
-                budget -= len(payload) + fmt.RECORD_BYTES
-        segment, offset = self._commit(staged, sync=False)
-        position = segment.number << fmt.POSITION_SHIFT | offset
-        with self._indexing:
-            for (state, slot), meta in zip(moving, staged.metas, strict=True):
-                state.positions[slot] = position
-                position += meta & fmt.LENGTH_MASK
-                byte_count = (meta & fmt.LENGTH_MASK) + fmt.RECORD_BYTES
-                oldest.live_entries -= 1
-                oldest.live_bytes -= byte_count
-                segment.live_entries += 1
-                segment.live_bytes += byte_count
+        for partition, index, term, position, meta in self._catalog.entries_in(oldest.number):
+            if budget <= 0:
+                break
+            payload = self._payloads({oldest.number: oldest}, [position], [meta])[0]
+            staged.rows.append(fmt.RECORD.pack(index, term, meta, partition, fmt.COPY))
+            staged.payloads.append(payload)
+            budget -= len(payload) + fmt.RECORD_BYTES
+        self._commit(staged, sync=False)
 
     # Reading
 
@@ -417,21 +270,8 @@ class SegmentStore:
         self, partition: int, first_index: int, *, max_entries: int, max_bytes: int
     ) -> list[Entry]:
         """Entries from an index on; see `Store.read`. Every payload's checksum is checked."""
-        with self._indexing:
-            self._check_open()
-            state = self._partitions.get(partition, _NO_PARTITION)
-            rules.check_read(partition, first_index, state.boundary_index)
-            count = min(max(max_entries, 1), state.last_index - first_index + 1)
-            if count <= 0:
-                return []
-            slot = first_index - state.base
-            metas = _within(state.metas, slot, count, max_bytes)
-            positions = state.positions[slot : slot + len(metas)].tolist()
-            terms = state.terms(first_index, len(metas))
-            segments = {
-                number: self._segments[number]
-                for number in {position >> fmt.POSITION_SHIFT for position in positions}
-            }
+        limits = max_entries, max_bytes
+        positions, metas, terms, segments = self._catalog.places(partition, first_index, limits)
         payloads = self._payloads(segments, positions, metas)
         indexes = range(first_index, first_index + len(metas))
         return list(map(Entry, indexes, terms, payloads))
@@ -457,9 +297,6 @@ class SegmentStore:
             at = stop
         return payloads
 
-    def _payload(self, segment: Segment, position: int, meta: int) -> bytes:
-        return self._payloads({segment.number: segment}, [position], [meta])[0]
-
     def _pread(self, segment: Segment, position: int, count: int) -> bytes:
         try:
             return segment.file.pread(count, position & fmt.OFFSET_MASK)
@@ -468,44 +305,33 @@ class SegmentStore:
 
     def term_at(self, partition: int, index: int) -> int:
         """The term of an entry or of the boundary."""
-        with self._indexing:
-            self._check_open()
-            state = self._partitions.get(partition, _NO_PARTITION)
-            rules.check_term_at(partition, index, state.bounds)
-            return state.term_at(index)
+        return self._catalog.term(partition, index)
 
     def bounds(self, partition: int) -> Bounds:
         """Boundary and last entry."""
-        with self._indexing:
-            self._check_open()
-            return self._partitions.get(partition, _NO_PARTITION).bounds
+        return self._catalog.state(partition)[0]
 
     def hard_state(self, partition: int) -> HardState:
         """Term and vote."""
-        with self._indexing:
-            self._check_open()
-            state = self._partitions.get(partition, _NO_PARTITION)
-            return HardState(state.term, state.vote)
+        return self._catalog.state(partition)[1]
 
     def partitions(self) -> list[int]:
         """Every partition ever written, in order."""
-        with self._indexing:
-            self._check_open()
-            return sorted(self._partitions)
+        return sorted(number for number, _, _ in self._catalog.states())
 
     def status(self) -> StoreStatus:
         """A snapshot for people."""
         refusal = self._read_only or self._full
-        with self._indexing:
-            return StoreStatus(
-                kind="segment",
-                path=self._disk.path,
-                partitions=len(self._partitions),
-                entries=sum(state.entries for state in self._partitions.values()),
-                bytes_on_disk=sum(segment.size for segment in self._segments.values()),
-                syncs=self._syncs,
-                read_only_reason=refusal.message if refusal else None,
-            )
+        partitions, entries, bytes_on_disk = self._catalog.totals()
+        return StoreStatus(
+            kind="segment",
+            path=self._disk.path,
+            partitions=partitions,
+            entries=entries,
+            bytes_on_disk=bytes_on_disk,
+            syncs=self._syncs,
+            read_only_reason=refusal.message if refusal else None,
+        )
 
     # Opening and closing
 
@@ -516,9 +342,11 @@ class SegmentStore:
                 return
             if self._read_only is None and not self._sealed:
                 self._seal()
-            with self._indexing:
-                self._closed = True
+            self._closed = True
+            # Readers that hold a segment keep its file open; nobody else does from here on.
+            self._catalog.close(_closed(self._disk))
             self._let_go()
+            del self._current
 
     def _seal(self) -> None:
         """One more block that says: all before me was synced. There is always room for it."""
@@ -539,12 +367,11 @@ class SegmentStore:
         self._files.settle()
         if self._own_background:
             self._background.shutdown()
-        self._segments = {}
         self._release()
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed(f"expected {self._disk.path} to be open, found it closed")
+            raise _closed(self._disk)
 
     def _recover(self) -> Report:
         fold = Fold()
@@ -554,25 +381,24 @@ class SegmentStore:
                 buffer = bytearray(file.size)
             file.pread_into(memoryview(buffer), 0)
             fold.segment(number, name, buffer)
-            self._segments[number] = Segment(number, file)
+            self._catalog.segments[number] = Segment(number, file)
         fold.finish()
         if fold.tail is None or fold.store_id is None:
             self._start_empty()
             return fold.report
         self._store_id, self._chain = fold.store_id, fold.chain
-        self._partitions = fold.partitions
-        self._current = self._segments[fold.tail.number]
+        self._current = self._catalog.segments[fold.tail.number]
         self._offset = fold.tail.offset
         self._sealed = fold.sealed or not fold.report.blocks
         self._settle_end(fold)
-        self._count_live()
+        self._catalog.restore(fold.partitions)
         self._collect()
         return fold.report
 
     def _start_empty(self) -> None:
         self._store_id = self._options.entropy(16)
         self._chain = fmt.Chain(fmt.seed_of(self._store_id))
-        self._current = self._segments[1] = self._files.make(1, self._store_id)
+        self._current = self._catalog.segments[1] = self._files.make(1, self._store_id)
 
     def _settle_end(self, fold: Fold) -> None:
         """End the log durably where recovery ended it: what follows can never come back.
@@ -583,7 +409,7 @@ class SegmentStore:
         kept = fold.unused[:1] if fold.report.cut is None else []
         self._files.drop(name for _, name in reversed(fold.unused[len(kept) :]))
         for number, _ in fold.unused:
-            segment = self._segments.pop(number)
+            segment = self._catalog.segments.pop(number)
             if (number, segment.name) in kept:
                 self._files.adopt(segment)
         tail, file = fold.tail, self._current.file
@@ -598,99 +424,9 @@ class SegmentStore:
         self._disk.fsync_dir()
         self._chain.synced_upto = self._chain.sequence
 
-    def _count_live(self) -> None:
-        for state in self._partitions.values():
-            slot = state.boundary_index + 1 - state.base
-            live = _by_segment(state.positions[slot:], state.metas[slot:])
-            for number, entries, byte_count in live:
-                self._segments[number].live_entries += entries
-                self._segments[number].live_bytes += byte_count
 
-
-class _Staged:
-    """A group that was checked and encoded and has changed nothing yet."""
-
-    __slots__ = ("boundaries", "group", "lasts", "metas", "others", "payloads", "table")
-
-    def __init__(self, group: Sequence[Operation]) -> None:
-        self.group = group
-        self.table: list[bytes] = []
-        self.payloads: list[bytes] = []
-        self.metas: list[int] = []
-        self.others: list[tuple[int, int, int] | None] = []
-        self.lasts: dict[int, int] = {}
-        self.boundaries: dict[int, int] = {}
-
-
-class _Refused(Exception):
-    """An operation cannot be; its partition's part of the group is left out."""
-
-    def __init__(
-        self, op: Operation, boundary: int, last: int, cause: Exception | None = None
-    ) -> None:
-        self.partition = op.partition
-        self.error: Exception
-        if isinstance(cause, PenstockError):
-            self.error = cause
-            return
-        try:
-            rules.admit(op, boundary, last)
-            self.error = Rejected(f"expected an operation that can be written, found {cause}")
-        except PenstockError as error:
-            self.error = error
-
-
-def _apply_row(
-    state: PartitionIndex, row: tuple[int, int, int] | None
-) -> tuple[array[int], array[int]] | None:
-    if row is None:
-        return None
-    kind, index, term = row
-    if kind == fmt.TRUNCATE:
-        return state.truncate(index)
-    if kind == fmt.COMPACT:
-        return state.compact(index, term)
-    if kind == fmt.BOUNDARY:
-        return state.install(index, term)
-    state.term, state.vote = term, index
-    return None
-
-
-def _by_segment(positions: array[int], metas: array[int]) -> list[tuple[int, int, int]]:
-    """(segment, entries, bytes) of entries, in few steps however many they are."""
-    if not positions:
-        return []
-    numbers = np.frombuffer(positions, np.uint64) >> np.uint64(fmt.POSITION_SHIFT)
-    lengths = np.frombuffer(metas, np.uint64) & np.uint64(fmt.LENGTH_MASK)
-    first = int(numbers.min())
-    slots = (numbers - np.uint64(first)).astype(np.int64)
-    entries = np.bincount(slots).tolist()
-    payload = np.bincount(slots, lengths.astype(np.float64)).tolist()
-    return [
-        (first + i, count, int(payload[i]) + fmt.RECORD_BYTES * count)
-        for i, count in enumerate(entries)
-        if count
-    ]
-
-
-def _slots_in(state: PartitionIndex, number: int) -> list[int]:
-    """The slots of a partition's entries that lie in a segment."""
-    first = state.boundary_index + 1 - state.base
-    live = np.frombuffer(state.positions, np.uint64)[first:]
-    there = np.flatnonzero(live >> np.uint64(fmt.POSITION_SHIFT) == np.uint64(number))
-    return [first + slot for slot in there.tolist()]
-
-
-def _within(metas: array[int], slot: int, count: int, max_bytes: int) -> list[int]:
-    """As many metas from a slot on as the limits allow, and at least one."""
-    taken = metas[slot : slot + 1].tolist()
-    total = taken[0] & fmt.LENGTH_MASK
-    for meta in metas[slot + 1 : slot + count]:
-        total += meta & fmt.LENGTH_MASK
-        if total > max_bytes:
-            break
-        taken.append(meta)
-    return taken
+def _closed(disk: Disk) -> Closed:
+    return Closed(f"expected {disk.path} to be open, found it closed")
 
 
 def _check_payload(segment: Segment, position: int, meta: int, payload: bytes) -> None:
