@@ -97,20 +97,21 @@ class ExecutorCore:
         self.reason: str | None = None
         self._limits = limits or ExecutorLimits()
         self._queues: tuple[deque[Any], ...] = tuple(deque() for _ in Work)
-        self._ready: FairQueue[Work] = FairQueue(WEIGHTS)
+        self._ready: FairQueue[Work] = FairQueue(WEIGHTS)  # asked only when several classes wait
+        self.waiting = 0
 
     def submit(self, kind: Work, item: Any) -> None:
         """Put work in line, or say at once why not."""
         refused = self.refusal(kind)
         if refused is not None:
             raise refused
-        queue = self._queues[kind]
-        if not queue:
-            self._ready.mark(kind, kind, 0)
-        queue.append(item)
+        self._queues[kind].append(item)
+        self.waiting += 1
 
     def refusal(self, kind: Work) -> Exception | None:
         """Why work of a class would not be taken now; None if it would be."""
+        if self.phase is Phase.SERVING and kind is not Work.CLIENT:
+            return None
         if self.phase is Phase.FAILED:
             return PartitionFailed(f"partition {self.partition} is out of service: {self.reason}")
         if self.phase is Phase.STOPPED:
@@ -133,47 +134,38 @@ class ExecutorCore:
 
     def next_turn(self) -> Turn | None:
         """Take the next work. Client work that nothing interrupts comes as one batch."""
-        kind = self._next_kind()
-        if kind is None:
-            return None
-        items = [self._queues[kind].popleft()]
-        self._settle(kind)
-        while (
-            kind is Work.CLIENT and len(items) < self._limits.batch_max and self._next_is_client()
-        ):
-            items.append(self._queues[Work.CLIENT].popleft())
-            self._settle(Work.CLIENT)
-        return Turn(kind, items)
+        for kind, queue in enumerate(self._queues):
+            if len(queue) == self.waiting:
+                return self._take_all_of_one(Work(kind)) if queue else None
+        return self._take_in_turn()
+
+    def _take_all_of_one(self, kind: Work) -> Turn:
+        """Nothing else waits, so there are no turns to keep."""
+        queue = self._queues[kind]
+        count = min(len(queue), self._limits.batch_max) if kind is Work.CLIENT else 1
+        self.waiting -= count
+        return Turn(kind, [queue.popleft() for _ in range(count)])
+
+    def _take_in_turn(self) -> Turn:
+        for kind in Work:
+            if self._queues[kind]:
+                self._ready.mark(kind, kind, 0)
+        while True:
+            turn = self._ready.pop()
+            assert turn is not None, "some class has work, and it was marked"
+            self._ready.done(turn, 0)
+            if self._queues[turn]:  # it may have been emptied while it waited alone
+                self.waiting -= 1
+                return Turn(turn, [self._queues[turn].popleft()])
 
     def drop_all(self) -> list[Turn]:
         """Empty the queues; what was in them must be answered with an error."""
         dropped = [Turn(kind, list(self._queues[kind])) for kind in Work if self._queues[kind]]
         for queue in self._queues:
             queue.clear()
-        self._ready = FairQueue(WEIGHTS)
+        self.waiting = 0
         return dropped
-
-    @property
-    def waiting(self) -> int:
-        """How much work is in line."""
-        return sum(map(len, self._queues))
 
     def depths(self) -> dict[str, int]:
         """How much work of each class is in line."""
         return {kind.name.lower(): len(self._queues[kind]) for kind in reversed(Work)}
-
-    def _next_kind(self) -> Work | None:
-        kind = self._ready.pop()
-        if kind is not None:
-            self._ready.done(kind, 0)
-        return kind
-
-    def _settle(self, kind: Work) -> None:
-        if self._queues[kind]:
-            self._ready.mark(kind, kind, 0)
-
-    def _next_is_client(self) -> bool:
-        """Take the next turn if it is the client's too, else leave it."""
-        if len(self._ready) != 1 or not self._queues[Work.CLIENT]:
-            return False
-        return self._next_kind() is Work.CLIENT

@@ -15,6 +15,7 @@ from penstock.log.executor import (
     PartitionFailed,
     Phase,
     Status,
+    Turn,
     Work,
 )
 from penstock.log.solo import StateOwner
@@ -116,23 +117,28 @@ class PartitionExecutor:
             self._run_soon(self._run)
 
     def _run(self) -> None:
-        self._begin_serving()
+        if self._restored is not None:
+            self._begin_serving()
         for _ in range(_TURNS_MAX):
             with self._lock:
-                failed = self._core.phase is Phase.FAILED
-                turn = None if failed else self._core.next_turn()
-            if turn is None:
+                turn = None if self._core.phase is Phase.FAILED else self._core.next_turn()
+            if turn is None or not self._step(turn):
                 break
-            self._served += len(turn.items)
-            try:
-                self._owner.step(turn.kind, turn.items)
-            except Exception as error:
-                self._fail(error)
-                unknown = Unknown(f"the partition stopped in the middle of this: {error}")
-                self._owner.refuse(turn.kind, turn.items, unknown)
+            if not self._core.waiting:
                 break
         self._state = self._owner.state()
         self._end_round()
+
+    def _step(self, turn: Turn) -> bool:
+        self._served += len(turn.items)
+        try:
+            self._owner.step(turn.kind, turn.items)
+        except Exception as error:
+            self._fail(error)
+            unknown = Unknown(f"the partition stopped in the middle of this: {error}")
+            self._owner.refuse(turn.kind, turn.items, unknown)
+            return False
+        return True
 
     def _begin_serving(self) -> None:
         with self._lock:
@@ -159,6 +165,9 @@ class PartitionExecutor:
         """Come again if there is more to do; end the partition if it is over."""
         with self._lock:
             core = self._core
+            if core.phase is Phase.SERVING and not core.waiting and not self._on_settled:
+                self._scheduled = False
+                return
             failed = core.phase is Phase.FAILED
             again = self._scheduled = core.waiting > 0 and not failed
             drained = core.phase is Phase.STOPPING and not again and not self._owner.busy

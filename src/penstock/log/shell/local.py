@@ -214,8 +214,9 @@ class LocalLog:
         executor = self._executors[operation.partition]
 
         def answer(error: Exception | None) -> None:
+            outcome = written if error is None else written._replace(error=error)
             try:
-                executor.submit(Work.REPLICATION, written._replace(error=error))
+                executor.submit(Work.REPLICATION, outcome)
             except PenstockError as refused:
                 _tell_unknown(written, refused)
 
