@@ -22,7 +22,7 @@ from typing import Final, Literal, NamedTuple
 
 from penstock.flow.channel import Measurement
 from penstock.kernel.errors import Rejected
-from penstock.kernel.units import MIB, format_bytes
+from penstock.kernel.units import MIB, format_bytes, format_ms
 
 PLAN_MS: Final = 1_000
 CUBIC_C: Final = 0.4
@@ -167,7 +167,8 @@ class WindowPlanner:
             return stage.decreased(window), f"{name}: decrease to {window}, {reason}"
         stage = self._learn(stage, seen)
         if not seen.limited:
-            return stage, f"{name}: hold {stage.window}, the window limits nobody"
+            why = "the stage always has work" if seen.refused else "the window limits nobody"
+            return stage, f"{name}: hold {stage.window}, {why}"
         if not worth_growing:
             return stage, f"{name}: hold {stage.window}, the stage below takes no more"
         stage = self._grow(stage)
@@ -187,7 +188,10 @@ class WindowPlanner:
             return None
         p99_ns = seen.p99_ns if seen.p99_least_ns is None else seen.p99_least_ns
         if p99_ns > policy.p99_factor * baseline:
-            return f"p99 {seen.p99_ns} ns is above {policy.p99_factor:g} x baseline {baseline:.0f}"
+            return (
+                f"p99 {_span(seen.p99_ns)} is above {policy.p99_factor:g} x baseline "
+                f"{_span(baseline)}"
+            )
         return None
 
     def _learn(self, stage: StageMemory, seen: Measurement) -> StageMemory:
@@ -296,3 +300,7 @@ def cubic(window_before: int, window_after: int, seconds: int) -> int:
     """TCP CUBIC's curve: fast away from the decrease, flat near the window where it happened."""
     k: float = ((window_before - window_after) / CUBIC_C) ** (1 / 3)
     return floor(CUBIC_C * (seconds - k) ** 3 + window_before)
+
+
+def _span(span_ns: float) -> str:
+    return format_ms(span_ns / 1_000_000)

@@ -151,7 +151,7 @@ class Pipeline:
     def step(self) -> None:
         """Ten milliseconds."""
         for stage, hand_on in self._downstream_first:
-            stage.step(self.now_ms, STEP_MS, hand_on)
+            stage.step(STEP_MS, hand_on)
         self._offer()
         self.now_ms += STEP_MS
         if self.now_ms % MEASURE_MS == 0:

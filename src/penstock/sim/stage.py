@@ -36,7 +36,7 @@ class Service(Protocol):
 class Worker(Protocol):
     """What a stage is doing."""
 
-    def finish(self, now_ms: int, step_ms: int) -> list[int]:
+    def finish(self, step_ms: int, slowdown: float) -> list[int]:
         """Work for a step; returns what was finished in it, in order."""
         ...
 
@@ -77,23 +77,27 @@ class Batches:
 
 
 class Stage:
-    """A worker between its channel and what comes next. Blocked, it does nothing at all."""
+    """A worker between its channel and what comes next.
+
+    Blocked, it does nothing at all; `slowdown` is how many times as long everything takes.
+    """
 
     def __init__(
         self, channel: WindowedChannel[int], service: Service, chance: random.Random
     ) -> None:
         self.channel = channel
         self.blocked = False
+        self.slowdown = 1.0
         self._worker = service.begin(channel, chance)
         self._held: list[int] = []  # finished and not yet handed on
 
-    def step(self, now_ms: int, step_ms: int, hand_on: HandOn) -> None:
+    def step(self, step_ms: int, hand_on: HandOn) -> None:
         """One step: hand on what is held, and only if nothing is left work on."""
         if self.blocked:
             return
         self._hand_on(hand_on)
         if not self._held:
-            self._held = self._worker.finish(now_ms, step_ms)
+            self._held = self._worker.finish(step_ms, self.slowdown)
             self._hand_on(hand_on)
 
     def _hand_on(self, hand_on: HandOn) -> None:
@@ -117,26 +121,30 @@ class _WorkerPool:
         self._started: list[int] = []
         self._spare_ms = 0.0  # work already done for the item that finishes next
 
-    def finish(self, now_ms: int, step_ms: int) -> list[int]:
+    def finish(self, step_ms: int, slowdown: float) -> list[int]:
         """Finish as many items as the working time of the step covers."""
         table, started = self._table, self._started
-        budget_ms = self._spare_ms + self._parallelism * step_ms
+        worked_ms = step_ms / slowdown
+        budget_ms = self._spare_ms + self._parallelism * worked_ms
         reach = table.count_within(budget_ms)
         started += self._channel.receive_up_to(max(0, reach + self._parallelism - len(started)))
         busy = min(self._parallelism, len(started))
         if busy < self._parallelism:
-            budget_ms = self._spare_ms + busy * step_ms
+            budget_ms = self._spare_ms + busy * worked_ms
             reach = table.count_within(budget_ms)
         count = min(reach, len(started))
         self._spare_ms = budget_ms - table.work_ms(count) if count < len(started) else 0.0
-        self._record(count)
+        self._record(count, slowdown)
         table.advance(count)
         finished, self._started = started[:count], started[count:]
         return finished
 
-    def _record(self, count: int) -> None:
+    def _record(self, count: int, slowdown: float) -> None:
         record = self._channel.latency.record
-        for latency_ns in self._table.latencies_ns(count):
+        latencies_ns = self._table.latencies_ns(count)
+        if slowdown != 1.0:
+            latencies_ns = [int(latency_ns * slowdown) for latency_ns in latencies_ns]
+        for latency_ns in latencies_ns:
             record(latency_ns)
 
 
@@ -153,9 +161,9 @@ class _BatchWorker:
         self._span_ms = 0.0
         self._left_ms = 0.0
 
-    def finish(self, now_ms: int, step_ms: int) -> list[int]:
+    def finish(self, step_ms: int, slowdown: float) -> list[int]:
         """Work on the batch; the next one begins in the step after it was handed on."""
-        if not self._batch and not self._take():
+        if not self._batch and not self._take(slowdown):
             return []
         self._left_ms -= step_ms
         if self._left_ms > 0:
@@ -164,8 +172,9 @@ class _BatchWorker:
         self._channel.latency.record(int(self._span_ms * _NS_PER_MS), len(finished))
         return finished
 
-    def _take(self) -> bool:
+    def _take(self, slowdown: float) -> bool:
         self._batch = self._channel.receive_up_to(self._service.items_max)
         work_ms = self._service.per_item_ms * len(self._batch)
-        self._span_ms = self._left_ms = self._service.fixed.draw_ms(self._chance) + work_ms
+        whole_ms = self._service.fixed.draw_ms(self._chance) + work_ms
+        self._span_ms = self._left_ms = slowdown * whole_ms
         return bool(self._batch)

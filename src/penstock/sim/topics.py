@@ -18,6 +18,7 @@ from penstock.sim.latency import Exponential, Latency
 from penstock.sim.load import Arrivals, Shape
 
 _CHOICES: Final = 1_024
+_AGAIN_PER_MS: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ class Topic(NamedTuple):
 class Topics:
     """A run of the topic scheduler, one millisecond at a time.
 
-    `ingest_full` is what the ingest side would tell the governor.
+    `ingest_full` is what the ingest side would tell the governor. Writers that are refused wait
+    outside and come again.
     """
 
     def __init__(self, settings: TopicsSettings, seed: int) -> None:
@@ -74,6 +76,7 @@ class Topics:
         self.governor = Governor()
         self.queue: AgeingQueue[Topic] = AgeingQueue(self._urgency)
         self.ingest_full = False
+        self.outside = 0  # refused, to be tried again
         self.written = 0
         self.pushed = 0
         self.served = 0
@@ -105,7 +108,7 @@ class Topics:
 
     def step(self) -> None:
         """One millisecond: writes arrive, services end, free workers take the next keys."""
-        for _ in range(self.arrivals.take(self.now_ms, 1)):
+        for _ in range(self._admit(self.arrivals.take(self.now_ms, 1))):
             self.write(self._chance.choice(self._choices))
         self._end_services()
         self._begin_services()
@@ -122,6 +125,15 @@ class Topics:
         self._pending[topic] = self._pending.get(topic, 0) + 1
         self._marked_ms.setdefault(topic, self.now_ms)
         self.queue.mark(topic, self.now_ms)
+
+    def _admit(self, arrived: int) -> int:
+        """How many writes are let in: none while writes are refused, a few more afterwards."""
+        if self.rung.refusing:
+            self.outside += arrived
+            return 0
+        again = min(self.outside, _AGAIN_PER_MS)
+        self.outside -= again
+        return arrived + again
 
     def _end_services(self) -> None:
         while self._busy and self._busy[0][0] <= self.now_ms:
