@@ -24,6 +24,7 @@ NO_ZONE: Final = (2.0, 2.0)
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
 TALL_LINES: Final = 30
 WIDE_COLUMNS: Final = 96
+BANDS_IN_WORDS: Final = 36
 
 TEXT: Final = "#d5d9de"
 QUIET: Final = "#8a929c"
@@ -194,7 +195,7 @@ def _load(show: Show, width: int) -> Panel:
     ]
     waiting = show.pipeline.backlog
     told = f"{waiting:,} wait outside" if waiting else "nobody waits outside"
-    return _panel(Group(*lines), "load, every half second", f"{told} · 0 lost")
+    return _panel(Group(*lines), "load", f"{told} · 0 lost")
 
 
 def _pressure(show: Show, width: int) -> Panel:
@@ -219,26 +220,37 @@ def _pressure(show: Show, width: int) -> Panel:
 def _bands(show: Show, width: int) -> Panel:
     states = show.topics.queue.bands()
     deepest = max(64, *(state.depth for state in states))
-    bar_width = max(4, width - 30)
-    head = f"{'priority':<12}{'ready':<{bar_width}}{'':5}{'oldest':>13}"
-    lines = [Text(head, style=QUIET)]
-    lines += [
-        _band_line(show, number, states[number], states[number].depth / deepest, bar_width)
-        for number in reversed(range(len(states)))
-    ]
-    return _panel(Group(*lines), "topics by band", f"{show.topics.pending:,} records ready")
+    in_words = width >= BANDS_IN_WORDS
+    bar_width = max(4, width - (31 if in_words else 24))
+    lines = [Text(f"{'priority':<12}{'ready':<{bar_width + 5}}", style=QUIET)]
+    tails = [Text("oldest", style=QUIET)]
+    for number in reversed(range(len(states))):
+        share = states[number].depth / deepest
+        lines.append(_band_line(number, states[number], share, bar_width))
+        tails.append(_oldest(show, states[number], in_words=in_words))
+    rows = [_spread(line, tail, width) for line, tail in zip(lines, tails, strict=True)]
+    return _panel(Group(*rows), "topics by band", f"{show.topics.pending:,} records ready")
 
 
-def _band_line(show: Show, number: int, state: BandState, share: float, bar_width: int) -> Text:
-    oldest = "–" if state.oldest_ms is None else format_ms(show.topics.now_ms - state.oldest_ms)
+def _band_line(number: int, state: BandState, share: float, bar_width: int) -> Text:
     style = HOT if state.paused else CALM
     return Text.assemble(
         (f"{_band_name(number):<12}", TEXT),
         bar(share, bar_width, style, NO_ZONE),
         (f"{state.depth:>5}", style if state.depth else QUIET),
-        (" paused" if state.paused else " " * 7, HOT),
-        (f"{oldest:>6}", QUIET),
     )
+
+
+def _oldest(show: Show, state: BandState, *, in_words: bool) -> Text:
+    waited = "–" if state.oldest_ms is None else format_ms(show.topics.now_ms - state.oldest_ms)
+    return Text.assemble(("paused " if state.paused and in_words else "", HOT), (waited, QUIET))
+
+
+def _spread(left: Text, right: Text, width: int) -> Text:
+    """Two texts at the two ends of a line."""
+    line = Text.assemble(left, " " * max(1, width - len(left) - len(right)), right)
+    line.truncate(width, overflow="ellipsis")
+    return line
 
 
 def _band_name(number: int) -> str:

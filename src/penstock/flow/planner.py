@@ -189,7 +189,7 @@ class WindowPlanner:
         p99_ns = seen.p99_ns if seen.p99_least_ns is None else seen.p99_least_ns
         if p99_ns > policy.p99_factor * baseline:
             return (
-                f"p99 {_span(seen.p99_ns)} is above {policy.p99_factor:g} x baseline "
+                f"p99 {_span(seen.p99_ns)} is above {policy.p99_factor:g} × baseline "
                 f"{_span(baseline)}"
             )
         return None

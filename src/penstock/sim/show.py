@@ -18,7 +18,7 @@ from penstock.sim.stage import Batches, Service, Workers
 from penstock.sim.topics import Topics, TopicsSettings
 
 SCRIPT_MS: Final = 60_000
-TRACE_MS: Final = 500
+TRACE_MS: Final = 250
 LOW_PER_S: Final = 2_500
 HIGH_PER_S: Final = 5_500
 PERIOD_MS: Final = 12_000
@@ -42,7 +42,7 @@ class Event(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """Half a second of flow, as rates."""
+    """A quarter of a second of flow, as rates."""
 
     offered_per_s: float
     delivered_per_s: float
@@ -132,20 +132,20 @@ SCRIPT: Final = (
     Event(0, "an ordinary load: every stage keeps up, no window holds anybody back", _load(1)),
     Event(
         8_000,
-        "load ×5: devices wait outside while full stages rest at 70 % of their windows",
-        _load(5),
+        "load ×3: devices wait outside while full stages rest at 70 % of their windows",
+        _load(3),
     ),
-    Event(16_000, "load back to normal: what waited outside is let in", _load(1)),
     Event(
-        24_000,
+        15_000,
         "evaluate takes 3 times as long: its p99 passes twice its baseline, its window shrinks",
         _slow("evaluate", 3),
     ),
     Event(
-        31_000,
+        21_000,
         "evaluate is itself again: windows grow where they hold a stage back",
         _slow("evaluate", 1),
     ),
+    Event(26_000, "load back to normal: what waited outside is let in", _load(1)),
     Event(
         38_000,
         "store blocks now: in 5 s it and all above it are at the smallest window",
