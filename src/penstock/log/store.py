@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from penstock.kernel.errors import Corrupt, Gone, Rejected, Unavailable
+from penstock.kernel.errors import Corrupt, Gone, Rejected, Unavailable, Unknown
 
 
 class Entry(NamedTuple):
@@ -117,6 +117,15 @@ class DiskFull(ReadOnly):
     """No space is left; writes are taken again by themselves once there is."""
 
     code = "disk_full"
+
+
+class SyncFailed(Unknown):
+    """The sync of a group failed: its entries are not visible, yet may be there after a restart.
+
+    The store takes no more writes until it is opened again.
+    """
+
+    code = "sync_failed"
 
 
 class Damaged(Corrupt):

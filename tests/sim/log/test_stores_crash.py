@@ -25,6 +25,7 @@ from penstock.log.store import (
     Operation,
     ReadOnly,
     SetHardState,
+    SyncFailed,
     Truncate,
 )
 from penstock.log.stores.segment import SegmentOptions, SegmentStore
@@ -169,7 +170,7 @@ class World:
             return
         assert set(failed) == {op.partition for op in group} - {9}
         error = failed.popitem()[1]
-        assert isinstance(error, ReadOnly)
+        assert isinstance(error, (ReadOnly, SyncFailed))
         if isinstance(error, DiskFull):
             self.candidates.pop()  # refused: it must never be found
         assert self.store.status().read_only_reason
@@ -183,7 +184,7 @@ class World:
             self.store.reclaim()
         except DiskFull:
             return
-        except ReadOnly:
+        except (ReadOnly, SyncFailed):
             self.reopen_after(self.disk.after_kill())
 
     def reopen_after(self, disk: FakeDisk) -> None:
@@ -337,7 +338,7 @@ def test_after_a_sync_error_writes_are_refused_for_good_and_reads_go_on() -> Non
             world.disk.sync_error_after = 0
             second = [Append(1, [Entry(after.get(1, Held()).last + 1, 9, b"second")])]
             failed = world.store.write(second, sync=True)
-            assert {type(error) for error in failed.values()} == {ReadOnly}
+            assert {type(error) for error in failed.values()} == {SyncFailed}
             assert same(after, picture(world.store))
             failed = world.store.write(second, sync=True)
             assert {type(error) for error in failed.values()} == {ReadOnly}

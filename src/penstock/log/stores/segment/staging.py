@@ -39,7 +39,7 @@ class PreparedAppend(NamedTuple):
 class Staged:
     """What a group will be as a block. `mixed`: there is more than appends in it."""
 
-    __slots__ = ("boundaries", "group", "lasts", "mixed", "payloads", "rows")
+    __slots__ = ("body", "boundaries", "group", "lasts", "mixed", "payloads", "rows", "table")
 
     def __init__(self, group: Sequence[Operation]) -> None:
         self.group = group
@@ -48,6 +48,19 @@ class Staged:
         self.lasts: dict[int, int] = {}
         self.boundaries: dict[int, int] = {}
         self.mixed = False
+        self.table = b""
+        self.body = b""
+
+    def joined(self) -> Staged:
+        """Payloads and records as the bytes of a block's body."""
+        self.table = b"".join(self.rows)
+        self.payloads.append(self.table)
+        self.body = b"".join(self.payloads)
+        if len(self.body) > fmt.BLOCK_BYTES_MAX:
+            raise Rejected(
+                f"expected a group of at most {fmt.BLOCK_BYTES_MAX} bytes, found {len(self.body)}"
+            )
+        return self
 
 
 class Refused(Exception):
@@ -93,10 +106,13 @@ def stage_admitted(
     """Stage a group without the partitions that ask for what cannot be."""
     while True:
         try:
-            return _stage(group, catalog)
+            return _stage(group, catalog).joined()
         except Refused as refused:
             failed[refused.partition] = refused.error
             group = [op for op in group if op.partition not in failed]
+        except Rejected as error:
+            failed.update(rules.all_failed(group, error))
+            return Staged(())
 
 
 def _stage(group: Sequence[Operation], catalog: Catalog) -> Staged:

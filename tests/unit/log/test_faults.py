@@ -1,0 +1,114 @@
+"""The local log on a disk that fails: clear errors, reads go on, nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from contextlib import suppress
+from random import Random
+
+import pytest
+
+from penstock.log.shell import LocalLog, LogOptions
+from penstock.log.store import DiskFull, ReadOnly, SyncFailed
+from penstock.log.stores.segment.store import SegmentOptions, SegmentStore
+from penstock.testing import seeded, seeds
+from penstock.testing.disk import FakeDisk, InlineExecutor, PowerLoss
+from tests.unit.log.gated_store import DEADLINE_S
+
+PARTITIONS = 2
+
+
+def open_log(disk: FakeDisk) -> LocalLog:
+    options = SegmentOptions(
+        segment_bytes=16_384, background=InlineExecutor(), entropy=lambda count: b"\7" * count
+    )
+    log = LocalLog(SegmentStore(disk, options), LogOptions(partitions=PARTITIONS))
+    log.wait_ready(DEADLINE_S)
+    return log
+
+
+def payloads(log: LocalLog, partition: int) -> list[bytes]:
+    found: list[bytes] = []
+    while entries := log.read(partition, len(found) + 1).result(DEADLINE_S):
+        found += [entry.payload for entry in entries]
+    return found
+
+
+def append(log: LocalLog, partition: int, payload: bytes) -> int:
+    return log.append(partition, payload).result(DEADLINE_S)
+
+
+def test_a_sync_error_ends_writing_with_a_clear_error_and_reads_go_on() -> None:
+    disk = FakeDisk(Random(1))
+    log = open_log(disk)
+    for number in range(5):
+        append(log, 0, b"%d" % number)
+    disk.sync_error_after = 0
+    with pytest.raises(SyncFailed, match=r"sync of .* failed.* may be there or not"):
+        append(log, 0, b"unknown")
+    for _ in range(3):
+        with pytest.raises(ReadOnly, match=r"takes no more writes: sync of .* failed"):
+            append(log, 0, b"refused")
+    assert payloads(log, 0) == [b"0", b"1", b"2", b"3", b"4"]
+    assert "sync of" in (log.status().store.read_only_reason or "")
+    log.close()
+    disk.sync_error_after = None
+    again = open_log(disk.after_power_loss(Random(2)))
+    found = payloads(again, 0)
+    assert found in ([b"0", b"1", b"2", b"3", b"4"], [b"0", b"1", b"2", b"3", b"4", b"unknown"])
+    assert append(again, 0, b"5") == len(found) + 1
+    again.close()
+
+
+def test_a_full_disk_refuses_writes_until_there_is_space_and_then_goes_on_by_itself() -> None:
+    disk = FakeDisk(Random(1))
+    log = open_log(disk)
+    disk.space_bytes = 0
+    count, refused = 0, 0
+    while not refused:
+        try:
+            append(log, 0, b"%04d" % count * 100)
+            count += 1
+        except DiskFull:
+            refused += 1
+    with pytest.raises(DiskFull, match="no space left"):
+        append(log, 1, b"neither here")
+    assert len(payloads(log, 0)) == count
+    disk.space_bytes = None
+    assert append(log, 0, b"after") == count + 1
+    assert append(log, 1, b"after") == 1
+    log.close()
+    again = open_log(disk.after_kill())
+    assert len(payloads(again, 0)) == count + 1
+    again.close()
+
+
+@pytest.mark.parametrize("seed", seeds(25))
+def test_whatever_was_acknowledged_is_there_after_a_power_loss(seed: int) -> None:
+    with seeded(seed) as random:
+        disk = FakeDisk(random)
+        log = open_log(disk)
+        disk.lose_power_after = random.randrange(1, 400)
+        sent: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
+        asked: list[tuple[int, bool, Future[int]]] = []
+        for number in range(400):
+            partition, sync = random.randrange(PARTITIONS), random.random() < 0.7
+            payload = b"%d" % number * random.randrange(60)
+            future = log.append(partition, payload, sync=sync)
+            sent[partition].append(payload)
+            asked.append((partition, sync, future))
+            if random.random() < 0.3 and future.exception(DEADLINE_S) is not None:
+                break
+        with suppress(PowerLoss):
+            log.close()
+        again = open_log(disk.after_power_loss(random))
+        for partition in range(PARTITIONS):
+            found = payloads(again, partition)
+            assert found == sent[partition][: len(found)], "a prefix of what was sent, in order"
+            synced = [
+                future.result()
+                for number, sync, future in asked
+                if number == partition and sync and future.exception() is None
+            ]
+            assert len(found) >= max(synced, default=0), "every acknowledged synced entry is there"
+        again.close()
