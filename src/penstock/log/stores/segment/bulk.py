@@ -47,9 +47,9 @@ def positions_of(rows: Rows, starts: U64, counts: npt.NDArray[np.int64]) -> U64:
 def runs(rows: Rows, positions: U64) -> Iterator[Run]:
     """Records by partition, in their order within each, as runs that can be taken in one go."""
     order = _by_partition(rows["partition"])
-    partition, kind = rows["partition"][order], rows["kind"][order]
-    index, term, meta = rows["index"][order], rows["term"][order], rows["meta"][order]
-    positions = positions[order]
+    rows, positions = rows.take(order), positions.take(order)
+    partition, kind, index = rows["partition"], rows["kind"], rows["index"]
+    term, meta = rows["term"], rows["meta"]
     joined = (partition[1:] == partition[:-1]) & (kind[1:] == kind[:-1])
     joined &= (index[1:] == index[:-1] + np.uint64(1)) & (kind[1:] <= fmt.COPY)
     cuts = [0, *(np.flatnonzero(~joined) + 1).tolist(), len(rows)]

@@ -96,8 +96,8 @@ class PartitionIndex:
     def extend(self, positions: U64, metas: U64, terms: U64) -> None:
         """Add many entries after the last one."""
         first = self.last_index + 1
-        self.positions.frombytes(positions.view(np.uint8).data)
-        self.metas.frombytes(metas.view(np.uint8).data)
+        self.positions.frombytes(positions.tobytes())
+        self.metas.frombytes(metas.tobytes())
         if int(terms[0]) != self.tail_term:
             self.start_run(first, int(terms[0]))
         for change in np.flatnonzero(terms[1:] != terms[:-1]).tolist():

@@ -73,7 +73,7 @@ class Fold:
         self._suspect: Cut | None = None
         self._copied: dict[int, dict[int, int]] = {}
 
-    def segment(self, number: int, name: str, data: bytearray) -> None:
+    def segment(self, number: int, name: str, data: memoryview) -> None:
         """Take the whole bytes of the next segment."""
         self._check_header(number, name, data)
         self.report.segments += 1
@@ -108,7 +108,7 @@ class Fold:
             if self.report.cut:
                 self.report.dropped = [name for _, name in self.unused]
 
-    def _check_header(self, number: int, name: str, data: bytearray) -> None:
+    def _check_header(self, number: int, name: str, data: memoryview) -> None:
         store_id = fmt.check_segment_header(name, data)
         if self.store_id is None:
             self.store_id = store_id
@@ -127,7 +127,7 @@ class Fold:
                 offset=0,
             )
 
-    def _is_empty(self, data: bytearray) -> bool:
+    def _is_empty(self, data: memoryview) -> bool:
         start = fmt.SEGMENT_HEADER_BYTES
         return not any(data[start : start + _HEAD]) and not _any_set(data, start)
 
@@ -140,7 +140,7 @@ class Fold:
         else:
             self.unused.append((number, name))
 
-    def _look_past_the_end(self, name: str, data: bytearray, walk: _Walk) -> None:
+    def _look_past_the_end(self, name: str, data: memoryview, walk: _Walk) -> None:
         """After the last whole block: zeros, or a suspect that later blocks may speak against."""
         if self._suspect is None:
             if not _any_set(data, walk.end):
@@ -280,7 +280,7 @@ class _Walk:
         "unproven",
     )
 
-    def __init__(self, chain: fmt.Chain, name: str, data: bytearray, *, first: bool) -> None:
+    def __init__(self, chain: fmt.Chain, name: str, data: memoryview, *, first: bool) -> None:
         self.name = name
         self.starts: list[int] = []
         self.counts: list[int] = []
@@ -290,7 +290,7 @@ class _Walk:
         self.last_kind = 0
         self.unproven = 0
         self.end = fmt.SEGMENT_HEADER_BYTES
-        self._run(chain, memoryview(data), first)
+        self._run(chain, data, first)
 
     @property
     def blocks(self) -> int:
@@ -345,23 +345,23 @@ def _describe(magic: bytes, sequence: int, expected: int) -> str:
     return f"block {sequence}" if sequence != expected else "a block that continues another one"
 
 
-def _witness(data: bytearray, start: int, seed: int, sequence: int) -> tuple[int, int] | None:
+def _witness(data: memoryview, start: int, seed: int, sequence: int) -> tuple[int, int] | None:
     """A whole block from `start` on, wherever it begins, that says `sequence` was synced."""
-    view = memoryview(data)
-    at = data.find(fmt.BLOCK_MAGIC, start)
+    text = bytes(data)  # only after a crash: a view cannot be searched
+    at = text.find(fmt.BLOCK_MAGIC, start)
     while at >= 0:
         offset = at - 4
         if offset >= start and offset + _HEAD <= len(data):
-            head = fmt.BlockHead(*_UNPACK(view, offset))
+            head = fmt.BlockHead(*_UNPACK(data, offset))
             end = offset + _HEAD + head.body_bytes
             speaks = sequence <= head.synced_upto < head.sequence and end <= len(data)
-            if speaks and crc32c(view[offset + 4 : end], seed) == head.crc:
+            if speaks and crc32c(data[offset + 4 : end], seed) == head.crc:
                 return offset, head.sequence
-        at = data.find(fmt.BLOCK_MAGIC, at + 1)
+        at = text.find(fmt.BLOCK_MAGIC, at + 1)
     return None
 
 
-def _any_set(data: bytearray, start: int) -> bool:
+def _any_set(data: memoryview, start: int) -> bool:
     """Whether any byte from `start` on is not zero."""
     aligned = min(-(-start // 8) * 8, len(data))
     if any(data[start:aligned]):
