@@ -208,8 +208,8 @@ def _flock(path: Path) -> Callable[[], None]:
         pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
         os.close(fd)
         raise BlockingIOError(error.errno, f"held by process {pid}") from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    # Written over in place: cutting it to nothing first makes ext4 flush it, 20 ms of an open.
+    os.pwrite(fd, f"{os.getpid():<10}\n".encode(), 0)
 
     def release() -> None:
         os.close(fd)

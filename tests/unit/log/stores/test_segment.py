@@ -1,0 +1,280 @@
+"""What only the segment store does: files, rotation, damage, giving space back."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from penstock.kernel.errors import Corrupt, Rejected
+from penstock.log.store import (
+    Append,
+    Compact,
+    Damaged,
+    Entry,
+    HardState,
+    Operation,
+    SetHardState,
+    UnknownFormat,
+)
+from penstock.log.stores.segment import SegmentOptions, SegmentStore, open_segment
+from penstock.log.stores.segment import format as fmt
+from penstock.testing import FakeDisk, InlineExecutor
+
+
+def options(**more: object) -> SegmentOptions:
+    known = {"segment_bytes": 4096, "background": InlineExecutor(), "entropy": Random(7).randbytes}
+    return SegmentOptions(**(known | more))  # type: ignore[arg-type]
+
+
+def fresh(**more: object) -> tuple[FakeDisk, SegmentStore]:
+    disk = FakeDisk(Random(1))
+    return disk, SegmentStore(disk, options(**more))
+
+
+def append(partition: int, first: int, count: int = 1, size: int = 100) -> Append:
+    payload = bytes([partition]) * size
+    return Append(partition, [Entry(i, 1, payload) for i in range(first, first + count)])
+
+
+def write(store: SegmentStore, *group: Operation, sync: bool = True) -> None:
+    assert store.write(group, sync=sync) == {}
+
+
+def segments(disk: FakeDisk) -> list[str]:
+    return [name for name in disk.names() if fmt.segment_number(name)]
+
+
+def test_the_next_segment_is_made_when_the_current_one_is_half_full() -> None:
+    disk, store = fresh()
+    write(store, append(1, 1, count=10))
+    assert len(segments(disk)) == 1
+    write(store, append(1, 11, count=10))
+    assert len(segments(disk)) == 2
+
+
+def test_a_group_larger_than_a_segment_gets_a_segment_of_its_size() -> None:
+    disk, store = fresh()
+    write(store, append(1, 1, size=50_000))
+    write(store, append(1, 2, size=10), append(2, 1, size=90_000))
+    store.close()
+    store = SegmentStore(disk, options())
+    assert len(store.read(1, 1, max_entries=9, max_bytes=1 << 20)) == 2
+    assert len(store.read(2, 1, max_entries=9, max_bytes=1 << 20)[0].payload) == 90_000
+
+
+def test_a_group_is_one_write_and_one_sync() -> None:
+    disk, store = fresh()
+    write(store, append(1, 1))
+    before = store.status().syncs
+    write(store, *(append(p, 1) for p in range(2, 20)))
+    assert store.status().syncs == before + 1
+    assert len(segments(disk)) == 2
+
+
+def test_segments_are_removed_when_all_their_entries_are_compacted() -> None:
+    disk, store = fresh()
+    for index in range(1, 400):
+        write(store, append(1, index))
+        if index % 10 == 0:
+            write(store, Compact(1, index))
+    assert len(segments(disk)) <= 4
+    assert store.status().bytes_on_disk <= 3 * 4096
+
+
+def test_hard_state_outlives_the_segment_it_was_written_in() -> None:
+    disk, store = fresh()
+    write(store, SetHardState(9, 5, 3))
+    for index in range(1, 400):
+        write(store, append(1, index), Compact(1, max(index - 1, 0)))
+    assert fmt.segment_name(1) not in disk.names()
+    store.close()
+    assert SegmentStore(disk, options()).hard_state(9) == HardState(5, 3)
+
+
+def test_a_partition_that_never_compacts_does_not_pin_old_segments() -> None:
+    disk, store = fresh()
+    for index in range(1, 300):
+        group = [append(1, index), Compact(1, index)]
+        if index % 20 == 1:
+            group.append(append(2, index // 20 + 1))
+        write(store, *group)
+    pinned = len(segments(disk))
+    freed = store.reclaim()
+    assert freed > 0
+    assert len(segments(disk)) < pinned / 2
+    expected = [Entry(i, 1, b"\2" * 100) for i in range(1, 16)]
+    assert store.read(2, 1, max_entries=99, max_bytes=1 << 20) == expected
+    store.close()
+    store = SegmentStore(disk, options())
+    assert store.read(2, 1, max_entries=99, max_bytes=1 << 20) == expected
+    assert [store.term_at(2, i) for i in range(1, 16)] == [1] * 15
+
+
+def test_a_reclaim_with_nothing_to_do_does_nothing() -> None:
+    _, store = fresh()
+    write(store, append(1, 1, count=20))
+    assert store.reclaim() == 0
+
+
+@pytest.mark.parametrize("offset", [8, fmt.SEGMENT_HEADER_BYTES + 8])
+def test_another_format_version_is_named(offset: int) -> None:
+    disk, store = fresh()
+    write(store, append(1, 1))
+    store.close()
+    name = segments(disk)[0]
+    if offset > fmt.SEGMENT_HEADER_BYTES:
+        rewrite_block_version(disk, name, 9)
+    else:
+        disk.flip(name, offset, fmt.VERSION ^ 9)
+    with pytest.raises(UnknownFormat, match="expected format version 1, found 9"):
+        SegmentStore(disk, options())
+
+
+def rewrite_block_version(disk: FakeDisk, name: str, version: int) -> None:
+    """Change the version of the first block and make its checksum right again."""
+    data = bytearray(disk.content(name))
+    start = fmt.SEGMENT_HEADER_BYTES
+    head = fmt.BlockHead(*fmt.BLOCK_HEADER.unpack_from(data, start))
+    data[start + 8] = version
+    end = start + fmt.BLOCK_HEADER_BYTES + head.body_bytes
+    seed = fmt.seed_of(fmt.check_segment_header(name, data))
+    crc = fmt.crc32c(bytes(data[start + 4 : end]), seed)
+    data[start : start + 4] = crc.to_bytes(4, "little")
+    disk.open(name).pwrite(bytes(data), 0)
+
+
+def test_damage_in_the_middle_is_named_and_nothing_is_opened() -> None:
+    disk, store = fresh()
+    write(store, append(1, 1))
+    offset = len(disk.content(segments(disk)[0]).rstrip(b"\0"))
+    write(store, append(1, 2))
+    write(store, append(1, 3))
+    disk.flip(segments(disk)[0], offset + 60, 4)
+    with pytest.raises(Damaged) as damaged:
+        SegmentStore(disk.after_kill(), options())
+    assert damaged.value.detail["file"] == segments(disk)[0]
+    assert damaged.value.detail["offset"] == offset
+    assert "expected block 3" in str(damaged.value)
+    with pytest.raises(Damaged):
+        SegmentStore(disk, options())
+
+
+def test_a_torn_tail_is_cut_and_reported() -> None:
+    disk, store = fresh()
+    write(store, append(1, 1))
+    offset = len(disk.content(segments(disk)[0]).rstrip(b"\0"))
+    write(store, append(1, 2), sync=False)
+    disk.flip(segments(disk)[0], offset + 60, 4)
+    store = SegmentStore(disk.after_kill(), options())
+    cut = store.recovery.cut
+    assert cut is not None
+    assert (cut.file, cut.offset) == (segments(disk)[0], offset)
+    assert store.bounds(1).last_index == 1
+    assert not any(disk.content(segments(disk)[0])[offset:])
+    write(store, append(1, 2))
+    store.close()
+    store = SegmentStore(disk, options())
+    assert store.recovery.cut is None
+    assert store.bounds(1).last_index == 2
+
+
+def test_a_missing_segment_is_named() -> None:
+    disk, store = fresh()
+    for index in range(1, 100):
+        write(store, append(1, index))
+    store.close()
+    disk.unlink(segments(disk)[1])
+    with pytest.raises(Damaged, match=fmt.segment_name(2)):
+        SegmentStore(disk, options())
+
+
+def test_missing_oldest_segments_are_missed_by_their_entries() -> None:
+    disk, store = fresh()
+    for index in range(1, 100):
+        write(store, append(1, index))
+    store.close()
+    disk.unlink(segments(disk)[0])
+    with pytest.raises(Corrupt, match="expected entry 1 in a segment"):
+        SegmentStore(disk, options())
+
+
+def test_a_segment_of_another_store_is_refused() -> None:
+    disk, store = fresh()
+    for index in range(1, 60):
+        write(store, append(1, index))
+    store.close()
+    other = FakeDisk(Random(2))
+    stranger = SegmentStore(other, options(entropy=Random(8).randbytes))
+    for index in range(1, 60):
+        write(stranger, append(1, index))
+    name = segments(disk)[1]
+    disk.open(name).pwrite(other.content(name), 0)
+    with pytest.raises(Damaged, match="expected store id"):
+        SegmentStore(disk, options())
+
+
+def test_prepared_appends_are_what_they_were_made_from() -> None:
+    _, store = fresh()
+    prepared = [store.prepare(append(p, 1, count=3)) for p in range(5)]
+    write(store, *prepared)
+    write(store, store.prepare(append(1, 4)), store.prepare(append(1, 5)), Compact(1, 4))
+    assert store.bounds(1)[:3] == (4, 1, 5)
+    failed = store.write([store.prepare(append(2, 9)), append(3, 4)], sync=True)
+    assert list(failed) == [2]
+    assert store.bounds(3).last_index == 4
+
+
+def test_threads_may_write_at_a_time_if_they_share_no_partition(tmp_path: Path) -> None:
+    store = open_segment(tmp_path, segment_bytes=65_536)
+
+    def work(partition: int) -> None:
+        for index in range(1, 200):
+            write(store, append(partition, index), sync=index % 50 == 0)
+
+    threads = [threading.Thread(target=work, args=(p,)) for p in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    store.close()
+    store = open_segment(tmp_path, segment_bytes=65_536)
+    for partition in range(4):
+        found = store.read(partition, 1, max_entries=1_000, max_bytes=1 << 30)
+        assert found == list(append(partition, 1, count=199).entries)
+    store.close()
+
+
+def test_reads_go_on_while_segments_are_compacted_away(tmp_path: Path) -> None:
+    store = open_segment(tmp_path, segment_bytes=65_536)
+    write(store, append(1, 1, count=50))
+    stop = threading.Event()
+    wrong: list[object] = []
+
+    def look() -> None:
+        while not stop.is_set():
+            try:
+                first = store.bounds(1).boundary_index + 1
+                found = store.read(1, first, max_entries=20, max_bytes=1 << 20)
+            except Exception as error:
+                if "expected an index after the boundary" not in str(error):
+                    wrong.append(error)
+                continue
+            wrong.extend(entry for entry in found if entry.payload != b"\1" * 100)
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    for index in range(51, 3_000):
+        write(store, append(1, index), Compact(1, index - 40), sync=index % 20 == 0)
+    stop.set()
+    reader.join()
+    store.close()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("wrong", [{"segment_bytes": 10}, {"reclaim_below": 1.0}])
+def test_options_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(Rejected):
+        SegmentOptions(**wrong)  # type: ignore[arg-type]
