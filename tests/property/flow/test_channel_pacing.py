@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,3 +83,17 @@ def test_a_receiver_that_keeps_up_never_makes_a_sender_wait(window, data):
         if step % MEASURE_STEPS == 0:
             channel.measure(step * 10)
     assert channel.refusals == 0
+
+
+@settings(max_examples=40)
+@given(st.integers(2_048, 131_072), st.floats(0.1, 0.75))
+def test_a_cut_window_that_drains_does_not_count_as_congested_and_later_counts_again(window, cut):
+    channel, _ = saturated(window, [10] * 20)
+    channel.report(1_000)
+    channel.resize(int(cut * window))
+    channel.measure(1_100)
+    assert channel.occupancy > 0.85
+    assert channel.report(2_000).occupancy == pytest.approx(0.85)
+    channel.done(len(channel.receive_up_to(channel.occupied)))
+    channel.measure(2_100)
+    assert channel.report(3_000).occupancy == 0.0

@@ -1,0 +1,66 @@
+"""Windows rest where nothing is wrong, move when something is, and come to rest again."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.flow import PlannerPolicy
+from penstock.flow.planner import Growth
+from penstock.sim import STAGES, Exponential, Pipeline, Settings, Steady, Workers
+from penstock.sim.generate import bimodal, draw_settings
+from penstock.testing import seeded, seeds
+
+QUICK = Workers(Exponential(0.2), 4)
+
+
+def later_windows(pipeline: Pipeline) -> list[tuple[int, ...]]:
+    return [second.plan.memory.windows for second in pipeline.seconds][30:]
+
+
+@pytest.mark.parametrize("growth", ["aimd", "cubic"])
+@pytest.mark.parametrize("shape", ["square", "sawtooth", "random"])
+@pytest.mark.parametrize("seed", seeds(1))
+def test_windows_are_stable_within_thirty_seconds(shape: str, growth: Growth, seed: int):
+    with seeded(seed) as chance:
+        settings = draw_settings(chance, shape, demand=(0.0, 1.5), growth=growth)
+        later = later_windows(Pipeline(settings, seed).run(60_000))
+        for windows in zip(*later, strict=True):
+            mean = sum(windows) / len(windows)
+            assert 0.85 * mean <= min(windows) <= max(windows) <= 1.15 * mean
+
+
+@pytest.mark.parametrize("slow_share", [0.006, 0.008, 0.010])
+@pytest.mark.parametrize("seed", seeds(1))
+def test_about_one_slow_item_in_a_hundred_is_no_congestion(slow_share, seed):
+    with seeded(seed):
+        evaluate = Workers(bimodal(1.0, slow_share, ratio=20), 2)
+        settings = Settings((QUICK, QUICK, QUICK, evaluate, QUICK), Steady(1_200))
+        pipeline = Pipeline(settings, seed).run(60_000)
+        assert {windows[3] for windows in later_windows(pipeline)} == {4_096}
+
+
+@pytest.mark.parametrize("growth", ["aimd", "cubic"])
+def test_a_stage_that_becomes_slow_shrinks_and_returns_when_it_is_needed(growth: Growth):
+    policy = PlannerPolicy(stages=STAGES, growth=growth)
+    evaluate = Workers(Exponential(0.5), 4)
+    pipeline = Pipeline(Settings((QUICK, QUICK, QUICK, evaluate, QUICK), Steady(1_500), policy), 1)
+    pipeline.run(10_000)
+    assert pipeline.channels[3].window == 4_096
+    pipeline.stage("evaluate").slowdown = 4
+    pipeline.run(2_000)
+    assert pipeline.channels[3].window == 2_006, "two seconds, two decreases"
+    pipeline.run(10_000)
+    assert pipeline.channels[3].window == 1_024
+    assert [c.window for n, c in enumerate(pipeline.channels) if n != 3] == [4_096] * 4
+
+
+def test_a_cut_window_that_drains_for_seconds_is_not_cut_again():
+    store = Workers(Exponential(1.0), 1)
+    pipeline = Pipeline(Settings((QUICK, QUICK, QUICK, QUICK, store), Steady(5_000)), 1)
+    pipeline.run(30_000)
+    windows = pipeline.memory.windows
+    assert pipeline.channels[4].occupancy > 0.6
+    pipeline.set_windows([*windows[:4], int(0.4 * windows[4])])
+    pipeline.run(10_000)
+    assert pipeline.channels[4].window == int(0.4 * windows[4])
+    assert 0.5 <= pipeline.channels[4].occupancy <= 0.85
