@@ -103,7 +103,7 @@ def services(draw: st.DrawFn) -> Service:
     per_s = draw(st.floats(1_000, 12_000))
     if draw(st.integers(0, 3)) == 0:
         return batch_service(
-            per_s, items=draw(st.integers(32, 1_000)), fixed=draw(st.floats(0.2, 0.9))
+            per_s, items=draw(st.integers(32, 1_000)), fixed=draw(st.floats(0.55, 0.9))
         )
     parallelism = draw(st.sampled_from((1, 4, 32)))
     return Workers(draw(latencies(1_000 * parallelism / per_s)), parallelism)

@@ -13,6 +13,14 @@ from penstock.testing import seeded, seeds
 QUICK = Workers(Exponential(0.2), 4)
 
 
+def assert_stable(seconds: list[tuple[int, ...]]) -> None:
+    """No stage's window leaves 15 % around its mean."""
+    for name, windows in zip(STAGES, zip(*seconds, strict=True), strict=True):
+        mean = sum(windows) / len(windows)
+        assert 0.85 * mean <= min(windows), f"{name}: {windows}"
+        assert max(windows) <= 1.15 * mean, f"{name}: {windows}"
+
+
 def later_windows(pipeline: Pipeline) -> list[tuple[int, ...]]:
     return [second.plan.memory.windows for second in pipeline.seconds][30:]
 
@@ -23,10 +31,7 @@ def later_windows(pipeline: Pipeline) -> list[tuple[int, ...]]:
 def test_windows_are_stable_within_thirty_seconds(shape: str, growth: Growth, seed: int):
     with seeded(seed) as chance:
         settings = draw_settings(chance, shape, demand=(0.0, 1.5), growth=growth)
-        later = later_windows(Pipeline(settings, seed).run(60_000))
-        for windows in zip(*later, strict=True):
-            mean = sum(windows) / len(windows)
-            assert 0.85 * mean <= min(windows) <= max(windows) <= 1.15 * mean
+        assert_stable(later_windows(Pipeline(settings, seed).run(60_000)))
 
 
 @pytest.mark.parametrize("slow_share", [0.006, 0.008, 0.010])
