@@ -62,10 +62,9 @@ class Admission:
 
     def __init__(self, limits: QueueLimits) -> None:
         self._limits = limits
+        self._depth_max = limits.depth_max
         self._taken: dict[int, int] = {}
         self._finished: dict[int, int] = {}
-        self._taken_in_all = 0
-        self._finished_in_all = 0
         self.stopping = False
         self.refusals = 0
 
@@ -76,35 +75,38 @@ class Admission:
         """
         if self.stopping:
             raise Stopped("expected a running scheduler, found it stopping; nothing was taken")
-        taken = self._taken.get(partition, 0)
+        taken = self._taken.get(partition)
+        if taken is None:
+            taken = self._finished[partition] = 0
         if not finishing:
-            depth = taken - self._finished.get(partition, 0)
-            if depth >= self._limits.depth_max:
+            depth = taken - self._finished[partition]
+            if depth >= self._depth_max:
                 self.refusals += 1
-                raise Backpressure(partition, depth, self._limits.depth_max)
-            limit = self._limits.total_max
-            if limit is not None and self.depth >= limit:
-                self.refusals += 1
-                raise Backpressure(partition, self.depth, limit, overall=True)
+                raise Backpressure(partition, depth, self._depth_max)
+            if self._limits.total_max is not None:
+                self._check_total(partition, self._limits.total_max)
         self._taken[partition] = taken + 1
-        self._taken_in_all += 1
 
-    def finished(self, partitions: Iterable[int]) -> None:
-        """One piece of work of each partition named is over, well or badly."""
-        finished, count = self._finished, 0
-        for partition in partitions:
-            finished[partition] = finished.get(partition, 0) + 1
-            count += 1
-        self._finished_in_all += count
+    def finished(self, work: Iterable[tuple[Any, ...]]) -> None:
+        """Pieces of work, each a tuple that begins with its partition, are over, well or badly."""
+        finished = self._finished
+        for piece in work:
+            finished[piece[0]] += 1
 
     @property
     def depth(self) -> int:
         """Everything taken and not finished."""
-        return self._taken_in_all - self._finished_in_all
+        return sum(self._taken.copy().values()) - sum(self._finished.copy().values())
 
     def depth_of(self, partition: int) -> int:
         """What is taken and not finished of one partition."""
         return self._taken.get(partition, 0) - self._finished.get(partition, 0)
+
+    def _check_total(self, partition: int, total_max: int) -> None:
+        depth = self.depth
+        if depth >= total_max:
+            self.refusals += 1
+            raise Backpressure(partition, depth, total_max, overall=True)
 
 
 class Group(NamedTuple, Generic[W]):

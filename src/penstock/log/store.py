@@ -155,9 +155,17 @@ class AlreadyOpen(Unavailable):
 class Store(Protocol):
     """Blocking storage for the logs of many partitions.
 
-    `write` is called by one thread at a time; reads may come from any thread at any time and see
-    exactly the groups whose `write` has returned.
+    Several threads may `write` at a time if no partition is in two of their groups. Reads may come
+    from any thread at any time and see exactly the groups whose `write` has returned.
     """
+
+    def prepare(self, operation: Operation) -> Operation:
+        """Do ahead, in the submitter's thread, what `write` need not do; changes nothing.
+
+        What comes back is only good for `write`. Without this the threads that write would be the
+        limit. A store with nothing to prepare returns the operation as it is.
+        """
+        ...
 
     def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
         """Apply a group, with one sync if asked, and return what failed, by partition.

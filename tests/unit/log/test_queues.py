@@ -18,7 +18,7 @@ def test_a_partition_at_its_limit_is_refused_and_another_is_not() -> None:
         admission.admit(1)
     assert (caught.value.partition, caught.value.depth) == (1, 2)
     admission.admit(2)
-    admission.finished([1])
+    admission.finished([(1, "work")])
     admission.admit(1)
 
 

@@ -40,7 +40,7 @@ class WalOptions:
             raise Rejected(f"expected sizes of at least 1, found {self}")
 
 
-_Write = tuple[int, Operation, OnWritten, bool]  # partition, what, whom to tell, to be synced
+_Write = tuple[int, Operation, OnWritten, bool, int]  # partition, what, whom to tell, sync, bytes
 
 
 class WalScheduler:
@@ -94,7 +94,8 @@ class WalScheduler:
         `Backpressure` or `Stopped` if it is refused; then it never reaches the store. `finishing`
         is for what completes accepted work (a commit marker): the limits do not apply to it.
         """
-        self._workers.submit((operation[0], operation, on_written, sync), finishing=finishing)
+        work = self._work(operation, on_written, sync)
+        self._workers.submit(work, finishing=finishing)
 
     def write(self, operation: Operation, *, sync: bool = True, finishing: bool = False) -> None:
         """Write an operation and wait until it is done; raises what `submit` or the store raise.
@@ -110,7 +111,7 @@ class WalScheduler:
             outcome.append(error)
             done.release()
 
-        work = (operation[0], operation, written, sync)
+        work = self._work(operation, written, sync)
         self._workers.submit(work, finishing=finishing, wake=False)
         self._workers.help()
         done.acquire()
@@ -133,6 +134,11 @@ class WalScheduler:
         """Operations of a partition in line or being written."""
         return self._workers.depth_of(partition)
 
+    def _work(self, operation: Operation, on_written: OnWritten, sync: bool) -> _Write:
+        """Encode in the submitter's thread: it runs while the worker waits for the disk."""
+        size = _size(operation)
+        return operation[0], self._store.prepare(operation), on_written, sync, size
+
     def _hold(self, queued: int) -> Hold:
         if queued <= 1 or self._window_ms <= COMMIT_WINDOW_MS_MIN:
             return GO
@@ -144,22 +150,16 @@ class WalScheduler:
 
     def _write(self, work: list[_Write]) -> None:
         self._last_began_ns = self._clock.monotonic_ns()
-        operations, size, sync = [], 0, False
-        for _, operation, _, wants_sync in work:
-            operations.append(operation)
-            sync = sync or wants_sync
-            if type(operation) is Append:
-                for entry in operation[1]:
-                    size += len(entry[2])
-        if size > self._group_bytes_max:
+        operations = [piece[1] for piece in work]
+        if sum([piece[4] for piece in work]) > self._group_bytes_max:
             self._write_parts(work)
             return
-        failed = self._call_store(operations, sync=sync)
+        failed = self._call_store(operations, sync=any(piece[3] for piece in work))
         self._workers.finished(work)
         if failed:
-            self._deliver([(told, failed.get(number)) for number, _, told, _ in work])
+            self._deliver([(piece[2], failed.get(piece[0])) for piece in work])
         else:
-            self._deliver([(told, None) for _, _, told, _ in work])
+            self._deliver([(piece[2], None) for piece in work])
 
     def _write_parts(self, work: list[_Write]) -> None:
         """Write a group of very many bytes in several store calls."""
@@ -167,11 +167,11 @@ class WalScheduler:
         part: list[_Write] = []
         room = self._group_bytes_max
         for piece in [*work, None]:
-            size = _size(piece[1]) if piece else 0
+            size = piece[4] if piece else 0
             if part and (piece is None or size > room):
-                operations = [operation for _, operation, _, _ in part]
-                failed = self._call_store(operations, sync=any(sync for *_, sync in part))
-                outcomes += [(told, failed.get(number)) for number, _, told, _ in part]
+                operations = [written[1] for written in part]
+                failed = self._call_store(operations, sync=any(written[3] for written in part))
+                outcomes += [(written[2], failed.get(written[0])) for written in part]
                 part, room = [], self._group_bytes_max
             if piece is not None:
                 part.append(piece)
@@ -197,4 +197,7 @@ def run_completions(completions: Sequence[Completion]) -> None:
 
 
 def _size(operation: Operation) -> int:
-    return sum(len(e.payload) for e in operation.entries) if type(operation) is Append else 0
+    if type(operation) is not Append:
+        return 0
+    entries = operation[1]
+    return len(entries[0][2]) if len(entries) == 1 else sum([len(e[2]) for e in entries])

@@ -145,7 +145,7 @@ class FairWorkers(Generic[W]):
         `serve` calls it before it answers, so that whoever gets an answer may submit again.
         """
         with self._taking:
-            self._admission.finished([piece[0] for piece in work])
+            self._admission.finished(work)
 
     def _work(self) -> None:
         while True:

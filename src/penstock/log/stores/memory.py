@@ -70,6 +70,10 @@ class MemoryStore:
         self._closed = False
         self._syncs = 0
 
+    def prepare(self, operation: Operation) -> Operation:
+        """Nothing can be done ahead here."""
+        return operation
+
     def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
         """Apply a group; `sync` is only counted."""
         with self._lock:

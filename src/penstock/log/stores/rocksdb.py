@@ -75,6 +75,10 @@ class RocksdbStore:
                 raise kind(f"cannot open {path}: {error}") from error
             raise
 
+    def prepare(self, operation: Operation) -> Operation:
+        """Nothing can be done ahead here."""
+        return operation
+
     def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
         """Apply a group as one batch; see `Store.write`."""
         with self._writing:

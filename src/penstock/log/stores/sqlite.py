@@ -89,6 +89,10 @@ class SqliteStore:
             self._let_go()
             raise
 
+    def prepare(self, operation: Operation) -> Operation:
+        """Nothing can be done ahead here."""
+        return operation
+
     def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
         """Apply a group, one transaction a file; see `Store.write`."""
         with self._writing:
