@@ -62,6 +62,7 @@ class WalScheduler:
     ) -> None:
         options = options or WalOptions()
         self._store = store
+        self._prepare = store.prepare
         self._deliver = deliver or run_completions
         self._clock = clock or SystemClock()
         self._group_bytes_max = options.group_bytes_max
@@ -136,8 +137,7 @@ class WalScheduler:
 
     def _work(self, operation: Operation, on_written: OnWritten, sync: bool) -> _Write:
         """Encode in the submitter's thread: it runs while the worker waits for the disk."""
-        size = _size(operation)
-        return operation[0], self._store.prepare(operation), on_written, sync, size
+        return operation[0], self._prepare(operation), on_written, sync, _size(operation)
 
     def _hold(self, queued: int) -> Hold:
         if queued <= 1 or self._window_ms <= COMMIT_WINDOW_MS_MIN:
