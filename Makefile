@@ -65,10 +65,10 @@ compiled: env-dev ## build the optional compiled parts into build/compiled
 	@PENSTOCK_COMPILE=1 $(DEV)/bin/python setup.py --quiet build --build-base build/mypyc --build-lib $(COMPILED)
 	@echo "penstock: compiled into $(COMPILED); use it with PYTHONPATH=$(COMPILED)"
 
-test-compiled: compiled ## run the flow library's tests on the compiled build
+test-compiled: compiled ## run the tests of flow and log on the compiled build
 	@PYTHONPATH=$(COMPILED) $(DEV)/bin/python -c "from penstock.flow import fairqueue as module; \
 		assert module.__file__.endswith('.so'), module.__file__"
-	@PYTHONPATH=$(COMPILED) $(DEV)/bin/python -m pytest $(PYTEST_ARGS) $(wildcard tests/*/flow)
+	@PYTHONPATH=$(COMPILED) $(DEV)/bin/python -m pytest $(PYTEST_ARGS) $(wildcard tests/*/flow tests/unit/log)
 
 lock: env-dev ## resolve the requirements anew into requirements/*.txt
 	@$(DEV)/bin/python tools/lock.py

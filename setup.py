@@ -8,7 +8,14 @@ from pathlib import Path
 
 from setuptools import setup
 
-COMPILED = ("src/penstock/flow/fairqueue.py", "src/penstock/flow/histogram.py")
+COMPILED = (
+    "src/penstock/flow/fairqueue.py",
+    "src/penstock/flow/histogram.py",
+    "src/penstock/log/queues.py",
+    "src/penstock/log/shell/wal.py",
+    "src/penstock/log/shell/workers.py",
+    "src/penstock/log/stores/segment/staging.py",
+)
 
 
 def extensions() -> list:

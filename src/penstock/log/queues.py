@@ -68,7 +68,7 @@ class Admission:
         self.stopping = False
         self.refusals = 0
 
-    def admit(self, partition: int, *, finishing: bool = False) -> None:
+    def admit(self, partition: int, finishing: bool = False) -> None:
         """Take one piece of work, or raise `Backpressure` or `Stopped` and change nothing.
 
         Work that finishes accepted work passes the limits that guard new work.

@@ -77,6 +77,7 @@ class WalScheduler:
             limits=options.limits,
             hold=self._hold,
         )
+        self._submit = self._workers.submit
 
     def start(self) -> None:
         """Begin to write; what was submitted before is written now."""
@@ -95,8 +96,7 @@ class WalScheduler:
         `Backpressure` or `Stopped` if it is refused; then it never reaches the store. `finishing`
         is for what completes accepted work (a commit marker): the limits do not apply to it.
         """
-        work = self._work(operation, on_written, sync)
-        self._workers.submit(work, finishing=finishing)
+        self._submit(self._work(operation, on_written, sync), finishing)
 
     def write(self, operation: Operation, *, sync: bool = True, finishing: bool = False) -> None:
         """Write an operation and wait until it is done; raises what `submit` or the store raise.
@@ -112,8 +112,7 @@ class WalScheduler:
             outcome.append(error)
             done.release()
 
-        work = self._work(operation, written, sync)
-        self._workers.submit(work, finishing=finishing, wake=False)
+        self._submit(self._work(operation, written, sync), finishing, False)
         self._workers.help()
         done.acquire()
         if outcome[0] is not None:

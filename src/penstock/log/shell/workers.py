@@ -70,6 +70,7 @@ class FairWorkers(Generic[W]):
         self._batch_max = batch_max
         self._direct_max = min(group_partitions_max, batch_max)
         self._admission = Admission(limits)
+        self._admit = self._admission.admit
         self._submitting = threading.Lock()
         self._inbox: deque[W] = deque()
         self._queues: PartitionQueues[W] = PartitionQueues()
@@ -90,13 +91,13 @@ class FairWorkers(Generic[W]):
         for thread in self._threads:
             thread.start()
 
-    def submit(self, work: W, *, finishing: bool = False, wake: bool = True) -> None:
+    def submit(self, work: W, finishing: bool = False, wake: bool = True) -> None:
         """Hand work over, or raise `Backpressure` or `Stopped`. Never blocks.
 
         Without `wake` the caller must call `help` next.
         """
         with self._submitting:
-            self._admission.admit(work[0], finishing=finishing)
+            self._admit(work[0], finishing)
             self._inbox.append(work)
         if wake and self._asleep and len(self._inbox) >= self._wake_at:
             self._wake()

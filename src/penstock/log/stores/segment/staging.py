@@ -94,9 +94,12 @@ def prepare(op: Operation) -> Operation:
     if len(entries) != 1:
         return _prepare_many(op)
     index, term, payload = entries[0]
-    if not _fits(partition, index, term):
+    if (index | term) >> 63:  # negative, or more than every engine can hold
         return op  # the write will say what is wrong with it
-    row = _PACK(index, term, crc32c(payload) << 32 | len(payload), partition, fmt.ENTRY)
+    try:
+        row = _PACK(index, term, crc32c(payload) << 32 | len(payload), partition, fmt.ENTRY)
+    except struct.error:
+        return op
     # The tuple is made without the named tuple's own __new__: it is a fifth of a lone append.
     return _NEW(PreparedAppend, (partition, entries, index - 1, index, row, payload))  # type: ignore[return-value]
 
