@@ -19,6 +19,7 @@ from penstock.log.store import AlreadyOpen
 
 LOCK_NAME: Final = "LOCK"
 _ZEROS: Final = bytes(MIB)
+_DSYNC: Final[int] = getattr(os, "RWF_DSYNC", 0)  # Linux has it
 
 
 class DiskFile(Protocol):
@@ -39,6 +40,10 @@ class DiskFile(Protocol):
 
     def pwrite(self, data: bytes | memoryview, offset: int) -> int:
         """Write and say how much was taken: it may be less than given."""
+        ...
+
+    def pwrite_synced(self, data: bytes, offset: int) -> int:
+        """As `pwrite`, and return when these bytes, maybe only these, survive a loss of power."""
         ...
 
     def fdatasync(self) -> None:
@@ -119,6 +124,15 @@ class OsFile:
 
     def pwrite(self, data: bytes | memoryview, offset: int) -> int:
         return os.pwrite(self._fd, data, offset)
+
+    def pwrite_synced(self, data: bytes, offset: int) -> int:
+        if not _DSYNC:
+            count = os.pwrite(self._fd, data, offset)
+            os.fdatasync(self._fd)
+            return count
+        # One call instead of two: a thread that comes back from a call waits for the interpreter,
+        # and under load that wait is as long as the sync itself.
+        return os.pwritev(self._fd, (data,), offset, _DSYNC)
 
     def fdatasync(self) -> None:
         os.fdatasync(self._fd)

@@ -221,17 +221,28 @@ class FakeFile:
         self._inode.write(bytes(data[:count]), offset)
         return count
 
+    def pwrite_synced(self, data: bytes, offset: int) -> int:
+        """Write, and make just that survive; what was pending before stays pending."""
+        count = self.pwrite(data, offset)
+        self._disk._step()
+        self._maybe_fail_sync()
+        self._inode.sync_last()
+        return count
+
     def fdatasync(self) -> None:
         """All that was written survives, or an error after which nobody knows."""
+        self._disk._step()
+        self._maybe_fail_sync()
+        self._inode.sync()
+
+    def _maybe_fail_sync(self) -> None:
         disk = self._disk
-        disk._step()
         if disk.sync_error_after is not None:
             disk.sync_error_after -= 1
             if disk.sync_error_after < 0:
                 disk.sync_error_after = None
                 self._inode.forget(disk._random)
                 raise OSError(errno.EIO, "Input/output error")
-        self._inode.sync()
 
     def _check_read(self) -> None:
         if self._disk._dark:
@@ -258,6 +269,16 @@ class _Inode:
         for offset, data in self.pending:
             _put(self.durable, data, offset)
         self.pending.clear()
+
+    def sync_last(self) -> None:
+        """The last write is on the platter; what lay under it is gone, durable or pending."""
+        offset, data = self.pending.pop()
+        _put(self.durable, data, offset)
+        for place, (start, older) in enumerate(self.pending):
+            first, end = max(start, offset), min(start + len(older), offset + len(data))
+            if first < end:
+                new = data[first - offset : end - offset]
+                self.pending[place] = (start, older[: first - start] + new + older[end - start :])
 
     def forget(self, random: Random) -> None:
         """A failed sync: some sectors are there, the rest counts as clean and is never tried."""

@@ -36,6 +36,7 @@ from penstock.log.stores.segment.recovery import Fold, Report
 from penstock.log.stores.segment.staging import Staged, prepare, stage_admitted
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.ENOSYS)
 _RECLAIM_BYTES: Final = MIB
 
 
@@ -137,12 +138,13 @@ class SegmentStore:
             prefix = self._make_room(len(body) + fmt.BLOCK_HEADER_BYTES)
             block = chain.block(fmt.DATA_BLOCK, len(table) // fmt.RECORD_BYTES, body)
             data = prefix + block if prefix else block
-            write_all(self._current.file, data, self._offset)
+            if not (sync and self._write_through(data)):
+                write_all(self._current.file, data, self._offset)
+                self._unsynced = True
         except OSError as error:
             chain.sequence, chain.crc = undo
             raise self._refuse(error) from error
-        self._unsynced = True
-        if sync:
+        if sync and self._unsynced:
             self._sync()
         segment, start = self._current, self._offset + len(prefix) + fmt.BLOCK_HEADER_BYTES
         self._offset += len(data)
@@ -152,6 +154,26 @@ class SegmentStore:
         show(table, staged.lasts, (segment, start, len(body) - len(table)))
         if self._offset * 2 > segment.size:
             self._files.make_ahead(segment.number + 1, self._store_id)
+
+    def _write_through(self, data: bytes) -> bool:
+        """Write and sync in one call; False if that is not for this block, or did not do.
+
+        Not where earlier blocks are still to be synced, for this call syncs only its own bytes. A
+        short write, no space, or a file system that cannot, is left to the plain way, which writes
+        all of it again.
+        """
+        if self._unsynced:
+            return False
+        try:
+            if self._current.file.pwrite_synced(data, self._offset) < len(data):
+                return False
+        except OSError as error:
+            if error.errno in (*FULL, *UNSUPPORTED):
+                return False
+            raise self._sync_failed(error) from error
+        self._syncs += 1
+        self._chain.synced_upto = self._chain.sequence
+        return True
 
     def _make_room(self, block_bytes: int) -> bytes:
         """See that a block and a seal fit; returns the checkpoint that begins a new segment."""
@@ -196,11 +218,14 @@ class SegmentStore:
         try:
             self._current.file.fdatasync()
         except OSError as error:
-            ended = self._end_writing(f"sync of {self._current.name} failed: {error}")
-            raise SyncFailed(f"{ended}; what this group wrote may be there or not") from error
+            raise self._sync_failed(error) from error
         self._syncs += 1
         self._chain.synced_upto = self._chain.sequence
         self._unsynced = False
+
+    def _sync_failed(self, error: OSError) -> SyncFailed:
+        ended = self._end_writing(f"sync of {self._current.name} failed: {error}")
+        return SyncFailed(f"{ended}; what this group wrote may be there or not")
 
     def _refuse(self, error: OSError) -> ReadOnly:
         if error.errno not in FULL:
