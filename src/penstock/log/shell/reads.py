@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 from penstock.kernel.errors import Rejected
@@ -74,7 +75,7 @@ class ReadScheduler:
         """A snapshot for people."""
         return self._workers.status()
 
-    def _read(self, reads: list[_Read]) -> None:
+    def _read(self, reads: list[_Read]) -> Callable[[], None]:
         """All reads of a group are of one partition."""
         partition = reads[0].partition
         answers: list[list[Entry] | Exception] = []
@@ -82,11 +83,7 @@ class ReadScheduler:
             found = self._call(partition, merged)
             answers += [self._share(partition, reads[n].wanted, found) for n in positions]
         self._workers.finished(reads)
-        for read, answer in zip(reads, answers, strict=True):
-            try:
-                read.on_read(answer)
-            except Exception:
-                _LOGGER.exception("a read callback raised")
+        return partial(_answer, reads, answers)
 
     def _share(
         self, partition: int, wanted: ReadRange, found: list[Entry] | Exception
@@ -106,3 +103,12 @@ class ReadScheduler:
             )
         except Exception as error:
             return error
+
+
+def _answer(reads: list[_Read], answers: list[list[Entry] | Exception]) -> None:
+    """Give every answer, in order; one that raises is logged and harms no other."""
+    for read, answer in zip(reads, answers, strict=True):
+        try:
+            read.on_read(answer)
+        except Exception:
+            _LOGGER.exception("a read callback raised")

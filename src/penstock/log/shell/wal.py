@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from typing import Final
 
@@ -147,20 +148,18 @@ class WalScheduler:
             return GO
         return Hold(span_ms / 1e3, _AS_MANY_AS_COME)
 
-    def _write(self, work: list[_Write]) -> None:
+    def _write(self, work: list[_Write]) -> Callable[[], None]:
         self._last_began_ns = self._clock.monotonic_ns()
         operations = [piece[1] for piece in work]
         if sum([piece[4] for piece in work]) > self._group_bytes_max:
-            self._write_parts(work)
-            return
-        failed = self._call_store(operations, sync=any(piece[3] for piece in work))
-        self._workers.finished(work)
-        if failed:
-            self._deliver([(piece[2], failed.get(piece[0])) for piece in work])
+            answers = self._write_parts(work)
         else:
-            self._deliver([(piece[2], None) for piece in work])
+            failed = self._call_store(operations, sync=any(piece[3] for piece in work))
+            answers = [(piece[2], failed.get(piece[0]) if failed else None) for piece in work]
+        self._workers.finished(work)
+        return partial(self._deliver, answers)
 
-    def _write_parts(self, work: list[_Write]) -> None:
+    def _write_parts(self, work: list[_Write]) -> list[Completion]:
         """Write a group of very many bytes in several store calls."""
         outcomes: list[Completion] = []
         part: list[_Write] = []
@@ -175,8 +174,7 @@ class WalScheduler:
             if piece is not None:
                 part.append(piece)
                 room -= size
-        self._workers.finished(work)
-        self._deliver(outcomes)
+        return outcomes
 
     def _call_store(self, operations: list[Operation], *, sync: bool) -> Mapping[int, Exception]:
         try:

@@ -27,6 +27,10 @@ class Hold(NamedTuple):
 GO: Final = Hold(0.0, 0)
 
 
+def _nothing() -> None:
+    """Tell nobody."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkersStatus:
     """What a person wants to know of a scheduler."""
@@ -44,9 +48,9 @@ class WorkersStatus:
 class FairWorkers(Generic[W]):
     """Takes work from any thread without blocking and serves it in groups on its own threads.
 
-    A piece of work is a tuple that begins with its partition. `serve` gets a group and must answer
-    every piece in it, and call `finished` before it does. `hold` is told how much is queued and
-    may ask to keep the group open: until so many more came, at most so many seconds.
+    A piece of work is a tuple that begins with its partition. `serve` does a group, calls
+    `finished` and returns a call that answers every piece of it. `hold` is told how much is
+    queued and may ask to keep the group open: until so many more came, at most so many seconds.
 
     Submitters hand over through a deque and share no lock with the workers, so a submitter runs
     while a worker takes a group.
@@ -55,7 +59,7 @@ class FairWorkers(Generic[W]):
     def __init__(
         self,
         name: str,
-        serve: Callable[[list[W]], None],
+        serve: Callable[[list[W]], Callable[[], None]],
         *,
         workers: int,
         group_partitions_max: int,
@@ -109,7 +113,10 @@ class FairWorkers(Generic[W]):
         a worker is woken.
         """
         if self._started and len(self._asleep) == len(self._threads):
-            self._round()
+            group, _ = self._next()
+            if group.work:
+                self._call(group)()
+                self._finish(group)
         if self._inbox or self._queues.ready:
             self._wake()
 
@@ -141,19 +148,29 @@ class FairWorkers(Generic[W]):
         return self._admission.depth_of(partition)
 
     def finished(self, work: list[W]) -> None:
-        """Free the depth of served work.
-
-        `serve` calls it before it answers, so that whoever gets an answer may submit again.
-        """
+        """Free the depth of served work, so that whoever gets an answer may submit again."""
         with self._taking:
             self._admission.finished(work)
 
     def _work(self) -> None:
+        """Serve group after group, and answer each when the next is in hand.
+
+        So whoever hears an answer runs while this thread waits for the disk again, and not before
+        that, when both would want the interpreter.
+        """
+        tell: Callable[[], None] = _nothing
+        served: Group[W] | None = None
         while True:
-            hold = self._round()
-            if hold is GO:
-                continue
-            if hold is not None:
+            group, hold = self._next()
+            if served is not None:
+                tell()
+                self._finish(served)
+                served = None
+                if not group.work:
+                    continue  # what was finished may be ready again
+            if group.work:
+                tell, served = self._call(group), group
+            elif hold.span_s:
                 self._wake_at = max(1, hold.missing)
                 self._lie_down(hold.span_s)
                 self._wake_at = 1
@@ -163,20 +180,21 @@ class FairWorkers(Generic[W]):
             else:
                 self._lie_down(_FOR_EVER_S)
 
-    def _round(self) -> Hold | None:
-        """Serve one group: GO. Or hold one open: how. Or nothing is ready: None."""
+    def _next(self) -> tuple[Group[W], Hold]:
+        """The next group; an empty one if nothing is ready or a group is held open."""
         stopping = self._admission.stopping
         with self._taking:
             hold = GO if stopping else self._hold(self._queues.queued + len(self._inbox))
-            if hold.span_s:
-                return hold
-            group = self._take()
-        if not group.work:
-            return None
+            return (Group((), []) if hold.span_s else self._take()), hold
+
+    def _call(self, group: Group[W]) -> Callable[[], None]:
         try:
-            self._serve(group.work)
+            return self._serve(group.work)
         except Exception:
             _LOGGER.exception("%s: a group of %d pieces failed", self._name, len(group.work))
+            return _nothing
+
+    def _finish(self, group: Group[W]) -> None:
         with self._taking:
             self._queues.finish(group)
             self._groups += 1
@@ -184,7 +202,6 @@ class FairWorkers(Generic[W]):
             more = self._queues.ready
         if more and self._asleep:
             self._wake()
-        return GO
 
     def _take(self) -> Group[W]:
         inbox = self._inbox
