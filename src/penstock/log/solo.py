@@ -13,7 +13,15 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.log.executor import Work
-from penstock.log.store import Append, Bounds, Entry, HardState, Operation, SetHardState
+from penstock.log.store import (
+    Append,
+    Bounds,
+    Compact,
+    Entry,
+    HardState,
+    Operation,
+    SetHardState,
+)
 
 ME: Final = 1
 
@@ -32,12 +40,23 @@ class Proposal(NamedTuple):
     sync: bool = True
 
 
+class Compaction(NamedTuple):
+    """Maintenance: forget every entry up to an index; answered with that index or an error.
+
+    `on_compacted` must not raise and must take only its first answer.
+    """
+
+    upto_index: int
+    on_compacted: OnCommitted
+
+
 class Written(NamedTuple):
     """A write that was answered by the WAL scheduler."""
 
     proposals: Sequence[Proposal]
     first_index: int
-    error: Exception | None
+    error: Exception | None = None
+    compaction: Compaction | None = None
 
 
 class SoloState(NamedTuple):
@@ -102,24 +121,30 @@ class SoloOwner:
         if not hard_state.term:
             self._in_flight += 1
             state = SetHardState(self._partition, self._term, ME)
-            self._write(state, Written((), self._next_index, None), True)
+            self._write(state, Written((), self._next_index), True)
 
     def step(self, kind: Work, items: Sequence[Any]) -> None:
         """Propose a batch, or take in the answer of a write."""
         for item in items:
             if isinstance(item, Written):
                 self._written(item)
+            elif isinstance(item, Compaction):
+                self._compact(item)
             elif not isinstance(item, Proposal):
-                raise Rejected(f"expected a proposal or a written batch, found {item!r}")
+                raise Rejected(f"expected a proposal, a compaction or a write, found {item!r}")
         if kind is Work.CLIENT:
             self._propose(items)
 
     def refuse(self, kind: Work, items: Sequence[Any], error: Exception) -> None:
-        """Answer proposals that will not be made, or whose outcome nobody will learn."""
+        """Answer what will not be done, or whose outcome nobody will learn."""
         for item in items:
-            for proposal in item.proposals if isinstance(item, Written) else (item,):
-                if isinstance(proposal, Proposal):
-                    proposal.on_committed(error)
+            if isinstance(item, Proposal):
+                item.on_committed(error)
+            elif isinstance(item, Compaction):
+                item.on_compacted(error)
+            elif isinstance(item, Written):
+                self.refuse(kind, item.proposals, error)
+                self.refuse(kind, [item.compaction], error)
 
     def state(self) -> SoloState:
         """What anyone may know."""
@@ -143,13 +168,22 @@ class SoloOwner:
         if run:
             self._append(run)
 
+    def _compact(self, compaction: Compaction) -> None:
+        written = Written((), self._next_index, compaction=compaction)
+        try:
+            self._write(Compact(self._partition, compaction.upto_index), written, True)
+        except PenstockError as error:
+            compaction.on_compacted(error)
+            return
+        self._in_flight += 1
+
     def _append(self, run: list[Proposal]) -> None:
         first = self._next_index
         entries = [
             Entry(first + offset, self._term, proposal.payload)
             for offset, proposal in enumerate(run)
         ]
-        written = Written(run, first, None)
+        written = Written(run, first)
         try:
             self._write(Append(self._partition, entries), written, run[0].sync)
         except PenstockError as error:  # refused: it never reaches the log, its place stays free
@@ -160,14 +194,16 @@ class SoloOwner:
 
     def _written(self, written: Written) -> None:
         self._in_flight -= 1
-        if written.error is None:
+        if written.error is not None:
+            self._recovering = self._recovering or written.compaction is None
+            self.refuse(Work.REPLICATION, [written], written.error)
+        elif written.compaction is not None:
+            written.compaction.on_compacted(written.compaction.upto_index)
+        elif written.proposals:
             upto = written.first_index + len(written.proposals) - 1
             self._commit_index = max(self._commit_index, upto)
             for offset, proposal in enumerate(written.proposals):
                 proposal.on_committed(written.first_index + offset)
-        else:
-            self._recovering = True
-            self.refuse(Work.CLIENT, written.proposals, written.error)
         if self._recovering and not self._in_flight:
             self._recovering = False
             self._next_index = self._bounds().last_index + 1

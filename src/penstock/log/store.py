@@ -200,6 +200,14 @@ class Store(Protocol):
         """Every partition ever written, in order."""
         ...
 
+    def reclaim(self) -> int:
+        """Give back space that compaction freed; returns how many bytes.
+
+        May take a while, and may be called at any time by any thread; writes go on in between. A
+        store that gives back space by itself returns 0.
+        """
+        ...
+
     def status(self) -> StoreStatus:
         """A snapshot for people; cheap, and never waits for a write."""
         ...

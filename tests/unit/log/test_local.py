@@ -11,7 +11,7 @@ from penstock.kernel.errors import Rejected
 from penstock.log.executor import PartitionFailed, Phase
 from penstock.log.queues import Stopped
 from penstock.log.shell import LocalLog, LogOptions
-from penstock.log.store import Bounds, Damaged
+from penstock.log.store import Bounds, Compacted, Damaged
 from penstock.log.stores.memory import MemoryStore
 from tests.unit.log.gated_store import DEADLINE_S, GatedStore
 
@@ -78,6 +78,34 @@ def test_after_a_store_error_the_log_goes_on_without_a_gap() -> None:
     assert log.append(0, b"two").result(DEADLINE_S) == 2
     assert [e.payload for e in log.read(0, 1).result(DEADLINE_S)] == [b"one", b"two"]
     log.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_compacted_entries_are_gone_and_the_rest_is_there(kind: str, tmp_path: Path) -> None:
+    with LocalLog.open(kind, tmp_path / "log", partitions=2) as log:
+        for future in [log.append(0, b"%d" % n) for n in range(1, 11)]:
+            future.result(DEADLINE_S)
+        assert log.compact(0, 6).result(DEADLINE_S) == 6
+        with pytest.raises(Compacted):
+            log.read(0, 6).result(DEADLINE_S)
+        assert [e.index for e in log.read(0, 7).result(DEADLINE_S)] == [7, 8, 9, 10]
+        with pytest.raises(Rejected):
+            log.compact(0, 99).result(DEADLINE_S)
+        assert log.append(0, b"11").result(DEADLINE_S) == 11, "a refused compaction harms nobody"
+        assert log.reclaim() >= 0
+
+
+def test_space_of_compacted_entries_is_given_back(tmp_path: Path) -> None:
+    with LocalLog.open("segment", tmp_path / "log", partitions=2, segment_bytes=65_536) as log:
+        log.append(1, b"one that stays").result(DEADLINE_S)
+        for _ in range(8):
+            for future in [log.append(0, bytes(1_000)) for _ in range(60)]:
+                last = future.result(DEADLINE_S)
+        before = log.status().store.bytes_on_disk
+        log.compact(0, last).result(DEADLINE_S)
+        assert log.reclaim() > 0
+        assert log.status().store.bytes_on_disk < before / 2
+        assert log.read(1, 1).result(DEADLINE_S)[0].payload == b"one that stays"
 
 
 def test_an_answer_that_raises_harms_no_other() -> None:

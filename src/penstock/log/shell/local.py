@@ -26,7 +26,7 @@ from penstock.log.shell.executor import OnRestored, PartitionExecutor, Runner, R
 from penstock.log.shell.reads import ReadOptions, ReadScheduler
 from penstock.log.shell.wal import WalOptions, WalScheduler
 from penstock.log.shell.workers import WorkersStatus
-from penstock.log.solo import OnCommitted, Proposal, SoloOwner, Written
+from penstock.log.solo import Compaction, OnCommitted, Proposal, SoloOwner, Written
 from penstock.log.store import Bounds, Entry, HardState, Operation, Store, StoreStatus
 from penstock.log.stores import open_store
 
@@ -137,6 +137,20 @@ class LocalLog:
         self._reads.submit(partition, wanted, _resolve(future))
         return future
 
+    def compact(self, partition: int, upto_index: int) -> Future[int]:
+        """Forget every entry up to and including an index; reads below it say `Compacted`.
+
+        The future holds the index once that is durable. `reclaim` gives the space back.
+        """
+        future: Future[int] = Future()
+        compaction = Compaction(upto_index, _Once(_resolve(future)))
+        self._executor(partition).submit(Work.MAINTENANCE, compaction)
+        return future
+
+    def reclaim(self) -> int:
+        """Give back space that compaction freed; returns how many bytes. May take a while."""
+        return self._store.reclaim()
+
     def set_commit_window(self, window_ms: float) -> None:
         """How long a group may be held open under pressure; the governor's to set."""
         self._wal.set_commit_window(window_ms)
@@ -242,9 +256,12 @@ class _Once:
 
 
 def _tell_unknown(written: Written, refused: PenstockError) -> None:
-    """The partition failed while a write was under way: its entries may or may not be there."""
+    """The partition failed while a write was under way: what it wrote may or may not be there."""
+    unknown = Unknown(f"it may be durable, but {refused}")
     for proposal in written.proposals:
-        proposal.on_committed(Unknown(f"the entry may be durable, but {refused}"))
+        proposal.on_committed(unknown)
+    if written.compaction is not None:
+        written.compaction.on_compacted(unknown)
 
 
 def _resolve(future: Future[Any]) -> Callable[[Any], None]:
