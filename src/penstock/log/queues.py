@@ -189,6 +189,11 @@ class PartitionQueues(Generic[W]):
                     self._ready.mark(partition, 0, 0)
 
     @property
+    def has_ready(self) -> bool:
+        """Whether `take` would find a partition."""
+        return self._ready.has_ready()
+
+    @property
     def ready(self) -> int:
         """How many partitions are in line."""
         return len(self._ready)

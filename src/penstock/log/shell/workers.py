@@ -117,7 +117,7 @@ class FairWorkers(Generic[W]):
             if group.work:
                 self._call(group)()
                 self._finish(group)
-        if self._inbox or self._queues.ready:
+        if self._inbox or self._queues.has_ready:
             self._wake()
 
     def stop(self) -> None:
@@ -199,7 +199,7 @@ class FairWorkers(Generic[W]):
             self._queues.finish(group)
             self._groups += 1
             self._served += len(group.work)
-            more = self._queues.ready
+            more = self._queues.has_ready
         if more and self._asleep:
             self._wake()
 
@@ -221,7 +221,7 @@ class FairWorkers(Generic[W]):
         needed = (
             len(self._inbox) >= self._wake_at
             or self._admission.stopping
-            or (span_s == _FOR_EVER_S and self._queues.ready)
+            or (span_s == _FOR_EVER_S and self._queues.has_ready)
         )
         if needed or not gate.acquire(timeout=span_s):
             self._rise(gate)
