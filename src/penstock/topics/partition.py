@@ -90,7 +90,8 @@ class Partition:
         self.queues: dict[str, Queue] = {}
         self.routers = RouterTable(self.limits)
         self._creating: dict[str, Topic] = {}  # staged, not committed
-        self._epoch = 0
+        self._epoch = 0  # the last one given to a topic
+        self._staged_epoch = 0  # the last one given to a topic that is on its way
         self._size_bytes = 0
         self._counted: dict[str, int] = {}  # the bytes of each topic when it was last touched
 
@@ -220,10 +221,12 @@ class Partition:
             match entry:
                 case Created():
                     self._creating[entry.topic] = _new_topic(entry)
-                    self._epoch = max(self._epoch, entry.epoch)
+                    self._staged_epoch = max(self._staged_epoch, entry.epoch)
                 case Appended():
                     topic = self.topics.get(entry.topic) or self._creating[entry.topic]
                     topic.pend(entry)
+                case Configured():
+                    self.topics[entry.topic].pend(entry)
                 case Claimed() | Acked() | Nacked() | Extended():
                     self._apply(entry)
                 case _:
@@ -272,6 +275,7 @@ class Partition:
         What queues did is done; a shell whose log failed builds the partition again from the log.
         """
         self._creating.clear()
+        self._staged_epoch = 0
         for topic in self.topics.values():
             topic.abandon()
 
@@ -326,7 +330,8 @@ class Partition:
         check_topic_name(name)
         check_change(name, None, {"type": config.type, "dead_letter": config.dead_letter})
         self._check_topics(1)
-        return Created(name, now_ms, self._epoch + 1, config)
+        epoch = max(self._epoch, self._staged_epoch) + 1
+        return Created(name, now_ms, epoch, config)
 
     def _bury(self, queue: Queue, claimed: Claimed, now_ms: int) -> tuple[Entry, ...]:
         name = queue.topic.config.dead_letter

@@ -197,8 +197,8 @@ class Queue:
             self._finish(seq)
         self.dead_lettered += len(entry.buried)
         for lease in entry.leases:
+            self._pass_fresh(lease.seq)
             if self.topic.get(lease.seq) is not None:
-                self._pass_fresh(lease.seq)
                 self._leave(lease.seq)
                 self._deliveries[lease.seq] = lease.deliveries
                 self._lease(lease)

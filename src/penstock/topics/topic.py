@@ -74,6 +74,7 @@ class Topic:
         self.fed: dict[str, Feed] = {}
         self.removals = 0  # grows whenever a record may have left
         self._slots = Slots()
+        self._held_ms: int | None = None  # no record expires after this while it is set
         self._pending_seqs = 0
         self._pending_count = 0
         self._pending_bytes = 0
@@ -121,7 +122,8 @@ class Topic:
             self.now_ms = now_ms
         ttl_ms = self.config.ttl_ms
         if ttl_ms and self._slots.count:
-            seq = self._slots.last_before(self.now_ms - ttl_ms)
+            until_ms = self.now_ms if self._held_ms is None else self._held_ms
+            seq = self._slots.last_before(until_ms - ttl_ms)
             if seq is not None:
                 self.floors = self.floors._replace(expired=seq)
                 self._drop_through(seq)
@@ -199,8 +201,15 @@ class Topic:
         check_change(self.name, self.config, changes)
         return Configured(self.name, self.expire(now_ms), changes)
 
-    def pend(self, entry: Appended) -> None:
-        """Count on an append that is on its way to the log."""
+    def pend(self, entry: Appended | Configured) -> None:
+        """Count on an entry that is on its way to the log.
+
+        Until a new configuration is applied nothing more expires by the old one: in replay it
+        would not have.
+        """
+        if isinstance(entry, Configured):
+            self._held_ms = entry.now_ms
+            return
         self._pending_seqs += entry.seqs
         self._pending_count += len(entry.records)
         self._pending_bytes += entry.size_bytes
@@ -209,6 +218,7 @@ class Topic:
 
     def abandon(self) -> None:
         """Nothing that was on its way has reached the log: decide again from what is applied."""
+        self._held_ms = None
         self._pending_seqs = self._pending_count = self._pending_bytes = 0
         self.answers.abandon()
 
@@ -306,7 +316,9 @@ class Topic:
         return before - self.count
 
     def _configure(self, entry: Configured) -> int:
-        self.expire(entry.now_ms)
+        self._held_ms = None
+        if entry.now_ms >= self.now_ms:  # else the decision has let it expire, and held the rest
+            self.expire(entry.now_ms)
         before = self.count
         self.config = self.config.merged(entry.changes)
         self.expire(entry.now_ms)
