@@ -113,10 +113,6 @@ class Slots:
         self._first = max(self._first, stop)
         self._skip_empty()
 
-    def jump_to(self, head_seq: int) -> None:
-        """Empty everything and go on after `head_seq`."""
-        self.__init__(head_seq)  # type: ignore[misc]
-
     def last_before(self, ts_ms: int) -> int | None:
         """The last live seq, in the run at the front, that is older than a time; None if none."""
         place = bisect_left(self._times, ts_ms, self._first) - 1

@@ -296,7 +296,7 @@ class Topic:
             return False
         self.fed[feed.router] = feed
         if feed.trimmed:
-            self._slots.jump_to(self.head_seq + feed.trimmed)
+            self._slots = Slots(self.head_seq + feed.trimmed)
             self.removals += 1
             self.floors = self.floors._replace(source_trimmed=self.head_seq)
         return True
@@ -328,7 +328,7 @@ class Topic:
     def _advance(self, entry: Advanced) -> int:
         before = self.count
         if entry.head_seq > self.head_seq:
-            self._slots.jump_to(entry.head_seq)
+            self._slots = Slots(entry.head_seq)
             self.floors = self.floors._replace(evicted=entry.head_seq)
             self.removals += 1
         return before - self.count

@@ -17,7 +17,7 @@ from penstock.topics.queues import Queue
 from penstock.topics.topic import Topic
 
 NODES = st.sampled_from("ab")
-SEQS = st.lists(st.integers(1, 25), max_size=5)
+SEQS = st.lists(st.integers(1, 10), max_size=6)
 LEASE_MS = 20
 MAX_DELIVERIES = 3
 
@@ -118,7 +118,7 @@ class QueueMachine(RuleBasedStateMachine):
         for seq in entry.seqs:
             self.where[seq] = ("delayed", due_ms) if delay_ms else ("waiting",)
 
-    @rule(node=NODES, seqs=SEQS, lease_ms=st.integers(1, 40))
+    @rule(node=NODES, seqs=SEQS, lease_ms=st.sampled_from([5, 20, 40]))
     def extend(self, node: str, seqs: list[int], lease_ms: int) -> None:
         self.sweep()
         entry, skipped = self.queue.extend(Settle(node, tuple(seqs)), self.clock.now_ms(), lease_ms)
@@ -135,7 +135,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.log.append(entry)
         self.leave(range(1, before_seq))
 
-    @rule(ms=st.integers(1, 25))
+    @rule(ms=st.sampled_from([1, 5, 15, 20]))
     def pass_time(self, ms: int) -> None:
         self.clock.advance(ms)
 

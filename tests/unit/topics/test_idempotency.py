@@ -62,6 +62,15 @@ def test_answers_whose_window_is_over_are_forgotten_with_the_next_keyed_write() 
     assert list(answers.kept()) == ["k7", "k8", "k9"]
 
 
+def test_a_key_used_again_after_its_window_does_not_keep_older_answers_alive() -> None:
+    answers = Answers()
+    for key, at_ms in (("a", 0), ("b", 1), ("a", 40), ("c", 50)):
+        answers.keep(key, Answer(1, 1, at_ms), window_ms=20)
+    assert list(answers.kept()) == ["a", "c"]
+    answers.keep("a", Answer(2, 2, 61), window_ms=20)
+    assert list(answers.kept()) == ["c", "a"]
+
+
 def test_answers_survive_replay() -> None:
     topic, again = make_topic(), make_topic()
     for key in ("a", "b"):

@@ -170,6 +170,31 @@ def test_a_longer_age_or_a_wider_cap_brings_nothing_back() -> None:
     assert seqs(topic) == [3]
 
 
+def test_nothing_expires_by_a_configuration_whose_successor_is_on_its_way() -> None:
+    topic, again = make_topic(ttl_ms=10), make_topic(ttl_ms=10)
+    append = topic.append([make_record(b"1")], 0)
+    assert isinstance(append, Appended)
+    topic.apply(append)
+    longer = topic.configure({"ttl_ms": 50}, 10)
+    topic.pend(longer)
+    topic.expire(20)
+    topic.apply(longer)
+    assert seqs(topic) == [1]
+    again.apply(append)
+    again.apply(longer)
+    again.expire(20)
+    assert again.state() == topic.state()
+    topic.expire(51)
+    assert seqs(topic) == []
+
+
+def test_a_capped_topic_keeps_no_slots_of_what_has_left() -> None:
+    topic = make_topic(cap_records=10)
+    for _ in range(1_000):
+        write(topic, b"1", b"2", b"3")
+    assert len(topic._slots._records) == len(topic._slots._times) <= 30
+
+
 def test_a_new_cap_acts_at_once() -> None:
     topic = make_topic()
     write(topic, b"1", b"2", b"3")
