@@ -1,0 +1,104 @@
+"""What the topic protocol refuses: its codes and HTTP statuses on the kernel's groups of errors.
+
+`detail` of each is exactly what the contract promises for the situation.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock.kernel.errors import Busy, Conflict, Rejected
+
+
+class InvalidRequest(Rejected):
+    """A field, a name or a predicate is not what the protocol allows."""
+
+    code = "invalid_request"
+    status: ClassVar[int] = 400
+
+
+class BatchTooLarge(Rejected):
+    """More records or seqs in one request than one request may have."""
+
+    code = "batch_too_large"
+    status: ClassVar[int] = 400
+
+
+class RecordTooLarge(Rejected):
+    """A record is over the limit, or a write could not fit even into an empty topic."""
+
+    code = "record_too_large"
+    status: ClassVar[int] = 400
+
+
+class TopicNotFound(Rejected):
+    """There is no topic of that name."""
+
+    code = "topic_not_found"
+    status: ClassVar[int] = 404
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"expected an existing topic, found none named {topic!r}", topic=topic)
+
+
+class RouterNotFound(Rejected):
+    """There is no router of that name."""
+
+    code = "router_not_found"
+    status: ClassVar[int] = 404
+
+    def __init__(self, router: str) -> None:
+        super().__init__(f"expected an existing router, found none named {router!r}", router=router)
+
+
+class RouterCycle(Conflict):
+    """The router would feed a topic with its own records."""
+
+    code = "router_cycle"
+    status: ClassVar[int] = 409
+
+    def __init__(self, cycle: list[str]) -> None:
+        super().__init__(f"expected no cycle of routers, found {' > '.join(cycle)}", cycle=cycle)
+
+
+class TopicExistsIncompatible(Conflict):
+    """What exists cannot become what was asked for: its type, its feeder or its ends are fixed."""
+
+    code = "topic_exists_incompatible"
+    status: ClassVar[int] = 409
+
+
+class TopicNotEmpty(Conflict):
+    """The topic was to be deleted only if empty, and is not."""
+
+    code = "topic_not_empty"
+    status: ClassVar[int] = 409
+
+    def __init__(self, topic: str, count: int) -> None:
+        super().__init__(
+            f"expected topic {topic!r} to be empty, found {count} records", topic=topic, count=count
+        )
+
+
+class NotAQueue(Conflict):
+    """The topic is a log: it has no claims."""
+
+    code = "not_a_queue"
+    status: ClassVar[int] = 409
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"expected a queue, found topic {topic!r} to be a log", topic=topic)
+
+
+class TopicFull(Busy):
+    """A cap with `discard: reject` is reached: nothing was appended."""
+
+    code = "topic_full"
+    status: ClassVar[int] = 422
+
+
+class Throttled(Busy):
+    """A limit on topics, routers, sessions, bytes or load is reached: nothing was changed."""
+
+    code = "throttled"
+    status: ClassVar[int] = 429

@@ -1,0 +1,131 @@
+"""One step of a router: from its place in the source to the copies its destination appends.
+
+The router's new place travels in the entry that appends the copies, so that a crash can neither
+lose a copy nor make it twice.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final, NamedTuple
+
+from penstock.topics.entries import Appended, Feed
+from penstock.topics.errors import RecordTooLarge, TopicFull
+from penstock.topics.model import Record, TopicLimits, make_record, meta_keys, splice_meta
+from penstock.topics.routers import Router, RouterConfig
+from penstock.topics.slots import Slot
+from penstock.topics.topic import Topic
+
+STEP_RECORDS_MAX: Final = 1_024
+HOPS_MAX: Final = 8
+
+
+class Step(NamedTuple):
+    """What a router does next: the entry for its destination, and whether more is waiting.
+
+    No entry and `held`: the destination is full, and the router keeps its place.
+    """
+
+    entry: Appended | None
+    more: bool
+    held: bool = False
+
+
+class Copies(NamedTuple):
+    """What a router takes from its source: the copies, each with the seq it comes from."""
+
+    records: list[Record]
+    seqs: list[int]
+    upto_seq: int
+    trimmed: int
+
+
+def step(router: Router, source: Topic, dest: Topic, now_ms: int, limits: TopicLimits) -> Step:
+    """Decide the next step of a router whose source and destination are both at hand.
+
+    The next step may be decided once this one's entry is applied. A destination that rejects
+    when full takes as much as it has room for.
+    """
+    copies = take(router, source, now_ms, limits)
+    dest.expire(now_ms)
+    if copies.upto_seq == router.source_seq:
+        return Step(None, more=False)
+    fits = _room(dest, copies.records)
+    if fits < len(copies.records):
+        upto_seq = copies.seqs[fits] - 1
+        if upto_seq == router.source_seq:
+            return Step(None, more=True, held=True)
+        copies = copies._replace(records=copies.records[:fits], upto_seq=upto_seq)
+    feed = Feed(router.config.name, router.source_epoch, copies.upto_seq, copies.trimmed)
+    entry = dest.feed(feed, copies.records, now_ms)
+    return Step(entry, more=copies.upto_seq < source.head_seq)
+
+
+def take(router: Router, source: Topic, now_ms: int, limits: TopicLimits) -> Copies:
+    """The copies of the next seqs of a source, passing over what is not to be forwarded."""
+    source.expire(now_ms)
+    floor = source.floors.involuntary
+    start = max(router.source_seq, floor)
+    upto = min(source.head_seq, start + STEP_RECORDS_MAX)
+    copies = Copies([], [], upto, start - router.source_seq)
+    wanted = router.config.filter
+    for slot in source.live(start, upto):
+        record = slot.record
+        if record.hops < HOPS_MAX and (wanted is None or wanted.matches(record.tag)):
+            copies.records.append(copy(router, slot, limits))
+            copies.seqs.append(slot.seq)
+    return copies
+
+
+def copy(router: Router, slot: Slot, limits: TopicLimits) -> Record:
+    """A record as the destination gets it: fresh seq and time, one hop more."""
+    config, record = router.config, slot.record
+    tag = record.tag if config.preserve_tag else None
+    node = record.node if config.preserve_node else None
+    if config.guarantee == "exactly_once":
+        meta = traced_meta(config, router.source_epoch, slot.seq, record.meta, limits)
+        return make_record(record.data, meta, tag, node)._replace(hops=record.hops + 1)
+    return record._replace(tag=tag, node=node, hops=record.hops + 1)
+
+
+def traced_meta(
+    config: RouterConfig, source_epoch: int, seq: int, meta: bytes | None, limits: TopicLimits
+) -> bytes:
+    """The meta of a copy that says where it comes from.
+
+    A meta that has no room for it, or has come through such a router before, is kept whole under
+    a key of its own.
+    """
+    trace = {
+        "idempotency_key": f"{config.name}:{source_epoch}:{seq}",
+        "router": config.name,
+        "source_topic": config.source,
+        "source_topic_id": source_epoch,
+        "source_epoch": source_epoch,
+        "source_seq": seq,
+    }
+    members = b'"_topics_router":' + json.dumps(trace, separators=(",", ":")).encode()
+    if meta is None or _takes_one_more(meta, len(members), limits):
+        return splice_meta(meta, members)
+    return splice_meta(None, members + b',"_topics_original_meta":' + meta)
+
+
+def _takes_one_more(meta: bytes, more_bytes: int, limits: TopicLimits) -> bool:
+    if b'"_topics_router"' in meta or len(meta) + more_bytes >= limits.meta_bytes_max:
+        return False
+    return meta_keys(meta) < limits.meta_keys_max
+
+
+def _room(dest: Topic, records: list[Record]) -> int:
+    """How many of these records, from the first on, a destination has room for."""
+    if dest.config.discard != "reject":
+        return len(records)
+    low, high = 0, len(records)
+    while low < high:
+        middle = (low + high + 1) // 2
+        try:
+            dest.admit(middle, sum(record.size_bytes for record in records[:middle]))
+            low = middle
+        except (TopicFull, RecordTooLarge):
+            high = middle - 1
+    return low

@@ -1,0 +1,152 @@
+"""What claimers say and get: requests, leases with their tokens, dead letters, claim windows.
+
+>>> parse_token("lease_00000000000000ff"), parse_token(""), lease_token(255)
+(255, None, 'lease_00000000000000ff')
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from penstock.topics.config import clamp_lease_ms, parse_u64
+from penstock.topics.errors import BatchTooLarge, InvalidRequest
+from penstock.topics.model import Record, TopicLimits, check_text, make_record, splice_meta
+
+DELAY_MS_MAX: Final = 86_400_000
+_TOKEN: Final = re.compile(r"lease_([0-9a-f]{16})")
+
+
+class Lease(NamedTuple):
+    """A job in someone's hands. Over when the time is past `deadline_ms`.
+
+    `request` says which of the requests that were served together it answers.
+    """
+
+    seq: int
+    node: str
+    fence: int
+    deadline_ms: int
+    deliveries: int
+    request: int = 0
+
+
+class ClaimRequest(NamedTuple):
+    """Someone asks for up to `jobs_max` jobs; `lease_ms` is 0 for the topic's own."""
+
+    node: str
+    jobs_max: int = 1
+    lease_ms: int = 0
+
+
+class Settle(NamedTuple):
+    """Someone speaks of jobs it holds, each with the fence of its lease or None for no check."""
+
+    node: str
+    seqs: tuple[int, ...]
+    fences: tuple[int | None, ...] | None = None
+
+    def fenced(self) -> Iterator[tuple[int, int | None]]:
+        """Each seq with its fence."""
+        return zip(self.seqs, self.fences or (None,) * len(self.seqs), strict=True)
+
+
+def parse_claim(body: dict[str, Any], limits: TopicLimits) -> ClaimRequest:
+    """Read a claim, with defaults and clamps."""
+    node = parse_node(body, limits)
+    jobs_max = parse_u64("max", body.get("max", 0)) or 1
+    lease_ms = clamp_lease_ms(parse_u64("lease_ms", body["lease_ms"])) if "lease_ms" in body else 0
+    return ClaimRequest(node, min(jobs_max, limits.claim_max), lease_ms)
+
+
+def parse_settle(body: dict[str, Any], limits: TopicLimits) -> Settle:
+    """Read what ack, nack and extend have in common: tokens first, then node, then lengths."""
+    tokens = body.get("lease_ids")
+    fences = None if tokens is None else tuple(map(parse_token, _array("lease_ids", tokens)))
+    node = parse_node(body, limits)
+    seqs = tuple(parse_u64("seqs", seq) for seq in _array("seqs", body.get("seqs")))
+    if len(seqs) > limits.seqs_max:
+        raise BatchTooLarge(
+            f"expected at most {limits.seqs_max} seqs, found {len(seqs)}",
+            seqs=len(seqs),
+            max=limits.seqs_max,
+        )
+    if fences is not None and len(fences) != len(seqs):
+        raise InvalidRequest(
+            f"expected as many lease_ids as seqs, found {len(fences)} and {len(seqs)}"
+        )
+    return Settle(node, seqs, fences)
+
+
+def parse_delay_ms(body: dict[str, Any]) -> int:
+    """How long a job that is given back stays away: at once if not said, a day at most."""
+    return min(parse_u64("delay_ms", body.get("delay_ms", 0)), DELAY_MS_MAX)
+
+
+def parse_lease_ms(body: dict[str, Any]) -> int:
+    """How long an extended lease lasts from now; it must be said."""
+    return clamp_lease_ms(parse_u64("lease_ms", body.get("lease_ms")))
+
+
+def parse_node(body: dict[str, Any], limits: TopicLimits) -> str:
+    """Who claims: whatever name it gives itself, but it must give one."""
+    node = body.get("node")
+    if not isinstance(node, str) or not node:
+        raise InvalidRequest(f"expected a node, found {node!r}")
+    check_text("node", node, limits.node_bytes_max)
+    return node
+
+
+def parse_token(token: Any) -> int | None:
+    """The fence in a lease token; None for the empty token, which asks for no check."""
+    if token == "":
+        return None
+    match = _TOKEN.fullmatch(token) if isinstance(token, str) else None
+    if match is None:
+        raise InvalidRequest(f"expected a lease token or an empty string, found {token!r}")
+    return int(match[1], 16)
+
+
+def lease_token(fence: int) -> str:
+    """The token that stands for a lease."""
+    return f"lease_{fence:016x}"
+
+
+def dead_letter(record: Record, topic: str, seq: int, deliveries: int) -> Record:
+    """A job as it goes to the dead letters: as it was, with where it came from in its meta."""
+    members = (
+        f'"$dead_letter_from":"{topic}",'
+        f'"$dead_letter_deliveries":"{deliveries}",'
+        f'"$dead_letter_src_seq":"{seq}"'
+    )
+    meta = splice_meta(record.meta, members.encode())
+    return make_record(record.data, meta, record.tag, record.node)
+
+
+class ClaimWindow:
+    """Gathers the claims of one queue for a while, so that they are served in turns together."""
+
+    def __init__(self) -> None:
+        self._requests: list[ClaimRequest] = []
+        self.closes_ms: int | None = None
+
+    def join(self, request: ClaimRequest, now_ms: int, jitter_ms: int) -> int:
+        """Take part. The first one opens the window. Returns the place among the requests."""
+        if self.closes_ms is None:
+            self.closes_ms = now_ms + jitter_ms
+        self._requests.append(request)
+        return len(self._requests) - 1
+
+    def close(self, now_ms: int) -> Sequence[ClaimRequest]:
+        """The requests to serve now, in order of arrival; none while the window is open."""
+        if self.closes_ms is None or now_ms < self.closes_ms:
+            return ()
+        requests, self._requests, self.closes_ms = self._requests, [], None
+        return requests
+
+
+def _array(key: str, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise InvalidRequest(f"expected {key} to be an array, found {value!r}")
+    return value

@@ -1,0 +1,162 @@
+"""What a topic is made of: names, records, the limits on them.
+
+Payloads stay the JSON bytes that were written; only their size is looked at.
+
+>>> record = make_record(b'{"a": 1}', tag="x")
+>>> record.data, record.size_bytes
+(b'{"a": 1}', 7)
+>>> splice_meta(b'{"k":1}', b'"more":2')
+b'{"k":1,"more":2}'
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from penstock.kernel.units import KIB, MIB
+from penstock.topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
+
+_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
+_ROUTER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}")
+_BLANKS: Final = b" \t\n\r"
+_STRING_OR_BLANKS: Final = re.compile(rb'("(?:[^"\\]|\\.)*")|[ \t\n\r]+')
+
+
+class Record(NamedTuple):
+    """One record as it was written. Its seq and time are where it stands in its topic.
+
+    `size_bytes` counts data and meta as compact JSON; `hops` counts routers it came through.
+    """
+
+    data: bytes
+    meta: bytes | None
+    tag: str | None
+    node: str | None
+    size_bytes: int
+    hops: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    """What one request and one partition may hold; 0 means no limit where a default is 0."""
+
+    record_bytes_max: int = MIB
+    meta_bytes_max: int = 16 * KIB
+    meta_keys_max: int = 64
+    tag_bytes_max: int = 256
+    node_bytes_max: int = 128
+    key_bytes_max: int = 256
+    batch_records_max: int = 10_000
+    topics_max: int = 100_000
+    routers_max: int = 10_000
+    total_bytes_max: int = 0
+    read_records: int = 256
+    read_records_max: int = 1_000
+    read_bytes: int = MIB
+    read_bytes_max: int = 8 * MIB
+    scan_records_max: int = 65_536
+    seqs_max: int = 1_000
+    claim_max: int = 1_000
+
+    def __post_init__(self) -> None:
+        zero_is_off = {"topics_max", "routers_max", "total_bytes_max"}
+        for name in self.__slots__:
+            least = 0 if name in zero_is_off else 1
+            if getattr(self, name) < least:
+                raise InvalidRequest(
+                    f"expected {name} of at least {least}, found {getattr(self, name)}"
+                )
+
+
+def is_topic_name(name: object) -> bool:
+    """Whether a topic may have this name."""
+    return isinstance(name, str) and _TOPIC_NAME.fullmatch(name) is not None
+
+
+def is_router_name(name: object) -> bool:
+    """Whether a router may have this name: a topic's, with `>` as well."""
+    return isinstance(name, str) and _ROUTER_NAME.fullmatch(name) is not None
+
+
+def check_topic_name(name: object) -> str:
+    """A name that a topic may be created with, or `InvalidRequest`."""
+    if not isinstance(name, str) or _TOPIC_NAME.fullmatch(name) is None:
+        raise InvalidRequest(
+            f"expected a topic name of 1 to 255 of A-Z a-z 0-9 . _ : -, found {name!r}"
+        )
+    return name
+
+
+def make_record(
+    data: bytes, meta: bytes | None = None, tag: str | None = None, node: str | None = None
+) -> Record:
+    """A record of JSON that was checked to be JSON."""
+    size_bytes = _compact(data) if meta is None else _compact(data) + _compact(meta)
+    return Record(data, meta, tag, node, size_bytes)
+
+
+def check_batch(records: Sequence[Record], limits: TopicLimits) -> None:
+    """Refuse a write whose records are none, too many, too large or of the wrong shape."""
+    if not records:
+        raise InvalidRequest("expected at least one record, found none")
+    if len(records) > limits.batch_records_max:
+        raise BatchTooLarge(
+            f"expected at most {limits.batch_records_max} records, found {len(records)}"
+        )
+    # Each test is cheap for the usual record; only what may be wrong is looked at closely.
+    size_max = limits.record_bytes_max
+    meta_max = min(limits.meta_bytes_max, 4 * limits.meta_keys_max)
+    tag_max, node_max = limits.tag_bytes_max // 4, limits.node_bytes_max // 4
+    for _, meta, tag, node, size_bytes, _ in records:
+        if size_bytes > size_max:
+            raise RecordTooLarge(f"expected at most {size_max} bytes a record, found {size_bytes}")
+        if meta is not None and (len(meta) > meta_max or meta[:1] != b"{"):
+            _check_meta(meta, limits)
+        if tag is not None and len(tag) > tag_max:
+            check_text("tag", tag, limits.tag_bytes_max)
+        if node is not None and len(node) > node_max:
+            check_text("node", node, limits.node_bytes_max)
+
+
+def check_text(what: str, text: str, bytes_max: int) -> None:
+    """Refuse a text that is longer in UTF-8 than its limit."""
+    if len(text.encode("utf-8", "surrogatepass")) > bytes_max:
+        raise InvalidRequest(f"expected a {what} of at most {bytes_max} bytes, found a longer one")
+
+
+def splice_meta(meta: bytes | None, members: bytes) -> bytes:
+    """Add members to a JSON object without touching the bytes of those it has."""
+    if meta is None:
+        return b"{" + members + b"}"
+    inside = meta.strip(_BLANKS)[1:-1]
+    return b"{" + inside + (b"," if inside.strip(_BLANKS) else b"") + members + b"}"
+
+
+def _check_meta(meta: bytes, limits: TopicLimits) -> None:
+    if not meta.lstrip(_BLANKS).startswith(b"{"):
+        raise InvalidRequest("expected meta to be an object, found another kind of JSON")
+    if len(meta) > limits.meta_bytes_max and _compact(meta) > limits.meta_bytes_max:
+        raise InvalidRequest(
+            f"expected meta of at most {limits.meta_bytes_max} bytes, found {len(meta)}"
+        )
+    # An object has a colon for each key, so it is parsed only when there may be too many.
+    if meta.count(b":") > limits.meta_keys_max and meta_keys(meta) > limits.meta_keys_max:
+        raise InvalidRequest(
+            f"expected meta of at most {limits.meta_keys_max} keys, found {meta_keys(meta)}"
+        )
+
+
+def meta_keys(meta: bytes) -> int:
+    """How many keys a JSON object has."""
+    return len(json.loads(meta))
+
+
+def _compact(raw: bytes) -> int:
+    """The bytes JSON has without the blanks between its tokens."""
+    if len(raw.translate(None, _BLANKS)) == len(raw):
+        return len(raw)
+    return len(_STRING_OR_BLANKS.sub(rb"\1", raw))

@@ -1,0 +1,290 @@
+"""A queue: a topic whose records are leased, one holder at a time, until someone finishes them.
+
+Every job is in exactly one place: fresh, leased, delayed, returned, or gone. Entries are decided
+and applied at once, so that no two claims get the same job; the caller is answered when they are
+in the log. Where leases need not survive, only `Acked` and what was buried is logged, and replay
+finds every other job fresh. Jobs come back by time alone, so the state is a function of the
+entries and of the time last seen.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final, NamedTuple
+
+from penstock.topics.entries import Acked, Claimed, Extended, Nacked, QueueEntry
+from penstock.topics.errors import NotAQueue
+from penstock.topics.leases import ClaimRequest, Lease, Settle, dead_letter
+from penstock.topics.model import Record
+from penstock.topics.topic import Topic
+
+_OUT_OF_DATE_MAX: Final = 64
+"""How many ended or extended leases may stay in the heap beside as many as there are leases."""
+
+
+class QueueCounts(NamedTuple):
+    """How a queue stands. `ready` is everything live that is neither leased nor delayed."""
+
+    ready: int
+    in_flight: int
+    dead_lettered: int
+
+
+class QueueState(NamedTuple):
+    """A queue's leases as plain values; its jobs are in the state of its topic."""
+
+    fresh_seq: int
+    leases: tuple[Lease, ...]
+    delayed: tuple[tuple[int, int], ...]
+    returned: tuple[int, ...]
+    deliveries: tuple[tuple[int, int], ...]
+    dead_lettered: int
+
+
+class Queue:
+    """The leases on one topic. A job is handed out again only after its lease or delay is over."""
+
+    def __init__(self, topic: Topic) -> None:
+        if topic.config.type != "queue":
+            raise NotAQueue(topic.name)
+        self.topic = topic
+        self.dead_lettered = 0
+        self._fresh_seq = 1  # every live seq below was claimed at least once
+        self._leases: dict[int, Lease] = {}
+        self._delayed: dict[int, int] = {}  # seq -> when it is due
+        self._returned: list[int] = []  # sorted
+        self._deliveries: dict[int, int] = {}
+        self._deadlines: list[tuple[int, int]] = []  # heaps of (time, seq), some out of date
+        self._dues: list[tuple[int, int]] = []
+        self._removals_seen = topic.removals
+
+    def counts(self, now_ms: int) -> QueueCounts:
+        """How the queue stands now."""
+        self.sweep(now_ms)
+        in_flight = len(self._leases)
+        ready = self.topic.count - in_flight - len(self._delayed)
+        return QueueCounts(ready, in_flight, self.dead_lettered)
+
+    def lease_of(self, seq: int) -> Lease | None:
+        """The lease on a job."""
+        return self._leases.get(seq)
+
+    def next_due_ms(self) -> int | None:
+        """When a job may next come back by time alone; it may turn out to have gone meanwhile."""
+        ends = [self._deadlines[0][0] + 1] if self._deadlines else []
+        return min(ends + [due_ms for due_ms, _ in self._dues[:1]], default=None)
+
+    def sweep(self, now_ms: int) -> int:
+        """Let time pass: leases over their deadline and delays that are due give jobs back."""
+        now_ms = self.topic.expire(now_ms)
+        self._forget_gone()
+        while self._deadlines and self._deadlines[0][0] < now_ms:
+            deadline_ms, seq = heappop(self._deadlines)
+            lease = self._leases.get(seq)
+            if lease is not None and lease.deadline_ms == deadline_ms:
+                self._give_back(seq)
+        while self._dues and self._dues[0][0] <= now_ms:
+            due_ms, seq = heappop(self._dues)
+            if self._delayed.get(seq) == due_ms:
+                self._give_back(seq)
+        return now_ms
+
+    # Decisions
+
+    def claim(self, requests: Sequence[ClaimRequest], now_ms: int, token: int) -> Claimed:
+        """Decide who gets which job: returned ones first, then fresh ones, lowest seq first.
+
+        Several claimers are served in turns, one job each, with the first one's lease. `token` is
+        a random number from which the fences of these leases count on.
+        """
+        now_ms = self.sweep(now_ms)
+        config = self.topic.config
+        deadline_ms = now_ms + (requests[0].lease_ms or config.lease_ms)
+        turns = _turns(requests)
+        leases: list[Lease] = []
+        buried: list[int] = []
+        turn = next(turns, None)
+        for seq in self._waiting():
+            if turn is None:
+                break
+            deliveries = self._deliveries.get(seq, 0) + 1
+            if config.dead_letter is not None and 0 < config.max_deliveries < deliveries:
+                buried.append(seq)
+                continue
+            fence = (token + len(leases)) % 2**64
+            leases.append(Lease(seq, requests[turn].node, fence, deadline_ms, deliveries, turn))
+            turn = next(turns, None)
+        letters = [self._dead_letter(seq) for seq in buried]
+        return Claimed(self.topic.name, now_ms, tuple(leases), tuple(buried), tuple(letters))
+
+    def ack(self, settle: Settle, now_ms: int) -> tuple[Acked, list[int]]:
+        """Decide which jobs are finished; also the seqs that the node does not hold."""
+        now_ms = self.sweep(now_ms)
+        held, skipped = self._held(settle)
+        return Acked(self.topic.name, now_ms, held), skipped
+
+    def nack(self, settle: Settle, now_ms: int, delay_ms: int) -> tuple[Nacked, list[int]]:
+        """Decide which jobs are given back; also the seqs that the node does not hold."""
+        now_ms = self.sweep(now_ms)
+        held, skipped = self._held(settle)
+        return Nacked(self.topic.name, now_ms, held, now_ms + delay_ms), skipped
+
+    def extend(self, settle: Settle, now_ms: int, lease_ms: int) -> tuple[Extended, list[int]]:
+        """Decide which leases end anew from now; also the seqs that the node does not hold."""
+        now_ms = self.sweep(now_ms)
+        held, skipped = self._held(settle)
+        return Extended(self.topic.name, now_ms, held, now_ms + lease_ms), skipped
+
+    def to_log(self, entry: QueueEntry) -> QueueEntry | None:
+        """What of an entry must be in the log before the caller is answered; None if nothing.
+
+        Leases that need not survive stay out of it; jobs that are gone never do.
+        """
+        if self.topic.config.leases_durable or isinstance(entry, Acked):
+            return entry
+        if isinstance(entry, Claimed) and entry.buried:
+            return entry._replace(leases=())
+        return None
+
+    # Changes
+
+    def apply(self, entry: QueueEntry) -> None:
+        """Take the next entry. What it names and is no longer there is passed over."""
+        self.sweep(entry.now_ms)
+        match entry:
+            case Claimed():
+                self._claim(entry)
+            case Acked():
+                for seq in entry.seqs:
+                    self._finish(seq)
+            case Nacked():
+                self._nack(entry)
+            case Extended():
+                for seq in entry.seqs:
+                    lease = self._leases.get(seq)
+                    if lease is not None:
+                        self._lease(lease._replace(deadline_ms=entry.deadline_ms))
+
+    def state(self) -> QueueState:
+        """Everything that entries and time have made of it, for a snapshot or to compare."""
+        return QueueState(
+            self._fresh_seq,
+            tuple(sorted(self._leases.values())),
+            tuple(sorted(self._delayed.items())),
+            tuple(self._returned),
+            tuple(sorted(self._deliveries.items())),
+            self.dead_lettered,
+        )
+
+    @classmethod
+    def restored(cls, topic: Topic, state: QueueState) -> Queue:
+        """The queue a snapshot was taken of."""
+        queue = cls(topic)
+        queue._fresh_seq = state.fresh_seq
+        queue._delayed = dict(state.delayed)
+        queue._dues = sorted((due_ms, seq) for seq, due_ms in state.delayed)
+        queue._returned = list(state.returned)
+        queue._deliveries = dict(state.deliveries)
+        queue.dead_lettered = state.dead_lettered
+        for lease in state.leases:
+            queue._lease(lease)
+        return queue
+
+    def _claim(self, entry: Claimed) -> None:
+        for seq in entry.buried:
+            self._finish(seq)
+        self.dead_lettered += len(entry.buried)
+        for lease in entry.leases:
+            self._pass_fresh(lease.seq)
+            if self.topic.get(lease.seq) is not None:
+                self._leave(lease.seq)
+                self._deliveries[lease.seq] = lease.deliveries
+                self._lease(lease)
+
+    def _lease(self, lease: Lease) -> None:
+        self._leases[lease.seq] = lease
+        heappush(self._deadlines, (lease.deadline_ms, lease.seq))
+        if len(self._deadlines) > 2 * len(self._leases) + _OUT_OF_DATE_MAX:
+            self._deadlines = [(held.deadline_ms, seq) for seq, held in self._leases.items()]
+            heapify(self._deadlines)
+
+    def _nack(self, entry: Nacked) -> None:
+        for seq in entry.seqs:
+            if self.topic.get(seq) is None or seq >= self._fresh_seq:
+                continue
+            self._leave(seq)
+            if entry.due_ms > entry.now_ms:
+                self._delayed[seq] = entry.due_ms
+                heappush(self._dues, (entry.due_ms, seq))
+            else:
+                insort(self._returned, seq)
+
+    def _finish(self, seq: int) -> None:
+        self._leave(seq)
+        self._deliveries.pop(seq, None)
+        self.topic.remove(seq)
+
+    def _give_back(self, seq: int) -> None:
+        self._leave(seq)
+        insort(self._returned, seq)
+
+    def _leave(self, seq: int) -> None:
+        """Take a job out of the place it is in."""
+        self._leases.pop(seq, None)
+        self._delayed.pop(seq, None)
+        place = bisect_left(self._returned, seq)
+        if place < len(self._returned) and self._returned[place] == seq:
+            del self._returned[place]
+
+    def _pass_fresh(self, seq: int) -> None:
+        """Go past a seq. Fresh jobs before it, whose claims were not logged, are not lost."""
+        if seq >= self._fresh_seq:
+            for slot in self.topic.live(self._fresh_seq - 1, seq - 1):
+                insort(self._returned, slot.seq)
+            self._fresh_seq = seq + 1
+
+    def _waiting(self) -> Iterator[int]:
+        """The jobs to hand out, in order."""
+        yield from self._returned
+        for slot in self.topic.live(self._fresh_seq - 1, self.topic.head_seq):
+            yield slot.seq
+
+    def _held(self, settle: Settle) -> tuple[tuple[int, ...], list[int]]:
+        """Split seqs into those that the node holds, each once, and all others."""
+        held: dict[int, None] = {}
+        skipped = []
+        for seq, fence in settle.fenced():
+            lease = self._leases.get(seq)
+            is_held = lease is not None and lease.node == settle.node and seq not in held
+            if lease is not None and is_held and fence in (None, lease.fence):
+                held[seq] = None
+            else:
+                skipped.append(seq)
+        return tuple(held), skipped
+
+    def _forget_gone(self) -> None:
+        """Forget jobs that left the topic by a cap, by age or by a delete."""
+        if self._removals_seen == self.topic.removals:
+            return
+        self._removals_seen = self.topic.removals
+        get = self.topic.get
+        for kept in (self._leases, self._delayed, self._deliveries):
+            for seq in [seq for seq in kept if get(seq) is None]:
+                del kept[seq]
+        self._returned = [seq for seq in self._returned if get(seq) is not None]
+
+    def _dead_letter(self, seq: int) -> Record:
+        record = self.topic.get(seq)
+        assert record is not None, "only live jobs wait"
+        return dead_letter(record, self.topic.name, seq, self._deliveries[seq])
+
+
+def _turns(requests: Sequence[ClaimRequest]) -> Iterator[int]:
+    """Whose turn it is, one job each, until each has had as many as it asked for."""
+    rounds = max((request.jobs_max for request in requests), default=0)
+    for had in range(rounds):
+        for index, request in enumerate(requests):
+            if had < request.jobs_max:
+                yield index

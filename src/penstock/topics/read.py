@@ -1,0 +1,197 @@
+"""What a reader gets: the records after its cursor, and the truth about those it cannot get.
+
+`next_from_seq` is the last seq that was looked at, so that a cursor passes what was deleted or
+filtered; the reader has everything exactly when it equals the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from json.encoder import encode_basestring
+from typing import Any, Final, NamedTuple
+
+from penstock.topics.config import parse_bool, parse_u64
+from penstock.topics.errors import InvalidRequest
+from penstock.topics.model import TopicLimits
+from penstock.topics.slots import Slot
+from penstock.topics.topic import Floors, Topic
+
+WAIT_MS_MAX: Final = 30_000
+_U32_MAX: Final = 2**32 - 1
+
+
+class ReadRequest(NamedTuple):
+    """Where a reader stands and how much it takes. `epoch` is that of the topic it stood in."""
+
+    from_seq: int = 0
+    limit: int = 256
+    nodes: frozenset[str] = frozenset()
+    include_tags: bool = False
+    include_meta: bool = True
+    wait_ms: int = 0
+    batch_bytes_max: int = 1_048_576
+    epoch: int | None = None
+
+
+class Tombstone(NamedTuple):
+    """Seqs that a cursor can no longer get, and why. Deletes on request leave none."""
+
+    gap_from: int
+    gap_to: int
+    reason: str
+    missed_estimate: int
+    earliest_seq: int
+    head_seq: int
+
+
+class Diff(NamedTuple):
+    """One page: what a reader gets, and where it stands afterwards."""
+
+    records: list[Slot]
+    next_from_seq: int
+    head_seq: int
+    earliest_seq: int
+    tombstone: Tombstone | None
+    epoch: int
+    records_scanned: int
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether nothing is left to read."""
+        return self.next_from_seq == self.head_seq
+
+    @property
+    def lag(self) -> int:
+        """How many seqs are left to look at."""
+        return self.head_seq - self.next_from_seq
+
+    @property
+    def parks(self) -> bool:
+        """Whether a long poll waits: there is nothing to tell yet."""
+        return self.caught_up and not self.records and self.tombstone is None
+
+
+def parse_read(body: dict[str, Any], limits: TopicLimits) -> ReadRequest:
+    """Read a request, with defaults and clamps; a wrong type is `InvalidRequest`."""
+    limit = _field(body, "limit", _u32, 0) or limits.read_records
+    batch_bytes = _field(body, "max_batch_bytes", parse_u64, 0) or limits.read_bytes
+    return ReadRequest(
+        _field(body, "from_seq", parse_u64, 0),
+        min(limit, limits.read_records_max),
+        parse_nodes(body.get("node")),
+        _field(body, "include_tags", parse_bool, False),
+        _field(body, "include_meta", parse_bool, True),
+        min(_field(body, "wait_ms", _u32, 0), WAIT_MS_MAX),
+        min(batch_bytes, limits.read_bytes_max),
+        _field(body, "epoch", parse_u64, None),
+    )
+
+
+def parse_nodes(value: Any) -> frozenset[str]:
+    """The nodes whose own records are not sent back to them: one name, or several."""
+    if value is None:
+        return frozenset()
+    nodes = [value] if isinstance(value, str) else value
+    if not isinstance(nodes, list) or not all(isinstance(node, str) for node in nodes):
+        raise InvalidRequest(f"expected node to be a string or an array of strings, found {value}")
+    return frozenset(nodes)
+
+
+def read(topic: Topic, request: ReadRequest, now_ms: int, limits: TopicLimits) -> Diff:
+    """Read one page. Changes nothing but the age of the records.
+
+    At least one record is delivered even if it is over the byte budget; one that is left out is
+    not passed. At most `scan_records_max` seqs are looked at.
+    """
+    topic.expire(now_ms)
+    tombstone = find_tombstone(topic, request.from_seq, request.epoch)
+    start = 0 if tombstone and tombstone.reason == "recreated" else request.from_seq
+    start = max(start, topic.earliest_seq - 1)
+    upto = min(topic.head_seq, start + limits.scan_records_max)
+    nodes = request.nodes if topic.config.dedupe_node else frozenset()
+    records, next_from_seq = _take(topic, start, upto, nodes, request)
+    return Diff(
+        records,
+        next_from_seq,
+        topic.head_seq,
+        topic.earliest_seq,
+        tombstone,
+        topic.epoch,
+        next_from_seq - start,
+    )
+
+
+def find_tombstone(topic: Topic, from_seq: int, epoch: int | None = None) -> Tombstone | None:
+    """What a cursor has lost by caps, age or a trimmed source, or because the topic is another."""
+    head_seq = topic.head_seq
+    if from_seq > head_seq or (epoch is not None and epoch != topic.epoch):
+        missed = max(head_seq - 1, 0) + 1
+        return Tombstone(1, head_seq, "recreated", missed, topic.earliest_seq, head_seq)
+    floor = topic.floors.involuntary
+    if from_seq >= floor:
+        return None
+    reason = _reason(topic.floors, from_seq + 1)
+    return Tombstone(from_seq + 1, floor, reason, floor - from_seq, floor + 1, head_seq)
+
+
+def record_json(slot: Slot, *, include_tags: bool, include_meta: bool) -> bytes:
+    """A record as readers see it: compact, keys sorted, payloads as they were written."""
+    seq, ts_ms, (data, meta, tag, node, *_) = slot
+    parts = [b"{"]
+    if node is not None:
+        parts.append(b'"$node":%b,' % _quoted(node))
+    parts.append(b'"$seq":%d,' % seq)
+    if include_tags and tag is not None:
+        parts.append(b'"$tag":%b,' % _quoted(tag))
+    parts.append(b'"$ts":%d,"data":%b' % (ts_ms, data))
+    if include_meta and meta is not None:
+        parts.append(b',"meta":%b' % meta)
+    parts.append(b"}")
+    return b"".join(parts)
+
+
+def _take(
+    topic: Topic, start: int, upto: int, nodes: frozenset[str], request: ReadRequest
+) -> tuple[list[Slot], int]:
+    """The records of a page, and the last seq looked at."""
+    slots = topic.live(start, upto)
+    if nodes:
+        slots = (slot for slot in slots if slot.record.node not in nodes)
+    taken: list[Slot] = []
+    room = request.batch_bytes_max
+    for slot in islice(slots, request.limit):
+        room -= slot.record.size_bytes
+        if room < 0 and taken:
+            return taken, _just_before(slot, taken)
+        taken.append(slot)
+    return taken, taken[-1].seq if len(taken) == request.limit else upto
+
+
+def _just_before(left_out: Slot, taken: list[Slot]) -> int:
+    """The cursor of a page that ends before a record: what lies between was looked at."""
+    return max(left_out.seq - 1, taken[-1].seq)
+
+
+def _reason(floors: Floors, gap_from: int) -> str:
+    by_cap, by_age = floors.evicted >= gap_from, floors.expired >= gap_from
+    if by_cap and by_age:
+        return "mixed"
+    if by_age:
+        return "ttl"
+    return "source_trim" if not by_cap and floors.source_trimmed >= gap_from else "cap"
+
+
+def _field(body: dict[str, Any], key: str, parse: Callable[[str, Any], Any], default: Any) -> Any:
+    return parse(key, body[key]) if key in body else default
+
+
+def _u32(key: str, value: Any) -> int:
+    number = parse_u64(key, value)
+    if number > _U32_MAX:
+        raise InvalidRequest(f"expected {key} to fit 32 bits, found {value}")
+    return number
+
+
+def _quoted(text: str) -> bytes:
+    return encode_basestring(text).encode("utf-8", "surrogatepass")

@@ -1,0 +1,368 @@
+"""One topic: its records, its four floors and its answers, changed by entries of the log alone.
+
+A command is decided against the state and becomes an entry, or is refused and changes nothing;
+`apply` takes entries in the order of the log, live and in replay alike. Between the two an entry
+is on its way: `pend` makes later decisions count on it. The state is a function of the entries
+and of the time last seen, which never goes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from penstock.kernel.errors import Corrupt
+from penstock.topics.config import Changes, TopicConfig, check_change
+from penstock.topics.entries import Advanced, Appended, Configured, Deleted, Feed, TopicEntry
+from penstock.topics.errors import InvalidRequest, RecordTooLarge, TopicFull
+from penstock.topics.idempotency import Answer, Answers
+from penstock.topics.model import Record
+from penstock.topics.predicate import Predicate
+from penstock.topics.slots import Slot, Slots
+
+
+class Written(NamedTuple):
+    """The answer to a write. A deduped one may be told once `last_seq` is applied."""
+
+    first_seq: int
+    last_seq: int
+    records: int
+    head_seq: int
+    deduped: bool = False
+
+
+class Floors(NamedTuple):
+    """The highest seq lost by each cause. All but `deleted` are losses the readers are told of."""
+
+    evicted: int = 0
+    expired: int = 0
+    deleted: int = 0
+    source_trimmed: int = 0
+
+    @property
+    def involuntary(self) -> int:
+        """The highest seq that left though nobody asked for it."""
+        return max(self.evicted, self.expired, self.source_trimmed)
+
+
+class TopicState(NamedTuple):
+    """A topic as plain values: equal states answer every question alike."""
+
+    name: str
+    config: TopicConfig
+    epoch: int
+    now_ms: int
+    last_write_ms: int | None
+    floors: Floors
+    answers: tuple[tuple[str, Answer], ...]
+    fed: tuple[Feed, ...]
+    head_seq: int
+    live: tuple[Slot, ...]
+
+
+class Topic:
+    """The state of one topic. `epoch` is another one each time a name is created again."""
+
+    def __init__(self, name: str, config: TopicConfig, *, epoch: int, now_ms: int) -> None:
+        self.name = name
+        self.config = config
+        self.epoch = epoch
+        self.now_ms = now_ms
+        self.last_write_ms: int | None = None
+        self.floors = Floors()
+        self.answers = Answers()
+        self.fed: dict[str, Feed] = {}
+        self.removals = 0  # grows whenever a record may have left
+        self._slots = Slots()
+        self._held_ms: int | None = None  # no record expires after this while it is set
+        self._pending_seqs = 0
+        self._pending_count = 0
+        self._pending_bytes = 0
+
+    @property
+    def head_seq(self) -> int:
+        """The last seq that was appended."""
+        return self._slots.head_seq
+
+    @property
+    def earliest_seq(self) -> int:
+        """The first seq that can be read; one past the head when none can."""
+        return self._slots.earliest_seq
+
+    @property
+    def next_seq(self) -> int:
+        """The seq of the next record to be decided; those on their way have theirs."""
+        return self._slots.head_seq + self._pending_seqs + 1
+
+    @property
+    def count(self) -> int:
+        """How many records are live."""
+        return self._slots.count
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of data and meta that are live."""
+        return self._slots.size_bytes
+
+    def get(self, seq: int) -> Record | None:
+        """The live record of a seq."""
+        return self._slots.get(seq)
+
+    def slot(self, seq: int) -> Slot | None:
+        """The live record of a seq, with its time."""
+        return self._slots.slot(seq)
+
+    def live(self, from_seq: int, upto_seq: int) -> Iterator[Slot]:
+        """The live records after `from_seq` and up to `upto_seq`."""
+        return self._slots.live(from_seq, upto_seq)
+
+    def expire(self, now_ms: int) -> int:
+        """Let time pass: records over their age are gone. Returns the time that counts."""
+        if now_ms > self.now_ms:
+            self.now_ms = now_ms
+        ttl_ms = self.config.ttl_ms
+        if ttl_ms and self._slots.count:
+            until_ms = self.now_ms if self._held_ms is None else self._held_ms
+            seq = self._slots.last_before(until_ms - ttl_ms)
+            if seq is not None:
+                self.floors = self.floors._replace(expired=seq)
+                self._drop_through(seq)
+        return self.now_ms
+
+    # Decisions
+
+    def append(
+        self, records: Sequence[Record], now_ms: int, *, key: str | None = None
+    ) -> Appended | Written:
+        """Decide a checked batch: an entry, the answer of the write it repeats, or a refusal."""
+        now_ms = self.expire(now_ms)
+        if key is not None:
+            answer = self.answers.find(key, now_ms, self.config.idempotency_window_ms)
+            if answer is not None:
+                first_seq, last_seq, _ = answer
+                return Written(first_seq, last_seq, last_seq - first_seq + 1, last_seq, True)
+        size_bytes = sum([record[4] for record in records])
+        self.admit(len(records), size_bytes)
+        return Appended(self.name, self.next_seq, now_ms, tuple(records), size_bytes, key)
+
+    def feed(self, feed: Feed, records: Sequence[Record], now_ms: int) -> Appended | None:
+        """Decide a router's copies, and its mark with them; None if they are here already."""
+        now_ms = self.expire(now_ms)
+        if self.has_passed(feed):
+            return None
+        size_bytes = sum([record[4] for record in records])
+        if records:
+            self.admit(len(records), size_bytes)
+        first_seq = self.next_seq + feed.trimmed
+        return Appended(
+            self.name, first_seq, now_ms, tuple(records), size_bytes, key=None, feed=feed
+        )
+
+    def has_passed(self, feed: Feed) -> bool:
+        """Whether a router's mark here is already at a feed or beyond."""
+        known = self.fed.get(feed.router)
+        return (
+            known is not None
+            and known.source_epoch == feed.source_epoch
+            and known.source_seq >= feed.source_seq
+        )
+
+    def admit(self, count: int, size_bytes: int) -> None:
+        """Refuse what a cap with `discard: reject` has no room for."""
+        config = self.config
+        if config.discard != "reject" or not (config.cap_records or config.cap_bytes):
+            return
+        if _over(config, count, size_bytes):
+            raise RecordTooLarge(
+                f"expected a write that fits into topic {self.name!r} when it is empty, "
+                f"found {count} records of {size_bytes} bytes"
+            )
+        live, live_bytes = self.count + self._pending_count, self.size_bytes + self._pending_bytes
+        if _over(config, live + count, live_bytes + size_bytes):
+            raise TopicFull(
+                f"expected room in topic {self.name!r} for {count} records of {size_bytes} bytes, "
+                f"found {live} records of {live_bytes} bytes there",
+                topic=self.name,
+                cap_records=config.cap_records,
+                cap_bytes=config.cap_bytes,
+                head_seq=self.head_seq,
+                earliest_seq=self.earliest_seq,
+            )
+
+    def delete(
+        self, now_ms: int, *, before_seq: int | None = None, match: Predicate | None = None
+    ) -> Deleted:
+        """Decide a delete of what is there now; records that come later survive it."""
+        check_selector(before_seq, match)
+        return Deleted(self.name, self.expire(now_ms), self.next_seq, before_seq, match)
+
+    def configure(self, changes: Changes, now_ms: int) -> Configured:
+        """Decide a change of configuration. Nothing of the topic may be on its way meanwhile."""
+        check_change(self.name, self.config, changes)
+        return Configured(self.name, self.expire(now_ms), changes)
+
+    def pend(self, entry: Appended | Configured) -> None:
+        """Count on an entry that is on its way to the log.
+
+        Until a new configuration is applied nothing more expires by the old one: in replay it
+        would not have.
+        """
+        if isinstance(entry, Configured):
+            self._held_ms = entry.now_ms
+            return
+        self._pending_seqs += entry.seqs
+        self._pending_count += len(entry.records)
+        self._pending_bytes += entry.size_bytes
+        if entry.key is not None:
+            self.answers.pend(entry.key, _answer(entry))
+
+    def abandon(self) -> None:
+        """Nothing that was on its way has reached the log: decide again from what is applied."""
+        self._held_ms = None
+        self._pending_seqs = self._pending_count = self._pending_bytes = 0
+        self.answers.abandon()
+
+    # Changes
+
+    def apply(self, entry: TopicEntry) -> Written | int:
+        """Take the next entry of the log.
+
+        Returns the answer to a write; for any other entry, how many records it removed.
+        """
+        match entry:
+            case Appended():
+                return self._append(entry)
+            case Deleted():
+                return self._delete(entry)
+            case Configured():
+                return self._configure(entry)
+            case Advanced():
+                return self._advance(entry)
+
+    def remove(self, seq: int) -> bool:
+        """Delete one record for good, as a queue does with a finished job."""
+        return self._slots.remove(seq)
+
+    def state(self) -> TopicState:
+        """Everything that entries have made of it, for a snapshot or to compare."""
+        return TopicState(
+            self.name,
+            self.config,
+            self.epoch,
+            self.now_ms,
+            self.last_write_ms,
+            self.floors,
+            tuple(self.answers.kept().items()),
+            tuple(self.fed.values()),
+            self.head_seq,
+            tuple(self.live(0, self.head_seq)),
+        )
+
+    @classmethod
+    def restored(cls, state: TopicState) -> Topic:
+        """The topic a snapshot was taken of."""
+        topic = cls(state.name, state.config, epoch=state.epoch, now_ms=state.now_ms)
+        topic.last_write_ms = state.last_write_ms
+        topic.floors = state.floors
+        topic.answers = Answers(dict(state.answers))
+        topic.fed = {feed.router: feed for feed in state.fed}
+        topic._slots = Slots.restored(state.head_seq, state.live)
+        return topic
+
+    def _append(self, entry: Appended) -> Written:
+        if self._pending_seqs:
+            self._pending_seqs -= entry.seqs
+            self._pending_count -= len(entry.records)
+            self._pending_bytes -= entry.size_bytes
+        if entry.feed is not None and not self._take_feed(entry.feed):
+            return Written(0, 0, 0, self.head_seq, deduped=True)
+        if entry.first_seq != self.head_seq + 1:
+            raise Corrupt(
+                f"expected seq {self.head_seq + 1} next in topic {self.name!r}, "
+                f"found {entry.first_seq}"
+            )
+        self.expire(entry.now_ms)
+        self._slots.extend(entry.records, entry.now_ms, entry.size_bytes)
+        if entry.records:
+            self.last_write_ms = entry.now_ms
+        if entry.key is not None:
+            self.answers.keep(entry.key, _answer(entry), self.config.idempotency_window_ms)
+        self._enforce_caps()
+        return Written(entry.first_seq, self.head_seq, len(entry.records), self.head_seq)
+
+    def _take_feed(self, feed: Feed) -> bool:
+        """Move a router's mark, and leave a told hole for what it missed. False if passed."""
+        if self.has_passed(feed):
+            return False
+        self.fed[feed.router] = feed
+        if feed.trimmed:
+            self._slots = Slots(self.head_seq + feed.trimmed)
+            self.removals += 1
+            self.floors = self.floors._replace(source_trimmed=self.head_seq)
+        return True
+
+    def _delete(self, entry: Deleted) -> int:
+        self.expire(entry.now_ms)
+        before = self.count
+        bound_seq = min(entry.bound_seq, self.head_seq + 1)
+        if entry.before_seq is not None:
+            bound_seq = min(bound_seq, entry.before_seq)
+        if entry.match is not None:
+            self._slots.remove_matching(entry.match.matches, bound_seq)
+        elif bound_seq - 1 > self.floors.deleted:
+            self.floors = self.floors._replace(deleted=bound_seq - 1)
+            self._slots.drop_through(bound_seq - 1)
+        self.removals += 1
+        return before - self.count
+
+    def _configure(self, entry: Configured) -> int:
+        self._held_ms = None
+        if entry.now_ms >= self.now_ms:  # else the decision has let it expire, and held the rest
+            self.expire(entry.now_ms)
+        before = self.count
+        self.config = self.config.merged(entry.changes)
+        self.expire(entry.now_ms)
+        self._enforce_caps()
+        return before - self.count
+
+    def _advance(self, entry: Advanced) -> int:
+        before = self.count
+        if entry.head_seq > self.head_seq:
+            self._slots = Slots(entry.head_seq)
+            self.floors = self.floors._replace(evicted=entry.head_seq)
+            self.removals += 1
+        return before - self.count
+
+    def _enforce_caps(self) -> None:
+        config = self.config
+        floor = self.head_seq - config.cap_records if config.cap_records else 0
+        if floor > self.floors.evicted:
+            self._evict_through(floor)
+        if config.cap_bytes and self.size_bytes > config.cap_bytes:
+            seq = self._slots.seq_to_shed(config.cap_bytes)
+            if seq is not None and seq > self.floors.evicted:
+                self._evict_through(seq)
+
+    def _evict_through(self, seq: int) -> None:
+        self.floors = self.floors._replace(evicted=seq)
+        self._drop_through(seq)
+
+    def _drop_through(self, seq: int) -> None:
+        self._slots.drop_through(seq)
+        self.removals += 1
+
+
+def check_selector(before_seq: int | None, match: Predicate | None) -> None:
+    """Refuse a delete that does not say what to delete."""
+    if before_seq is None and match is None:
+        raise InvalidRequest("expected before_seq, match or both, found neither")
+
+
+def _over(config: TopicConfig, count: int, size_bytes: int) -> bool:
+    """Whether so much is over a cap."""
+    over_count = 0 < config.cap_records < count
+    return over_count or 0 < config.cap_bytes < size_bytes
+
+
+def _answer(entry: Appended) -> Answer:
+    return Answer(entry.first_seq, entry.first_seq + len(entry.records) - 1, entry.now_ms)

@@ -1,0 +1,81 @@
+"""Keyed writes: a retry gets the first answer while its window lasts."""
+
+from __future__ import annotations
+
+from penstock.topics.config import TopicConfig
+from penstock.topics.entries import Appended
+from penstock.topics.idempotency import Answer, Answers
+from penstock.topics.model import make_record
+from penstock.topics.topic import Topic, Written
+
+ONE = [make_record(b"1")]
+
+
+def make_topic(window_ms: int = 100, **config: object) -> Topic:
+    config["idempotency_window_ms"] = window_ms
+    return Topic("t", TopicConfig().merged(config), epoch=1, now_ms=0)
+
+
+def write(topic: Topic, key: str, now_ms: int) -> Written:
+    entry = topic.append(ONE, now_ms, key=key)
+    written = topic.apply(entry) if isinstance(entry, Appended) else entry
+    assert isinstance(written, Written)
+    return written
+
+
+def test_a_retry_gets_the_seqs_and_the_head_of_the_first_try() -> None:
+    topic = make_topic()
+    write(topic, "a", 0)
+    write(topic, "b", 0)
+    assert write(topic, "a", 50) == (1, 1, 1, 1, True)
+    assert topic.head_seq == 2
+
+
+def test_the_last_millisecond_of_the_window_counts_and_the_next_does_not() -> None:
+    topic = make_topic()
+    write(topic, "a", 0)
+    assert write(topic, "a", 100).deduped
+    assert write(topic, "a", 101) == (2, 2, 1, 2, False)
+    assert write(topic, "a", 201) == (2, 2, 1, 2, True)
+
+
+def test_a_retry_is_answered_even_when_the_topic_is_full_by_now() -> None:
+    topic = make_topic(cap_records=1, discard="reject")
+    write(topic, "a", 0)
+    assert write(topic, "a", 0).deduped
+
+
+def test_a_retry_meanwhile_gets_the_seqs_of_the_write_on_its_way() -> None:
+    topic = make_topic()
+    entry = topic.append(ONE, 0, key="a")
+    assert isinstance(entry, Appended)
+    topic.pend(entry)
+    assert topic.append(ONE, 0, key="a") == Written(1, 1, 1, 1, deduped=True)
+    topic.apply(entry)
+    assert write(topic, "a", 0).deduped
+
+
+def test_answers_whose_window_is_over_are_forgotten_with_the_next_keyed_write() -> None:
+    answers = Answers()
+    for number in range(10):
+        answers.keep(f"k{number}", Answer(number, number, number * 10), window_ms=25)
+    assert list(answers.kept()) == ["k7", "k8", "k9"]
+
+
+def test_a_key_used_again_after_its_window_does_not_keep_older_answers_alive() -> None:
+    answers = Answers()
+    for key, at_ms in (("a", 0), ("b", 1), ("a", 40), ("c", 50)):
+        answers.keep(key, Answer(1, 1, at_ms), window_ms=20)
+    assert list(answers.kept()) == ["a", "c"]
+    answers.keep("a", Answer(2, 2, 61), window_ms=20)
+    assert list(answers.kept()) == ["c", "a"]
+
+
+def test_answers_survive_replay() -> None:
+    topic, again = make_topic(), make_topic()
+    for key in ("a", "b"):
+        entry = topic.append(ONE, 5, key=key)
+        assert isinstance(entry, Appended)
+        topic.apply(entry)
+        again.apply(entry)
+    assert write(again, "a", 60) == write(topic, "a", 60) == (1, 1, 1, 1, True)

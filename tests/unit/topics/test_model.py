@@ -1,0 +1,100 @@
+"""Names, records and their limits."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
+from penstock.topics.model import (
+    TopicLimits,
+    check_batch,
+    check_topic_name,
+    is_router_name,
+    is_topic_name,
+    make_record,
+    splice_meta,
+)
+
+LIMITS = TopicLimits()
+
+
+@pytest.mark.parametrize("name", ["a", "0", "A.b_c:d-e", "x" * 255])
+def test_a_topic_name_begins_with_a_letter_or_digit_and_has_up_to_255_characters(name: str) -> None:
+    assert is_topic_name(name)
+    assert check_topic_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", ".a", "-a", "a b", "a/b", "ä", "a\n", "x" * 256, "a>b", 5])
+def test_any_other_name_is_refused_where_something_would_be_created(name: object) -> None:
+    assert not is_topic_name(name)
+    with pytest.raises(InvalidRequest) as refused:
+        check_topic_name(name)
+    assert (refused.value.code, refused.value.status) == ("invalid_request", 400)
+
+
+def test_a_router_name_may_have_an_arrow() -> None:
+    assert is_router_name("a->b")
+    assert not is_router_name(">a")
+
+
+@pytest.mark.parametrize(
+    ("data", "size_bytes"),
+    [
+        (b"null", 4),
+        (b'{"a":1}', 7),
+        (b'{ "a" : 1 }\n', 7),
+        (b'"a b"', 5),
+        (b'["\\" x", 1]', 10),
+    ],
+)
+def test_size_counts_compact_json_and_the_payload_stays_as_it_was(
+    data: bytes, size_bytes: int
+) -> None:
+    record = make_record(data, b"{ }")
+    assert record.size_bytes == size_bytes + 2
+    assert record.data == data
+
+
+def test_a_batch_has_between_one_record_and_its_limit() -> None:
+    with pytest.raises(InvalidRequest):
+        check_batch([], LIMITS)
+    record = make_record(b"1")
+    check_batch([record] * 10_000, LIMITS)
+    with pytest.raises(BatchTooLarge):
+        check_batch([record] * 10_001, LIMITS)
+
+
+def test_data_and_meta_together_have_a_limit() -> None:
+    limits = TopicLimits(record_bytes_max=10)
+    check_batch([make_record(b"12345678", b"{}")], limits)
+    with pytest.raises(RecordTooLarge):
+        check_batch([make_record(b"123456789", b"{}")], limits)
+
+
+def test_tag_and_node_are_limited_in_bytes_of_utf8() -> None:
+    check_batch([make_record(b"1", tag="ä" * 128, node="x" * 128)], LIMITS)
+    for record in (make_record(b"1", tag="ä" * 129), make_record(b"1", node="x" * 129)):
+        with pytest.raises(InvalidRequest):
+            check_batch([record], LIMITS)
+
+
+def test_meta_is_an_object_of_at_most_64_keys_and_16_kib() -> None:
+    keys = [b'"k%d":0' % number for number in range(65)]
+    check_batch([make_record(b"1", b"{" + b",".join(keys[:64]) + b"}")], LIMITS)
+    check_batch([make_record(b"1", b'  {"a":[' + b"0," * 100 + b'{"b":":::"}]}')], LIMITS)
+    bad = (b"[1]", b'"{"', b"{" + b",".join(keys) + b"}", b'{"a":"%b"}' % (b"x" * 16_384))
+    for meta in bad:
+        with pytest.raises(InvalidRequest):
+            check_batch([make_record(b"1", meta)], LIMITS)
+
+
+def test_members_are_added_to_meta_without_touching_the_others() -> None:
+    assert splice_meta(None, b'"a":1') == b'{"a":1}'
+    assert splice_meta(b" { } ", b'"a":1') == b'{ "a":1}'
+    assert splice_meta(b'{"b": [2]}', b'"a":1') == b'{"b": [2],"a":1}'
+
+
+def test_limits_below_one_are_refused_where_they_do_not_mean_off() -> None:
+    assert TopicLimits(total_bytes_max=0, topics_max=0).topics_max == 0
+    with pytest.raises(InvalidRequest):
+        TopicLimits(read_records=0)

@@ -1,0 +1,261 @@
+"""Commands that span topics: making and dropping, writes that create, quotas, dead letters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.topics.entries import Appended, Created
+from penstock.topics.errors import (
+    BatchTooLarge,
+    InvalidRequest,
+    NotAQueue,
+    RouterCycle,
+    Throttled,
+    TopicExistsIncompatible,
+    TopicNotEmpty,
+    TopicNotFound,
+)
+from penstock.topics.leases import ClaimRequest, Settle
+from penstock.topics.model import TopicLimits, make_record
+from penstock.topics.partition import Change, Partition, Write
+from penstock.topics.read import ReadRequest
+from penstock.topics.routers import RouterConfig
+from penstock.topics.topic import Written
+
+ONE = [make_record(b"1")]
+
+
+def run(partition: Partition, change: Change | Written) -> list[Any]:
+    assert isinstance(change, Change)
+    partition.stage(change)
+    return partition.commit(change)
+
+
+def write(partition: Partition, topic: str, count: int = 1, **options: Any) -> list[Any]:
+    return run(partition, partition.write(Write(topic, ONE * count, **options), 0))
+
+
+def data(partition: Partition, topic: str) -> list[bytes]:
+    return [slot.record.data for slot in partition.read(topic, ReadRequest(), 0).records]
+
+
+def test_putting_a_topic_makes_it_once_and_then_changes_what_is_named() -> None:
+    partition = Partition()
+    run(partition, partition.put_topic("t", {"ttl_ms": 5, "cap_records": 9}, 0))
+    assert partition.put_topic("t", {}, 0).entries == ()
+    assert partition.put_topic("t", {"ttl_ms": 5}, 0).entries == ()
+    run(partition, partition.put_topic("t", {"ttl_ms": 6}, 0))
+    config = partition.topic("t").config
+    assert (config.ttl_ms, config.cap_records) == (6, 9)
+    with pytest.raises(TopicExistsIncompatible):
+        partition.put_topic("t", {"type": "queue"}, 0)
+
+
+def test_a_name_is_checked_only_where_something_would_be_created() -> None:
+    partition = Partition()
+    with pytest.raises(InvalidRequest):
+        partition.put_topic("no spaces", {}, 0)
+    with pytest.raises(InvalidRequest):
+        partition.write(Write("no spaces", ONE), 0)
+    with pytest.raises(TopicNotFound) as refused:
+        partition.read("no spaces", ReadRequest(), 0)
+    assert refused.value.detail == {"topic": "no spaces"}
+
+
+def test_a_write_creates_its_topic_with_its_config_unless_told_not_to() -> None:
+    partition = Partition()
+    change = partition.write(Write("t", ONE, config={"ttl_ms": 7}), 0)
+    assert isinstance(change, Change)
+    assert [type(entry) for entry in change.entries] == [Created, Appended]
+    run(partition, change)
+    assert partition.topic("t").config.ttl_ms == 7
+    write(partition, "t", config={"ttl_ms": 8})
+    assert partition.topic("t").config.ttl_ms == 7
+    for options in ({"create": False}, {"config": {"auto_create": False}}):
+        with pytest.raises(TopicNotFound):
+            partition.write(Write("other", ONE, **options), 0)
+
+
+def test_a_bad_batch_is_refused_before_anything_is_looked_up() -> None:
+    partition = Partition(TopicLimits(batch_records_max=1))
+    with pytest.raises(BatchTooLarge):
+        partition.write(Write("absent", ONE * 2, create=False), 0)
+    with pytest.raises(InvalidRequest):
+        partition.write(Write("absent", ONE, key="ä" * 129), 0)
+
+
+def test_writes_behind_a_creation_on_its_way_go_to_the_same_topic() -> None:
+    partition = Partition()
+    first, second = (partition_write(partition, "t", key) for key in "ab")
+    assert [type(entry) for entry in second.entries] == [Appended]
+    with pytest.raises(TopicNotFound):
+        partition.topic("t")
+    again = partition.write(Write("t", ONE, key="a"), 0)
+    assert again == Written(1, 1, 1, 1, deduped=True)
+    partition.commit(first)
+    assert partition.topic("t").head_seq == 1
+    partition.commit(second)
+    assert partition.topic("t").head_seq == 2
+
+
+def partition_write(partition: Partition, topic: str, key: str) -> Change:
+    change = partition.write(Write(topic, ONE, key=key), 0)
+    assert isinstance(change, Change)
+    partition.stage(change)
+    return change
+
+
+def test_an_abandoned_creation_never_was() -> None:
+    partition = Partition()
+    partition_write(partition, "t", "a")
+    partition.abandon()
+    assert write(partition, "t", key="a")[1] == (1, 1, 1, 1, False)
+
+
+def test_the_limit_on_topics_is_for_new_ones_only() -> None:
+    partition = Partition(TopicLimits(topics_max=1))
+    write(partition, "t")
+    write(partition, "t")
+    for refused_call in (
+        lambda: partition.put_topic("u", {}, 0),
+        lambda: partition.write(Write("u", ONE), 0),
+        lambda: partition.put_router(RouterConfig("r", "t", "u"), 0),
+    ):
+        with pytest.raises(Throttled) as refused:
+            refused_call()
+        assert refused.value.detail == {"limit": "max_topics", "max": 1}
+    assert len(partition.routers) == 0
+
+
+def test_the_limit_on_bytes_counts_every_topic_and_what_left_them() -> None:
+    partition = Partition(TopicLimits(total_bytes_max=3))
+    write(partition, "a", 2)
+    write(partition, "b")
+    with pytest.raises(Throttled) as refused:
+        partition.write(Write("c", ONE), 0)
+    assert refused.value.detail == {"limit": "max_total_bytes", "max": 3}
+    run(partition, partition.delete("a", 0, before_seq=2))
+    write(partition, "b")
+    run(partition, partition.drop_topic("b", 0))
+    write(partition, "c", 2)
+
+
+def test_dropping_a_topic_takes_the_routers_at_its_ends_along() -> None:
+    partition = Partition()
+    for name, source, dest in (("x", "a", "b"), ("w", "b", "c"), ("y", "c", "d")):
+        run(partition, partition.put_router(RouterConfig(name, source, dest), 0))
+    change = partition.drop_topic("b", 0)
+    run(partition, change)
+    assert change.entries[0] == ("b", ("w", "x"))
+    assert [router.config.name for router in partition.routers] == ["y"]
+    assert partition.drop_topic("b", 0).entries == ()
+
+
+def test_a_topic_that_must_be_empty_is_not_dropped_with_records() -> None:
+    partition = Partition()
+    write(partition, "t", 2)
+    with pytest.raises(TopicNotEmpty) as refused:
+        partition.drop_topic("t", 0, if_empty=True)
+    assert refused.value.detail == {"topic": "t", "count": 2}
+    run(partition, partition.delete("t", 0, before_seq=9))
+    run(partition, partition.drop_topic("t", 0, if_empty=True))
+
+
+def test_a_topic_made_again_starts_over_in_another_epoch() -> None:
+    partition = Partition()
+    write(partition, "t", 3, key="k")
+    first = partition.topic("t").epoch
+    run(partition, partition.drop_topic("t", 0))
+    assert write(partition, "t", 1, key="k")[1] == (1, 1, 1, 1, False)
+    assert partition.topic("t").epoch > first
+    page = partition.read("t", ReadRequest(from_seq=1, epoch=first), 0)
+    assert page.tombstone is not None
+    assert page.tombstone.reason == "recreated"
+
+
+def test_a_delete_says_what_is_wrong_with_it_before_it_looks_for_the_topic() -> None:
+    with pytest.raises(InvalidRequest):
+        Partition().delete("absent", 0)
+    with pytest.raises(TopicNotFound):
+        Partition().delete("absent", 0, before_seq=1)
+
+
+def test_a_router_begins_at_the_head_of_its_source_and_makes_missing_ends() -> None:
+    partition = Partition()
+    write(partition, "a", 3)
+    run(partition, partition.put_router(RouterConfig("r", "a", "b"), 0))
+    run(partition, partition.put_router(RouterConfig("s", "x", "y"), 0))
+    assert partition.routers.get("r").source_seq == 3
+    assert partition.routers.get("s").source_epoch == partition.topic("x").epoch
+    assert len({topic.epoch for topic in partition.topics.values()}) == 4
+    with pytest.raises(RouterCycle):
+        partition.put_router(RouterConfig("t", "b", "a"), 0)
+    with pytest.raises(TopicNotFound):
+        partition.put_router(RouterConfig("t", "p", "q"), 0, create_dest=False)
+
+
+def test_forwarding_moves_the_router_with_the_copies() -> None:
+    partition = Partition()
+    run(partition, partition.put_router(RouterConfig("r", "a", "b"), 0))
+    write(partition, "a", 2)
+    entry = partition.forward("r", 0).entry
+    assert entry is not None
+    run(partition, Change((entry,), (entry,)))
+    router = partition.routers.get("r")
+    assert (router.source_seq, router.forwarded_total) == (2, 2)
+    assert data(partition, "b") == [b"1", b"1"]
+    assert partition.forward("r", 0) == (None, False, False)
+    assert run(partition, partition.remove_router("r")) == [1]
+    assert partition.remove_router("r").entries == ()
+
+
+def test_a_queue_is_asked_for_only_where_there_is_one() -> None:
+    partition = Partition()
+    write(partition, "log")
+    with pytest.raises(NotAQueue):
+        partition.claim("log", [ClaimRequest("n")], 0, 0)
+    with pytest.raises(TopicNotFound):
+        partition.claim("absent", [ClaimRequest("n")], 0, 0)
+
+
+def queue_with_a_worn_job(**dead: Any) -> Partition:
+    partition = Partition()
+    if dead:
+        run(partition, partition.put_topic("dead", dead, 0))
+        write(partition, "dead")
+    body = {"type": "queue", "max_deliveries": 1, "dead_letter": "dead"}
+    run(partition, partition.put_topic("q", body, 0))
+    write(partition, "q")
+    run(partition, partition.claim("q", [ClaimRequest("n")], 0, 0))
+    nacked, _ = partition.queue("q").nack(Settle("n", (1,)), 0, 0)
+    run(partition, partition.settle(nacked))
+    return partition
+
+
+def test_a_worn_job_is_buried_in_a_topic_made_for_it_all_in_one_change() -> None:
+    partition = queue_with_a_worn_job()
+    change = partition.claim("q", [ClaimRequest("n")], 0, 0)
+    assert [type(entry).__name__ for entry in change.to_log] == ["Claimed", "Created", "Appended"]
+    run(partition, change)
+    assert data(partition, "dead") == [b"1"]
+    assert partition.queue("q").counts(0) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("cap", [{"cap_records": 1}, {"cap_bytes": 9}])
+def test_a_worn_job_waits_while_the_dead_letters_have_no_room(cap: dict[str, int]) -> None:
+    partition = queue_with_a_worn_job(discard="reject", **cap)
+    change = partition.claim("q", [ClaimRequest("n")], 0, 0)
+    run(partition, change)
+    assert (change.to_log, data(partition, "dead")) == ((), [b"1"])
+    assert partition.queue("q").counts(0) == (1, 0, 0)
+
+
+def test_a_restored_partition_is_the_one_the_snapshot_was_taken_of() -> None:
+    partition = queue_with_a_worn_job(cap_records=5)
+    run(partition, partition.put_router(RouterConfig("r", "dead", "copy"), 0))
+    again = Partition.restored(partition.state())
+    assert again.state() == partition.state()
+    assert write(again, "new")[1] == write(partition, "new")[1]
+    assert again.state() == partition.state()

@@ -1,0 +1,238 @@
+"""Diff: pages, budgets, filters, tombstones, exact caught_up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.topics.config import TopicConfig
+from penstock.topics.entries import Appended, Feed
+from penstock.topics.errors import InvalidRequest
+from penstock.topics.model import Record, TopicLimits, make_record
+from penstock.topics.predicate import parse_predicate
+from penstock.topics.read import Diff, Tombstone, parse_read, read, record_json
+from penstock.topics.slots import Slot
+from penstock.topics.topic import Topic
+
+LIMITS = TopicLimits()
+
+
+def make_topic(count: int = 0, **config: Any) -> Topic:
+    topic = Topic("t", TopicConfig(**config), epoch=3, now_ms=0)
+    write(topic, *[make_record(b"%d" % (number % 10)) for number in range(count)])
+    return topic
+
+
+def write(topic: Topic, *records: Record, now_ms: int = 0) -> None:
+    if records:
+        entry = topic.append(records, now_ms)
+        assert isinstance(entry, Appended)
+        topic.apply(entry)
+
+
+def diff(topic: Topic, from_seq: int = 0, *, now_ms: int = 0, **body: Any) -> Diff:
+    return read(topic, parse_read({"from_seq": from_seq, **body}, LIMITS), now_ms, LIMITS)
+
+
+def seqs(page: Diff) -> list[int]:
+    return [slot.seq for slot in page.records]
+
+
+def test_a_page_ends_at_its_limit_and_the_next_goes_on_there() -> None:
+    topic = make_topic(5)
+    first = diff(topic, limit=3)
+    assert (seqs(first), first.next_from_seq, first.caught_up, first.lag) == (
+        [1, 2, 3],
+        3,
+        False,
+        2,
+    )
+    second = diff(topic, first.next_from_seq, limit=3)
+    assert (seqs(second), second.caught_up, second.lag) == ([4, 5], True, 0)
+
+
+def test_an_empty_topic_is_caught_up_at_zero_and_lets_a_long_poll_wait() -> None:
+    page = diff(make_topic())
+    assert (page.next_from_seq, page.head_seq, page.earliest_seq) == (0, 0, 1)
+    assert page.caught_up
+    assert page.parks
+
+
+def test_a_record_over_the_byte_budget_is_left_out_and_not_passed() -> None:
+    topic = make_topic()
+    write(topic, make_record(b"1111"), make_record(b"2222"), make_record(b"3"))
+    page = diff(topic, max_batch_bytes=7)
+    assert (seqs(page), page.next_from_seq) == ([1], 1)
+    assert seqs(diff(topic, max_batch_bytes=8)) == [1, 2]
+
+
+def test_at_least_one_record_comes_even_if_it_is_over_the_budget() -> None:
+    page = diff(make_topic(2), max_batch_bytes=1)
+    assert seqs(page) == [1]
+    topic = make_topic()
+    write(topic, make_record(b"123456"))
+    assert seqs(diff(topic, max_batch_bytes=1)) == [1]
+
+
+def test_a_nodes_own_records_are_passed_silently() -> None:
+    topic = make_topic()
+    write(topic, make_record(b"1", node="a"), make_record(b"2"), make_record(b"3", node="b"))
+    page = diff(topic, node="a")
+    assert (seqs(page), page.tombstone) == ([2, 3], None)
+    page = diff(topic, node=["a", "b"])
+    assert (seqs(page), page.next_from_seq, page.caught_up) == ([2], 3, True)
+    assert seqs(diff(topic, node="A")) == [1, 2, 3], "names are compared byte by byte"
+
+
+def test_a_topic_may_turn_the_node_filter_off() -> None:
+    topic = make_topic(dedupe_node=False)
+    write(topic, make_record(b"1", node="a"))
+    assert seqs(diff(topic, node="a")) == [1]
+
+
+def test_a_page_of_filtered_records_only_still_moves_the_cursor_to_the_head() -> None:
+    topic = make_topic()
+    write(topic, *[make_record(b"1", node="a")] * 3)
+    page = diff(topic, node="a")
+    assert (seqs(page), page.next_from_seq, page.caught_up, page.parks) == ([], 3, True, True)
+
+
+def test_a_page_looks_at_a_limited_number_of_seqs() -> None:
+    topic = make_topic()
+    write(topic, *[make_record(b"1", node="a")] * 9, make_record(b"2"))
+    limits = TopicLimits(scan_records_max=4)
+    request = parse_read({"node": "a"}, limits)
+    pages = [read(topic, request, 0, limits)]
+    while not pages[-1].caught_up:
+        request = request._replace(from_seq=pages[-1].next_from_seq)
+        pages.append(read(topic, request, 0, limits))
+    assert [page.next_from_seq for page in pages] == [4, 8, 10]
+    assert [seqs(page) for page in pages] == [[], [], [10]]
+
+
+def test_a_deleted_prefix_is_silent() -> None:
+    topic = make_topic(5)
+    topic.apply(topic.delete(0, before_seq=4))
+    page = diff(topic)
+    assert (seqs(page), page.tombstone, page.earliest_seq) == ([4, 5], None, 4)
+
+
+def test_after_everything_is_deleted_a_reader_is_caught_up() -> None:
+    topic = make_topic(5)
+    topic.apply(topic.delete(0, before_seq=9))
+    page = diff(topic, 2)
+    assert (seqs(page), page.next_from_seq, page.caught_up, page.tombstone) == ([], 5, True, None)
+
+
+def test_holes_are_passed() -> None:
+    topic = make_topic()
+    write(topic, *[make_record(b"1", tag=tag) for tag in "abab"])
+    topic.apply(topic.delete(0, match=parse_predicate("b")))
+    page = diff(topic)
+    assert (seqs(page), page.next_from_seq) == ([1, 3], 4)
+
+
+def test_a_cursor_below_the_cap_is_told_what_it_missed() -> None:
+    page = diff(make_topic(10, cap_records=4), 2)
+    assert page.tombstone == Tombstone(3, 6, "cap", 4, 7, 10)
+    assert seqs(page) == [7, 8, 9, 10]
+
+
+def test_a_cursor_at_the_floor_has_missed_nothing() -> None:
+    topic = make_topic(10, cap_records=4)
+    assert diff(topic, 6).tombstone is None
+    assert diff(topic, 5).tombstone == Tombstone(6, 6, "cap", 1, 7, 10)
+
+
+def test_the_tombstone_tells_the_involuntary_floor_and_reading_goes_on_at_the_earliest() -> None:
+    topic = make_topic(10, cap_records=4)
+    topic.apply(topic.delete(0, before_seq=9))
+    page = diff(topic)
+    assert page.tombstone == Tombstone(1, 6, "cap", 6, 7, 10)
+    assert (page.earliest_seq, seqs(page)) == (9, [9, 10])
+
+
+def test_the_reason_names_the_floors_that_the_gap_reaches() -> None:
+    topic = make_topic(4, cap_records=3, ttl_ms=10)
+    write(topic, make_record(b"5"), now_ms=5)  # the cap's floor is 2
+    page = diff(topic, now_ms=11)  # the age's floor is 4
+    assert page.tombstone == Tombstone(1, 4, "mixed", 4, 5, 5)
+    assert diff(topic, 2).tombstone == Tombstone(3, 4, "ttl", 2, 5, 5)
+
+
+def test_what_a_source_trimmed_is_told_as_such() -> None:
+    topic = make_topic(1)
+    entry = topic.feed(Feed("r", 1, 9, trimmed=4), [make_record(b"1")], 0)
+    assert entry is not None
+    topic.apply(entry)
+    page = diff(topic)
+    assert page.tombstone == Tombstone(1, 5, "source_trim", 5, 6, 6)
+    assert seqs(page) == [6]
+
+
+def test_a_cursor_beyond_the_head_stands_in_a_topic_that_is_gone() -> None:
+    page = diff(make_topic(3), 8)
+    assert page.tombstone == Tombstone(1, 3, "recreated", 3, 1, 3)
+    assert seqs(page) == [1, 2, 3]
+    empty = diff(make_topic(), 1)
+    assert empty.tombstone == Tombstone(1, 0, "recreated", 1, 1, 0)
+    assert (empty.next_from_seq, empty.caught_up, empty.parks) == (0, True, False)
+
+
+def test_another_epoch_tells_a_new_topic_even_if_it_has_grown_past_the_cursor() -> None:
+    topic = make_topic(3)
+    assert diff(topic, 2, epoch=3).tombstone is None
+    page = diff(topic, 2, epoch=2)
+    assert page.tombstone is not None
+    assert (page.tombstone.reason, seqs(page), page.epoch) == ("recreated", [1, 2, 3], 3)
+
+
+@pytest.mark.parametrize(
+    ("body", "limit", "batch_bytes", "wait_ms"),
+    [
+        ({}, 256, 1_048_576, 0),
+        ({"limit": 0, "max_batch_bytes": 0}, 256, 1_048_576, 0),
+        ({"limit": 5_000, "max_batch_bytes": 2**40, "wait_ms": 90_000}, 1_000, 8_388_608, 30_000),
+        ({"limit": 7, "max_batch_bytes": 7, "wait_ms": 7, "unheard_of": 1}, 7, 7, 7),
+    ],
+)
+def test_a_request_is_completed_and_clamped(
+    body: dict[str, Any], limit: int, batch_bytes: int, wait_ms: int
+) -> None:
+    request = parse_read(body, LIMITS)
+    assert (request.limit, request.batch_bytes_max, request.wait_ms) == (
+        limit,
+        batch_bytes,
+        wait_ms,
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"from_seq": -1},
+        {"from_seq": "1"},
+        {"limit": 2**32},
+        {"node": 5},
+        {"node": ["a", 5]},
+        {"include_tags": 1},
+        {"wait_ms": 1.5},
+    ],
+)
+def test_a_field_of_the_wrong_type_is_refused(body: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        parse_read(body, LIMITS)
+
+
+def test_a_record_is_shown_compact_with_its_payload_untouched() -> None:
+    record = make_record(b'{ "a" : 1.50 }', b'{"m": 1}', 'say "hi"', "nö")
+    whole = record_json(Slot(2, 7, record), include_tags=True, include_meta=True)
+    assert whole.decode() == (
+        '{"$node":"nö","$seq":2,"$tag":"say \\"hi\\"","$ts":7,'
+        '"data":{ "a" : 1.50 },"meta":{"m": 1}}'
+    )
+    bare = record_json(Slot(2, 7, record), include_tags=False, include_meta=False)
+    assert bare.decode() == '{"$node":"nö","$seq":2,"$ts":7,"data":{ "a" : 1.50 }}'
+    plain = record_json(Slot(1, 0, make_record(b"null")), include_tags=True, include_meta=True)
+    assert plain == b'{"$seq":1,"$ts":0,"data":null}'

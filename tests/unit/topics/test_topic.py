@@ -1,0 +1,272 @@
+"""Log topics: appends, caps, age, deletes, floors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.kernel.errors import Corrupt
+from penstock.topics.config import TopicConfig
+from penstock.topics.entries import Advanced, Appended
+from penstock.topics.errors import InvalidRequest, RecordTooLarge, TopicFull
+from penstock.topics.model import make_record
+from penstock.topics.predicate import parse_predicate
+from penstock.topics.topic import Topic, Written
+
+
+def make_topic(**config: Any) -> Topic:
+    return Topic("t", TopicConfig(**config), epoch=1, now_ms=0)
+
+
+def write(topic: Topic, *data: bytes, now_ms: int = 0, key: str | None = None) -> Written:
+    records = [make_record(each, tag=each.decode()) for each in data]
+    entry = topic.append(records, now_ms, key=key)
+    if isinstance(entry, Written):
+        return entry
+    written = topic.apply(entry)
+    assert isinstance(written, Written)
+    return written
+
+
+def seqs(topic: Topic) -> list[int]:
+    return [slot.seq for slot in topic.live(0, topic.head_seq)]
+
+
+def delete(topic: Topic, before_seq: int | None = None, match: str | None = None) -> int:
+    predicate = parse_predicate(match) if match is not None else None
+    deleted = topic.apply(topic.delete(0, before_seq=before_seq, match=predicate))
+    assert isinstance(deleted, int)
+    return deleted
+
+
+def test_a_batch_gets_a_contiguous_block_from_one_on() -> None:
+    topic = make_topic()
+    assert write(topic, b"1", b"2") == (1, 2, 2, 2, False)
+    assert write(topic, b"3", b"4", b"5") == (3, 5, 3, 5, False)
+    assert (topic.count, topic.size_bytes, topic.earliest_seq, topic.next_seq) == (5, 5, 1, 6)
+
+
+def test_an_empty_topic_begins_one_past_its_head() -> None:
+    topic = make_topic()
+    assert (topic.head_seq, topic.earliest_seq, topic.next_seq) == (0, 1, 1)
+    write(topic, b"1", b"2")
+    delete(topic, before_seq=9)
+    assert (topic.head_seq, topic.earliest_seq, topic.count, topic.size_bytes) == (2, 3, 0, 0)
+
+
+def test_a_cap_on_records_keeps_the_last_seqs_and_deleted_ones_count() -> None:
+    topic = make_topic(cap_records=3)
+    write(topic, b"1", b"2", b"3")
+    delete(topic, match="2")
+    write(topic, b"4")
+    assert seqs(topic) == [3, 4]
+    assert topic.floors.evicted == 1
+
+
+def test_a_batch_larger_than_a_cap_that_discards_keeps_its_end() -> None:
+    topic = make_topic(cap_records=2)
+    assert write(topic, *[b"1"] * 5).last_seq == 5
+    assert seqs(topic) == [4, 5]
+
+
+def test_a_cap_on_bytes_evicts_the_oldest_until_it_fits() -> None:
+    topic = make_topic(cap_bytes=10)
+    write(topic, b"1111", b"2222", b"33")
+    assert seqs(topic) == [1, 2, 3]
+    write(topic, b"4")
+    assert seqs(topic) == [2, 3, 4]
+    assert (topic.floors.evicted, topic.size_bytes) == (1, 7)
+
+
+def test_a_full_topic_that_rejects_says_so_and_changes_nothing() -> None:
+    topic = make_topic(cap_records=3, cap_bytes=100, discard="reject")
+    write(topic, b"1", b"2")
+    before = topic.state()
+    with pytest.raises(TopicFull) as refused:
+        write(topic, b"3", b"4")
+    assert topic.state() == before
+    assert (refused.value.code, refused.value.status) == ("topic_full", 422)
+    assert refused.value.detail == {
+        "topic": "t",
+        "cap_records": 3,
+        "cap_bytes": 100,
+        "head_seq": 2,
+        "earliest_seq": 1,
+    }
+    delete(topic, before_seq=2)
+    assert write(topic, b"3", b"4").last_seq == 4
+
+
+def test_a_write_over_the_whole_of_a_rejecting_cap_can_never_fit() -> None:
+    with pytest.raises(RecordTooLarge):
+        write(make_topic(cap_bytes=3, discard="reject"), b"1234")
+    with pytest.raises(RecordTooLarge):
+        write(make_topic(cap_records=1, discard="reject"), b"1", b"2")
+
+
+def test_appends_on_their_way_have_their_seqs_and_their_room() -> None:
+    topic = make_topic(cap_records=3, discard="reject")
+    first = topic.append([make_record(b"1")] * 2, 0)
+    assert isinstance(first, Appended)
+    topic.pend(first)
+    assert topic.head_seq == 0
+    with pytest.raises(TopicFull):
+        topic.append([make_record(b"2")] * 2, 0)
+    second = topic.append([make_record(b"2")], 0)
+    assert isinstance(second, Appended)
+    assert second.first_seq == 3
+    topic.pend(second)
+    topic.apply(first)
+    topic.apply(second)
+    assert (topic.head_seq, topic.next_seq) == (3, 4)
+
+
+def test_what_did_not_reach_the_log_leaves_no_gap() -> None:
+    topic = make_topic()
+    entry = topic.append([make_record(b"1")], 0, key="k")
+    assert isinstance(entry, Appended)
+    topic.pend(entry)
+    topic.abandon()
+    assert write(topic, b"1", key="k") == (1, 1, 1, 1, False)
+
+
+def test_an_entry_out_of_place_stops_the_topic() -> None:
+    topic = make_topic()
+    entry = topic.append([make_record(b"1")], 0)
+    assert isinstance(entry, Appended)
+    topic.apply(entry)
+    with pytest.raises(Corrupt):
+        topic.apply(entry)
+
+
+def test_a_record_is_expired_only_when_older_than_its_age() -> None:
+    topic = make_topic(ttl_ms=10)
+    write(topic, b"1", now_ms=0)
+    write(topic, b"2", now_ms=5)
+    topic.expire(10)
+    assert seqs(topic) == [1, 2]
+    topic.expire(11)
+    assert seqs(topic) == [2]
+    assert topic.floors.expired == 1
+
+
+def test_time_that_goes_back_brings_nothing_back_and_stamps_nothing_older() -> None:
+    topic = make_topic(ttl_ms=10)
+    write(topic, b"1", now_ms=0)
+    topic.expire(20)
+    assert seqs(topic) == []
+    write(topic, b"2", now_ms=3)
+    assert [slot.ts_ms for slot in topic.live(0, 2)] == [20]
+
+
+def test_a_longer_age_or_a_wider_cap_brings_nothing_back() -> None:
+    topic = make_topic(ttl_ms=10)
+    write(topic, b"1", b"2", now_ms=0)
+    write(topic, b"3", now_ms=8)
+    topic.apply(topic.configure({"ttl_ms": 0, "cap_records": 1}, 12))
+    assert topic.floors == (2, 2, 0, 0)
+    topic.apply(topic.configure({"cap_records": 0}, 12))
+    assert seqs(topic) == [3]
+
+
+def test_nothing_expires_by_a_configuration_whose_successor_is_on_its_way() -> None:
+    topic, again = make_topic(ttl_ms=10), make_topic(ttl_ms=10)
+    append = topic.append([make_record(b"1")], 0)
+    assert isinstance(append, Appended)
+    topic.apply(append)
+    longer = topic.configure({"ttl_ms": 50}, 10)
+    topic.pend(longer)
+    topic.expire(20)
+    topic.apply(longer)
+    assert seqs(topic) == [1]
+    again.apply(append)
+    again.apply(longer)
+    again.expire(20)
+    assert again.state() == topic.state()
+    topic.expire(51)
+    assert seqs(topic) == []
+
+
+def test_a_capped_topic_keeps_no_slots_of_what_has_left() -> None:
+    topic = make_topic(cap_records=10)
+    for _ in range(1_000):
+        write(topic, b"1", b"2", b"3")
+    assert len(topic._slots._records) == len(topic._slots._times) <= 30
+
+
+def test_a_new_cap_acts_at_once() -> None:
+    topic = make_topic()
+    write(topic, b"1", b"2", b"3")
+    assert topic.apply(topic.configure({"cap_records": 1}, 0)) == 2
+    assert seqs(topic) == [3]
+
+
+def test_a_deleted_record_that_also_aged_is_no_loss() -> None:
+    topic = make_topic(ttl_ms=10)
+    write(topic, b"1", b"2", now_ms=0)
+    delete(topic, match="2")
+    topic.expire(11)
+    assert (topic.floors.expired, topic.earliest_seq) == (1, 3)
+
+
+def test_a_delete_by_seq_moves_the_prefix_and_spares_what_comes_later() -> None:
+    topic = make_topic()
+    write(topic, b"1", b"2", b"3")
+    assert delete(topic, before_seq=3) == 2
+    assert (topic.floors.deleted, topic.earliest_seq) == (2, 3)
+    assert delete(topic, before_seq=1_000) == 1
+    write(topic, b"4")
+    assert seqs(topic) == [4]
+
+
+def test_a_delete_by_tag_leaves_holes_and_skips_them_at_the_front() -> None:
+    topic = make_topic()
+    write(topic, b"1", b"2", b"1", b"3")
+    assert delete(topic, match="1") == 2
+    assert (seqs(topic), topic.earliest_seq, topic.floors.deleted) == ([2, 4], 2, 0)
+    assert delete(topic, match="1") == 0
+
+
+def test_a_delete_by_both_takes_what_meets_both_and_moves_no_prefix() -> None:
+    topic = make_topic()
+    write(topic, b"1", b"2", b"1")
+    assert delete(topic, before_seq=3, match="1") == 1
+    assert (seqs(topic), topic.floors.deleted) == ([2, 3], 0)
+
+
+def test_a_delete_must_say_of_what() -> None:
+    with pytest.raises(InvalidRequest):
+        make_topic().delete(0)
+
+
+def test_a_delete_decided_behind_an_append_on_its_way_takes_it_too() -> None:
+    topic = make_topic()
+    append = topic.append([make_record(b"1")], 0)
+    assert isinstance(append, Appended)
+    topic.pend(append)
+    removal = topic.delete(0, before_seq=99)
+    topic.apply(append)
+    topic.apply(removal)
+    write(topic, b"2")
+    assert seqs(topic) == [2]
+
+
+def test_seqs_that_only_memory_kept_are_not_used_again_and_count_as_lost() -> None:
+    topic = make_topic(durability="ephemeral")
+    topic.apply(Advanced("t", 40))
+    assert (topic.head_seq, topic.earliest_seq, topic.floors.evicted) == (40, 41, 40)
+    assert write(topic, b"1").first_seq == 41
+    topic.apply(Advanced("t", 12))
+    assert seqs(topic) == [41]
+
+
+def test_a_restored_topic_is_the_one_the_snapshot_was_taken_of() -> None:
+    topic = make_topic(cap_records=4)
+    write(topic, b"1", b"2", b"3", b"2", b"5", key="k", now_ms=7)
+    delete(topic, match="2")
+    restored = Topic.restored(topic.state())
+    assert restored.state() == topic.state()
+    assert (restored.count, restored.size_bytes) == (topic.count, topic.size_bytes)
+    assert write(restored, b"9", key="k", now_ms=8) == (1, 5, 5, 5, True)
+    assert write(restored, b"9").first_seq == 6
