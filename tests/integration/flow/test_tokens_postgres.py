@@ -1,0 +1,97 @@
+"""The same rules of permits on a real PostgreSQL, where there is one on the machine."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.flow import Permits, SqlTokenPool
+from tests.unit.flow import test_tokens as shared
+
+PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+NAMES = count()
+
+if PROGRAMS:
+    # Where PostgreSQL is installed these run; where it is not there is nothing to collect.
+    test_permits_are_bounded = shared.test_permits_are_all_or_nothing_and_bounded
+    test_giving_back_more = shared.test_giving_back_more_than_held_is_an_error_and_changes_nothing
+    test_reconcile = shared.test_reconcile_restores_exactly_the_permits_of_the_dead
+    test_moving_no_permit = shared.test_moving_no_permit_is_refused
+
+    def test_racing_connections_never_hold_more_than_the_pool(transact: Any) -> None:
+        pool = SqlTokenPool(transact, "race", 3, parameter="%s")
+        out, most, wins, guard = 0, 0, 0, threading.Lock()
+
+        def work(name: str) -> None:
+            nonlocal out, most, wins
+            for _ in range(20):
+                if pool.acquire(name):
+                    with guard:
+                        out, wins = out + 1, wins + 1
+                        most = max(most, out)
+                    with guard:
+                        out -= 1
+                    pool.release(name)
+
+        threads = [threading.Thread(target=work, args=(f"w{n}",)) for n in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert 1 <= most <= 3
+        assert wins >= 20
+        assert pool.free == 3
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """A PostgreSQL server of our own, on a socket in a directory of our own."""
+    programs = PROGRAMS[-1].parent
+    root = os.geteuid() == 0
+    directory = Path(tempfile.mkdtemp(prefix="pg-"))
+    if root:
+        shutil.chown(directory, "postgres", "postgres")
+    owner: dict[str, Any] = {"user": "postgres", "group": "postgres"} if root else {}
+
+    def run(*command: object) -> None:
+        words = [str(word) for word in command]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL, cwd=directory, **owner)
+
+    run(programs / "initdb", "-D", directory / "data", "-A", "trust")
+    options = f"-c listen_addresses='' -k {directory} -c fsync=off"
+    control = (programs / "pg_ctl", "-D", directory / "data", "-w")
+    run(*control, "-l", directory / "log", "-o", options, "start")
+    try:
+        yield f"host={directory} dbname=postgres user={'postgres' if root else getpass.getuser()}"
+    finally:
+        run(*control, "-m", "immediate", "stop")
+        shutil.rmtree(directory)
+
+
+@pytest.fixture
+def transact(server: str) -> Callable[[], Any]:
+    import psycopg
+
+    @contextmanager
+    def transaction() -> Iterator[Any]:
+        with psycopg.connect(server) as connection, connection.cursor() as cursor:
+            yield cursor
+
+    return transaction
+
+
+@pytest.fixture
+def make_pool(transact: Callable[[], Any]) -> Callable[[int], Permits]:
+    name = f"pool-{next(NAMES)}"
+    return lambda size: SqlTokenPool(transact, name, size, parameter="%s")
