@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tools.reference.pages import DIRECTORY, PACKAGES, pages
+from tools.reference.readme import with_numbers
 
 ROOT = Path(__file__).resolve().parents[2]
 WANTED = pages(ROOT)
@@ -15,6 +16,11 @@ def test_a_page_is_in_step_with_the_code(name):
     path = ROOT / DIRECTORY / name
     if not path.exists() or path.read_text() != WANTED[name]:
         pytest.fail(f"{path.relative_to(ROOT)} is out of step with the code; run: make docs", False)
+
+
+def test_the_numbers_of_the_readme_are_those_that_were_kept():
+    readme = (ROOT / "README.md").read_text()
+    assert with_numbers(readme, ROOT / "bench" / "results") == readme, "run: make docs"
 
 
 def test_no_page_is_left_of_something_that_is_gone():

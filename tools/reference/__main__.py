@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from tools.reference.pages import DIRECTORY, pages
+from tools.reference.readme import with_numbers
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> None:
-    """Bring docs/reference in step with the code."""
+    """Bring docs/reference and the README's numbers in step with code and results."""
     directory = ROOT / DIRECTORY
     directory.mkdir(parents=True, exist_ok=True)
     wanted = pages(ROOT)
@@ -18,6 +19,8 @@ def main() -> None:
         (directory / stale).unlink()
     for name, text in wanted.items():
         (directory / name).write_text(text)
+    readme = ROOT / "README.md"
+    readme.write_text(with_numbers(readme.read_text(), ROOT / "bench" / "results"))
 
 
 if __name__ == "__main__":
