@@ -83,8 +83,8 @@ def hold_ms(window_ms: float, *, queued: int, since_last_ms: float) -> float:
     """How long a group may still be held open to collect more before it is written.
 
     Never for a lone item, and never longer than the window since the last group began. The
-    smallest window holds nothing: a sync takes about as long, and what comes meanwhile is the next
-    group. Waiting for it as well was measured at half the throughput.
+    smallest window holds nothing: what comes while a group is being synced is the next group, and
+    waiting for more after that would leave the disk idle.
     """
     if queued <= 1 or window_ms <= COMMIT_WINDOW_MS_MIN:
         return 0.0

@@ -164,8 +164,8 @@ class PartitionQueues(Generic[W]):
     def take_direct(self, arrived: Iterable[W]) -> Group[W]:
         """Take work that just arrived and fits into one group, past the line.
 
-        Only if nothing is queued: then there is nobody to be fair to, and a third of the cost is
-        saved. Work of partitions that are being worked on is queued.
+        Only if nothing is queued: then there is nobody to be fair to, and the line would be paid
+        for nothing. Work of partitions that are being worked on is queued.
         """
         busy = self._busy
         partitions: set[int] = set()

@@ -162,8 +162,8 @@ class Store(Protocol):
     def prepare(self, operation: Operation) -> Operation:
         """Do ahead, in the submitter's thread, what `write` need not do; changes nothing.
 
-        What comes back is only good for `write`. Without this the threads that write would be the
-        limit. A store with nothing to prepare returns the operation as it is.
+        What comes back is only good for `write`. A store with nothing to prepare returns the
+        operation as it is.
         """
         ...
 

@@ -100,7 +100,7 @@ def prepare(op: Operation) -> Operation:
         row = _PACK(index, term, crc32c(payload) << 32 | len(payload), partition, fmt.ENTRY)
     except struct.error:
         return op
-    # The tuple is made without the named tuple's own __new__: it is a fifth of a lone append.
+    # Made without the named tuple's own __new__, which is Python code on the hot path.
     return _NEW(PreparedAppend, (partition, entries, index - 1, index, row, payload))  # type: ignore[return-value]
 
 

@@ -138,8 +138,7 @@ class SegmentStore:
             prefix = self._make_room(len(body) + fmt.BLOCK_HEADER_BYTES)
             block = chain.block(fmt.DATA_BLOCK, len(table) // fmt.RECORD_BYTES, body)
             data = prefix + block if prefix else block
-            many = len(table) > fmt.RECORD_BYTES
-            if not (sync and many and self._write_through(data)):
+            if not (sync and self._write_through(data)):
                 write_all(self._current.file, data, self._offset)
                 self._unsynced = True
         except OSError as error:
@@ -158,10 +157,6 @@ class SegmentStore:
 
     def _write_through(self, data: bytes) -> bool:
         """Write and sync in one call; False if that is not for this block, or did not do.
-
-        For groups of many: their writers run meanwhile, and a thread that comes back from a call
-        must wait for the interpreter, so one call is better than two. Where nobody else runs two
-        are faster by a tenth.
 
         Not where earlier blocks are still to be synced, for this call syncs only its own bytes. A
         short write, no space, or a file system that cannot, is left to the plain way, which writes
