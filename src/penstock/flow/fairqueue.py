@@ -31,8 +31,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-# An entry is a plain list [enqueued_at, band, key], longer by one if it was moved: a third of the
-# cost of an object on the hot path. `band` doubles as its state: a band's number while waiting,
+# An entry is a plain list [enqueued_at, band, key], longer by one if it was moved: cheaper to
+# make than an object, on the hot path. `band` doubles as its state: a band's number while waiting,
 # else one of these.
 _SERVED: Final = -1
 _DEAD: Final = -2

@@ -142,6 +142,35 @@ def test_a_partition_that_cannot_be_restored_says_why_and_the_others_serve() -> 
     log.close()
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "memory"])
+def test_another_number_of_partitions_is_refused_and_changes_nothing(
+    kind: str, tmp_path: Path
+) -> None:
+    with LocalLog.open(kind, tmp_path / "log", partitions=4) as log:
+        log.append(3, b"x").result(DEADLINE_S)
+    for wrong in (3, 8):
+        with pytest.raises(Rejected, match=f"expected 4 partitions.*found {wrong}"):
+            LocalLog.open(kind, tmp_path / "log", partitions=wrong)
+    with LocalLog.open(kind, tmp_path / "log", partitions=4) as log:
+        assert log.append(3, b"y").result(DEADLINE_S) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_payload_that_is_not_bytes_is_refused_and_harms_nobody(kind: str, tmp_path: Path) -> None:
+    with LocalLog.open(kind, tmp_path / "log", partitions=1) as log:
+        for bad in ("text", None, 7):
+            with pytest.raises(Rejected, match="expected a payload of bytes, found"):
+                log.append(0, bad)  # type: ignore[arg-type]
+        assert log.append(0, b"good").result(DEADLINE_S) == 1
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "memory"])
+def test_a_file_where_the_directory_should_be_is_refused(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a log")
+    with pytest.raises(Rejected, match="expected a directory for the store, found a file"):
+        LocalLog.open(kind, tmp_path / "file")
+
+
 def test_names_keep_their_partition() -> None:
     with LocalLog.open("memory", partitions=64) as log:
         assert log.partition_of("meters/7") == 36

@@ -68,6 +68,7 @@ class LocalLog:
         self, store: Store, options: LogOptions | None = None, *, run_soon: RunSoon | None = None
     ) -> None:
         self._options = options or LogOptions()
+        check_partitions(store, self._options.partitions)
         self._store = store
         self._closed = False
         self._runner: Runner | None = None
@@ -118,6 +119,8 @@ class LocalLog:
         Raises at once, with nothing appended, if the partition takes no work now. The answer is
         given once, on a thread of the log: be quick there. An answer that raises harms no other.
         """
+        if not isinstance(payload, bytes):
+            raise Rejected(f"expected a payload of bytes, found {type(payload).__name__}")
         proposal = Proposal(payload, _Once(on_committed), sync)
         self._executor(partition).submit(Work.CLIENT, proposal)
 
@@ -235,6 +238,24 @@ class LocalLog:
                 _tell_unknown(written, refused)
 
         self._wal.submit(operation, answer, sync=sync)
+
+
+def check_partitions(store: Store, partitions: int) -> None:
+    """Refuse a number of partitions other than the one the log was made with.
+
+    With another number names would live elsewhere and their entries would seem to be gone. Every
+    partition leaves its term in the store before the first entry is taken, which tells the number;
+    a log without entries may be one whose first start was cut short, and may still grow.
+    """
+    known = store.partitions()
+    made_with = known[-1] + 1 if known else 0
+    used = any(store.bounds(partition).last_index for partition in known)
+    if made_with > partitions or (used and made_with != partitions):
+        raise Rejected(
+            f"expected {made_with} partitions, with which this log was made, found {partitions}",
+            expected=made_with,
+            found=partitions,
+        )
 
 
 class _Once:

@@ -26,6 +26,8 @@ def open_store(kind: str, path: str | Path, **options: Any) -> Store:
     """
     if kind not in _OPENERS:
         raise Rejected(f"expected a store kind of {', '.join(KINDS)}, found {kind!r}")
+    if kind != "memory" and Path(path).exists() and not Path(path).is_dir():
+        raise Rejected(f"expected a directory for the store, found a file at {path}")
     module, name = _OPENERS[kind]
     opener = getattr(import_module(f"{__name__}.{module}"), name)
     return cast(Callable[..., Store], opener)(path, **options)

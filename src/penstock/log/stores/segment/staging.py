@@ -98,7 +98,7 @@ def prepare(op: Operation) -> Operation:
         return op  # the write will say what is wrong with it
     try:
         row = _PACK(index, term, crc32c(payload) << 32 | len(payload), partition, fmt.ENTRY)
-    except struct.error:
+    except (struct.error, TypeError):
         return op
     # Made without the named tuple's own __new__, which is Python code on the hot path.
     return _NEW(PreparedAppend, (partition, entries, index - 1, index, row, payload))  # type: ignore[return-value]
@@ -112,7 +112,7 @@ def _prepare_many(op: Append) -> Operation:
     rows: list[bytes] = []
     for index, term, payload in entries:
         last += 1
-        if index != last or not _fits(partition, index, term):
+        if index != last or not _fits(partition, index, term) or not isinstance(payload, bytes):
             return op
         rows.append(_PACK(index, term, crc32c(payload) << 32 | len(payload), partition, fmt.ENTRY))
     body = b"".join([payload for _, _, payload in entries])
