@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -30,28 +29,7 @@ if PROGRAMS:
     test_moving_no_permit = shared.test_moving_no_permit_is_refused
 
     def test_racing_connections_never_hold_more_than_the_pool(transact: Any) -> None:
-        pool = SqlTokenPool(transact, "race", 3, parameter="%s")
-        out, most, wins, guard = 0, 0, 0, threading.Lock()
-
-        def work(name: str) -> None:
-            nonlocal out, most, wins
-            for _ in range(20):
-                if pool.acquire(name):
-                    with guard:
-                        out, wins = out + 1, wins + 1
-                        most = max(most, out)
-                    with guard:
-                        out -= 1
-                    pool.release(name)
-
-        threads = [threading.Thread(target=work, args=(f"w{n}",)) for n in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert 1 <= most <= 3
-        assert wins >= 20
-        assert pool.free == 3
+        shared.race_for_permits(SqlTokenPool(transact, "race", 3, parameter="%s"))
 
 
 @pytest.fixture(scope="module")

@@ -110,7 +110,11 @@ def test_a_smaller_pool_takes_permits_away_only_when_given_back(tmp_path: Path) 
 
 
 def test_many_threads_never_hold_more_than_the_pool(tmp_path: Path) -> None:
-    pool = SqlTokenPool(sqlite_transactions(tmp_path / "tokens.db"), "spark", 3)
+    race_for_permits(SqlTokenPool(sqlite_transactions(tmp_path / "tokens.db"), "spark", 3))
+
+
+def race_for_permits(pool: Permits) -> None:
+    """Six threads take and give back one of three permits; never more than three are out."""
     out, most, guard = 0, 0, threading.Lock()
 
     def work(name: str) -> None:
