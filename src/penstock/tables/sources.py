@@ -1,0 +1,108 @@
+"""Which relations a query reads. A CTE, an alias or a table function is not a relation.
+
+>>> read_sources("WITH recent AS (SELECT * FROM Orders) SELECT * FROM recent JOIN topics.Meters m")
+('orders', 'topics.Meters')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from penstock.tables.errors import InvalidQuery
+from penstock.tables.names import TOPICS_SCHEMA, relation_name
+
+_FILE_FORMATS: Final = frozenset({"parquet", "orc", "csv", "json", "text", "avro", "delta", "xml"})
+_FILE_FUNCTIONS: Final = frozenset({"read_files", "identifier", "table"})
+
+
+def read_sources(query: str) -> tuple[str, ...]:
+    """The relations that a query reads, sorted, each once."""
+    return tuple(sorted(set(_relations(parse_query(query), frozenset()))))
+
+
+def parse_query(query: str) -> exp.Query:
+    """The tree of the one SELECT that a query must be, or `InvalidQuery`."""
+    try:
+        statements = [tree for tree in sqlglot.parse(query, read="spark") if tree is not None]
+    except SqlglotError as error:
+        raise InvalidQuery(f"expected a query that can be parsed, found: {_first(error)}") from None
+    except RecursionError:
+        raise InvalidQuery(
+            "expected a query of sensible depth, found one nested too deep"
+        ) from None
+    trees = [tree for tree in statements if not isinstance(tree, exp.Semicolon)]
+    if len(trees) != 1:
+        raise InvalidQuery(f"expected one SELECT, found {len(trees)} statements")
+    tree = trees[0]
+    if not isinstance(tree, exp.Query) or tree.find(exp.Into, exp.DML, exp.DDL):
+        raise InvalidQuery(f"expected a SELECT, found {tree.key.upper()}")
+    if isinstance(tree, exp.Select) and not tree.expressions:
+        raise InvalidQuery("expected a SELECT of at least one column, found none")
+    return tree
+
+
+def normal_query(query: str) -> str:
+    """One spelling for queries that differ only in layout, comments and case of keywords."""
+    return parse_query(query).sql(dialect="spark", comments=False)
+
+
+def _relations(node: exp.Expr, known: frozenset[str]) -> Iterator[str]:
+    """Walk a tree with the names of the CTEs that are visible at each place."""
+    clause = node.args.get("with_")
+    if isinstance(clause, exp.With):
+        recursive = bool(clause.args.get("recursive"))
+        for cte in clause.expressions:
+            # A CTE sees those before it, and itself only if recursive: `WITH a AS (SELECT * FROM
+            # a)` reads the relation a.
+            name = frozenset({cte.alias.lower()})
+            yield from _relations(cte.this, known | name if recursive else known)
+            known |= name
+    if isinstance(node, exp.Table):
+        yield from _relation(node, known)
+    for child in node.iter_expressions():
+        if child is not clause:
+            yield from _relations(child, known)
+
+
+def _relation(table: exp.Table, known: frozenset[str]) -> Iterator[str]:
+    if not isinstance(table.this, (exp.Identifier, exp.Dot)):
+        _refuse_hidden(table.this)
+        return  # a table function; what it reads are its arguments
+    parts = [part.name for part in table.parts]
+    if len(parts) == 1 and parts[0].lower() in known:
+        return
+    if table.args.get("version") or table.args.get("when"):
+        raise InvalidQuery(
+            f"expected {'.'.join(parts)} as it is when the table is refreshed, "
+            "found one of its old versions"
+        )
+    yield _checked(parts)
+
+
+def _checked(parts: list[str]) -> str:
+    text = ".".join(parts)
+    if parts[0].lower() == TOPICS_SCHEMA and len(parts) > 1:
+        return relation_name(parts)
+    if len(parts) == 2 and parts[0].lower() in _FILE_FORMATS and "/" in parts[1]:
+        raise InvalidQuery(f"expected lake tables and topics only, found the files {text!r}")
+    if len(parts) > 2 or any("." in part for part in parts):
+        raise InvalidQuery(f"expected 'table', 'schema.table' or 'topics.name', found {text!r}")
+    return relation_name(parts)
+
+
+def _refuse_hidden(function: exp.Expr) -> None:
+    """Refuse functions whose result changes without any relation that we could watch."""
+    name = function.name if isinstance(function, exp.Anonymous) else function.key
+    inner = [found.name for found in function.find_all(exp.Anonymous)]
+    for found in (name, *inner):
+        if found.lower() in _FILE_FUNCTIONS:
+            raise InvalidQuery(f"expected lake tables and topics only, found {found}(…)")
+
+
+def _first(error: SqlglotError) -> str:
+    return str(error).partition("\n")[0]
