@@ -1,0 +1,180 @@
+"""Who may do what: keys with scopes and prefixes of topic names, kept as digests only.
+
+>>> ring = parse_keys("s3cret:read+write:app.|web.,root")
+>>> grant = ring.find("s3cret")
+>>> grant.may(READ | WRITE), grant.may(DELETE), grant.reaches("app.x"), grant.reaches("x")
+(True, False, True, False)
+>>> ring.find("guess") is None
+True
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import urlsafe_b64decode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from hmac import compare_digest
+from typing import Any, ClassVar, Final
+from urllib.parse import parse_qsl
+
+from penstock.kernel.errors import Rejected
+
+READ: Final = 1
+WRITE: Final = 2
+DELETE: Final = 4
+ADMIN: Final = 8
+EVERYTHING: Final = READ | WRITE | DELETE | ADMIN
+
+SUBPROTOCOL: Final = "penstock.v0"
+_BEARER_PROTOCOL: Final = "bearer."
+_SCOPES: Final = {
+    "read": READ, "r": READ, "write": WRITE, "w": WRITE, "rw": READ | WRITE,
+    "delete": DELETE, "del": DELETE, "d": DELETE, "admin": ADMIN, "a": ADMIN,
+}  # fmt: skip
+_SCOPE_NAMES: Final = ((READ, "read"), (WRITE, "write"), (DELETE, "delete"), (ADMIN, "admin"))
+
+
+class Unauthorized(Rejected):
+    """No key was presented, or none that is known."""
+
+    code = "unauthorized"
+    status: ClassVar[int] = 401
+
+
+class Forbidden(Rejected):
+    """The key is known but does not reach as far."""
+
+    code = "forbidden"
+    status: ClassVar[int] = 403
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one key may do. `prefixes` is empty if it may do it to every topic."""
+
+    digest: bytes = field(repr=False)
+    scopes: int = EVERYTHING
+    prefixes: tuple[str, ...] = ()
+
+    def may(self, scopes: int) -> bool:
+        """Whether the key has all of these scopes."""
+        return self.scopes & scopes == scopes
+
+    def reaches(self, name: str) -> bool:
+        """Whether a name is among those the key may touch."""
+        return not self.prefixes or name.startswith(self.prefixes)
+
+    def check(self, scopes: int) -> None:
+        """Refuse what needs more scopes than the key has."""
+        if self.scopes & scopes != scopes:
+            raise Forbidden(
+                f"expected a key with scope {scope_names(scopes)}, "
+                f"found one with {scope_names(self.scopes) or 'none'}"
+            )
+
+    def check_name(self, name: str, **detail: Any) -> None:
+        """Refuse a name that the key does not reach."""
+        if not self.reaches(name):
+            raise Forbidden(
+                f"expected a name that begins with one of {', '.join(self.prefixes)}, "
+                f"found {name!r}",
+                **detail,
+            )
+
+
+class KeyRing:
+    """Every key of the server. A look compares with all of them, whichever is found."""
+
+    def __init__(self, grants: list[Grant]) -> None:
+        self._grants = grants
+
+    def __len__(self) -> int:
+        return len(self._grants)
+
+    def find(self, key: str) -> Grant | None:
+        """What a presented key may do. Takes as long for any key, known or not."""
+        digest = sha256(key.encode("utf-8", "surrogateescape")).digest()
+        found = None
+        for grant in self._grants:
+            if compare_digest(grant.digest, digest):
+                found = grant
+        return found
+
+    def identify(self, key: str | None) -> Grant:
+        """The grant of a presented key, or `Unauthorized`."""
+        grant = None if key is None else self.find(key)
+        if grant is None:
+            found = "none" if key is None else "an unknown one"
+            raise Unauthorized(f"expected a known API key as a bearer token, found {found}")
+        return grant
+
+
+def parse_keys(text: str) -> KeyRing | None:
+    """Read `key[:scopes[:prefixes]]`, joined by commas; None if there is no key at all."""
+    grants: list[Grant] = []
+    for item in filter(None, (item.strip() for item in text.split(","))):
+        key, _, rest = item.partition(":")
+        scopes, _, prefixes = rest.partition(":")
+        if not key:
+            raise Rejected("expected a key before the scopes, found none")
+        digest = sha256(key.encode("utf-8", "surrogateescape")).digest()
+        if any(grant.digest == digest for grant in grants):
+            raise Rejected("expected every key once, found one twice")
+        allowed = tuple(filter(None, (prefix.strip() for prefix in prefixes.split("|"))))
+        grants.append(Grant(digest, _parse_scopes(scopes), allowed))
+    return KeyRing(grants) if grants else None
+
+
+def bearer(headers: Mapping[str, str]) -> str | None:
+    """The key in the Authorization header."""
+    value = headers.get("authorization")
+    if value is None:
+        return None
+    scheme, _, key = value.strip().partition(" ")
+    return key.strip() or None if scheme.lower() == "bearer" else None
+
+
+def query_token(query: str) -> str | None:
+    """The key in `?token=`, for the routes that browsers open without headers."""
+    if "token" not in query:
+        return None
+    pairs = parse_qsl(query, keep_blank_values=True)
+    return next((value for name, value in pairs if name == "token"), None)
+
+
+def offered_protocols(headers: Mapping[str, str]) -> list[str]:
+    """The WebSocket subprotocols that a client offers."""
+    return [name.strip() for name in headers.get("sec-websocket-protocol", "").split(",")]
+
+
+def protocol_token(offered: list[str]) -> str | None:
+    """The key in the pair `penstock.v0, bearer.<base64url key>`."""
+    for name in offered:
+        if name.startswith(_BEARER_PROTOCOL):
+            coded = name[len(_BEARER_PROTOCOL) :]
+            try:
+                return urlsafe_b64decode(coded + "=" * (-len(coded) % 4)).decode()
+            except (ValueError, binascii.Error):
+                return None
+    return None
+
+
+def scope_names(scopes: int) -> str:
+    """Scopes as people write them."""
+    return "+".join(name for scope, name in _SCOPE_NAMES if scopes & scope)
+
+
+def _parse_scopes(text: str) -> int:
+    if not text.strip():
+        return EVERYTHING
+    scopes = 0
+    for word in text.split("+"):
+        scope = _SCOPES.get(word.strip().lower())
+        if scope is None:
+            raise Rejected(
+                f"expected scopes of {', '.join(_SCOPES)} joined by +, found {word.strip()!r}"
+            )
+        scopes |= scope
+    return scopes

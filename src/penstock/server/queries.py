@@ -1,0 +1,117 @@
+"""Reading requests: the query's lenient values, JSON bodies, cursors of pages, what is accepted.
+
+>>> query = Query("touch=false&page_size=many&prefix=a%20b")
+>>> query.flag("touch", True), query.number("page_size", 100), query.text("prefix")
+(False, 100, 'a b')
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from penstock.server.errors import NotAcceptable, UnsupportedMediaType
+from penstock.topics.errors import InvalidRequest
+
+PAGE_SIZE: Final = 100
+PAGE_SIZE_MAX: Final = 1_000
+EVENT_STREAM: Final = "text/event-stream"
+ARROW: Final = "application/vnd.apache.arrow.stream"
+_FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
+_decode: Final = msgspec.json.Decoder().decode
+
+
+class Query:
+    """The query of a request. What cannot be read counts as not said."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, raw: str) -> None:
+        self._values: dict[str, str] = {}
+        if raw:
+            for name, value in parse_qsl(raw, keep_blank_values=True, errors="replace"):
+                self._values.setdefault(name, value)
+
+    def text(self, name: str) -> str | None:
+        """A text, if it was said."""
+        return self._values.get(name)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """A boolean: true, 1, false or 0; else the default."""
+        return _FLAGS.get(self._values.get(name, ""), default)
+
+    def number(self, name: str, default: int) -> int:
+        """A whole number from 0 on; else the default."""
+        value = self._values.get(name, "")
+        return int(value) if value.isascii() and value.isdigit() and len(value) < 20 else default
+
+    def page_size(self) -> int:
+        """How many rows a page has."""
+        return min(max(self.number("page_size", PAGE_SIZE), 1), PAGE_SIZE_MAX)
+
+    def after(self) -> str | None:
+        """The name after which a page begins, from its cursor."""
+        cursor = self._values.get("cursor")
+        return None if cursor is None or cursor == "" else parse_cursor(cursor)
+
+
+def check_json(headers: Mapping[str, str]) -> None:
+    """Refuse a body that is not declared to be JSON."""
+    kind = headers.get("content-type", "")
+    if not kind.lstrip().lower().startswith("application/json"):
+        raise UnsupportedMediaType(
+            f"expected Content-Type application/json, found {kind or 'none'!r}"
+        )
+
+
+def json_object(body: bytes, headers: Mapping[str, str], *, may_be_empty: bool = False) -> Any:
+    """The object in a body; an empty one is an empty object where that is allowed."""
+    if may_be_empty and not body:
+        return {}
+    check_json(headers)
+    return decode_object(body)
+
+
+def decode_object(body: bytes) -> dict[str, Any]:
+    """A JSON object, or `InvalidRequest`."""
+    try:
+        value = _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"expected a JSON object, found an error in it: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+def check_accepts_events(headers: Mapping[str, str]) -> None:
+    """Refuse a client that does not take an event stream."""
+    accept = headers.get("accept")
+    if accept is not None and EVENT_STREAM not in accept and "*/*" not in accept:
+        raise NotAcceptable(f"expected Accept to have {EVENT_STREAM}, found {accept!r}")
+
+
+def wants_arrow(headers: Mapping[str, str]) -> bool:
+    """Whether a reader asks for Arrow instead of JSON."""
+    return ARROW in headers.get("accept", "")
+
+
+def make_cursor(after: str) -> str:
+    """The cursor of the page that begins after a name."""
+    return b64encode(msgspec.json.encode({"after": after})).decode()
+
+
+def parse_cursor(cursor: str) -> str:
+    """The name in a cursor, or `InvalidRequest`."""
+    try:
+        value = _decode(b64decode(cursor, validate=True))
+    except (ValueError, binascii.Error, msgspec.DecodeError) as error:
+        raise InvalidRequest(f"expected a cursor of an earlier page, found {cursor!r}") from error
+    after = value.get("after") if isinstance(value, dict) else None
+    if not isinstance(after, str):
+        raise InvalidRequest(f"expected a cursor of an earlier page, found {cursor!r}")
+    return after

@@ -1,0 +1,228 @@
+"""The table of routes: what each path does, needs and answers; finding one is two dict look-ups.
+
+>>> route, name = ROUTES.find("POST", "/v0/topics/jobs/claim")
+>>> route.handler, name
+('claim', 'jobs')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from penstock.server.auth import ADMIN, DELETE, READ, WRITE
+from penstock.server.errors import MethodNotAllowed, NotFound
+from penstock.server.schemas import FLAG, ROUTER_NAME, TEXT, TOPIC_NAME, U64, Schema
+
+
+class Param(NamedTuple):
+    """A value in the query."""
+
+    name: str
+    shape: Schema
+    text: str = ""
+    required: bool = False
+
+
+class Route(NamedTuple):
+    """One method on one path. `named` is what the name in the path stands for, if it has one.
+
+    `guard` says who checks the key: the application before anything else ("key"), the handler
+    ("own"), or nobody unless asked to ("probe"). `is_data` routes wait for the replay.
+    """
+
+    method: str
+    path: str
+    handler: str
+    summary: str
+    answer: str
+    scopes: int = 0
+    named: str = ""
+    body: str = ""
+    body_optional: bool = False
+    query: tuple[Param, ...] = ()
+    statuses: tuple[int, ...] = (200,)
+    errors: tuple[int, ...] = ()
+    guard: str = "key"
+    is_data: bool = True
+    media: str = "application/json"
+
+
+class RouteTable:
+    """Finds the route of a request."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self.routes = tuple(routes)
+        self._exact: dict[str, dict[str, Route]] = {}
+        self._named: dict[tuple[str, str], dict[str, Route]] = {}
+        for route in routes:
+            parts = route.path.split("/")
+            if "{name}" in parts:
+                key = (parts[2], parts[4] if len(parts) == 5 else "")
+                self._named.setdefault(key, {})[route.method] = route
+            else:
+                self._exact.setdefault(route.path, {})[route.method] = route
+
+    def find(self, method: str, path: str) -> tuple[Route, str]:
+        """The route and the name in its path, or `NotFound`, or `MethodNotAllowed`."""
+        name = ""
+        methods = self._exact.get(path)
+        if methods is None:
+            parts = path.split("/")
+            if 4 <= len(parts) <= 5 and parts[1] == "v0" and parts[3]:
+                name = parts[3]
+                action = parts[4] if len(parts) == 5 else ""
+                if len(parts) == 4 or action:
+                    methods = self._named.get((parts[2], action))
+        if methods is None:
+            raise NotFound(path)
+        route = methods.get("GET" if method == "HEAD" else method)
+        if route is None:
+            raise MethodNotAllowed(method, methods)
+        return route, name
+
+
+_TOUCH = "Count this as a use of the topic, which raises its priority."
+_PAGES = (
+    Param("prefix", TEXT, "Only names that begin like this."),
+    Param("page_size", U64, "Rows of a page, 1 to 1000; 100 if not said."),
+    Param("cursor", TEXT, "`next_cursor` of the page before."),
+)
+_TOPIC = "/v0/topics/{name}"
+_ROUTER = "/v0/routers/{name}"
+_STREAM = "text/event-stream"
+
+ROUTES: Final = RouteTable(
+    [
+        Route(
+            "PUT", _TOPIC, "put_topic", "Make a topic, or change the named keys of one.",
+            "TopicPut", ADMIN, "topic", "Config", True, statuses=(200, 201), errors=(409, 429),
+        ),
+        Route(
+            "GET", _TOPIC, "show_topic", "How a topic stands.", "Topic", READ, "topic",
+            query=(Param("touch", FLAG, _TOUCH),), errors=(404,),
+        ),
+        Route(
+            "DELETE", _TOPIC, "drop_topic", "Remove a topic and the routers at its ends.",
+            "TopicDeleted", DELETE, "topic",
+            query=(Param("if_empty", FLAG, "Refuse if it holds records."),), errors=(409,),
+        ),
+        Route(
+            "POST", _TOPIC, "write", "Append records, all of them or none.", "Written", WRITE,
+            "topic", "Write", query=(Param("return_seqs", FLAG, "List every seq."),),
+            statuses=(200, 201), errors=(404, 413, 422, 429),
+        ),
+        Route(
+            "GET", "/v0/topics", "list_topics", "Topics by name.", "TopicList", READ,
+            query=(*_PAGES, Param("touch", FLAG, _TOUCH)),
+        ),
+        Route(
+            "POST", f"{_TOPIC}/diff", "diff",
+            "Records after a cursor; waits for them if asked to. As Arrow if that is accepted.",
+            "Diff", READ, "topic", "Read", True,
+            query=(Param("from_ts", U64, "Begin with the first record at or after this time."),),
+            errors=(404,),
+        ),
+        Route(
+            "POST", f"{_TOPIC}/delete", "delete", "Delete records by prefix, by tag, or by both.",
+            "Deleted", DELETE, "topic", "Delete", errors=(404,),
+        ),
+        Route(
+            "POST", "/v0/write", "write_many",
+            "Append to several topics of one partition in one commit.", "WrittenMany", WRITE,
+            body="WriteMany", errors=(404, 409, 413, 422, 429),
+        ),
+        Route(
+            "PUT", _ROUTER, "put_router", "Make a router, or change it where it stands.", "Router",
+            ADMIN, "router", "RouterBody", statuses=(200, 201), errors=(404, 409, 429),
+        ),
+        Route(
+            "GET", _ROUTER, "show_router", "A router and how far it has come.", "Router", READ,
+            "router", errors=(404,),
+        ),
+        Route(
+            "DELETE", _ROUTER, "drop_router", "Remove a router.", "RouterDeleted", DELETE, "router",
+        ),
+        Route(
+            "GET", "/v0/routers", "list_routers", "Routers by name.", "RouterList", READ,
+            query=(
+                *_PAGES,
+                Param("source", TEXT, "Only those from this topic."),
+                Param("dest", TEXT, "Only those to this topic."),
+            ),
+        ),
+        Route(
+            "POST", "/v0/watch", "make_watch", "Begin a watch session.", "Session", READ,
+            body="Watch", query=(Param("lenient", FLAG, "Leave out topics that do not exist."),),
+            errors=(404, 429),
+        ),
+        Route(
+            "GET", "/v0/watch/{name}", "open_watch", "The event stream of a watch session.", "",
+            named="session", query=(Param("token", TEXT, "The key, for browsers."),),
+            errors=(404, 406, 429), guard="own", media=_STREAM,
+        ),
+        Route(
+            "GET", "/v0/ws", "open_ws", "Subscribe and publish over a WebSocket.", "",
+            statuses=(101,), errors=(429,), guard="own", media="",
+        ),
+        Route(
+            "POST", f"{_TOPIC}/claim", "claim", "Lease jobs of a queue.", "Claimed", READ | WRITE,
+            "topic", "Claim", errors=(404, 409),
+        ),
+        Route(
+            "POST", f"{_TOPIC}/ack", "ack", "Finish jobs.", "Acked", WRITE, "topic", "Ack",
+            errors=(404, 409),
+        ),
+        Route(
+            "POST", f"{_TOPIC}/nack", "nack", "Give jobs back.", "Nacked", WRITE, "topic", "Nack",
+            errors=(404, 409),
+        ),
+        Route(
+            "POST", f"{_TOPIC}/extend", "extend", "Let leases end later.", "Extended", WRITE,
+            "topic", "Extend", errors=(404, 409),
+        ),
+        Route(
+            "GET", f"{_TOPIC}/work", "open_work", "Jobs of a queue as an event stream.", "",
+            READ | WRITE, "topic",
+            query=(
+                Param("node", TEXT, "Who works.", required=True),
+                Param("max", U64, "Jobs at a time, 1 to 1000; 1 if not said."),
+                Param("lease_ms", U64, "How long each job is leased."),
+                Param("token", TEXT, "The key, for browsers."),
+            ),
+            errors=(404, 406, 409, 429), media=_STREAM,
+        ),
+        Route(
+            "GET", "/v0/scheduler", "scheduler", "What the scheduler is about to do, and why.",
+            "Scheduler", READ, query=(Param("topic", TEXT, "Explain this topic."),), errors=(404,),
+        ),
+        Route(
+            "GET", "/v0/metrics", "metrics", "Numbers, for Prometheus or as JSON.", "Metrics",
+            READ, is_data=False,
+        ),
+        Route(
+            "GET", "/v0/openapi.json", "openapi", "This document.", "OpenApi", is_data=False,
+        ),
+        *(
+            Route(
+                "GET", path, "health", "Whether the server runs.", "Health", guard="probe",
+                is_data=False,
+            )
+            for path in ("/v0/health", "/healthz")
+        ),
+        *(
+            Route(
+                "GET", path, "ready", "Whether the log is replayed.", "Ready", guard="probe",
+                is_data=False, errors=(503,),
+            )
+            for path in ("/v0/ready", "/readyz")
+        ),
+    ]
+)  # fmt: skip
+"""Every route of the server."""
+
+NAME_SHAPES: Final[dict[str, Schema]] = {
+    "topic": TOPIC_NAME,
+    "router": ROUTER_NAME,
+    "session": {"type": "string", "pattern": r"^wid_[A-Za-z0-9_-]{22}$"},
+}

@@ -1,0 +1,287 @@
+"""The shapes of requests and answers as JSON Schema, for the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+Schema = dict[str, Any]
+
+U64: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}
+U32: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}
+TEXT: Final[Schema] = {"type": "string"}
+FLAG: Final[Schema] = {"type": "boolean"}
+ANY: Final[Schema] = {}
+TOPIC_NAME: Final[Schema] = {"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$"}
+ROUTER_NAME: Final[Schema] = {"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}$"}
+
+
+def ref(name: str) -> Schema:
+    """A shape that stands among the components."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def obj(required: str = "", /, **properties: Schema) -> Schema:
+    """An object; `required` names its needed properties, other properties are allowed."""
+    shape: Schema = {"type": "object", "properties": properties}
+    if required:
+        shape["required"] = required.split()
+    return shape
+
+
+def listed(items: Schema, **limits: int) -> Schema:
+    """An array of one kind of thing."""
+    return {"type": "array", "items": items, **limits}
+
+
+def nullable(shape: Schema) -> Schema:
+    """The shape, or null."""
+    return {"anyOf": [shape, {"type": "null"}]}
+
+
+def _data(required: str, /, **properties: Schema) -> Schema:
+    """A data answer: it always has a performance block."""
+    return obj(f"{required} performance", **properties, performance=ref("Performance"))
+
+
+_NODES: Final = {"anyOf": [TEXT, listed(TEXT)]}
+_META: Final[Schema] = {"type": "object", "maxProperties": 64}
+_PREDICATE: Final[Schema] = {
+    "description": '["tag","Eq",value], ["tag","Glob","prefix*"] or a bare string for either.',
+    "anyOf": [
+        {"type": "string", "pattern": r"^[^*]*\*?$", "minLength": 1},
+        {
+            "type": "array",
+            "prefixItems": [{"const": "tag"}, {"const": "Eq"}, TEXT],
+            "minItems": 3,
+            "maxItems": 3,
+        },
+        {
+            "type": "array",
+            "prefixItems": [
+                {"const": "tag"},
+                {"const": "Glob"},
+                {"type": "string", "pattern": r"^[^*]*\*$"},
+            ],
+            "minItems": 3,
+            "maxItems": 3,
+        },
+    ],
+}
+_CONFIG: Final = obj(
+    type={"enum": ["log", "queue"]},
+    ttl_ms=U64,
+    cap_records=U64,
+    cap_bytes=U64,
+    discard={"enum": ["old", "reject"]},
+    durable=FLAG,
+    durability={"enum": ["ephemeral", "memory", "disk", "fsync"]},
+    priority=nullable({"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}),
+    auto_priority=FLAG,
+    auto_create=FLAG,
+    idempotency_window_ms=U64,
+    dedupe_node=FLAG,
+    lease_ms=U64,
+    claim_jitter_ms=U64,
+    max_deliveries=U64,
+    dead_letter=nullable(TOPIC_NAME),
+    leases_durable=FLAG,
+)
+_NEW_RECORD: Final = obj(
+    "data",
+    data=ANY,
+    tag={"type": "string", "maxLength": 64},
+    node={"type": "string", "maxLength": 32},
+    meta=_META,
+)
+_RECORD: Final = obj(
+    "$seq $ts", **{"$seq": U64, "$ts": U64, "$node": TEXT, "$tag": TEXT}, data=ANY, meta=_META
+)
+_WRITE: Final = obj(
+    "records",
+    records=listed(ref("NewRecord"), minItems=1, maxItems=10_000),
+    node={"type": "string", "maxLength": 32},
+    idempotency_key={"type": "string", "maxLength": 64},
+    create=FLAG,
+    config=ref("Config"),
+    disable_backpressure=FLAG,
+)
+_ROUTER_FIELDS: Final[dict[str, Schema]] = {
+    "source": TOPIC_NAME,
+    "dest": TOPIC_NAME,
+    "preserve_node": FLAG,
+    "preserve_tag": FLAG,
+    "filter": nullable(ref("Predicate")),
+    "allow_cycle": FLAG,
+    "guarantee": {"enum": ["at_least_once", "exactly_once"]},
+}
+_SETTLE: Final[dict[str, Schema]] = {
+    "node": {"type": "string", "minLength": 1, "maxLength": 32},
+    "seqs": listed(U64, maxItems=1_000),
+}
+_PLACE: Final = obj(from_seq=U64, tail=FLAG, epoch=U64, tag=ref("Predicate"))
+
+COMPONENTS: Final[dict[str, Schema]] = {
+    "Error": obj(
+        "error", error=obj("code message", code=TEXT, message=TEXT, detail={"type": "object"})
+    ),
+    "Performance": obj("server_total_ms", server_total_ms={"type": "number"}),
+    "Config": _CONFIG,
+    "Predicate": _PREDICATE,
+    "NewRecord": _NEW_RECORD,
+    "Record": _RECORD,
+    "Write": _WRITE,
+    "Written": _data(
+        "topic first_seq last_seq head_seq count created deduped",
+        topic=TEXT,
+        first_seq=U64,
+        last_seq=U64,
+        seqs=listed(U64),
+        head_seq=U64,
+        count=U64,
+        created=FLAG,
+        deduped=FLAG,
+    ),
+    "WriteMany": obj(
+        "writes",
+        writes=listed(
+            {"allOf": [ref("Write"), obj("topic", topic=TOPIC_NAME)]}, minItems=1, maxItems=256
+        ),
+    ),
+    "WrittenMany": _data("writes", writes=listed({"type": "object"})),
+    "TopicPut": _data("topic created config", topic=TEXT, created=FLAG, config=ref("Config")),
+    "Topic": _data(
+        "topic type head_seq earliest_seq next_seq count bytes config effective_priority",
+        topic=TEXT,
+        type={"enum": ["log", "queue"]},
+        head_seq=U64,
+        earliest_seq=U64,
+        next_seq=U64,
+        count=U64,
+        bytes=U64,
+        config=ref("Config"),
+        effective_priority={"type": "integer"},
+        last_write_ts=nullable(U64),
+        last_read_ts=nullable(U64),
+        queue=obj(ready=U64, in_flight=U64, dead_lettered=U64),
+    ),
+    "TopicList": _data("topics", topics=listed({"type": "object"}), next_cursor=TEXT),
+    "TopicDeleted": _data(
+        "topic deleted routers_removed", topic=TEXT, deleted=FLAG, routers_removed=listed(TEXT)
+    ),
+    "Read": obj(
+        from_seq=U64,
+        limit=U32,
+        node=_NODES,
+        include_tags=FLAG,
+        include_meta=FLAG,
+        wait_ms={"type": "integer", "minimum": 0, "maximum": 100},
+        max_batch_bytes=U64,
+        epoch=U64,
+    ),
+    "Diff": _data(
+        "topic records next_from_seq head_seq earliest_seq caught_up tombstone lag",
+        topic=TEXT,
+        records=listed(ref("Record")),
+        next_from_seq=U64,
+        head_seq=U64,
+        earliest_seq=U64,
+        caught_up=FLAG,
+        tombstone=nullable({"type": "object"}),
+        lag=U64,
+        epoch=U64,
+    ),
+    "Delete": obj(before_seq=U64, match=ref("Predicate")) | {"minProperties": 1},
+    "Deleted": _data(
+        "topic deleted earliest_seq head_seq count bytes",
+        topic=TEXT,
+        deleted=U64,
+        earliest_seq=U64,
+        head_seq=U64,
+        count=U64,
+        bytes=U64,
+    ),
+    "RouterBody": obj("source dest", **_ROUTER_FIELDS, create_dest=FLAG),
+    "Router": _data(
+        "router source dest guarantee",
+        router=TEXT,
+        created=FLAG,
+        forwarded_total=U64,
+        **_ROUTER_FIELDS,
+    ),
+    "RouterList": _data("routers", routers=listed({"type": "object"}), next_cursor=TEXT),
+    "RouterDeleted": _data("router deleted", router=TEXT, deleted=FLAG),
+    "Watch": obj(
+        topics={
+            "type": "object",
+            "propertyNames": TOPIC_NAME,
+            "additionalProperties": _PLACE,
+            "maxProperties": 256,
+        },
+        prefixes=listed(TEXT, maxItems=16),
+        tag=ref("Predicate"),
+        node=_NODES,
+        limit=U32,
+        max_batch_bytes=U64,
+        heartbeat_ms=U64,
+        include_meta=FLAG,
+        include_tags=FLAG,
+        include_data=FLAG,
+        consistency={"enum": ["eventual", "strong"]},
+    ),
+    "Session": _data(
+        "wid stream_url session_ttl_ms topics",
+        wid=TEXT,
+        stream_url=TEXT,
+        session_ttl_ms=U64,
+        topics={"type": "object"},
+    ),
+    "Claim": obj(
+        "node",
+        node={"type": "string", "minLength": 1, "maxLength": 32},
+        max=U64,
+        lease_ms=U64,
+    ),
+    "Claimed": _data(
+        "topic claimed count ready",
+        topic=TEXT,
+        claimed=listed({"type": "object"}),
+        count=U64,
+        ready=U64,
+    ),
+    "Ack": obj("node seqs", **_SETTLE),
+    "Acked": _data(
+        "topic acked skipped ready in_flight",
+        topic=TEXT,
+        acked=U64,
+        skipped=listed(U64),
+        ready=U64,
+        in_flight=U64,
+    ),
+    "Nack": obj("node seqs", **_SETTLE, delay_ms=U64),
+    "Nacked": _data(
+        "topic nacked skipped ready in_flight",
+        topic=TEXT,
+        nacked=U64,
+        skipped=listed(U64),
+        ready=U64,
+        in_flight=U64,
+    ),
+    "Extend": obj("node seqs lease_ms", **_SETTLE, lease_ms=U64),
+    "Extended": _data(
+        "topic extended skipped deadlines",
+        topic=TEXT,
+        extended=U64,
+        skipped=listed(U64),
+        deadlines={"type": "object", "additionalProperties": U64},
+    ),
+    "Health": obj("status version uptime_ms", status={"const": "ok"}, version=TEXT, uptime_ms=U64),
+    "Ready": obj(
+        "status wal_replay_complete topics",
+        status={"const": "ready"},
+        wal_replay_complete={"const": True},
+        topics=U64,
+    ),
+    "Metrics": {"type": "object"},
+    "Scheduler": _data(""),
+    "OpenApi": {"type": "object"},
+}

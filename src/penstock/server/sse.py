@@ -1,0 +1,99 @@
+"""Server-sent events, byte for byte: frames of a watch and of a queue's worker.
+
+>>> event_id({"b": 7, "a": 12})
+b'eyJhIjoxMiwiYiI6N30'
+>>> frame(b"1", b"job", b'{"a":1}')
+b'id: 1\\nevent: job\\ndata: {"a":1}\\n\\n'
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from penstock.server.answers import encode
+from penstock.topics.read import Tombstone
+
+CONTENT_TYPE: Final = b"text/event-stream"
+HEADERS: Final = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
+RETRY: Final = b"retry: 2000\n\n"
+HEARTBEAT: Final = b": hb\n\n"
+SHUTDOWN_CODE: Final = "server_shutting_down"
+SHUTDOWN_TEXT: Final = "the server is shutting down; connect again"
+
+_sorted_encode: Final = msgspec.json.Encoder(order="sorted").encode
+
+
+def event_id(cursors: Mapping[str, int]) -> bytes:
+    """The place of a whole session: the last seq examined of every topic, as one word."""
+    return urlsafe_b64encode(_sorted_encode(dict(cursors))).rstrip(b"=")
+
+
+def parse_event_id(text: str) -> dict[str, int]:
+    """The places in a `Last-Event-ID`; none if it cannot be read."""
+    try:
+        value = msgspec.json.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (ValueError, binascii.Error, msgspec.DecodeError):
+        return {}
+    if not isinstance(value, dict):
+        return {}
+    return {name: seq for name, seq in value.items() if type(seq) is int and seq >= 0}
+
+
+def frame(event_id: bytes, event: bytes, data: bytes) -> bytes:
+    """One event. A line break inside a payload begins another data line, which readers join."""
+    if b"\n" in data or b"\r" in data:
+        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\n", b"\ndata: ")
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (event_id, event, data)
+
+
+def record_data(
+    topic: str, records: Sequence[bytes], *, from_seq: int, to_seq: int, head_seq: int
+) -> bytes:
+    """What a `record` event tells: the records after one cursor up to the next."""
+    return b'{"topic":"%b","from_seq":%d,"head_seq":%d,"records":[%b],"to_seq":%d}' % (
+        topic.encode(),
+        from_seq,
+        head_seq,
+        b",".join(records),
+        to_seq,
+    )
+
+
+def caught_up_data(topic: str, head_seq: int) -> bytes:
+    """What a `caught-up` event tells."""
+    return b'{"topic":"%b","head_seq":%d}' % (topic.encode(), head_seq)
+
+
+def tombstone_data(topic: str, tombstone: Tombstone, reason: str | None = None) -> bytes:
+    """What a `tombstone` event tells; `reason` replaces the topic's own."""
+    return encode(
+        {
+            "topic": topic,
+            "reason": reason or tombstone.reason,
+            "gap_from": tombstone.gap_from,
+            "gap_to": tombstone.gap_to,
+            "earliest_seq": tombstone.earliest_seq,
+            "head_seq": tombstone.head_seq,
+        }
+    )
+
+
+def deleted_data(topic: str) -> bytes:
+    """What a `topic-deleted` event tells."""
+    return b'{"topic":"%b","head_seq":0,"reason":"deleted"}' % topic.encode()
+
+
+def shutdown_data() -> bytes:
+    """What the last event of a watch tells when the server ends."""
+    return encode({"code": SHUTDOWN_CODE, "message": SHUTDOWN_TEXT})
+
+
+def work_error(code: int | str, text: str, topic: str) -> bytes:
+    """The last event of a worker's stream; it has no id, so that no job seems done."""
+    data = encode({"code": code, "error": text, "topic": topic})
+    return b"event: error\ndata: %b\n\n" % data

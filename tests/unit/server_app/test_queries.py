@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from base64 import b64encode
+
+import pytest
+
+from penstock.server.errors import NotAcceptable, UnsupportedMediaType
+from penstock.server.queries import (
+    Query,
+    check_accepts_events,
+    json_object,
+    make_cursor,
+    parse_cursor,
+)
+from penstock.topics.errors import InvalidRequest
+
+JSON = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [("a=true", True), ("a=1", True), ("a=false", False), ("a=0", False), ("a=maybe", None)],
+)
+def test_a_flag_that_cannot_be_read_is_the_default(raw, value):
+    expected = [value, value] if value is not None else [True, False]
+    assert [Query(raw).flag("a", True), Query(raw).flag("a", False)] == expected
+
+
+@pytest.mark.parametrize("raw", ["a=x", "a=-1", "a=1.5", "a=", "", "a=99999999999999999999"])
+def test_a_number_that_cannot_be_read_is_the_default(raw):
+    assert Query(raw).number("a", 7) == 7
+
+
+def test_page_sizes_are_clamped():
+    sizes = [Query(raw).page_size() for raw in ("", "page_size=0", "page_size=5000")]
+    assert sizes == [100, 1, 1_000]
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/json", " application/json; charset=utf-8", "Application/JSON"]
+)
+def test_json_is_declared_by_the_beginning_of_the_type(kind):
+    assert json_object(b'{"a":1}', {"content-type": kind}) == {"a": 1}
+
+
+@pytest.mark.parametrize("headers", [{}, {"content-type": "text/plain"}])
+def test_another_type_is_refused_before_the_body_is_read(headers):
+    with pytest.raises(UnsupportedMediaType):
+        json_object(b"not json", headers)
+
+
+def test_an_empty_body_is_an_empty_object_only_where_it_may_be():
+    assert json_object(b"", {}, may_be_empty=True) == {}
+    with pytest.raises(InvalidRequest):
+        json_object(b"", JSON)
+    with pytest.raises(UnsupportedMediaType):
+        json_object(b"{}", {}, may_be_empty=True)
+
+
+@pytest.mark.parametrize("body", [b"[1]", b"{", b"null", b'"x"', b'{"a":"\xff"}'])
+def test_a_body_that_is_no_object_is_refused(body):
+    with pytest.raises(InvalidRequest):
+        json_object(body, JSON)
+
+
+def test_a_cursor_is_the_base64_of_the_last_name():
+    assert make_cursor("jobs") == b64encode(b'{"after":"jobs"}').decode()
+    assert parse_cursor(make_cursor("a:b")) == "a:b"
+
+
+@pytest.mark.parametrize(
+    "cursor", ["x", "!!", b64encode(b"[]").decode(), b64encode(b"{}").decode()]
+)
+def test_a_corrupt_cursor_is_refused(cursor):
+    with pytest.raises(InvalidRequest):
+        parse_cursor(cursor)
+
+
+def test_a_stream_is_for_those_who_accept_it():
+    for accept in ("text/event-stream", "*/*", "text/html, text/event-stream;q=0.5"):
+        check_accepts_events({"accept": accept})
+    check_accepts_events({})
+    with pytest.raises(NotAcceptable):
+        check_accepts_events({"accept": "application/json"})

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.config import Settings, described, is_loopback, load, variable
+from penstock.kernel.errors import Rejected
+from penstock.kernel.units import MIB
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "penstock.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_defaults_are_those_of_the_contract(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = load({})
+    assert (settings.host, settings.port) == ("127.0.0.1", 4000)
+    assert settings.data_dir == Path("topics-data")
+    assert settings.max_body_bytes == 64 * MIB
+    assert (settings.max_topics, settings.max_routers) == (100_000, 10_000)
+    assert settings.heartbeat_ms_min == 1_000
+
+
+def test_flags_win_over_the_environment_and_the_environment_over_the_file(tmp_path):
+    file = written(tmp_path, '[server]\nport = 1\nmax_topics = 2\nhost = "127.0.0.2"\n')
+    settings = load(
+        {"PENSTOCK_PORT": "3", "PENSTOCK_MAX_TOPICS": "4"}, file=file, flags={"port": 5}
+    )
+    assert (settings.port, settings.max_topics, settings.host) == (5, 4, "127.0.0.2")
+
+
+@pytest.mark.parametrize(
+    ("given", "host", "port"),
+    [
+        ("127.0.0.1:4567", "127.0.0.1", 4567),
+        ("localhost", "localhost", 4000),
+        ("[::1]:99", "::1", 99),
+        ("::1", "::1", 4000),
+        ("[::1]", "::1", 4000),
+    ],
+)
+def test_a_host_may_carry_its_port(given, host, port):
+    settings = load({"PENSTOCK_HOST": given})
+    assert (settings.host, settings.port) == (host, port)
+
+
+def test_a_port_that_is_named_wins_over_the_one_in_the_host():
+    settings = load({"PENSTOCK_HOST": "127.0.0.1:1", "PENSTOCK_PORT": "2"})
+    assert settings.port == 2
+
+
+def test_an_unknown_variable_is_refused_with_the_nearest_known_one():
+    with pytest.raises(Rejected, match="did you mean PENSTOCK_MAX_TOPICS"):
+        load({"PENSTOCK_MAX_TOPIC": "1"})
+
+
+def test_an_unknown_key_of_the_file_is_refused_with_the_nearest_known_one(tmp_path):
+    with pytest.raises(Rejected, match="did you mean data_dir"):
+        load({}, file=written(tmp_path, '[server]\ndatadir = "x"\n'))
+
+
+def test_an_unknown_table_of_the_file_is_refused(tmp_path):
+    with pytest.raises(Rejected, match="did you mean server"):
+        load({}, file=written(tmp_path, "[serve]\nport = 1\n"))
+
+
+def test_a_file_that_was_named_must_exist_and_be_toml(tmp_path):
+    with pytest.raises(Rejected, match="found none at"):
+        load({}, file=tmp_path / "absent.toml")
+    with pytest.raises(Rejected, match="expected TOML"):
+        load({"PENSTOCK_CONFIG": str(written(tmp_path, "[server\n"))})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("PORT", "many", "whole number"),
+        ("PORT", "65536", "from 0 to 65535"),
+        ("PROBE_AUTH", "perhaps", "true or false"),
+        ("STORE", "paper", "one of"),
+        ("LOG", "loud", "one of"),
+        ("MAX_BODY_BYTES", "0", "at least 1"),
+    ],
+)
+def test_a_bad_value_is_refused_with_what_was_expected(name, value, said):
+    with pytest.raises(Rejected, match=said):
+        load({f"PENSTOCK_{name}": value})
+
+
+def test_a_server_beyond_this_machine_needs_keys_or_an_override():
+    with pytest.raises(Rejected, match="expected API keys"):
+        load({"PENSTOCK_HOST": "0.0.0.0"})
+    assert load({"PENSTOCK_HOST": "0.0.0.0", "PENSTOCK_API_KEYS": "k"}).host == "0.0.0.0"
+    override = {"PENSTOCK_HOST": "0.0.0.0", "PENSTOCK_ALLOW_INSECURE_NO_AUTH": "1"}
+    assert load(override).allow_insecure_no_auth
+
+
+def test_loopback_is_known_by_address_and_one_name():
+    assert [is_loopback(host) for host in ("127.0.0.9", "::1", "localhost", "example.org")] == [
+        True, True, True, False,
+    ]  # fmt: skip
+
+
+def test_keys_are_not_shown_with_the_settings():
+    assert "s3cret" not in repr(Settings(api_keys="s3cret"))
+
+
+def test_a_certificate_without_its_key_is_refused():
+    with pytest.raises(Rejected, match="both tls_cert and tls_key"):
+        Settings(tls_cert=Path("cert.pem"))
+
+
+def test_the_limits_of_topics_come_from_the_settings():
+    limits = Settings(max_record_bytes=5, max_topics=6).topic_limits()
+    assert (limits.record_bytes_max, limits.topics_max) == (5, 6)
+
+
+def test_every_setting_is_described_and_has_a_variable():
+    for name, _, text in described():
+        assert text
+        assert variable(name) == f"PENSTOCK_{name.upper()}"
