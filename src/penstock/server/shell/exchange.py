@@ -1,0 +1,164 @@
+"""One request of an HTTP/1.1 connection and its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from penstock.kernel.errors import Rejected
+from penstock.server.message import (
+    EVENT_STREAM,
+    JSON,
+    Headers,
+    Refused,
+    Request,
+    TooManyConnections,
+    error_body,
+)
+from penstock.server.shell.answer_head import AnswerHeads, has_body, header_lines
+from penstock.server.shell.coding import (
+    COMPRESS_IN_THREAD_ABOVE_BYTES,
+    GZIP_ABOVE_BYTES,
+    compress,
+)
+from penstock.server.shell.head import Head
+from penstock.server.shell.service import INTERNAL_ERROR
+from penstock.server.shell.stream import SocketStream
+
+if TYPE_CHECKING:
+    from penstock.server.shell.http1 import Http1Connection
+    from penstock.server.shell.websocket import WebSocketConnection
+
+HOT: Final = 0
+"""Not answered; an answer needs no more than a status, a type and a length."""
+OPEN: Final = 1
+"""Not answered."""
+ANSWERED: Final = 2
+GONE: Final = 3
+
+
+class Http1Exchange:
+    """A request in the line of its connection; answers leave in the order of the requests."""
+
+    __slots__ = (
+        "answer",
+        "body_bytes",
+        "connection",
+        "ends",
+        "head",
+        "live",
+        "on_gone",
+        "request",
+        "state",
+    )
+
+    def __init__(
+        self, connection: Http1Connection, head: Head, request: Request, state: int
+    ) -> None:
+        self.connection = connection
+        self.head = head
+        self.request = request
+        self.state = state
+        self.body_bytes = len(request.body)
+        self.on_gone: Callable[[], None] | None = None
+        self.answer: bytes | None = None
+        """The whole answer, while it waits for its turn."""
+        self.live: SocketStream | None = None
+        """The stream that is the answer's body."""
+        self.ends = False
+        """Whether the connection ends with this answer."""
+
+    def reply_json(self, body: bytes) -> None:
+        """Answer 200 with JSON."""
+        if self.state == HOT and (len(body) <= GZIP_ABOVE_BYTES or not self.head.accepts_gzip):
+            connection = self.connection
+            self.state = ANSWERED
+            connection.answered(
+                self, b"%b%d\r\n\r\n%b" % (connection.service.answers.json, len(body), body)
+            )
+        else:
+            self.reply(200, body)
+
+    def reply(
+        self, status: int, body: bytes, *, content_type: bytes = JSON, headers: Headers = ()
+    ) -> None:
+        """Answer with a whole body."""
+        if self._closed():
+            return
+        lines = header_lines(headers)
+        first = self.connection.service.answers.head(status, content_type) + lines
+        self.state = ANSWERED
+        if len(body) <= GZIP_ABOVE_BYTES or not has_body(status):
+            self._send(first, body, status=status)
+            return
+        first += b"Vary: Accept-Encoding\r\n"
+        if not self.head.accepts_gzip or b"content-encoding:" in lines.lower():
+            self._send(first, body, status=status)
+        elif len(body) <= COMPRESS_IN_THREAD_ABOVE_BYTES:
+            self._send(first + b"Content-Encoding: gzip\r\n", compress(body), status=status)
+        else:
+            self._compress(first + b"Content-Encoding: gzip\r\n", body, status)
+
+    def stream(self, content_type: bytes = EVENT_STREAM, headers: Headers = ()) -> SocketStream:
+        """Answer 200 with a body that ends with the connection."""
+        service = self.connection.service
+        first = service.answers.head(200, content_type) + header_lines(headers)
+        live = SocketStream(service, first + b"Connection: close\r\n\r\n")
+        if self._closed():
+            service.loop.call_soon(live.lost)
+            return live
+        self.state = ANSWERED
+        self.live = live
+        self.ends = True
+        if self.head.is_head:
+            live.refuse_body()
+        self.connection.stream_waits(self)
+        return live
+
+    def upgrade(self, subprotocol: str | None = None) -> WebSocketConnection:
+        """Go on as a WebSocket."""
+        if self._closed():
+            raise Rejected("expected a WebSocket's peer, found it gone")
+        websocket = self.connection.upgrade(self, subprotocol)
+        self.state = ANSWERED
+        return websocket
+
+    def fail(self) -> None:
+        """The application failed: answer 500 unless there is an answer."""
+        if self.state < ANSWERED:
+            self.reply(500, INTERNAL_ERROR)
+
+    def _closed(self) -> bool:
+        if self.state == ANSWERED:
+            raise Rejected("expected one answer to a request, found a second one")
+        return self.state == GONE
+
+    def _compress(self, first: bytes, body: bytes, status: int) -> None:
+        # The answer keeps its place in the line while a thread compresses it.
+        loop = self.connection.service.loop
+        done = loop.run_in_executor(None, compress, body)
+        done.add_done_callback(lambda made: self._send(first, made.result(), status=status))
+
+    def _send(self, first: bytes, body: bytes, *, status: int) -> None:
+        if self.state == GONE:
+            return
+        self.ends = self.connection.last or not self.head.keep_alive
+        if has_body(status):
+            first += b"Content-Length: %d\r\n" % len(body)
+        if self.ends:
+            first += b"Connection: close\r\n"
+        elif not self.head.hot:
+            first += b"Connection: keep-alive\r\n"
+        no_body = self.head.is_head or not has_body(status)
+        self.connection.answered(self, first + b"\r\n" + (b"" if no_body else body))
+
+
+def refusal(answers: AnswerHeads, refused: Refused, *, ends: bool) -> bytes:
+    """The whole answer to a request that is not handed on."""
+    body = error_body(refused.code, refused.message, refused.detail)
+    first = answers.head(refused.status, JSON)
+    if isinstance(refused, TooManyConnections):
+        first += b"Retry-After: 1\r\n"
+    if ends:
+        first += b"Connection: close\r\n"
+    return first + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)

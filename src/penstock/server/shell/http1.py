@@ -1,0 +1,470 @@
+"""An HTTP/1.1 connection: bytes to requests, answers to bytes, in the same order.
+
+A read that is exactly one known request takes a short way through `data_received`; everything
+else goes through a buffer, one step at a time, and stops where a limit says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final, cast
+
+from penstock.kernel.errors import Rejected
+from penstock.server.message import BadRequest, Refused, Request
+from penstock.server.shell.body import Body
+from penstock.server.shell.exchange import ANSWERED, GONE, HOT, OPEN, Http1Exchange, refusal
+from penstock.server.shell.head import Head
+from penstock.server.shell.inflation import Inflation
+from penstock.server.shell.service import TICK_S, Service
+from penstock.server.shell.stream import SocketStream
+from penstock.server.shell.websocket import WebSocketConnection, accept_head
+
+HEAD: Final = "head"
+BODY: Final = "body"
+INFLATING: Final = "inflating"
+STOPPED: Final = "stopped"
+"""No more requests are read: an answer that ends the connection is given or will be."""
+
+_BLANK_LINE: Final = b"\r\n\r\n"
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_REFUSED_HEAD: Final = Head("GET", "", "", {}, 0, False, False, False, False, False, False, False)
+_REFUSED_REQUEST: Final = Request("GET", "", "", {}, b"")
+
+
+class Http1Connection(asyncio.Protocol):
+    """One connection. Its line holds the requests that are not answered, oldest first."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.line: deque[Http1Exchange] = deque()
+        self.last = False
+        """Whether the next answer ends the connection: the service is draining."""
+        self._transport = cast(asyncio.Transport, None)
+        self._stage = HEAD
+        self._simple = True
+        """Nothing is buffered, paused or half read: a read may take the short way."""
+        self._buffer = bytearray()
+        self._scanned = 0
+        self._body: Body | None = None
+        self._inflation: Inflation | None = None
+        self._upgrading: Http1Exchange | None = None
+        self._live: SocketStream | None = None
+        self._advancing = False
+        self._continue_owed = False
+        self._reading = True
+        self._body_waits = False
+        self._writes_paused = False
+        self._touched_s = service.now_s
+        self._began_s = service.now_s
+        """When the first byte of the unfinished head came."""
+        self._lingers = False
+        self._linger_until_s: float | None = None
+        self._closing_s: float | None = None
+
+    # the transport's calls -----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self.service.limits.write_buffer_bytes_max)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what was read."""
+        service = self.service
+        service.counters.bytes_in += len(data)
+        self._touched_s = service.now_s
+        if self._simple:
+            end = data.find(_BLANK_LINE) + 4
+            head = service.heads.known.get(data[:end])
+            if (
+                head is not None
+                and head.hot
+                and end + head.length == len(data)
+                and not head.gzip_body
+                and len(self.line) < service.limits.pipelined_max
+            ):
+                self._hand_over(head, data[end:])
+                return
+        if self._stage is STOPPED:
+            return
+        self._buffer += data
+        self._advance()
+
+    def eof_received(self) -> None:
+        """The peer sends no more; that is how one looks that went away, so the connection ends."""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is gone, and with it everybody in its line."""
+        self._stage = STOPPED
+        self._simple = False
+        self._end_body()
+        self._drop_line()
+        if self._live is not None:
+            self._live.lost()
+        self.service.discard(self)
+
+    def pause_writing(self) -> None:
+        """The peer does not read its answers: read no more of its requests."""
+        self._writes_paused = True
+        self._touched_s = self.service.now_s
+        self._settle()
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        self._writes_paused = False
+        if self._live is not None:
+            self._live.resume_writing()
+        else:
+            self._advance()
+
+    # the service's and the budget's calls --------------------------------------------------------
+
+    def sweep(self, now_s: float) -> None:
+        """Close if something took too long."""
+        limits = self.service.limits
+        waited_s = now_s - self._touched_s
+        if self._linger_until_s is not None:
+            if now_s >= self._linger_until_s:
+                self._transport.abort()
+        elif self._transport.is_closing():
+            self._closing_s = self._closing_s or now_s
+            if now_s - self._closing_s > limits.write_stall_s:
+                self._transport.abort()
+        elif self._live is not None:
+            return
+        elif self._writes_paused:
+            if waited_s > limits.write_stall_s:
+                self._transport.abort()
+        elif self._stage is BODY and self._body is not None:
+            self._sweep_body(self._body, now_s)
+        elif self._stage is HEAD and self._buffer and self._may_advance():
+            if now_s - self._began_s > limits.head_s:
+                self._refuse(BadRequest(f"expected a request's head within {limits.head_s} s"))
+        elif not self.line and waited_s > limits.idle_s:
+            self._transport.close()
+
+    def drain(self) -> None:
+        """Close now if idle, else with the answer that is owed."""
+        self.last = True
+        self._simple = False
+        for exchange in self.line:
+            if exchange.state == HOT:
+                exchange.state = OPEN
+        if not self.line and self._stage is HEAD and not self._buffer:
+            self._close()
+
+    def abort(self) -> None:
+        """Close now."""
+        self._transport.abort()
+
+    def resume_body(self) -> None:
+        """There is memory for more of the body."""
+        self._body_waits = False
+        if self._inflation is not None:
+            self.service.loop.call_soon(self._inflate)
+        self._settle()
+
+    # the exchanges' calls ------------------------------------------------------------------------
+
+    def answered(self, exchange: Http1Exchange, answer: bytes) -> None:
+        """Send an answer, or keep it until earlier requests have theirs."""
+        line = self.line
+        service = self.service
+        if self._simple and line[0] is exchange and len(line) == 1:
+            line.clear()
+            service.budget.give(exchange.body_bytes)
+            service.counters.bytes_out += len(answer)
+            self._touched_s = service.now_s
+            self._transport.write(answer)
+        else:
+            exchange.answer = answer
+            self._flush()
+
+    def stream_waits(self, exchange: Http1Exchange) -> None:
+        """A stream is an answer now; nothing after it will be answered."""
+        self._stop_reading_requests()
+        self._flush()
+
+    def upgrade(self, exchange: Http1Exchange, subprotocol: str | None) -> WebSocketConnection:
+        """Hand the connection over to a WebSocket."""
+        answer = accept_head(exchange.head, subprotocol, self.service.answers.date)
+        if self.line[0] is not exchange or self._upgrading is not exchange:
+            raise Rejected("expected a WebSocket's request alone, found others before it")
+        self.line.clear()
+        self.service.budget.give(exchange.body_bytes)
+        self._simple = False
+        self._stage = STOPPED
+        self._upgrading = None
+        early, self._buffer = bytes(self._buffer), bytearray()
+        websocket = WebSocketConnection(self.service)
+        self.service.replace(self, websocket)
+        self._transport.set_protocol(websocket)
+        self._read(True)
+        websocket.begin(self._transport, answer, early)
+        return websocket
+
+    # requests ------------------------------------------------------------------------------------
+
+    def _hand_over(self, head: Head, body: bytes) -> None:
+        request = Request(head.method, head.path, head.query, head.headers, body)
+        exchange = Http1Exchange(
+            self, head, request, HOT if head.hot and not self.last else OPEN
+        )
+        self.line.append(exchange)
+        self.service.budget.used += len(body)
+        if head.wants_upgrade:
+            self._upgrading = exchange
+        if not self.service.hand_over(exchange):
+            exchange.fail()
+
+    def _advance(self) -> None:
+        """Read requests off the buffer as far as there are bytes and limits allow."""
+        if self._advancing:
+            return
+        self._advancing = True
+        self._simple = False
+        try:
+            while self._may_advance() and self._step():
+                pass
+        except Refused as refused:
+            self._refuse(refused)
+        finally:
+            self._advancing = False
+        self._settle()
+
+    def _may_advance(self) -> bool:
+        return (
+            (self._stage is HEAD or self._stage is BODY)
+            and self._upgrading is None
+            and not self._writes_paused
+            and len(self.line) < self.service.limits.pipelined_max
+        )
+
+    def _step(self) -> bool:
+        return self._step_head() if self._stage is HEAD else self._step_body()
+
+    def _step_head(self) -> bool:
+        """Read one head, if it is whole."""
+        buffer = self._buffer
+        if buffer and not buffer[:1].isupper() and buffer[:1] != b"\r":
+            raise BadRequest("expected an HTTP request, found bytes that are none")
+        while buffer.startswith(b"\r\n"):
+            del buffer[:2]
+        if not self._scanned:
+            self._began_s = self.service.now_s
+        end = buffer.find(_BLANK_LINE, max(0, self._scanned - 3)) + 4
+        self._scanned = len(buffer)
+        if (len(buffer) if end < 4 else end) > self.service.limits.head_bytes_max:
+            most = self.service.limits.head_bytes_max
+            raise BadRequest(f"expected a request's head of at most {most} bytes, found more")
+        if end < 4:
+            return False
+        raw = bytes(buffer[:end])
+        del buffer[:end]
+        self._scanned = 0
+        self._begin(self.service.heads.parse(raw))
+        return True
+
+    def _begin(self, head: Head) -> None:
+        if not head.length:
+            self._complete(head, b"")
+            return
+        self._stage = BODY
+        self._body = Body(head, self.service)
+        if head.expects_continue and len(self._buffer) < max(head.length, 1):
+            self._continue_owed = True
+            self._send_continue()
+
+    def _step_body(self) -> bool:
+        """Move bytes from the buffer to the body; hand it over when it is whole."""
+        body = cast(Body, self._body)
+        before = body.size
+        whole = body.take(self._buffer)
+        if not self.service.budget.take(self, body.size - before) and not whole:
+            self._body_waits = True
+        if not whole:
+            return False
+        content = body.content()
+        self._end_body()
+        self._complete(body.head, content)
+        return True
+
+    def _complete(self, head: Head, content: bytes) -> None:
+        self._stage = HEAD
+        if head.gzip_body and content:
+            self._stage = INFLATING
+            self._inflation = Inflation(head, content, self.service.limits.body_bytes_max)
+            self._inflate()
+        else:
+            self._accept(head, content)
+
+    def _accept(self, head: Head, content: bytes) -> None:
+        if not head.keep_alive:
+            self._stop_reading_requests()
+        self._hand_over(head, content)
+
+    def _inflate(self) -> None:
+        """Inflate a little; a large body takes several turns of the loop."""
+        inflation = self._inflation
+        if inflation is None:
+            return
+        before = inflation.size
+        try:
+            content = inflation.step()
+        except Refused as refused:
+            self._end_body()
+            self._stage = HEAD
+            self._refuse(refused, ends=not inflation.head.keep_alive)
+            self._advance()
+            return
+        may_go_on = self.service.budget.take(self, inflation.size - before)
+        if content is not None:
+            self._end_body()
+            self._stage = HEAD
+            self._accept(inflation.head, content)
+            self._advance()
+        elif may_go_on:
+            self.service.loop.call_soon(self._inflate)
+        else:
+            self._body_waits = True
+
+    def _refuse(self, refused: Refused, *, ends: bool = True) -> None:
+        """Answer a request that is not handed on, in its turn."""
+        self.service.counters.refusals_total += 1
+        exchange = Http1Exchange(self, _REFUSED_HEAD, _REFUSED_REQUEST, ANSWERED)
+        exchange.ends = ends = ends or self.last
+        exchange.answer = refusal(self.service.answers, refused, ends=ends)
+        if ends:
+            self._lingers = True
+            self._end_body()
+            self._stop_reading_requests()
+        self.line.append(exchange)
+        self._flush()
+
+    def _stop_reading_requests(self) -> None:
+        self._stage = STOPPED
+        self._simple = False
+        self._buffer.clear()
+
+    def _end_body(self) -> None:
+        """Forget the unfinished body."""
+        body = self._body or self._inflation
+        self._body = self._inflation = None
+        self._body_waits = False
+        self._continue_owed = False
+        if body is not None:
+            self.service.budget.finish(self)
+            self.service.budget.give(body.size)
+
+    def _sweep_body(self, body: Body, now_s: float) -> None:
+        limits = self.service.limits
+        if self._body_waits or not self._may_advance():
+            # It is not the peer who is slow.
+            self._touched_s = now_s
+            body.began_s += TICK_S
+            return
+        patience_s = now_s - body.began_s - limits.body_stall_s
+        if now_s - self._touched_s > limits.body_stall_s:
+            self._refuse(BadRequest(f"expected more of a body within {limits.body_stall_s} s"))
+        elif body.size < patience_s * limits.body_rate_min:
+            self._refuse(BadRequest(f"expected a body at {limits.body_rate_min} bytes a second"))
+
+    # answers -------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        """Send every answer whose turn it is."""
+        parts: list[bytes] = []
+        line = self.line
+        ended: Http1Exchange | None = None
+        while line and ended is None and line[0].state == ANSWERED:
+            exchange = line[0]
+            if exchange.answer is not None:
+                parts.append(exchange.answer)
+            elif exchange.live is None:
+                break  # a thread compresses it
+            line.popleft()
+            self.service.budget.give(exchange.body_bytes)
+            if exchange is self._upgrading:
+                self._upgrading = None
+            if exchange.ends:
+                ended = exchange
+        if parts:
+            self._write(b"".join(parts))
+        if ended is not None:
+            self._end(ended)
+        elif parts:
+            self._send_continue()
+            self._after_answers()
+
+    def _after_answers(self) -> None:
+        if self._advancing:
+            return
+        if self._buffer and self._stage is not STOPPED:
+            # Not at once: the application is in the middle of something when it answers.
+            self.service.loop.call_soon(self._advance)
+        else:
+            self._settle()
+
+    def _end(self, exchange: Http1Exchange) -> None:
+        """The last answer of this connection was given."""
+        self._stop_reading_requests()
+        self._drop_line()
+        self._live = exchange.live
+        if self._live is not None:
+            self._read(True)
+            self._live.begin(self._transport)
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        self._stage = STOPPED
+        self._simple = False
+        if not self._lingers or not self._transport.can_write_eof():
+            self._transport.close()
+        elif not self._transport.is_closing():
+            # A socket that is closed with unread input resets the connection, and the peer would
+            # never see why. So: say that this was all, and throw away what still comes.
+            self._linger_until_s = self.service.now_s + self.service.limits.linger_s
+            self._transport.write_eof()
+            self._read(True)
+
+    def _drop_line(self) -> None:
+        while self.line:
+            exchange = self.line.popleft()
+            self.service.budget.give(exchange.body_bytes)
+            was_open = exchange.state < ANSWERED
+            exchange.state = GONE
+            if exchange.live is not None:
+                exchange.live.lost()
+            elif was_open:
+                self.service.call(exchange.on_gone)
+
+    def _write(self, data: bytes) -> None:
+        self.service.counters.bytes_out += len(data)
+        self._touched_s = self.service.now_s
+        self._transport.write(data)
+
+    def _send_continue(self) -> None:
+        if self._continue_owed and not self.line:
+            self._continue_owed = False
+            self._write(_CONTINUE)
+
+    # reading -------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Decide whether to read on, and whether reads may take the short way."""
+        may_advance = self._may_advance()
+        self._simple = (
+            may_advance and self._stage is HEAD and not self._buffer and not self.last
+        )
+        self._read(self._stage is STOPPED or (may_advance and not self._body_waits))
+
+    def _read(self, wanted: bool) -> None:
+        if wanted == self._reading or self._transport.is_closing():
+            return
+        self._reading = wanted
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()

@@ -1,0 +1,94 @@
+"""The body of an HTTP/1.1 answer that is written bit by bit, and ends with the connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from penstock.server.shell.service import Service
+from penstock.server.shell.writer import SocketWriter
+
+
+class SocketStream:
+    """A stream that has its connection to itself, once earlier requests are answered."""
+
+    def __init__(self, service: Service, head: bytes) -> None:
+        self.on_room: Callable[[], None] | None = None
+        self.on_gone: Callable[[], None] | None = None
+        self._service = service
+        self._bytes_max = service.limits.stream_buffer_bytes_max
+        self._writer: SocketWriter | None = None
+        self._transport: asyncio.Transport | None = None
+        self._early = [head]
+        self._early_bytes = 0
+        self._closed = False
+        self._lagged = False
+        self._bodyless = False
+        service.counters.streams_open += 1
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that the socket did not take yet."""
+        if self._closed:
+            return 0
+        return self._early_bytes if self._writer is None else self._writer.buffered
+
+    def write(self, data: bytes) -> bool:
+        """Send bytes, or take none of them and return False."""
+        if self._closed:
+            return False
+        buffered = self.buffered
+        if buffered and buffered + len(data) > self._bytes_max:
+            self._lagged = True
+            return False
+        if self._writer is None:
+            self._early.append(data)
+            self._early_bytes += len(data)
+            return True
+        self._service.counters.bytes_out += len(data)
+        self._writer.write(data)
+        return True
+
+    def close(self) -> None:
+        """End the body and, with it, the connection."""
+        if self._end() and self._transport is not None:
+            self._transport.close()
+
+    def refuse_body(self) -> None:
+        """Send the head only: it answers a HEAD request."""
+        self._bodyless = True
+
+    def begin(self, transport: asyncio.Transport) -> None:
+        """It is this stream's turn: send the head and what was written before."""
+        self._transport = transport
+        if self._bodyless:
+            del self._early[1:]
+            # Not before the application could set `on_gone`.
+            self._service.loop.call_soon(self.lost)
+        early = b"".join(self._early)
+        self._early.clear()
+        self._service.counters.bytes_out += len(early)
+        self._writer = SocketWriter(transport)
+        transport.write(early)
+        if self._closed or self._bodyless:
+            transport.close()
+        elif not transport.get_write_buffer_size():
+            self._service.loop.call_soon(self.resume_writing)
+
+    def resume_writing(self) -> None:
+        """The buffer is empty."""
+        if self._lagged and not self._closed:
+            self._lagged = False
+            self._service.call(self.on_room)
+
+    def lost(self) -> None:
+        """The peer is gone."""
+        if self._end():
+            self._service.call(self.on_gone)
+
+    def _end(self) -> bool:
+        if self._closed:
+            return False
+        self._closed = True
+        self._service.counters.streams_open -= 1
+        return True

@@ -1,0 +1,53 @@
+"""A request's target, taken apart: path and query.
+
+>>> split_target(b"/v0/topics/a%3Ab?limit=1")
+('/v0/topics/a:b', 'limit=1')
+>>> split_target(b"http://example.org?limit=1")
+('/', 'limit=1')
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from penstock.server.message import BadRequest
+
+_BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_ABSOLUTE: Final = re.compile(rb"https?://[^/?#]+", re.IGNORECASE)
+
+
+def split_target(target: bytes) -> tuple[str, str]:
+    """The decoded path and the raw query of an origin-form, absolute-form or `*` target."""
+    if b"#" in target:
+        raise BadRequest("expected a target without a fragment, found '#'")
+    path, _, query = _origin_form(target).partition(b"?")
+    return _decode_path(path), _decode(query, "query")
+
+
+def _origin_form(target: bytes) -> bytes:
+    if target.startswith(b"/") or target == b"*":
+        return target
+    absolute = _ABSOLUTE.match(target)
+    if absolute is None:
+        raise BadRequest("expected a target such as /v0/topics, found neither a path nor a URL")
+    rest = target[absolute.end() :]
+    return rest if rest.startswith(b"/") else b"/" + rest
+
+
+def _decode_path(path: bytes) -> str:
+    if b"%" in path:
+        if _BAD_ESCAPE.search(path):
+            raise BadRequest("expected two hexadecimal digits after '%' in the path")
+        path = unquote_to_bytes(path)
+    if b"\0" in path:
+        raise BadRequest("expected a path without NUL")
+    return _decode(path, "path")
+
+
+def _decode(text: bytes, what: str) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        raise BadRequest(f"expected the {what} in UTF-8") from None
