@@ -1,16 +1,22 @@
-"""What the log holds of topics and queues: decided changes, to be applied without a choice."""
+"""What the log holds of topics, queues and routers: decided changes, applied without a choice.
+
+The letters are what stands in files: a new kind of entry takes a new one.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from penstock.topics.config import Changes, TopicConfig
+from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.topics.batch import Batch
+from penstock.topics.config import TopicConfig
 from penstock.topics.leases import Lease
-from penstock.topics.model import Record
 from penstock.topics.predicate import Predicate
 
 
-class Created(NamedTuple):
+class Created(Struct, frozen=True, array_like=True, tag="c"):
     """Entry: a topic began, empty. `epoch` tells it from others that had its name."""
 
     topic: str
@@ -19,11 +25,10 @@ class Created(NamedTuple):
     config: TopicConfig
 
 
-class Dropped(NamedTuple):
-    """Entry: a topic is gone with all it had, and with it the routers at its ends."""
+class Dropped(Struct, frozen=True, array_like=True, tag="d"):
+    """Entry: a topic is gone with all it had."""
 
     topic: str
-    routers: tuple[str, ...]
 
 
 class Feed(NamedTuple):
@@ -38,24 +43,23 @@ class Feed(NamedTuple):
     trimmed: int = 0
 
 
-class Appended(NamedTuple):
+class Appended(Struct, frozen=True, array_like=True, tag="a"):
     """Entry: records were appended, all of them or none."""
 
     topic: str
     first_seq: int
     now_ms: int
-    records: tuple[Record, ...]
-    size_bytes: int
+    batch: Batch
     key: str | None = None
     feed: Feed | None = None
 
     @property
     def seqs(self) -> int:
         """How many seqs it takes: its records, and the hole that a feed leaves."""
-        return len(self.records) + (self.feed.trimmed if self.feed else 0)
+        return len(self.batch.records) + (self.feed.trimmed if self.feed else 0)
 
 
-class Deleted(NamedTuple):
+class Deleted(Struct, frozen=True, array_like=True, tag="x"):
     """Entry: records before `bound_seq` were deleted, by prefix, by tag, or by both at once."""
 
     topic: str
@@ -65,28 +69,38 @@ class Deleted(NamedTuple):
     match: Predicate | None
 
 
-class Configured(NamedTuple):
+class Configured(Struct, frozen=True, array_like=True, tag="p"):
     """Entry: named keys of the configuration changed."""
 
     topic: str
     now_ms: int
-    changes: Changes
+    changes: dict[str, Any]
 
 
-class Advanced(NamedTuple):
-    """Entry: seqs up to `head_seq` were assigned to records that memory alone kept."""
+class Advanced(Struct, frozen=True, array_like=True, tag="h"):
+    """Entry: seqs up to `head_seq` are or may be taken by records that the log has not.
+
+    The last one counts, also if it is lower: a clean end gives back what was only set aside.
+    """
 
     topic: str
     head_seq: int
 
 
-TopicEntry = Appended | Deleted | Configured | Advanced
+class Skipped(Struct, frozen=True, array_like=True, tag="s"):
+    """Entry: seqs up to `head_seq` may have been given out before the machine crashed."""
+
+    topic: str
+    head_seq: int
 
 
-class Claimed(NamedTuple):
+TopicEntry = Appended | Deleted | Configured | Advanced | Skipped
+
+
+class Claimed(Struct, frozen=True, array_like=True, tag="l"):
     """Entry: jobs were leased; those that had been delivered too often were buried.
 
-    The dead letters must be in the same log entry as this; `without_dead_letters` is what to
+    The dead letters must be in the log before this is, or with it; `without_burials` is what to
     apply when their topic refuses them: those jobs wait on.
     """
 
@@ -94,14 +108,13 @@ class Claimed(NamedTuple):
     now_ms: int
     leases: tuple[Lease, ...]
     buried: tuple[int, ...] = ()
-    dead_letters: tuple[Record, ...] = ()
 
-    def without_dead_letters(self) -> Claimed:
+    def without_burials(self) -> Claimed:
         """The same claim with nobody buried."""
-        return self._replace(buried=(), dead_letters=())
+        return replace(self, buried=())
 
 
-class Acked(NamedTuple):
+class Acked(Struct, frozen=True, array_like=True, tag="k"):
     """Entry: jobs were finished and are deleted."""
 
     topic: str
@@ -109,7 +122,7 @@ class Acked(NamedTuple):
     seqs: tuple[int, ...]
 
 
-class Nacked(NamedTuple):
+class Nacked(Struct, frozen=True, array_like=True, tag="n"):
     """Entry: jobs were given back, to be had again at a time."""
 
     topic: str
@@ -118,7 +131,7 @@ class Nacked(NamedTuple):
     due_ms: int
 
 
-class Extended(NamedTuple):
+class Extended(Struct, frozen=True, array_like=True, tag="e"):
     """Entry: leases end at another time."""
 
     topic: str

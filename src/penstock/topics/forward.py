@@ -7,11 +7,23 @@ lose a copy nor make it twice.
 from __future__ import annotations
 
 import json
+from itertools import accumulate
 from typing import Final, NamedTuple
 
+from msgspec import Raw
+
+from penstock.topics.batch import Batch
 from penstock.topics.entries import Appended, Feed
 from penstock.topics.errors import RecordTooLarge, TopicFull
-from penstock.topics.model import Record, TopicLimits, make_record, meta_keys, splice_meta
+from penstock.topics.model import (
+    Record,
+    Routed,
+    TopicLimits,
+    hops_of,
+    meta_keys,
+    size_of,
+    splice_meta,
+)
 from penstock.topics.routers import Router, RouterConfig
 from penstock.topics.slots import Slot
 from penstock.topics.topic import Topic
@@ -57,7 +69,7 @@ def step(router: Router, source: Topic, dest: Topic, now_ms: int, limits: TopicL
             return Step(None, more=True, held=True)
         copies = copies._replace(records=copies.records[:fits], upto_seq=upto_seq)
     feed = Feed(router.config.name, router.source_epoch, copies.upto_seq, copies.trimmed)
-    entry = dest.feed(feed, copies.records, now_ms)
+    entry = dest.feed(feed, Batch.of(copies.records), now_ms)
     return Step(entry, more=copies.upto_seq < source.head_seq)
 
 
@@ -71,7 +83,7 @@ def take(router: Router, source: Topic, now_ms: int, limits: TopicLimits) -> Cop
     wanted = router.config.filter
     for slot in source.live(start, upto):
         record = slot.record
-        if record.hops < HOPS_MAX and (wanted is None or wanted.matches(record.tag)):
+        if hops_of(record) < HOPS_MAX and (wanted is None or wanted.matches(record.tag)):
             copies.records.append(copy(router, slot, limits))
             copies.seqs.append(slot.seq)
     return copies
@@ -83,9 +95,10 @@ def copy(router: Router, slot: Slot, limits: TopicLimits) -> Record:
     tag = record.tag if config.preserve_tag else None
     node = record.node if config.preserve_node else None
     if config.guarantee == "exactly_once":
-        meta = traced_meta(config, router.source_epoch, slot.seq, record.meta, limits)
-        return make_record(record.data, meta, tag, node)._replace(hops=record.hops + 1)
-    return record._replace(tag=tag, node=node, hops=record.hops + 1)
+        old = None if record.meta is None else bytes(record.meta)
+        meta = Raw(traced_meta(config, router.source_epoch, slot.seq, old, limits))
+        return Routed(record.data, tag, node, meta, hops=hops_of(record) + 1)
+    return Routed(record.data, tag, node, record.meta, hops=hops_of(record) + 1)
 
 
 def traced_meta(
@@ -121,10 +134,11 @@ def _room(dest: Topic, records: list[Record]) -> int:
     if dest.config.discard != "reject":
         return len(records)
     low, high = 0, len(records)
+    totals = [0, *accumulate(map(size_of, records))]
     while low < high:
         middle = (low + high + 1) // 2
         try:
-            dest.admit(middle, sum(record.size_bytes for record in records[:middle]))
+            dest.admit(middle, totals[middle])
             low = middle
         except (TopicFull, RecordTooLarge):
             high = middle - 1

@@ -10,9 +10,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
+from msgspec import Raw
+
 from penstock.topics.config import clamp_lease_ms, parse_u64
 from penstock.topics.errors import BatchTooLarge, InvalidRequest
-from penstock.topics.model import Record, TopicLimits, check_text, make_record, splice_meta
+from penstock.topics.model import Record, TopicLimits, check_text, splice_meta
 
 DELAY_MS_MAX: Final = 86_400_000
 _TOKEN: Final = re.compile(r"lease_([0-9a-f]{16})")
@@ -120,8 +122,8 @@ def dead_letter(record: Record, topic: str, seq: int, deliveries: int) -> Record
         f'"$dead_letter_deliveries":"{deliveries}",'
         f'"$dead_letter_src_seq":"{seq}"'
     )
-    meta = splice_meta(record.meta, members.encode())
-    return make_record(record.data, meta, record.tag, record.node)
+    meta = splice_meta(None if record.meta is None else bytes(record.meta), members.encode())
+    return Record(record.data, record.tag, record.node, Raw(meta))
 
 
 class ClaimWindow:

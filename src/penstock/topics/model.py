@@ -3,7 +3,7 @@
 Payloads stay the JSON bytes that were written; only their size is looked at.
 
 >>> record = make_record(b'{"a": 1}', tag="x")
->>> record.data, record.size_bytes
+>>> bytes(record.data), size_of(record)
 (b'{"a": 1}', 7)
 >>> splice_meta(b'{"k":1}', b'"more":2')
 b'{"k":1,"more":2}'
@@ -13,31 +13,41 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
 
 from penstock.kernel.units import KIB, MIB
-from penstock.topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
+from penstock.topics.errors import InvalidRequest
 
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 _ROUTER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}")
 _BLANKS: Final = b" \t\n\r"
-_STRING_OR_BLANKS: Final = re.compile(rb'("(?:[^"\\]|\\.)*")|[ \t\n\r]+')
 
 
-class Record(NamedTuple):
+class Record(Struct, gc=False):
     """One record as it was written. Its seq and time are where it stands in its topic.
 
-    `size_bytes` counts data and meta as compact JSON; `hops` counts routers it came through.
+    `data` and `meta` are pieces of the request that brought them, and keep its bytes alive.
     """
 
-    data: bytes
-    meta: bytes | None
-    tag: str | None
-    node: str | None
-    size_bytes: int
-    hops: int = 0
+    data: Raw
+    tag: str | None = None
+    node: str | None = None
+    meta: Raw | None = None
+
+
+class Routed(Record, gc=False):
+    """A record that came through routers, and through how many."""
+
+    hops: int = 1
+
+
+def hops_of(record: Record) -> int:
+    """How many routers a record has come through."""
+    return record.hops if type(record) is Routed else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,31 +105,13 @@ def make_record(
     data: bytes, meta: bytes | None = None, tag: str | None = None, node: str | None = None
 ) -> Record:
     """A record of JSON that was checked to be JSON."""
-    size_bytes = _compact(data) if meta is None else _compact(data) + _compact(meta)
-    return Record(data, meta, tag, node, size_bytes)
+    return Record(Raw(data), tag, node, None if meta is None else Raw(meta))
 
 
-def check_batch(records: Sequence[Record], limits: TopicLimits) -> None:
-    """Refuse a write whose records are none, too many, too large or of the wrong shape."""
-    if not records:
-        raise InvalidRequest("expected at least one record, found none")
-    if len(records) > limits.batch_records_max:
-        raise BatchTooLarge(
-            f"expected at most {limits.batch_records_max} records, found {len(records)}"
-        )
-    # Each test is cheap for the usual record; only what may be wrong is looked at closely.
-    size_max = limits.record_bytes_max
-    meta_max = min(limits.meta_bytes_max, 4 * limits.meta_keys_max)
-    tag_max, node_max = limits.tag_bytes_max // 4, limits.node_bytes_max // 4
-    for _, meta, tag, node, size_bytes, _ in records:
-        if size_bytes > size_max:
-            raise RecordTooLarge(f"expected at most {size_max} bytes a record, found {size_bytes}")
-        if meta is not None and (len(meta) > meta_max or meta[:1] != b"{"):
-            _check_meta(meta, limits)
-        if tag is not None and len(tag) > tag_max:
-            check_text("tag", tag, limits.tag_bytes_max)
-        if node is not None and len(node) > node_max:
-            check_text("node", node, limits.node_bytes_max)
+def size_of(record: Record) -> int:
+    """The bytes that data and meta have as compact JSON."""
+    data, meta = record.data, record.meta
+    return compact_bytes(data) + (compact_bytes(meta) if meta is not None else 0)
 
 
 def check_text(what: str, text: str, bytes_max: int) -> None:
@@ -136,10 +128,11 @@ def splice_meta(meta: bytes | None, members: bytes) -> bytes:
     return b"{" + inside + (b"," if inside.strip(_BLANKS) else b"") + members + b"}"
 
 
-def _check_meta(meta: bytes, limits: TopicLimits) -> None:
+def check_meta(meta: bytes, limits: TopicLimits) -> None:
+    """Refuse a meta that is no object, is too large or has too many keys."""
     if not meta.lstrip(_BLANKS).startswith(b"{"):
         raise InvalidRequest("expected meta to be an object, found another kind of JSON")
-    if len(meta) > limits.meta_bytes_max and _compact(meta) > limits.meta_bytes_max:
+    if len(meta) > limits.meta_bytes_max and compact_bytes(meta) > limits.meta_bytes_max:
         raise InvalidRequest(
             f"expected meta of at most {limits.meta_bytes_max} bytes, found {len(meta)}"
         )
@@ -155,8 +148,6 @@ def meta_keys(meta: bytes) -> int:
     return len(json.loads(meta))
 
 
-def _compact(raw: bytes) -> int:
-    """The bytes JSON has without the blanks between its tokens."""
-    if len(raw.translate(None, _BLANKS)) == len(raw):
-        return len(raw)
-    return len(_STRING_OR_BLANKS.sub(rb"\1", raw))
+def compact_bytes(raw: Raw | bytes) -> int:
+    """How many bytes JSON has without the blanks between its tokens."""
+    return len(msgspec.json.format(bytes(raw), indent=-1))

@@ -1,17 +1,18 @@
-"""Every topic, queue and router of one partition, and the commands that span several of them.
+"""Every topic and queue of one partition, and the commands that span several of them.
 
 A command becomes a `Change`: entries that are in the log together or not at all. The shell
 `stage`s a change when it hands it to the log and `commit`s it when the log has it, in the same
 order; readers see what is committed. After a restart, `replay` takes the logged entries.
 Commands that make, change or remove topics and routers are decided while nothing is staged;
-writes that create their topic are not among these.
+writes that create their topic are not among these. A router lives with its destination.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from penstock.topics.batch import Batch, Write
 from penstock.topics.config import TopicConfig, check_change, parse_config
 from penstock.topics.entries import (
     Acked,
@@ -25,34 +26,24 @@ from penstock.topics.entries import (
     Extended,
     Nacked,
     QueueEntry,
+    Skipped,
     TopicEntry,
 )
-from penstock.topics.errors import (
-    NotAQueue,
-    RecordTooLarge,
-    Throttled,
-    TopicFull,
-    TopicNotEmpty,
-    TopicNotFound,
-)
+from penstock.topics.errors import NotAQueue, TopicNotEmpty, TopicNotFound
 from penstock.topics.forward import Step, step
 from penstock.topics.leases import ClaimRequest
-from penstock.topics.model import Record, TopicLimits, check_batch, check_text, check_topic_name
+from penstock.topics.model import TopicLimits, check_topic_name
 from penstock.topics.predicate import Predicate
 from penstock.topics.queues import Queue, QueueState
 from penstock.topics.read import Diff, ReadRequest, read
-from penstock.topics.routers import (
-    Router,
-    RouterConfig,
-    RouterEntry,
-    RouterPut,
-    RouterRemoved,
-    RouterTable,
-    topics_to_create,
-)
+from penstock.topics.registry import Registry
+from penstock.topics.routers import Router, RouterConfig, RouterEntry, RouterPut, RouterRemoved
 from penstock.topics.topic import Topic, TopicState, Written, check_selector
 
 Entry = Created | Dropped | TopicEntry | QueueEntry | RouterEntry
+
+RESERVE_SEQS: Final = 1_024
+"""How many seqs are set aside in one entry for records that memory alone keeps."""
 
 
 class Change(NamedTuple):
@@ -60,16 +51,6 @@ class Change(NamedTuple):
 
     entries: tuple[Entry, ...]
     to_log: tuple[Entry, ...]
-
-
-class Write(NamedTuple):
-    """A write as it was asked for. `config` counts only if the write creates its topic."""
-
-    topic: str
-    records: Sequence[Record]
-    key: str | None = None
-    create: bool | None = None
-    config: dict[str, Any] | None = None
 
 
 class PartitionState(NamedTuple):
@@ -82,18 +63,17 @@ class PartitionState(NamedTuple):
 
 
 class Partition:
-    """The state of one partition. Not thread-safe: its executor runs one command at a time."""
+    """The state of one partition. Not thread-safe: its owner runs one command at a time."""
 
-    def __init__(self, limits: TopicLimits | None = None) -> None:
-        self.limits = limits or TopicLimits()
+    def __init__(self, registry: Registry | None = None) -> None:
+        self.registry = registry or Registry()
+        self.limits: TopicLimits = self.registry.limits
+        self.routers = self.registry.routers
         self.topics: dict[str, Topic] = {}
         self.queues: dict[str, Queue] = {}
-        self.routers = RouterTable(self.limits)
         self._creating: dict[str, Topic] = {}  # staged, not committed
         self._epoch = 0  # the last one given to a topic
         self._staged_epoch = 0  # the last one given to a topic that is on its way
-        self._size_bytes = 0
-        self._counted: dict[str, int] = {}  # the bytes of each topic when it was last touched
 
     def topic(self, name: str) -> Topic:
         """A topic, or `TopicNotFound`."""
@@ -113,7 +93,7 @@ class Partition:
         """One page of what is committed."""
         topic = self.topic(name)
         diff = read(topic, request, now_ms, self.limits)
-        self._recount(topic)
+        self.registry.recount(topic)
         return diff
 
     # Decisions
@@ -125,35 +105,41 @@ class Partition:
         if topic is None:
             return _change(self._create(name, TopicConfig().merged(changes), now_ms))
         configured = topic.configure(changes, now_ms)
-        is_same = topic.config.merged(changes) == topic.config
-        return _change() if is_same else _change(configured)
+        if topic.config.merged(changes) == topic.config:
+            return _change()
+        if topic.config.durability == "ephemeral":
+            # The records that the log never had have taken seqs: what follows goes on after them.
+            return _change(Advanced(name, topic.head_seq), configured)
+        return _change(configured)
 
     def drop_topic(self, name: str, now_ms: int, *, if_empty: bool = False) -> Change:
-        """Remove a topic and the routers at its ends; no entries if there is none."""
+        """Remove a topic and the routers into it; no entries if there is none.
+
+        The routers out of it live with their destinations and must be gone before.
+        """
         topic = self.topics.get(name)
         if topic is None:
             return _change()
-        topic.expire(now_ms)
-        if if_empty and topic.count:
-            raise TopicNotEmpty(name, topic.count)
-        return _change(Dropped(name, tuple(self.routers.touching(name))))
+        self.check_drop(name, now_ms, if_empty=if_empty)
+        routers = [RouterRemoved(router.config.name) for router in self.routers.feeders_of(name)]
+        return _change(*routers, Dropped(name))
 
-    def write(self, write: Write, now_ms: int) -> Change | Written:
+    def check_drop(self, name: str, now_ms: int, *, if_empty: bool) -> None:
+        """Refuse to remove a topic that has records, if that was asked for."""
+        topic = self.topics.get(name)
+        if topic is not None:
+            topic.expire(now_ms)
+            if if_empty and topic.count:
+                raise TopicNotEmpty(name, topic.count)
+
+    def write(self, name: str, write: Write, now_ms: int) -> Change | Written:
         """Append a batch, making its topic if need be; or the answer of the write it repeats."""
-        check_batch(write.records, self.limits)
-        if write.key is not None:
-            check_text("idempotency_key", write.key, self.limits.key_bytes_max)
-        topic = self.topics.get(write.topic) or self._creating.get(write.topic)
-        entries: tuple[Entry, ...] = ()
+        topic = self.topics.get(name) or self._creating.get(name)
         if topic is None:
-            created = self._create_for(write, now_ms)
-            topic, entries = _new_topic(created), (created,)
-        appended = topic.append(write.records, now_ms, key=write.key)
-        self._recount(topic)
-        if isinstance(appended, Written):
-            return appended
-        self._check_total(appended.size_bytes)
-        return _change(*entries, appended)
+            created = self._create_for(name, write, now_ms)
+            topic = _new_topic(created)
+            return self._append(topic, write, now_ms, created)
+        return self._append(topic, write, now_ms)
 
     def delete(
         self,
@@ -168,20 +154,21 @@ class Partition:
         return _change(self.topic(name).delete(now_ms, before_seq=before_seq, match=match))
 
     def put_router(self, config: RouterConfig, now_ms: int, *, create_dest: bool = True) -> Change:
-        """Make a router with the topics it lacks, or change it where it stands."""
+        """Make a router into a topic of this partition, or change it where it stands.
+
+        Its source must exist; its destination is made with it if need be.
+        """
         is_new = self.routers.check(config)
-        missing = topics_to_create(config, self.topics.__contains__, create_dest=create_dest)
-        created: list[Created] = []
-        for name in missing:
-            self._check_topics(len(missing))
-            entry = self._create(name, TopicConfig(), now_ms)
-            created.append(entry._replace(epoch=entry.epoch + len(created)))
-        if not is_new:
-            return _change(*created, RouterPut(config, 0, 0))
-        source = self.topics.get(config.source)
+        created: tuple[Created, ...] = ()
+        if config.dest not in self.topics:
+            if not create_dest:
+                raise TopicNotFound(config.dest)
+            created = (self._create(config.dest, TopicConfig(), now_ms),)
+        source = self.registry.topics.get(config.source)
         if source is None:
-            return _change(*created, RouterPut(config, created[0].epoch, 0))
-        return _change(*created, RouterPut(config, source.epoch, source.head_seq))
+            raise TopicNotFound(config.source)
+        put = RouterPut(config, source.epoch, source.head_seq) if is_new else RouterPut(config, 0, 0)
+        return _change(*created, put)
 
     def remove_router(self, name: str) -> Change:
         """Remove a router; no entries if there is none."""
@@ -190,25 +177,34 @@ class Partition:
     def forward(self, router: str, now_ms: int) -> Step:
         """The next step of a router. Its entry is staged and committed as any other change."""
         found = self.routers.get(router)
-        source, dest = self.topic(found.config.source), self.topic(found.config.dest)
-        decided = step(found, source, dest, now_ms, self.limits)
-        self._recount(source)
+        source = self.registry.topics.get(found.config.source)
+        if source is None:
+            raise TopicNotFound(found.config.source)
+        decided = step(found, source, self.topic(found.config.dest), now_ms, self.limits)
+        self.registry.recount(source)
         return decided
 
-    def claim(self, name: str, requests: Sequence[ClaimRequest], now_ms: int, token: int) -> Change:
-        """Lease jobs, and bury those delivered too often if their topic takes them."""
-        queue = self.queue(name)
-        claimed = queue.claim(requests, now_ms, token)
-        letters: tuple[Entry, ...] = ()
-        if claimed.buried:
-            try:
-                letters = self._bury(queue, claimed, now_ms)
-            except (TopicFull, RecordTooLarge, Throttled):
-                claimed = claimed.without_dead_letters()
-        logged = queue.to_log(claimed)
-        return Change((claimed, *letters), (logged, *letters) if logged else letters)
+    def fed(self, entry: Appended) -> Change:
+        """The change that brings a router's copies."""
+        return self._logged(self.topics[entry.topic], entry)
 
-    def settle(self, entry: Acked | Nacked | Extended) -> Change:
+    def claim(self, name: str, requests: Sequence[ClaimRequest], now_ms: int, token: int) -> Change:
+        """Lease jobs. What it buries is told apart: see `bury`."""
+        queue = self.queue(name)
+        return self.settle(queue.claim(requests, now_ms, token))
+
+    def bury(self, name: str, letters: Batch, now_ms: int, *, key: str | None = None) -> Change:
+        """Append dead letters to their topic in this partition, making it if need be."""
+        topic = self.topics.get(name) or self._creating.get(name)
+        write = Write(letters, key)
+        if topic is None:
+            created = self._create(name, TopicConfig(), now_ms)
+            decided = self._append(_new_topic(created), write, now_ms, created)
+        else:
+            decided = self._append(topic, write, now_ms)
+        return _change() if isinstance(decided, Written) else decided
+
+    def settle(self, entry: QueueEntry) -> Change:
         """What a queue decided, with the part of it that must be logged."""
         logged = self.queue(entry.topic).to_log(entry)
         return Change((entry,), (logged,) if logged else ())
@@ -216,19 +212,20 @@ class Partition:
     # Changes
 
     def stage(self, change: Change) -> None:
-        """A change is on its way: later decisions count on it. What queues do happens now."""
+        """A change is on its way: later decisions count on it, and nobody else gets its jobs."""
         for entry in change.entries:
             match entry:
-                case Created():
-                    self._creating[entry.topic] = _new_topic(entry)
-                    self._staged_epoch = max(self._staged_epoch, entry.epoch)
                 case Appended():
                     topic = self.topics.get(entry.topic) or self._creating[entry.topic]
                     topic.pend(entry)
+                case Created():
+                    self._creating[entry.topic] = _new_topic(entry)
+                    self._staged_epoch = max(self._staged_epoch, entry.epoch)
+                    self.registry.creating += 1
                 case Configured():
                     self.topics[entry.topic].pend(entry)
                 case Claimed() | Acked() | Nacked() | Extended():
-                    self._apply(entry)
+                    self.queues[entry.topic].stage(entry)
                 case _:
                     pass
 
@@ -236,14 +233,25 @@ class Partition:
         """The log has a staged change: let it take effect. One answer for each entry."""
         answers: list[Written | int] = []
         for entry in change.entries:
-            is_done = isinstance(entry, Claimed | Acked | Nacked | Extended)
-            answers.append(0 if is_done else self._apply(entry))
+            if isinstance(entry, Claimed | Acked | Nacked | Extended):
+                queue = self.queues.get(entry.topic)
+                if queue is not None:
+                    queue.commit(entry)
+                    self.registry.recount(queue.topic)
+                answers.append(0)
+            else:
+                answers.append(self._apply(entry))
         return answers
 
     def replay(self, entries: Iterable[Entry]) -> None:
         """Take logged entries, as they were before the restart."""
         for entry in entries:
-            self._apply(entry)
+            if isinstance(entry, Claimed | Acked | Nacked | Extended):
+                queue = self.queues[entry.topic]
+                queue.apply(entry)
+                self.registry.recount(queue.topic)
+            else:
+                self._apply(entry)
 
     def state(self) -> PartitionState:
         """Everything that is committed, for a snapshot or to compare; nothing may be staged."""
@@ -251,18 +259,18 @@ class Partition:
             self._epoch,
             tuple(self.topics[name].state() for name in sorted(self.topics)),
             tuple((name, self.queues[name].state()) for name in sorted(self.queues)),
-            tuple(self.routers),
+            tuple(router for router in self.routers if router.config.dest in self.topics),
         )
 
     @classmethod
-    def restored(cls, state: PartitionState, limits: TopicLimits | None = None) -> Partition:
+    def restored(cls, state: PartitionState, registry: Registry | None = None) -> Partition:
         """The partition a snapshot was taken of."""
-        partition = cls(limits)
+        partition = cls(registry)
         partition._epoch = state.epoch
         for topic_state in state.topics:
             topic = Topic.restored(topic_state)
             partition.topics[topic.name] = topic
-            partition._recount(topic)
+            partition.registry.add(topic)
         for name, queue_state in state.queues:
             partition.queues[name] = Queue.restored(partition.topics[name], queue_state)
         for router in state.routers:
@@ -270,104 +278,84 @@ class Partition:
         return partition
 
     def abandon(self) -> None:
-        """No staged change reached the log: forget them all.
-
-        What queues did is done; a shell whose log failed builds the partition again from the log.
-        """
+        """No staged change reached the log: everything is as committed."""
+        self.registry.creating -= len(self._creating)
         self._creating.clear()
         self._staged_epoch = 0
         for topic in self.topics.values():
             topic.abandon()
+        for queue in self.queues.values():
+            queue.abandon()
+
+    def _append(
+        self, topic: Topic, write: Write, now_ms: int, *before: Entry
+    ) -> Change | Written:
+        appended = topic.append(write.batch, now_ms, key=write.key)
+        self.registry.recount(topic) if topic.config.ttl_ms else None
+        if isinstance(appended, Written):
+            return appended
+        if self.limits.total_bytes_max:
+            self.registry.check_total(write.batch.size_bytes)
+        return self._logged(topic, appended, *before)
+
+    def _logged(self, topic: Topic, appended: Appended, *before: Entry) -> Change:
+        """The change of an append: records that memory alone keeps only have their seqs logged."""
+        if topic.config.durability != "ephemeral":
+            return _change(*before, appended)
+        last_seq = appended.first_seq + len(appended.batch.records) - 1
+        if last_seq <= topic.reserved_seq:
+            return Change((*before, appended), before)
+        reserved = Advanced(topic.name, last_seq + RESERVE_SEQS)
+        return Change((*before, reserved, appended), (*before, reserved))
 
     def _apply(self, entry: Entry) -> Written | int:
         match entry:
+            case Appended() | Deleted() | Configured() | Advanced() | Skipped():
+                topic = self.topics[entry.topic]
+                answer = topic.apply(entry)
+                if isinstance(entry, Appended) and entry.feed is not None:
+                    self.routers.advance(entry.feed, len(entry.batch.records))
+                self.registry.recount(topic)
+                return answer
             case Created():
                 return self._install(entry)
             case Dropped():
                 return self._drop(entry)
             case RouterPut() | RouterRemoved():
                 return int(self.routers.apply(entry))
-            case Claimed() | Acked() | Nacked() | Extended():
-                queue = self.queues[entry.topic]
-                queue.apply(entry)
-                self._recount(queue.topic)
-                return 0
-            case Appended() | Deleted() | Configured() | Advanced():
-                return self._apply_to_topic(entry)
-
-    def _apply_to_topic(self, entry: TopicEntry) -> Written | int:
-        topic = self.topics[entry.topic]
-        answer = topic.apply(entry)
-        if isinstance(entry, Appended) and entry.feed is not None:
-            self.routers.advance(entry.feed, len(entry.records))
-        self._recount(topic)
-        return answer
+            case _:
+                raise TypeError(f"expected an entry of a topic, found {entry}")
 
     def _install(self, entry: Created) -> int:
-        topic = self._creating.pop(entry.topic, None) or _new_topic(entry)
+        staged = self._creating.pop(entry.topic, None)
+        self.registry.creating -= staged is not None
+        topic = staged or _new_topic(entry)
         self.topics[entry.topic] = topic
+        self.registry.add(topic)
         self._epoch = max(self._epoch, entry.epoch)
         if entry.config.type == "queue":
             self.queues[entry.topic] = Queue(topic)
         return 1
 
     def _drop(self, entry: Dropped) -> int:
-        for router in entry.routers:
-            self.routers.apply(RouterRemoved(router))
         del self.topics[entry.topic]
         self.queues.pop(entry.topic, None)
-        self._size_bytes -= self._counted.pop(entry.topic, 0)
+        self.registry.remove(entry.topic)
         return 1
 
-    def _create_for(self, write: Write, now_ms: int) -> Created:
+    def _create_for(self, name: str, write: Write, now_ms: int) -> Created:
         """The topic a write brings with it, unless it said that there must be one."""
         changes = parse_config(write.config or {})
         if write.create is False or not changes.get("auto_create", True):
-            raise TopicNotFound(write.topic)
-        return self._create(write.topic, TopicConfig().merged(changes), now_ms)
+            raise TopicNotFound(name)
+        return self._create(name, TopicConfig().merged(changes), now_ms)
 
     def _create(self, name: str, config: TopicConfig, now_ms: int) -> Created:
         check_topic_name(name)
         check_change(name, None, {"type": config.type, "dead_letter": config.dead_letter})
-        self._check_topics(1)
+        self.registry.check_topics(1)
         epoch = max(self._epoch, self._staged_epoch) + 1
         return Created(name, now_ms, epoch, config)
-
-    def _bury(self, queue: Queue, claimed: Claimed, now_ms: int) -> tuple[Entry, ...]:
-        name = queue.topic.config.dead_letter
-        assert name is not None, "jobs are buried only where there is a place"
-        topic = self.topics.get(name) or self._creating.get(name)
-        entries: tuple[Entry, ...] = ()
-        if topic is None:
-            created = self._create(name, TopicConfig(), now_ms)
-            topic, entries = _new_topic(created), (created,)
-        appended = topic.append(claimed.dead_letters, now_ms)
-        assert isinstance(appended, Appended), "without a key nothing is a repetition"
-        return (*entries, appended)
-
-    def _check_topics(self, more: int) -> None:
-        topics_max = self.limits.topics_max
-        if topics_max and len(self.topics) + len(self._creating) + more > topics_max:
-            raise Throttled(
-                f"expected at most {topics_max} topics, found no room for another",
-                limit="max_topics",
-                max=topics_max,
-            )
-
-    def _check_total(self, more_bytes: int) -> None:
-        bytes_max = self.limits.total_bytes_max
-        if bytes_max and self._size_bytes + more_bytes > bytes_max:
-            raise Throttled(
-                f"expected at most {bytes_max} bytes in all, found {self._size_bytes}",
-                limit="max_total_bytes",
-                max=bytes_max,
-            )
-
-    def _recount(self, topic: Topic) -> None:
-        counted = self._counted.get(topic.name, 0)
-        if topic.size_bytes != counted:
-            self._counted[topic.name] = topic.size_bytes
-            self._size_bytes += topic.size_bytes - counted
 
 
 def _change(*entries: Entry) -> Change:

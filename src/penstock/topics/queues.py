@@ -1,8 +1,8 @@
 """A queue: a topic whose records are leased, one holder at a time, until someone finishes them.
 
-Every job is in exactly one place: fresh, leased, delayed, returned, or gone. Entries are decided
-and applied at once, so that no two claims get the same job; the caller is answered when they are
-in the log. Where leases need not survive, only `Acked` and what was buried is logged, and replay
+Every job is in exactly one place: fresh, leased, delayed, returned, settling, or gone. What an
+entry takes is out of others' reach from when it is staged, so that no two claims get the same job;
+what it finishes is gone once it is in the log, and is as before if it does not get there. Where leases need not survive, only `Acked` and what was buried is logged, and replay
 finds every other job fresh. Jobs come back by time alone, so the state is a function of the
 entries and of the time last seen.
 """
@@ -10,10 +10,14 @@ entries and of the time last seen.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
+from penstock.topics.batch import Batch
 from penstock.topics.entries import Acked, Claimed, Extended, Nacked, QueueEntry
 from penstock.topics.errors import NotAQueue
 from penstock.topics.leases import ClaimRequest, Lease, Settle, dead_letter
@@ -43,6 +47,14 @@ class QueueState(NamedTuple):
     dead_lettered: int
 
 
+class _Before(NamedTuple):
+    """Where a job was before a staged entry: leased or not, and how often delivered."""
+
+    seq: int
+    lease: Lease | None
+    deliveries: int
+
+
 class Queue:
     """The leases on one topic. A job is handed out again only after its lease or delay is over."""
 
@@ -54,6 +66,8 @@ class Queue:
         self._fresh_seq = 1  # every live seq below was claimed at least once
         self._leases: dict[int, Lease] = {}
         self._delayed: dict[int, int] = {}  # seq -> when it is due
+        self._settling: set[int] = set()  # finished by an entry that is on its way
+        self._undo: deque[list[_Before]] = deque()  # one list for each staged entry
         self._returned: list[int] = []  # sorted
         self._deliveries: dict[int, int] = {}
         self._deadlines: list[tuple[int, int]] = []  # heaps of (time, seq), some out of date
@@ -64,7 +78,7 @@ class Queue:
         """How the queue stands now."""
         self.sweep(now_ms)
         in_flight = len(self._leases)
-        ready = self.topic.count - in_flight - len(self._delayed)
+        ready = self.topic.count - in_flight - len(self._delayed) - len(self._settling)
         return QueueCounts(ready, in_flight, self.dead_lettered)
 
     def lease_of(self, seq: int) -> Lease | None:
@@ -116,8 +130,11 @@ class Queue:
             fence = (token + len(leases)) % 2**64
             leases.append(Lease(seq, requests[turn].node, fence, deadline_ms, deliveries, turn))
             turn = next(turns, None)
-        letters = [self._dead_letter(seq) for seq in buried]
-        return Claimed(self.topic.name, now_ms, tuple(leases), tuple(buried), tuple(letters))
+        return Claimed(self.topic.name, now_ms, tuple(leases), tuple(buried))
+
+    def letters(self, claimed: Claimed) -> Batch:
+        """The dead letters of the jobs that a claim buries."""
+        return Batch.of([self._dead_letter(seq) for seq in claimed.buried])
 
     def ack(self, settle: Settle, now_ms: int) -> tuple[Acked, list[int]]:
         """Decide which jobs are finished; also the seqs that the node does not hold."""
@@ -145,27 +162,65 @@ class Queue:
         if self.topic.config.leases_durable or isinstance(entry, Acked):
             return entry
         if isinstance(entry, Claimed) and entry.buried:
-            return entry._replace(leases=())
+            return replace(entry, leases=())
         return None
 
     # Changes
 
     def apply(self, entry: QueueEntry) -> None:
-        """Take the next entry. What it names and is no longer there is passed over."""
+        """Take the next entry of the log. What it names and is no longer there is passed over."""
+        self.stage(entry)
+        self.commit(entry)
+
+    def stage(self, entry: QueueEntry) -> None:
+        """An entry is on its way: nobody else gets its jobs, but none of them is gone yet."""
         self.sweep(entry.now_ms)
+        undo: list[_Before] = []
+        self._undo.append(undo)
         match entry:
             case Claimed():
-                self._claim(entry)
+                for seq in entry.buried:
+                    self._settle(seq, undo)
+                for lease in entry.leases:
+                    self._claim(lease, undo)
             case Acked():
                 for seq in entry.seqs:
-                    self._finish(seq)
+                    self._settle(seq, undo)
             case Nacked():
-                self._nack(entry)
+                self._nack(entry, undo)
             case Extended():
                 for seq in entry.seqs:
                     lease = self._leases.get(seq)
                     if lease is not None:
+                        undo.append(_Before(seq, lease, lease.deliveries))
                         self._lease(lease._replace(deadline_ms=entry.deadline_ms))
+
+    def commit(self, entry: QueueEntry) -> None:
+        """The first staged entry is in the log: what it finished is gone for good."""
+        self._undo.popleft()
+        finished: tuple[int, ...] = ()
+        if isinstance(entry, Acked):
+            finished = entry.seqs
+        elif isinstance(entry, Claimed):
+            finished = entry.buried
+            self.dead_lettered += len(finished)
+        for seq in finished:
+            self._settling.discard(seq)
+            self._deliveries.pop(seq, None)
+            self.topic.remove(seq)
+
+    def abandon(self) -> None:
+        """No staged entry reached the log: every job is again where it was, or waits."""
+        while self._undo:
+            for seq, lease, deliveries in reversed(self._undo.pop()):
+                self._leave(seq)
+                self._deliveries.pop(seq, None)
+                if deliveries:
+                    self._deliveries[seq] = deliveries
+                if lease is not None:
+                    self._lease(lease)
+                elif self.topic.get(seq) is not None:
+                    insort(self._returned, seq)
 
     def state(self) -> QueueState:
         """Everything that entries and time have made of it, for a snapshot or to compare."""
@@ -192,16 +247,21 @@ class Queue:
             queue._lease(lease)
         return queue
 
-    def _claim(self, entry: Claimed) -> None:
-        for seq in entry.buried:
-            self._finish(seq)
-        self.dead_lettered += len(entry.buried)
-        for lease in entry.leases:
-            self._pass_fresh(lease.seq)
-            if self.topic.get(lease.seq) is not None:
-                self._leave(lease.seq)
-                self._deliveries[lease.seq] = lease.deliveries
-                self._lease(lease)
+    def _claim(self, lease: Lease, undo: list[_Before]) -> None:
+        seq = lease.seq
+        self._pass_fresh(seq)
+        if self.topic.get(seq) is not None:
+            undo.append(_Before(seq, self._leases.get(seq), self._deliveries.get(seq, 0)))
+            self._leave(seq)
+            self._deliveries[seq] = lease.deliveries
+            self._lease(lease)
+
+    def _settle(self, seq: int, undo: list[_Before]) -> None:
+        """Keep a job from everyone until it is known whether it is finished."""
+        if self.topic.get(seq) is not None:
+            undo.append(_Before(seq, self._leases.get(seq), self._deliveries.get(seq, 0)))
+            self._leave(seq)
+            self._settling.add(seq)
 
     def _lease(self, lease: Lease) -> None:
         self._leases[lease.seq] = lease
@@ -210,21 +270,17 @@ class Queue:
             self._deadlines = [(held.deadline_ms, seq) for seq, held in self._leases.items()]
             heapify(self._deadlines)
 
-    def _nack(self, entry: Nacked) -> None:
+    def _nack(self, entry: Nacked, undo: list[_Before]) -> None:
         for seq in entry.seqs:
             if self.topic.get(seq) is None or seq >= self._fresh_seq:
                 continue
+            undo.append(_Before(seq, self._leases.get(seq), self._deliveries.get(seq, 0)))
             self._leave(seq)
             if entry.due_ms > entry.now_ms:
                 self._delayed[seq] = entry.due_ms
                 heappush(self._dues, (entry.due_ms, seq))
             else:
                 insort(self._returned, seq)
-
-    def _finish(self, seq: int) -> None:
-        self._leave(seq)
-        self._deliveries.pop(seq, None)
-        self.topic.remove(seq)
 
     def _give_back(self, seq: int) -> None:
         self._leave(seq)
@@ -234,6 +290,7 @@ class Queue:
         """Take a job out of the place it is in."""
         self._leases.pop(seq, None)
         self._delayed.pop(seq, None)
+        self._settling.discard(seq)
         place = bisect_left(self._returned, seq)
         if place < len(self._returned) and self._returned[place] == seq:
             del self._returned[place]
@@ -274,6 +331,7 @@ class Queue:
             for seq in [seq for seq in kept if get(seq) is None]:
                 del kept[seq]
         self._returned = [seq for seq in self._returned if get(seq) is not None]
+        self._settling = {seq for seq in self._settling if get(seq) is not None}
 
     def _dead_letter(self, seq: int) -> Record:
         record = self.topic.get(seq)

@@ -7,13 +7,13 @@ filtered; the reader has everything exactly when it equals the head.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 from json.encoder import encode_basestring
 from typing import Any, Final, NamedTuple
 
 from penstock.topics.config import parse_bool, parse_u64
 from penstock.topics.errors import InvalidRequest
-from penstock.topics.model import TopicLimits
+from penstock.topics.model import TopicLimits, size_of
+from penstock.topics.predicate import Predicate, parse_predicate
 from penstock.topics.slots import Slot
 from penstock.topics.topic import Floors, Topic
 
@@ -32,6 +32,7 @@ class ReadRequest(NamedTuple):
     wait_ms: int = 0
     batch_bytes_max: int = 1_048_576
     epoch: int | None = None
+    tag: Predicate | None = None
 
 
 class Tombstone(NamedTuple):
@@ -85,6 +86,7 @@ def parse_read(body: dict[str, Any], limits: TopicLimits) -> ReadRequest:
         min(_field(body, "wait_ms", _u32, 0), WAIT_MS_MAX),
         min(batch_bytes, limits.read_bytes_max),
         _field(body, "epoch", parse_u64, None),
+        parse_predicate(body["tag"]) if body.get("tag") is not None else None,
     )
 
 
@@ -135,16 +137,23 @@ def find_tombstone(topic: Topic, from_seq: int, epoch: int | None = None) -> Tom
     return Tombstone(from_seq + 1, floor, reason, floor - from_seq, floor + 1, head_seq)
 
 
-def record_json(slot: Slot, *, include_tags: bool, include_meta: bool) -> bytes:
+def record_json(
+    slot: Slot, *, include_tags: bool, include_meta: bool, include_data: bool = True
+) -> bytes:
     """A record as readers see it: compact, keys sorted, payloads as they were written."""
-    seq, ts_ms, (data, meta, tag, node, *_) = slot
+    seq, ts_ms, record = slot
+    tag, node, meta = record.tag, record.node, record.meta
+    if node is None and tag is None and meta is None and include_data:
+        return b'{"$seq":%d,"$ts":%d,"data":%b}' % (seq, ts_ms, record.data)
     parts = [b"{"]
     if node is not None:
         parts.append(b'"$node":%b,' % _quoted(node))
     parts.append(b'"$seq":%d,' % seq)
     if include_tags and tag is not None:
         parts.append(b'"$tag":%b,' % _quoted(tag))
-    parts.append(b'"$ts":%d,"data":%b' % (ts_ms, data))
+    parts.append(b'"$ts":%d' % ts_ms)
+    if include_data:
+        parts.append(b',"data":%b' % record.data)
     if include_meta and meta is not None:
         parts.append(b',"meta":%b' % meta)
     parts.append(b"}")
@@ -155,22 +164,29 @@ def _take(
     topic: Topic, start: int, upto: int, nodes: frozenset[str], request: ReadRequest
 ) -> tuple[list[Slot], int]:
     """The records of a page, and the last seq looked at."""
-    slots = topic.live(start, upto)
-    if nodes:
-        slots = (slot for slot in slots if slot.record.node not in nodes)
+    if nodes or request.tag is not None:
+        return _pick(topic, start, upto, nodes, request)
+    seqs, times, records, passed = topic.page(start, upto, request.limit, request.batch_bytes_max)
+    return list(map(Slot, seqs, times, records)), passed
+
+
+def _pick(
+    topic: Topic, start: int, upto: int, nodes: frozenset[str], request: ReadRequest
+) -> tuple[list[Slot], int]:
+    """As `_take`, passing over the records of some nodes and those whose tag is not wanted."""
     taken: list[Slot] = []
     room = request.batch_bytes_max
-    for slot in islice(slots, request.limit):
-        room -= slot.record.size_bytes
+    for slot in topic.live(start, upto):
+        record = slot.record
+        if record.node in nodes or not (request.tag is None or request.tag.matches(record.tag)):
+            continue
+        room -= size_of(record)
         if room < 0 and taken:
-            return taken, _just_before(slot, taken)
+            return taken, slot.seq - 1
         taken.append(slot)
-    return taken, taken[-1].seq if len(taken) == request.limit else upto
-
-
-def _just_before(left_out: Slot, taken: list[Slot]) -> int:
-    """The cursor of a page that ends before a record: what lies between was looked at."""
-    return max(left_out.seq - 1, taken[-1].seq)
+        if len(taken) == request.limit:
+            return taken, slot.seq
+    return taken, upto
 
 
 def _reason(floors: Floors, gap_from: int) -> str:

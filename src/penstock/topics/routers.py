@@ -6,9 +6,11 @@ asked to. A router begins at its source's head and keeps its place when it is pu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from msgspec import Struct
 
 from penstock.topics.config import parse_bool, parse_choice
 from penstock.topics.entries import Feed
@@ -18,7 +20,6 @@ from penstock.topics.errors import (
     RouterNotFound,
     Throttled,
     TopicExistsIncompatible,
-    TopicNotFound,
 )
 from penstock.topics.model import TopicLimits, check_topic_name, is_router_name
 from penstock.topics.predicate import Predicate, parse_predicate
@@ -63,7 +64,7 @@ class Router:
     forwarded_total: int = 0
 
 
-class RouterPut(NamedTuple):
+class RouterPut(Struct, frozen=True, array_like=True, tag="r"):
     """Entry: a router was made, or made anew in place. Its start counts only if it is new."""
 
     config: RouterConfig
@@ -71,7 +72,7 @@ class RouterPut(NamedTuple):
     source_seq: int
 
 
-class RouterRemoved(NamedTuple):
+class RouterRemoved(Struct, frozen=True, array_like=True, tag="u"):
     """Entry: a router is gone."""
 
     router: str
@@ -81,7 +82,7 @@ RouterEntry = RouterPut | RouterRemoved
 
 
 class RouterTable:
-    """Every router of a partition, and the rules between them."""
+    """Every router of a node, and the rules between them."""
 
     def __init__(self, limits: TopicLimits | None = None) -> None:
         self._limits = limits or TopicLimits()
@@ -151,10 +152,10 @@ class RouterTable:
     def apply(self, entry: RouterEntry) -> bool:
         """Take the next entry. True if it made or removed a router."""
         match entry:
-            case RouterPut(config):
-                return self._put(entry, config)
-            case RouterRemoved(name):
-                return self._remove(name)
+            case RouterPut():
+                return self._put(entry, entry.config)
+            case RouterRemoved():
+                return self._remove(entry.router)
 
     def advance(self, feed: Feed, forwarded: int) -> None:
         """A feed reached the destination: move the router's place. It never goes back."""
@@ -226,12 +227,3 @@ def parse_router(name: Any, body: dict[str, Any]) -> RouterConfig:
         parse_bool("allow_cycle", body.get("allow_cycle", False)),
         parse_choice("guarantee", body.get("guarantee", "at_least_once"), GUARANTEES),
     )
-
-
-def topics_to_create(
-    config: RouterConfig, exists: Callable[[str], bool], *, create_dest: bool
-) -> list[str]:
-    """The ends that are missing and must be made with the router, or `TopicNotFound`."""
-    if not create_dest and not exists(config.dest):
-        raise TopicNotFound(config.dest)
-    return [topic for topic in (config.source, config.dest) if not exists(topic)]

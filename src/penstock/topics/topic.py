@@ -8,12 +8,21 @@ and of the time last seen, which never goes back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from penstock.kernel.errors import Corrupt
+from penstock.topics.batch import Batch
 from penstock.topics.config import Changes, TopicConfig, check_change
-from penstock.topics.entries import Advanced, Appended, Configured, Deleted, Feed, TopicEntry
+from penstock.topics.entries import (
+    Advanced,
+    Appended,
+    Configured,
+    Deleted,
+    Feed,
+    Skipped,
+    TopicEntry,
+)
 from penstock.topics.errors import InvalidRequest, RecordTooLarge, TopicFull
 from penstock.topics.idempotency import Answer, Answers
 from penstock.topics.model import Record
@@ -57,6 +66,7 @@ class TopicState(NamedTuple):
     answers: tuple[tuple[str, Answer], ...]
     fed: tuple[Feed, ...]
     head_seq: int
+    reserved_seq: int
     live: tuple[Slot, ...]
 
 
@@ -72,6 +82,7 @@ class Topic:
         self.floors = Floors()
         self.answers = Answers()
         self.fed: dict[str, Feed] = {}
+        self.reserved_seq = 0  # seqs up to this may be taken without another entry
         self.removals = 0  # grows whenever a record may have left
         self._slots = Slots()
         self._held_ms: int | None = None  # no record expires after this while it is set
@@ -116,6 +127,21 @@ class Topic:
         """The live records after `from_seq` and up to `upto_seq`."""
         return self._slots.live(from_seq, upto_seq)
 
+    def page(
+        self, from_seq: int, upto_seq: int, limit: int, bytes_max: int
+    ) -> tuple[list[int], list[int], list[Record], int]:
+        """Seqs, times and records after `from_seq`, and the last seq that was looked at."""
+        return self._slots.page(from_seq, upto_seq, limit, bytes_max)
+
+    def seq_before(self, ts_ms: int) -> int:
+        """The cursor from which a reader gets the records of a time and later."""
+        return max(self._slots.seq_before(ts_ms), 0)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether something of it is on its way to the log."""
+        return self._pending_seqs > 0 or self._held_ms is not None
+
     def expire(self, now_ms: int) -> int:
         """Let time pass: records over their age are gone. Returns the time that counts."""
         if now_ms > self.now_ms:
@@ -132,7 +158,7 @@ class Topic:
     # Decisions
 
     def append(
-        self, records: Sequence[Record], now_ms: int, *, key: str | None = None
+        self, batch: Batch, now_ms: int, *, key: str | None = None
     ) -> Appended | Written:
         """Decide a checked batch: an entry, the answer of the write it repeats, or a refusal."""
         now_ms = self.expire(now_ms)
@@ -141,22 +167,17 @@ class Topic:
             if answer is not None:
                 first_seq, last_seq, _ = answer
                 return Written(first_seq, last_seq, last_seq - first_seq + 1, last_seq, True)
-        size_bytes = sum([record[4] for record in records])
-        self.admit(len(records), size_bytes)
-        return Appended(self.name, self.next_seq, now_ms, tuple(records), size_bytes, key)
+        self.admit(len(batch.records), batch.size_bytes)
+        return Appended(self.name, self.next_seq, now_ms, batch, key)
 
-    def feed(self, feed: Feed, records: Sequence[Record], now_ms: int) -> Appended | None:
+    def feed(self, feed: Feed, batch: Batch, now_ms: int) -> Appended | None:
         """Decide a router's copies, and its mark with them; None if they are here already."""
         now_ms = self.expire(now_ms)
         if self.has_passed(feed):
             return None
-        size_bytes = sum([record[4] for record in records])
-        if records:
-            self.admit(len(records), size_bytes)
-        first_seq = self.next_seq + feed.trimmed
-        return Appended(
-            self.name, first_seq, now_ms, tuple(records), size_bytes, key=None, feed=feed
-        )
+        if batch.records:
+            self.admit(len(batch.records), batch.size_bytes)
+        return Appended(self.name, self.next_seq + feed.trimmed, now_ms, batch, feed=feed)
 
     def has_passed(self, feed: Feed) -> bool:
         """Whether a router's mark here is already at a feed or beyond."""
@@ -210,9 +231,10 @@ class Topic:
         if isinstance(entry, Configured):
             self._held_ms = entry.now_ms
             return
-        self._pending_seqs += entry.seqs
-        self._pending_count += len(entry.records)
-        self._pending_bytes += entry.size_bytes
+        batch = entry.batch
+        self._pending_seqs += len(batch.records) if entry.feed is None else entry.seqs
+        self._pending_count += len(batch.records)
+        self._pending_bytes += batch.size_bytes
         if entry.key is not None:
             self.answers.pend(entry.key, _answer(entry))
 
@@ -238,6 +260,9 @@ class Topic:
                 return self._configure(entry)
             case Advanced():
                 return self._advance(entry)
+            case Skipped():
+                self._slots.skip_to(entry.head_seq, self.now_ms)
+                return 0
 
     def remove(self, seq: int) -> bool:
         """Delete one record for good, as a queue does with a finished job."""
@@ -255,6 +280,7 @@ class Topic:
             tuple(self.answers.kept().items()),
             tuple(self.fed.values()),
             self.head_seq,
+            self.reserved_seq,
             tuple(self.live(0, self.head_seq)),
         )
 
@@ -266,29 +292,33 @@ class Topic:
         topic.floors = state.floors
         topic.answers = Answers(dict(state.answers))
         topic.fed = {feed.router: feed for feed in state.fed}
+        topic.reserved_seq = state.reserved_seq
         topic._slots = Slots.restored(state.head_seq, state.live)
         return topic
 
     def _append(self, entry: Appended) -> Written:
+        batch = entry.batch
         if self._pending_seqs:
-            self._pending_seqs -= entry.seqs
-            self._pending_count -= len(entry.records)
-            self._pending_bytes -= entry.size_bytes
+            self._pending_seqs -= len(batch.records) if entry.feed is None else entry.seqs
+            self._pending_count -= len(batch.records)
+            self._pending_bytes -= batch.size_bytes
         if entry.feed is not None and not self._take_feed(entry.feed):
             return Written(0, 0, 0, self.head_seq, deduped=True)
+        if self.head_seq + 1 < entry.first_seq <= self.reserved_seq + 1:
+            self.lose_unlogged(entry.first_seq - 1)
         if entry.first_seq != self.head_seq + 1:
             raise Corrupt(
                 f"expected seq {self.head_seq + 1} next in topic {self.name!r}, "
                 f"found {entry.first_seq}"
             )
         self.expire(entry.now_ms)
-        self._slots.extend(entry.records, entry.now_ms, entry.size_bytes)
-        if entry.records:
+        self._slots.extend(batch, entry.now_ms)
+        if batch.records:
             self.last_write_ms = entry.now_ms
         if entry.key is not None:
             self.answers.keep(entry.key, _answer(entry), self.config.idempotency_window_ms)
         self._enforce_caps()
-        return Written(entry.first_seq, self.head_seq, len(entry.records), self.head_seq)
+        return Written(entry.first_seq, self.head_seq, len(batch.records), self.head_seq)
 
     def _take_feed(self, feed: Feed) -> bool:
         """Move a router's mark, and leave a told hole for what it missed. False if passed."""
@@ -326,12 +356,16 @@ class Topic:
         return before - self.count
 
     def _advance(self, entry: Advanced) -> int:
-        before = self.count
-        if entry.head_seq > self.head_seq:
-            self._slots = Slots(entry.head_seq)
-            self.floors = self.floors._replace(evicted=entry.head_seq)
+        self.reserved_seq = entry.head_seq
+        return 0
+
+    def lose_unlogged(self, head_seq: int | None = None) -> None:
+        """Go on after seqs that were set aside for records that only memory had."""
+        head_seq = self.reserved_seq if head_seq is None else head_seq
+        if head_seq > self.head_seq:
+            self._slots = Slots(head_seq)
+            self.floors = self.floors._replace(evicted=head_seq)
             self.removals += 1
-        return before - self.count
 
     def _enforce_caps(self) -> None:
         config = self.config
@@ -365,4 +399,4 @@ def _over(config: TopicConfig, count: int, size_bytes: int) -> bool:
 
 
 def _answer(entry: Appended) -> Answer:
-    return Answer(entry.first_seq, entry.first_seq + len(entry.records) - 1, entry.now_ms)
+    return Answer(entry.first_seq, entry.first_seq + len(entry.batch.records) - 1, entry.now_ms)

@@ -1,0 +1,197 @@
+"""The records of one write, together: decoded once, checked once, logged as the bytes that came.
+
+>>> batch = parse_write(b'{"records":[{"data":1},{"data":{"a": 2},"tag":"x"}]}').batch
+>>> len(batch), batch.size_bytes, batch.records[1].tag
+(2, 8, 'x')
+>>> Batch.decoded(batch.encoded()) == batch
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from penstock.topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
+from penstock.topics.model import (
+    Record,
+    Routed,
+    TopicLimits,
+    check_meta,
+    check_text,
+    compact_bytes,
+    size_of,
+)
+
+_SLACK_BYTES: Final = 64
+"""A request may be logged as it came if it is at most this and twice its records in size."""
+
+
+class Batch:
+    """Records that are appended together, with their sizes. Never changed once it is made."""
+
+    __slots__ = ("_body", "records", "size_bytes", "sizes")
+
+    def __init__(self, records: list[Record], sizes: list[int], body: bytes | None = None) -> None:
+        self.records = records
+        self.sizes = sizes
+        self.size_bytes = sum(sizes)
+        self._body = body
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> Batch:
+        """A batch of records that came from elsewhere than one request."""
+        return cls([*records], [size_of(record) for record in records])
+
+    @classmethod
+    def decoded(cls, body: bytes) -> Batch:
+        """The batch that was encoded to these bytes."""
+        if body.startswith(_ROUTED):
+            records = _ROUTED_DECODER.decode(body[1:]).records
+            return cls([_plain(record) for record in records], _sizes(body, records), body)
+        wanted = _DECODER.decode(body)
+        _name_nodes(wanted)
+        return cls(wanted.records, _sizes(body, wanted.records), body)
+
+    def encoded(self) -> bytes:
+        """Bytes from which the batch can be had again: those of its request where it has one."""
+        if self._body is None:
+            routed = any(type(record) is Routed for record in self.records)
+            records = [_with_hops(record) for record in self.records] if routed else self.records
+            body = _ENCODER.encode({"records": records})
+            self._body = _ROUTED + body if routed else body
+        return self._body
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Batch) and self.records == other.records
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Batch({len(self.records)} records, {self.size_bytes} bytes)"
+
+
+class Write(NamedTuple):
+    """A write as it was asked for. `config` counts only if the write creates its topic."""
+
+    batch: Batch
+    key: str | None = None
+    create: bool | None = None
+    config: dict[str, Any] | None = None
+    disable_backpressure: bool = False
+
+
+class _WriteBody(Struct):
+    records: list[Record]
+    node: str | None = None
+    idempotency_key: str | None = None
+    create: bool | None = None
+    config: dict[str, Any] | None = None
+    disable_backpressure: bool | None = None
+
+
+class _RoutedBody(Struct):
+    records: list[Routed]
+
+
+_ROUTED: Final = b"R"
+_DECODER: Final = msgspec.json.Decoder(_WriteBody)
+_ROUTED_DECODER: Final = msgspec.json.Decoder(_RoutedBody)
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+def parse_write(body: bytes, limits: TopicLimits = TopicLimits()) -> Write:  # noqa: B008
+    """Read the body of a write and check every limit on it, or `InvalidRequest` and its like."""
+    try:
+        wanted = _DECODER.decode(body)
+        if not body.isascii():
+            body.decode()
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"expected a write, found: {error}") from None
+    _name_nodes(wanted)
+    records = wanted.records
+    sizes = _sizes(body, records)
+    check_batch(records, sizes, limits, body_bytes=len(body))
+    key = wanted.idempotency_key
+    if key is not None:
+        check_text("idempotency_key", key, limits.key_bytes_max)
+    batch = Batch(records, sizes, body)
+    if len(body) > 2 * batch.size_bytes + _SLACK_BYTES * (len(records) + 4):
+        batch = _copied(batch)
+    return Write(batch, key, wanted.create, wanted.config, bool(wanted.disable_backpressure))
+
+
+def check_batch(
+    records: Sequence[Record], sizes: Sequence[int], limits: TopicLimits, *, body_bytes: int
+) -> None:
+    """Refuse a write whose records are none, too many, too large or of the wrong shape.
+
+    In a small request nothing can be over a limit, so it is not looked at record by record.
+    """
+    if not records:
+        raise InvalidRequest("expected at least one record, found none")
+    if len(records) > limits.batch_records_max:
+        raise BatchTooLarge(
+            f"expected at most {limits.batch_records_max} records, found {len(records)}"
+        )
+    if max(sizes) > limits.record_bytes_max:
+        raise RecordTooLarge(
+            f"expected at most {limits.record_bytes_max} bytes a record, found {max(sizes)}"
+        )
+    text_max = min(limits.tag_bytes_max, limits.node_bytes_max) // 4
+    meta_max = min(limits.meta_bytes_max, 4 * limits.meta_keys_max)
+    small = body_bytes <= min(text_max, meta_max)
+    for record in records:
+        if record.meta is not None:
+            check_meta(bytes(record.meta), limits)
+        if small:
+            continue
+        tag, node = record.tag, record.node
+        if tag is not None and len(tag) > text_max:
+            check_text("tag", tag, limits.tag_bytes_max)
+        if node is not None and len(node) > text_max:
+            check_text("node", node, limits.node_bytes_max)
+
+
+def _sizes(body: bytes, records: Sequence[Record]) -> list[int]:
+    """The compact size of each record; where the whole body is compact, its length."""
+    if b" " in body or b"\n" in body or b"\t" in body or b"\r" in body:
+        return [
+            compact_bytes(record.data) + (compact_bytes(meta) if (meta := record.meta) else 0)
+            for record in records
+        ]
+    return [
+        len(record.data) if record.meta is None else len(record.data) + len(record.meta)
+        for record in records
+    ]
+
+
+def _name_nodes(wanted: _WriteBody) -> None:
+    """The node of the batch is that of every record without one."""
+    if wanted.node is not None:
+        for record in wanted.records:
+            if record.node is None:
+                record.node = wanted.node
+
+
+def _copied(batch: Batch) -> Batch:
+    """The same batch without the bytes of its request that are no record's."""
+    return Batch.decoded(Batch(batch.records, batch.sizes).encoded())
+
+
+def _with_hops(record: Record) -> Routed:
+    if type(record) is Routed:
+        return record
+    return Routed(record.data, record.tag, record.node, record.meta, hops=0)
+
+
+def _plain(record: Routed) -> Record:
+    if record.hops:
+        return record
+    return Record(record.data, record.tag, record.node, record.meta)

@@ -1,0 +1,5 @@
+"""The topics' touch of the world: the event loop, the log, the clock."""
+
+from penstock.topics.shell.engine import Engine, EngineOptions
+
+__all__ = ["Engine", "EngineOptions"]

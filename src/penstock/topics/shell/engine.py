@@ -1,0 +1,624 @@
+"""The topics of one node: commands in, answers out, everything durable in between.
+
+Runs on one event loop. A command is decided against the partition's state, staged, logged with
+whatever else comes in the same moment, committed, answered; then its topic gets a turn, in which
+watchers are pushed to and routers run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from penstock.flow.governor import REFUSE_RETRY_MS, Rung
+from penstock.flow.priority import Urgency, base_priority
+from penstock.kernel.clock import Clock
+from penstock.kernel.errors import PenstockError, Unavailable
+from penstock.kernel.ids import partition_of
+from penstock.kernel.shell import SystemClock
+from penstock.kernel.units import MIB
+from penstock.log.store import Store
+from penstock.topics.batch import Write
+from penstock.topics.config import TopicConfig
+from penstock.topics.entries import Acked, Appended, Created, Deleted, Dropped
+from penstock.topics.errors import Throttled, TopicNotFound
+from penstock.topics.model import TopicLimits, check_topic_name
+from penstock.topics.partition import Change, Entry, Partition
+from penstock.topics.predicate import Predicate
+from penstock.topics.queues import QueueCounts
+from penstock.topics.read import Diff, ReadRequest, read
+from penstock.topics.registry import Registry
+from penstock.topics.routers import Router, RouterConfig
+from penstock.topics.shell.forwarder import Forwarder
+from penstock.topics.shell.journal import Journal
+from penstock.topics.shell.lane import Lane
+from penstock.topics.shell.recovery import Recovery, close_clean
+from penstock.topics.shell.turns import Turns
+from penstock.topics.shell.watch import Watchers
+from penstock.topics.shell.work import WorkDesk
+from penstock.topics.topic import Topic, Written, check_selector
+
+_LOGGER: Final = logging.getLogger("penstock.topics")
+UNSYNCED_SEQS_MAX: Final = 4_096
+"""A write of more records than this is synced whatever its class: so many seqs are passed over
+after a crash of the machine, and no more may have been given out without a sync."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """Sizes of an engine. `waiting_bytes_max` is what may wait for the log before writes are refused."""
+
+    partitions: int = 2
+    limits: TopicLimits = field(default_factory=TopicLimits)
+    disk_sync_ms: int = 100
+    waiting_bytes_max: int = 256 * MIB
+
+
+class WriteAnswer(NamedTuple):
+    """What a write is told. `wal_append_ms` is the way to the log and back."""
+
+    first_seq: int
+    last_seq: int
+    head_seq: int
+    count: int
+    created: bool
+    deduped: bool
+    wal_append_ms: float
+    fsync_ms: float
+
+
+class Deletion(NamedTuple):
+    """What a delete is told."""
+
+    deleted: int
+    earliest_seq: int
+    head_seq: int
+    count: int
+    size_bytes: int
+
+
+class TopicView(NamedTuple):
+    """A topic as people see it. `queue` only for queues."""
+
+    topic: str
+    config: TopicConfig
+    head_seq: int
+    earliest_seq: int
+    next_seq: int
+    count: int
+    size_bytes: int
+    epoch: int
+    effective_priority: int
+    last_write_ms: int | None
+    last_read_ms: int | None
+    queue: QueueCounts | None
+
+
+class Engine:
+    """Every topic of a node. Each method is called on the loop's thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        options: EngineOptions | None = None,
+        *,
+        clock: Clock | None = None,
+        boot_id: str | None = None,
+    ) -> None:
+        self.options = options or EngineOptions()
+        self.limits = self.options.limits
+        self.clock: Clock = clock or SystemClock()
+        self.registry = Registry(self.limits)
+        self.watchers = Watchers(self.limits)
+        self.ready = False
+        self.closing = False
+        self._boot_id = boot_id
+        self._loop = loop = asyncio.get_running_loop()
+        count = self.options.partitions
+        self.journal = Journal(store, partitions=count, loop=loop, clock=self.clock)
+        self._lanes = [
+            Lane(
+                number,
+                Partition(self.registry),
+                self.journal,
+                loop=loop,
+                committed=self._committed,
+            )
+            for number in range(count)
+        ]
+        self._lane_of: dict[str, Lane] = {}  # of topics that exist
+        self._consumed: dict[str, tuple[int, int]] = {}  # topic -> (wall, monotonic) ms
+        self.turns = Turns(
+            self._serve,
+            self._urgency,
+            loop=loop,
+            clock=self.clock,
+            on_rung=self._on_rung,
+            is_ingest_full=self._is_ingest_full,
+        )
+        self.forwarder = Forwarder(self.registry, self.lane, self.turns.mark, self.clock)
+        self.work = WorkDesk(self)
+        self.recovery = Recovery(self.journal, self._lanes, self.registry)
+        self._sync_timer: asyncio.TimerHandle | None = None
+        self._fsync_unsynced = 0
+
+    # Life
+
+    @property
+    def replay_progress(self) -> float:
+        """How much of the log has been taken in, 0 to 1."""
+        return self.recovery.progress
+
+    async def open(self) -> None:
+        """Take in the log, in slices so that the loop can answer meanwhile; then serve."""
+        await self.recovery.run()
+        self.journal.start()
+        for lane in self._lanes:
+            for name in lane.partition.topics:
+                self._lane_of[name] = lane
+        await self.recovery.settle(self._boot_id)
+        self.ready = True
+        self.turns.start()
+        for name in self.registry.topics:
+            if self.registry.routers.fed_by(name):
+                self.turns.mark(name)
+
+    async def close(self) -> None:
+        """Run routers to the end, write what memory alone knows, end the log's thread."""
+        self.closing = True
+        self.turns.stop()
+        if self.ready:
+            try:
+                for router in list(self.registry.routers):
+                    await self.forwarder.drain(router.config.dest)
+                await close_clean(self._lanes, self.journal, self._boot_id)
+            except PenstockError as error:
+                _LOGGER.error("the end was not clean: %s", error)
+        if self._sync_timer is not None:
+            self._sync_timer.cancel()
+        await self._loop.run_in_executor(None, self.journal.stop)
+
+    # Topics
+
+    def lane(self, name: str) -> Lane:
+        """The lane of a topic, whether it exists or not."""
+        return self._lane_of.get(name) or self._lanes[partition_of(name, len(self._lanes))]
+
+    def topic(self, name: str) -> Topic:
+        """A topic, or `TopicNotFound`."""
+        topic = self.registry.topics.get(name)
+        if topic is None:
+            raise TopicNotFound(name)
+        return topic
+
+    def write(
+        self, name: str, write: Write, done: Callable[[WriteAnswer | Exception], None]
+    ) -> None:
+        """Append a batch. `done` is called exactly once, maybe before this returns."""
+        lane = self._lane_of.get(name) or self.lane(name)
+        if lane.is_held:
+            lane.later(partial(self.write, name, write, done))
+            return
+        clock = self.clock
+        began_ns = clock.monotonic_ns()
+        try:
+            self._check_pressure(lane, write)
+            decided = lane.partition.write(name, write, clock.now_ms())
+        except PenstockError as error:
+            done(error)
+            return
+        if isinstance(decided, Written):
+            self._answer_again(lane, name, decided, done)
+            return
+        finish = partial(self._finish_write, done, began_ns, decided)
+        lane.submit(decided, finish, sync=self._is_synced(lane, decided))
+
+    async def append(self, name: str, write: Write) -> WriteAnswer:
+        """As `write`, to be awaited."""
+        future: asyncio.Future[WriteAnswer] = self._loop.create_future()
+
+        def done(outcome: WriteAnswer | Exception) -> None:
+            if not future.done():
+                if isinstance(outcome, Exception):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome)
+
+        self.write(name, write, done)
+        return await future
+
+    async def write_many(self, writes: Sequence[tuple[str, Write]]) -> list[WriteAnswer]:
+        """Append to several topics of one partition, all or nothing."""
+        lane = self.lane(writes[0][0])
+        await self._open_lane(lane)
+        began_ns, now_ms = self.clock.monotonic_ns(), self.clock.now_ms()
+        staged: list[Change | Written] = []
+        entries: list[Entry] = []
+        to_log: list[Entry] = []
+        for name, write in writes:
+            self._check_pressure(lane, write)
+            decided = lane.partition.write(name, write, now_ms)
+            staged.append(decided)
+            if isinstance(decided, Change):
+                entries += decided.entries
+                to_log += decided.to_log
+        change = Change(tuple(entries), tuple(to_log))
+        answers = await lane.commit(change, sync=self._is_synced(lane, change))
+        return self._split_answers(staged, answers, began_ns)
+
+    async def put_topic(self, name: str, body: dict[str, Any]) -> tuple[bool, TopicConfig]:
+        """Make a topic or change the named keys of one. Whether it is new, and its configuration."""
+        lane = self.lane(name)
+        async with lane.exclusive() as partition:
+            change = partition.put_topic(name, body, self.clock.now_ms())
+            if change.entries:
+                await lane.commit(change, sync=True)
+            created = bool(change.entries) and isinstance(change.entries[0], Created)
+            self.turns.reconsider(name)
+            return created, self.topic(name).config
+
+    async def drop_topic(self, name: str, *, if_empty: bool = False) -> tuple[bool, list[str]]:
+        """Remove a topic and every router at its ends."""
+        lane = self.lane(name)
+        lane.partition.check_drop(name, self.clock.now_ms(), if_empty=if_empty)
+        removed: list[str] = []
+        while True:
+            for router in self.registry.routers.fed_by(name):
+                if await self.remove_router(router.config.name):
+                    removed.append(router.config.name)
+            async with lane.exclusive() as partition:
+                if self.registry.routers.fed_by(name):
+                    continue
+                change = partition.drop_topic(name, self.clock.now_ms(), if_empty=if_empty)
+                into = [router.config.name for router in self.registry.routers.feeders_of(name)]
+                if change.entries:
+                    await lane.commit(change, sync=True)
+                return bool(change.entries), sorted([*removed, *into] if change.entries else removed)
+
+    async def delete(
+        self, name: str, *, before_seq: int | None = None, match: Predicate | None = None
+    ) -> Deletion:
+        """Delete records for good, by prefix, by tag, or by both at once."""
+        check_selector(before_seq, match)
+        lane = self.lane(name)
+        await self._open_lane(lane)
+        await self.forwarder.drain(name)
+        topic = self.topic(name)
+        change = lane.partition.delete(
+            name, self.clock.now_ms(), before_seq=before_seq, match=match
+        )
+        answers = await lane.commit(change, sync=topic.config.durability == "fsync")
+        return Deletion(
+            answers[0], topic.earliest_seq, topic.head_seq, topic.count, topic.size_bytes
+        )
+
+    async def show_topic(self, name: str, *, touch: bool = True) -> TopicView:
+        """A topic as it stands, with everything its routers owe it."""
+        await self.forwarder.drain(name)
+        topic = self.topic(name)
+        now_ms = self.clock.now_ms()
+        topic.expire(now_ms)
+        self.registry.recount(topic)
+        if touch:
+            self.touch(name)
+        return self._view(topic, now_ms)
+
+    def list_topics(
+        self,
+        prefix: str,
+        after: str | None,
+        page_size: int,
+        *,
+        touch: bool = False,
+        allowed: Callable[[str], bool] = lambda _name: True,
+    ) -> tuple[list[TopicView], bool]:
+        """A page of topics in the order of their names, and whether there are more."""
+        names = sorted(
+            name
+            for name in self.registry.topics
+            if name.startswith(prefix) and (after is None or name > after) and allowed(name)
+        )
+        now_ms = self.clock.now_ms()
+        views = []
+        for name in names[:page_size]:
+            topic = self.registry.topics[name]
+            topic.expire(now_ms)
+            if touch:
+                self.touch(name)
+            views.append(self._view(topic, now_ms))
+        return views, len(names) > page_size
+
+    async def diff(self, name: str, request: ReadRequest) -> Diff:
+        """One page after a cursor; waits if asked to and there is nothing to tell yet."""
+        if self.forwarder.owes(name):
+            await self.forwarder.drain(name)
+        first = self.read(name, request)
+        if not request.wait_ms or not first.parks or self.closing:
+            return first
+        if not await self._woken(name, request.wait_ms / 1e3):
+            return first
+        if self.forwarder.owes(name):
+            await self.forwarder.drain(name)
+        return self.read(name, request)
+
+    def read(self, name: str, request: ReadRequest) -> Diff:
+        """One page of what is committed now, without what routers still owe."""
+        topic = self.topic(name)
+        now_ms = self.clock.now_ms()
+        diff = read(topic, request, now_ms, self.limits)
+        self.touch(name)
+        if topic.config.ttl_ms:
+            self.registry.recount(topic)
+        return diff
+
+    def touch(self, name: str) -> None:
+        """Someone consumes a topic: its next turns come sooner."""
+        self._consumed[name] = (self.clock.now_ms(), self.clock.monotonic_ms())
+
+    # Routers
+
+    async def put_router(
+        self, config: RouterConfig, *, create_dest: bool = True
+    ) -> tuple[bool, RouterConfig]:
+        """Make a router with the topics it lacks, or change it where it stands."""
+        topics, routers = self.registry.topics, self.registry.routers
+        routers.check(config)
+        if not create_dest and config.dest not in topics:
+            raise TopicNotFound(config.dest)
+        for end in (config.source, config.dest):
+            check_topic_name(end)
+        missing = {config.source, config.dest} - topics.keys()
+        if missing:
+            self.registry.check_topics(len(missing))
+        if config.source not in topics:
+            await self.put_topic(config.source, {})
+        lane = self.lane(config.dest)
+        async with lane.exclusive() as partition:
+            created = routers.find(config.name) is None
+            change = partition.put_router(config, self.clock.now_ms(), create_dest=create_dest)
+            await lane.commit(change, sync=True)
+        self.turns.mark(config.source)
+        return created, config
+
+    async def show_router(self, name: str) -> Router:
+        """A router, once it has come to the head of its source."""
+        router = self.registry.routers.get(name)
+        await self.forwarder.drain(router.config.dest)
+        return self.registry.routers.get(name)
+
+    async def remove_router(self, name: str) -> bool:
+        """Remove a router; False if there is none."""
+        router = self.registry.routers.find(name)
+        if router is None:
+            return False
+        lane = self.lane(router.config.dest)
+        async with lane.exclusive() as partition:
+            change = partition.remove_router(name)
+            if change.entries:
+                await lane.commit(change, sync=True)
+            return bool(change.entries)
+
+    # The scheduler
+
+    def scheduler_view(self, topic: str | None = None) -> dict[str, Any]:
+        """What waits to be pushed, and why."""
+        if topic is not None:
+            self.topic(topic)
+        view = self.turns.view(topic)
+        view["log"] = {
+            "queue_depth": self.journal.queue_depth,
+            "waiting_bytes": sum(lane.waiting_bytes for lane in self._lanes),
+        }
+        if topic is not None:
+            view["topic"]["watchers"] = self.watchers.count(topic)
+            view["topic"]["routers"] = self.forwarder.view(topic)
+        return view
+
+    def effective_priority(self, name: str) -> int:
+        """Manual priority or recency of consumption, now."""
+        return base_priority(self._urgency(name), self.clock.monotonic_ms())
+
+    def _serve(self, name: str) -> None:
+        """The turn of a topic."""
+        if self.watchers.has(name):
+            self.watchers.wake(name)
+            if name in self.registry.topics:
+                self.touch(name)
+        self.forwarder.turn(name)
+
+    def _urgency(self, name: str) -> Urgency:
+        topic = self.registry.topics.get(name)
+        if topic is None:
+            return Urgency()
+        consumed = self._consumed.get(name)
+        config = topic.config
+        lowered = self.turns.rung.deferring and bool(self.registry.routers.feeders_of(name))
+        return Urgency(
+            config.priority, config.auto_priority, consumed[1] if consumed else None, lowered
+        )
+
+    def _on_rung(self, rung: Rung) -> None:
+        self.journal.set_commit_window(rung.commit_window_ms)
+
+    def _is_ingest_full(self) -> bool:
+        waiting_bytes = sum(lane.waiting_bytes for lane in self._lanes)
+        return waiting_bytes > self.options.waiting_bytes_max // 2
+
+    # Helpers
+
+    def _check_pressure(self, lane: Lane, write: Write) -> None:
+        """Refuse a write before anything is appended, if there is no room or no time for it."""
+        rung = self.turns.governor.rung
+        if rung.refusing and not write.disable_backpressure:
+            raise Throttled(
+                "expected less load: the machine is saturated",
+                retry_after_ms_hint=REFUSE_RETRY_MS,
+            )
+        if lane.waiting_bytes > self.options.waiting_bytes_max:
+            self.journal.counters.submit_full += 1
+            raise Throttled(
+                f"expected at most {self.options.waiting_bytes_max} bytes to wait for the log, "
+                f"found {lane.waiting_bytes}",
+                retry_after_ms_hint=REFUSE_RETRY_MS,
+            )
+
+    def _is_synced(self, lane: Lane, change: Change) -> bool:
+        """Whether a change must be on the disk before it is answered."""
+        topics = lane.partition.topics
+        for entry in change.to_log:
+            if type(entry) is not Appended:
+                return True
+            topic = topics.get(entry.topic)
+            if topic is None or topic.config.durability == "fsync":
+                return True
+            if len(entry.batch.records) > UNSYNCED_SEQS_MAX:
+                return True
+        if change.to_log and self._sync_timer is None:
+            self._sync_timer = self._loop.call_later(
+                self.options.disk_sync_ms / 1e3, self._sync_log
+            )
+        return False
+
+    def _sync_log(self) -> None:
+        self._sync_timer = None
+        if self.journal.unsynced:
+            self.journal.sync(_log_failed_sync)
+
+    def _finish_write(
+        self,
+        done: Callable[[WriteAnswer | Exception], None],
+        began_ns: int,
+        change: Change,
+        outcome: list[Any] | Exception,
+    ) -> None:
+        if isinstance(outcome, Exception):
+            done(outcome)
+            return
+        first_seq, last_seq, count, head_seq, _ = outcome[-1]
+        wal_ms = (self.clock.monotonic_ns() - began_ns) / 1e6
+        created = len(change.entries) > 1 and type(change.entries[0]) is Created
+        fsync_ms = self._fsync_ms(change)
+        done(WriteAnswer(first_seq, last_seq, head_seq, count, created, False, wal_ms, fsync_ms))
+
+    def _fsync_ms(self, change: Change) -> float:
+        entry = change.entries[-1]
+        topic = self.registry.topics.get(entry.topic) if isinstance(entry, Appended) else None
+        if topic is None or topic.config.durability != "fsync":
+            return 0.0
+        return self.journal.counters.last_fsync_us / 1e3
+
+    def _answer_again(
+        self,
+        lane: Lane,
+        name: str,
+        written: Written,
+        done: Callable[[WriteAnswer | Exception], None],
+    ) -> None:
+        """Repeat the answer of an earlier write, once that one is committed."""
+        first_seq, last_seq, count, head_seq, _ = written
+        answer = WriteAnswer(first_seq, last_seq, head_seq, count, False, True, 0.0, 0.0)
+        topic = self.registry.topics.get(name)
+        if topic is not None and topic.head_seq >= last_seq:
+            done(answer)
+        else:
+            lane.after(lambda outcome: done(outcome if isinstance(outcome, Exception) else answer))
+
+    def _split_answers(
+        self, staged: Sequence[Change | Written], answers: list[Any], began_ns: int
+    ) -> list[WriteAnswer]:
+        wal_ms = (self.clock.monotonic_ns() - began_ns) / 1e6
+        results = []
+        place = 0
+        for decided in staged:
+            if isinstance(decided, Written):
+                first_seq, last_seq, count, head_seq, _ = decided
+                results.append(
+                    WriteAnswer(first_seq, last_seq, head_seq, count, False, True, 0.0, 0.0)
+                )
+                continue
+            place += len(decided.entries)
+            first_seq, last_seq, count, head_seq, _ = answers[place - 1]
+            created = isinstance(decided.entries[0], Created)
+            fsync_ms = self._fsync_ms(decided)
+            results.append(
+                WriteAnswer(first_seq, last_seq, head_seq, count, created, False, wal_ms, fsync_ms)
+            )
+        return results
+
+    def _committed(self, entries: tuple[Entry, ...]) -> None:
+        """Entries took effect: their topics are dirty."""
+        for entry in entries:
+            kind = type(entry)
+            if kind is Appended:
+                self.turns.mark(entry.topic)  # type: ignore[union-attr]
+            elif kind is Created:
+                name = entry.topic  # type: ignore[union-attr]
+                self._lane_of[name] = self._lanes[partition_of(name, len(self._lanes))]
+                self.watchers.created(name)
+            elif kind is Dropped:
+                name = entry.topic  # type: ignore[union-attr]
+                self._lane_of.pop(name, None)
+                self._consumed.pop(name, None)
+                self.turns.mark(name)
+            elif kind is Deleted or kind is Acked:
+                self.forwarder.made_room(entry.topic)  # type: ignore[union-attr]
+
+    async def _woken(self, name: str, span_s: float) -> bool:
+        """Wait for the next turn of a topic; False if the time is over before."""
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def wake(_topic: str) -> None:
+            if not future.done():
+                future.set_result(None)
+
+        self.watchers.listen(name, wake)
+        try:
+            await asyncio.wait_for(future, span_s)
+        except asyncio.TimeoutError:
+            return False
+        finally:
+            self.watchers.leave(name, wake)
+        return True
+
+    async def _open_lane(self, lane: Lane) -> None:
+        """Wait until no exclusive command holds a lane."""
+        while lane.is_held:
+            future: asyncio.Future[None] = self._loop.create_future()
+            lane.later(partial(_set, future))
+            await future
+
+    def _view(self, topic: Topic, now_ms: int) -> TopicView:
+        name = topic.name
+        queue = self.lane(name).partition.queues.get(name)
+        consumed = self._consumed.get(name)
+        return TopicView(
+            name,
+            topic.config,
+            topic.head_seq,
+            topic.earliest_seq,
+            topic.head_seq + 1,
+            topic.count,
+            topic.size_bytes,
+            topic.epoch,
+            self.effective_priority(name),
+            topic.last_write_ms,
+            consumed[0] if consumed else None,
+            queue.counts(now_ms) if queue is not None else None,
+        )
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _log_failed_sync(error: Exception | None) -> None:
+    if error is not None:
+        _LOGGER.error("the log could not be synced: %s", error)
+
+
+_ = (Awaitable, Unavailable)

@@ -1,0 +1,166 @@
+"""Routers at work: each turn of a source moves its routers on, each read of a destination first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from penstock.kernel.clock import Clock
+from penstock.topics.errors import RouterNotFound, TopicNotFound
+from penstock.topics.forward import Step
+from penstock.topics.registry import Registry
+from penstock.topics.routers import Router
+from penstock.topics.shell.lane import Lane
+
+
+class Forwarder:
+    """Moves routers, one step of each on its way at a time."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        lane_of: Callable[[str], Lane],
+        mark: Callable[[str], None],
+        clock: Clock,
+    ) -> None:
+        self._registry = registry
+        self._lane_of = lane_of
+        self._mark = mark
+        self._clock = clock
+        self._moving: set[str] = set()
+        self._held: set[str] = set()  # routers whose destination is full
+
+    def turn(self, source: str) -> None:
+        """The source has a turn: every router of it takes one step."""
+        for router in self._registry.routers.fed_by(source):
+            if router.config.name not in self._moving:
+                self._step(router)
+
+    def made_room(self, dest: str) -> None:
+        """Records left a topic: a router that was held by it may go on."""
+        for router in self._registry.routers.feeders_of(dest):
+            if router.config.name in self._held:
+                self._mark(router.config.source)
+
+    def owes(self, dest: str) -> bool:
+        """Whether a router has something for a topic that is not there yet."""
+        routers = self._registry.routers
+        if not routers.feeders_of(dest):
+            return False
+        return any(self._is_behind(router) for router in self._upstream(dest))
+
+    async def drain(self, dest: str) -> None:
+        """Bring every router that leads to a topic to the head of its source, as it is now."""
+        for router in reversed(self._upstream(dest)):
+            source = self._registry.topics.get(router.config.source)
+            if source is None:
+                continue
+            goal_seq, name = source.head_seq, router.config.name
+            while True:
+                found = self._registry.routers.find(name)
+                if found is None or found.source_seq >= goal_seq:
+                    break
+                if not await self._advance(found):
+                    break
+
+    def view(self, source: str) -> list[dict[str, Any]]:
+        """How far each router of a topic is behind, and why, for people."""
+        topic = self._registry.topics.get(source)
+        head_seq = topic.head_seq if topic else 0
+        return [
+            {
+                "router": router.config.name,
+                "dest": router.config.dest,
+                "behind": max(0, head_seq - router.source_seq),
+                "reason": self._reason(router, head_seq),
+            }
+            for router in self._registry.routers.fed_by(source)
+        ]
+
+    def _reason(self, router: Router, head_seq: int) -> str:
+        if router.source_seq >= head_seq:
+            return "up to date"
+        if router.config.name in self._held:
+            return f"topic {router.config.dest!r} is full and rejects more"
+        return "copies are on their way" if router.config.name in self._moving else "waits for a turn"
+
+    def _upstream(self, dest: str) -> list[Router]:
+        """The routers that lead to a topic, nearest first."""
+        found: dict[str, Router] = {}
+        ends = [dest]
+        while ends:
+            for router in self._registry.routers.feeders_of(ends.pop()):
+                if router.config.name not in found:
+                    found[router.config.name] = router
+                    ends.append(router.config.source)
+        return list(found.values())
+
+    def _is_behind(self, router: Router) -> bool:
+        source = self._registry.topics.get(router.config.source)
+        return source is not None and router.source_seq < source.head_seq
+
+    def _step(self, router: Router) -> None:
+        """Take one step in the turn of the source."""
+        lane = self._lane_of(router.config.dest)
+        if lane.is_held:
+            lane.later(partial(self._mark, router.config.source))
+            return
+        step = self._decide(lane, router.config.name)
+        if step is None or step.entry is None:
+            return
+        self._moving.add(router.config.name)
+        self._submit(lane, router, step, lambda _outcome: None)
+
+    async def _advance(self, router: Router) -> bool:
+        """Take one step for a reader, or wait for the one that is on its way. False if held."""
+        lane = self._lane_of(router.config.dest)
+        name = router.config.name
+        if name in self._moving or lane.is_held:
+            await lane.settled()
+            return True
+        step = self._decide(lane, name)
+        if step is None or step.entry is None:
+            return False
+        self._moving.add(name)
+        change = lane.partition.fed(step.entry)
+        try:
+            await lane.commit(change, sync=self._is_synced(lane, router))
+        finally:
+            self._moving.discard(name)
+        if step.more:
+            self._mark(router.config.source)
+        return True
+
+    def _submit(
+        self, lane: Lane, router: Router, step: Step, then: Callable[[Any], None]
+    ) -> None:
+        assert step.entry is not None
+        change = lane.partition.fed(step.entry)
+        moved = partial(self._moved, router, step, then)
+        lane.submit(change, moved, sync=self._is_synced(lane, router))
+
+    def _moved(
+        self, router: Router, step: Step, then: Callable[[Any], None], outcome: object
+    ) -> None:
+        self._moving.discard(router.config.name)
+        source = self._registry.topics.get(router.config.source)
+        found = self._registry.routers.find(router.config.name)
+        if source is not None and found is not None and found.source_seq < source.head_seq:
+            if not isinstance(outcome, Exception):
+                self._mark(router.config.source)
+        then(outcome)
+
+    def _decide(self, lane: Lane, name: str) -> Step | None:
+        try:
+            step = lane.partition.forward(name, self._clock.now_ms())
+        except (TopicNotFound, RouterNotFound):
+            return None
+        if step.held:
+            self._held.add(name)
+        else:
+            self._held.discard(name)
+        return step
+
+    def _is_synced(self, lane: Lane, router: Router) -> bool:
+        return lane.partition.topics[router.config.dest].config.durability == "fsync"

@@ -1,0 +1,160 @@
+"""The log under the topics: one payload for each commit of a partition, and the same after a crash.
+
+The write-ahead log's thread does the waiting; every answer is given on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from penstock.kernel.clock import Clock
+from penstock.kernel.units import MIB
+from penstock.log.queues import QueueLimits
+from penstock.log.shell.wal import Completion, WalOptions, WalScheduler, run_completions
+from penstock.log.shell.workers import WorkersStatus
+from penstock.log.store import Append, Bounds, Entry, Operation, SetHardState, Store
+
+FSYNC_BUCKETS_US: Final = (50, 100, 250, 500, 1_000, 5_000, 10_000, 50_000, 100_000)
+_TERM: Final = 1
+_READ_ENTRIES: Final = 1_024
+
+
+@dataclass(slots=True)
+class WalCounters:
+    """What the log has done since it was opened."""
+
+    frames: int = 0
+    batches: int = 0
+    fsyncs: int = 0
+    bytes_written: int = 0
+    fsync_us_total: int = 0
+    last_fsync_us: int = 0
+    fsync_buckets: list[int] = field(default_factory=lambda: [0] * (len(FSYNC_BUCKETS_US) + 1))
+    submit_full: int = 0
+    queue_depth_peak: int = 0
+
+
+class _Measured:
+    """A store whose writes are counted and timed."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self.counters = WalCounters()
+        self.prepare = store.prepare
+
+    def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
+        began_ns = self._clock.monotonic_ns()
+        failed = self._store.write(group, sync=sync)
+        counters = self.counters
+        counters.batches += 1
+        counters.frames += len(group)
+        if sync:
+            took_us = (self._clock.monotonic_ns() - began_ns) // 1_000
+            counters.fsyncs += 1
+            counters.fsync_us_total += took_us
+            counters.last_fsync_us = took_us
+            counters.fsync_buckets[bisect_left(FSYNC_BUCKETS_US, took_us)] += 1
+        return failed
+
+
+class Journal:
+    """Appends payloads to the logs of many partitions. Used on the loop's thread only."""
+
+    def __init__(
+        self, store: Store, *, partitions: int, loop: asyncio.AbstractEventLoop, clock: Clock
+    ) -> None:
+        self.store = store
+        self.partitions = partitions
+        self._loop = loop
+        self._measured = _Measured(store, clock)
+        self.counters = self._measured.counters
+        limits = QueueLimits(depth_max=1 << 20)
+        options = WalOptions(group_bytes_max=16 * MIB, limits=limits)
+        self._wal = WalScheduler(
+            self._measured,  # type: ignore[arg-type]  # the scheduler only prepares and writes
+            options,
+            deliver=self._deliver,
+            clock=clock,
+        )
+        self._next_index = [store.bounds(number).last_index + 1 for number in range(partitions)]
+        self._on_its_way = 0
+        self.unsynced = False
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._wal.start()
+
+    def stop(self) -> None:
+        """Write all that was taken, then end the thread. Answers still come through the loop."""
+        self._wal.stop()
+
+    def append(
+        self, number: int, payload: bytes, done: Callable[[Exception | None], None], *, sync: bool
+    ) -> None:
+        """Append a payload to a partition; the answer comes once it is written, and synced."""
+        index = self._next_index[number]
+        operation = Append(number, (Entry(index, _TERM, payload),))
+        self._wal.submit(operation, partial(self._answered, done, sync), sync=sync)
+        self._next_index[number] = index + 1
+        self._on_its_way += 1
+        counters = self.counters
+        counters.bytes_written += len(payload)
+        if self._on_its_way > counters.queue_depth_peak:
+            counters.queue_depth_peak = self._on_its_way
+        if not sync:
+            self.unsynced = True
+
+    def sync(self, done: Callable[[Exception | None], None]) -> None:
+        """Make everything durable that was written before."""
+        self.unsynced = False
+        self._on_its_way += 1
+        self._wal.submit(SetHardState(0, _TERM, 0), partial(self._answered, done, True))
+
+    def resume(self, number: int) -> None:
+        """After a failure, with nothing of the partition on its way: go on where its log ends."""
+        self._next_index[number] = self.store.bounds(number).last_index + 1
+
+    def set_commit_window(self, window_ms: float) -> None:
+        """How long a group may be held open under pressure."""
+        self._wal.set_commit_window(window_ms)
+
+    def bounds(self, number: int) -> Bounds:
+        """Where a partition's log begins and ends."""
+        return self.store.bounds(number)
+
+    def read(self, number: int, first_index: int) -> Iterator[Entry]:
+        """Every entry of a partition from an index on."""
+        while True:
+            entries = self.store.read(
+                number, first_index, max_entries=_READ_ENTRIES, max_bytes=4 * MIB
+            )
+            if not entries:
+                return
+            yield from entries
+            first_index = entries[-1].index + 1
+
+    @property
+    def queue_depth(self) -> int:
+        """Appends that were taken and not answered."""
+        return self._on_its_way
+
+    def status(self) -> WorkersStatus:
+        """A snapshot of the scheduler for people."""
+        return self._wal.status()
+
+    def _deliver(self, completions: list[Completion]) -> None:
+        self._loop.call_soon_threadsafe(run_completions, completions)
+
+    def _answered(
+        self, done: Callable[[Exception | None], None], sync: bool, error: Exception | None
+    ) -> None:
+        self._on_its_way -= 1
+        if sync and error is None and not self._on_its_way:
+            self.unsynced = False
+        done(error)

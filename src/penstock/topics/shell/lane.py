@@ -1,0 +1,227 @@
+"""One partition on its way to the log: changes are staged at once, logged together, answered in order.
+
+All changes that come in one turn of the event loop become one entry of the log, and what comes
+while entries are being written is the next one: the more load, the more a sync is shared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final
+
+from penstock.kernel.errors import Unavailable
+from penstock.topics.codec import encode_entries
+from penstock.topics.partition import Change, Entry, Partition
+from penstock.topics.shell.journal import Journal
+
+Done = Callable[[list[Any] | Exception], None]
+Waiting = list[tuple[Change, Done]]
+
+_LOGGER: Final = logging.getLogger("penstock.topics")
+_NOTHING: Final = Change((), ())
+
+
+class LogFailed(Unavailable):
+    """The log did not take a write: nothing of it was kept, and it may be tried again later."""
+
+    code = "log_failed"
+
+
+class Lane:
+    """The pipeline of one partition. Used on the loop's thread only."""
+
+    def __init__(
+        self,
+        number: int,
+        partition: Partition,
+        journal: Journal,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        committed: Callable[[tuple[Entry, ...]], None],
+    ) -> None:
+        self.number = number
+        self.partition = partition
+        self.index = 0  # the last log index that is committed here
+        self.waiting_bytes = 0
+        self._journal = journal
+        self._loop = loop
+        self._committed = committed
+        self._pending: Waiting = []
+        self._entries: list[Entry] = []
+        self._sync = False
+        self._scheduled = False
+        self._flying: deque[Waiting] = deque()  # entries in the log's hands, oldest first
+        self._failed: Exception | None = None  # until nothing that was on its way is left
+        self._held: deque[Callable[[], None]] | None = None  # commands behind an exclusive one
+        self._idle: list[asyncio.Future[None]] = []
+        self._exclusive = asyncio.Lock()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether an exclusive command runs or waits: others must go through `later`."""
+        return self._held is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is staged."""
+        return not self._pending and not self._flying
+
+    def later(self, command: Callable[[], None]) -> None:
+        """Run a command once the exclusive one is over, in the order of coming."""
+        assert self._held is not None, "only while it is held"
+        self._held.append(command)
+
+    def submit(self, change: Change, done: Done, *, sync: bool) -> None:
+        """Stage a change and log it with all others of this turn of the loop."""
+        if self._failed is not None:
+            done(LogFailed(f"expected the log to take a write, found: {self._failed}"))
+            return
+        self.partition.stage(change)
+        if not change.to_log and not self._pending and not self._flying:
+            self._commit(change, done)
+            return
+        self._pending.append((change, done))
+        self._entries.extend(change.to_log)
+        if sync:
+            self._sync = True
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def after(self, done: Done) -> None:
+        """Answer once everything that is staged now is committed, or failed."""
+        self.submit(_NOTHING, done, sync=False)
+
+    async def commit(self, change: Change, *, sync: bool) -> list[Any]:
+        """Submit a change and wait for its answers."""
+        future: asyncio.Future[list[Any]] = self._loop.create_future()
+        self.submit(change, partial(_resolve, future), sync=sync)
+        return await future
+
+    async def settled(self) -> None:
+        """Wait until everything that is staged now is committed or failed, and nothing is held."""
+        while self._held is not None:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._held.append(partial(_wake, waiter))
+            await waiter
+        if not self.is_idle:
+            waiter = self._loop.create_future()
+            self.after(lambda _outcome: _wake(waiter))
+            await waiter
+
+    @asynccontextmanager
+    async def exclusive(self) -> AsyncIterator[Partition]:
+        """Run one command with nothing staged; whatever comes meanwhile waits in `later`."""
+        async with self._exclusive:
+            self._held = deque()
+            try:
+                while not self.is_idle:
+                    waiter = self._loop.create_future()
+                    self._idle.append(waiter)
+                    await waiter
+                yield self.partition
+                while not self.is_idle:
+                    waiter = self._loop.create_future()
+                    self._idle.append(waiter)
+                    await waiter
+            finally:
+                held, self._held = self._held, None
+                for command in held:
+                    self._guarded(command)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        waiting, entries, sync = self._pending, self._entries, self._sync
+        if not waiting:
+            return
+        self._pending, self._entries, self._sync = [], [], False
+        if not entries:
+            if self._flying:
+                self._flying[-1].extend(waiting)
+            else:
+                self._commit_all(waiting)
+            return
+        payload = encode_entries(entries)
+        self.waiting_bytes += len(payload)
+        self._flying.append(waiting)
+        try:
+            self._journal.append(
+                self.number, payload, partial(self._written, len(payload)), sync=sync
+            )
+        except Exception as error:
+            self._written(len(payload), error)
+
+    def _written(self, size_bytes: int, error: Exception | None) -> None:
+        """The oldest entry on its way is in the log, or is not."""
+        self.waiting_bytes -= size_bytes
+        waiting = self._flying.popleft()
+        if error is not None and self._failed is None:
+            _LOGGER.error("partition %d: the log failed: %s", self.number, error)
+            self._failed = error
+            self.partition.abandon()
+        if self._failed is not None:
+            self._fail(waiting)
+        else:
+            self.index += 1
+            self._commit_all(waiting)
+        if not self._flying:
+            self._settle()
+
+    def _fail(self, waiting: Waiting) -> None:
+        """Nothing that was on its way counts any more: what came later was decided on it."""
+        assert self._failed is not None
+        error = LogFailed(f"expected the log to take a write, found: {self._failed}")
+        for _, done in waiting:
+            self._guarded(partial(done, error))
+        if not self._flying:
+            waiting, self._pending, self._entries = self._pending, [], []
+            for _, done in waiting:
+                self._guarded(partial(done, error))
+
+    def _settle(self) -> None:
+        """Nothing is on its way."""
+        if self._failed is not None:
+            self._failed = None
+            self._journal.resume(self.number)
+        if not self._pending:
+            idle, self._idle = self._idle, []
+            for waiter in idle:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def _commit_all(self, waiting: Waiting) -> None:
+        for change, done in waiting:
+            self._commit(change, done)
+
+    def _commit(self, change: Change, done: Done) -> None:
+        answers = self.partition.commit(change)
+        self._committed(change.entries)
+        try:
+            done(answers)
+        except Exception:
+            _LOGGER.exception("an answer could not be given")
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:
+            _LOGGER.exception("an answer could not be given")
+
+
+def _resolve(future: asyncio.Future[list[Any]], outcome: list[Any] | Exception) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

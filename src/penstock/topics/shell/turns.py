@@ -1,0 +1,213 @@
+"""Whose turn it is: topics that changed, served one after another in the order of the fair queue.
+
+Serving a topic is pushing it to its watchers and through its routers. Pressure changes when that
+happens: turns are held back a little to carry more (coalescing), the log's commit window widens,
+and the lowest band waits while the machine is hot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock.flow.ageing import AgeingQueue
+from penstock.flow.governor import SAMPLE_MS, Governor, Load, Rung, climb
+from penstock.flow.histogram import LatencyHistogram
+from penstock.flow.priority import TICK_MS, Urgency
+from penstock.kernel.clock import Clock
+
+SLICE_MS: Final = 2
+"""How long topics are served before the loop may do something else."""
+
+_READY_FOR_FULL_DEPTH: Final = 256
+_LOGGER: Final = logging.getLogger("penstock.topics")
+
+
+class Turns:
+    """Serves dirty topics on the event loop. A topic waits at most once, however often marked."""
+
+    def __init__(
+        self,
+        serve: Callable[[str], None],
+        urgency_of: Callable[[str], Urgency],
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        on_rung: Callable[[Rung], None],
+        is_ingest_full: Callable[[], bool],
+    ) -> None:
+        self._serve = serve
+        self._loop = loop
+        self._clock = clock
+        self._on_rung = on_rung
+        self._is_ingest_full = is_ingest_full
+        self._queue: AgeingQueue[str] = AgeingQueue(urgency_of)
+        self._marked_ns: dict[str, int] = {}
+        self._scheduled = False
+        self._waits_ns = 0  # the longest wait since the last sample
+        self._busy_ns = 0
+        self._sampled_ns = clock.monotonic_ns()
+        self._forced: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.governor = Governor()
+        self.latency = LatencyHistogram()
+        self.served = 0
+
+    def start(self) -> None:
+        """Begin to sample the load."""
+        self._busy_ns = time.thread_time_ns()
+        self._timer = self._loop.call_later(TICK_MS / 1e3, self._tick)
+
+    def stop(self) -> None:
+        """Sample no more; topics that wait are served all the same."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def mark(self, topic: str) -> None:
+        """A topic changed: give it a turn. Does nothing if it waits for one already."""
+        if topic in self._marked_ns:
+            return
+        self._marked_ns[topic] = self._clock.monotonic_ns()
+        self._queue.mark(topic, self._clock.monotonic_ms())
+        if not self._scheduled:
+            self._schedule()
+
+    def reconsider(self, topic: str) -> None:
+        """Its priority changed."""
+        self._queue.reconsider(topic, self._clock.monotonic_ms())
+
+    def force_pressure(self, pressure: float | None) -> None:
+        """Hold the pressure at a value whatever the load, or let it be measured again."""
+        self._forced = pressure
+        self._sample_now()
+
+    @property
+    def rung(self) -> Rung:
+        """The rung of the ladder that is in force."""
+        return self.governor.rung
+
+    def run(self) -> None:
+        """Serve everything that is ready, as before an orderly end."""
+        while self._queue.has_ready():
+            self._turn()
+
+    def view(self, topic: str | None = None) -> dict[str, Any]:
+        """What waits, and why, for people."""
+        now_ms, now_ns = self._clock.monotonic_ms(), self._clock.monotonic_ns()
+        rung = self.rung
+        quantiles = self.latency.quantiles((0.5, 0.99))
+        shown: dict[str, Any] = {
+            "pressure": round(rung.pressure, 4),
+            "rung": rung.level.name.lower(),
+            "forced": self._forced is not None,
+            "coalesce_ms": rung.coalesce_ms,
+            "commit_window_ms": rung.commit_window_ms,
+            "deferring": rung.deferring,
+            "refusing": rung.refusing,
+            "waiting": len(self._queue),
+            "served_total": self.served,
+            "latency_us": {"p50": quantiles[0] // 1_000, "p99": quantiles[1] // 1_000},
+            "bands": [
+                {
+                    "band": f"B{number}",
+                    "weight": band.weight,
+                    "depth": band.depth,
+                    "paused": band.paused,
+                    "oldest_ms": None
+                    if band.oldest_ms is None
+                    else max(0, now_ms - band.oldest_ms),
+                }
+                for number, band in enumerate(self._queue.bands())
+            ],
+        }
+        if topic is not None:
+            place = self._queue.place(topic, now_ms)
+            marked_ns = self._marked_ns.get(topic)
+            shown["topic"] = {
+                "topic": topic,
+                "standing": place.standing.value,
+                "band": None if place.band is None else f"B{place.band}",
+                "waited_ms": 0 if marked_ns is None else (now_ns - marked_ns) // 1_000_000,
+                "effective_priority": place.effective_priority,
+                "reason": self._reason(topic, place.reason),
+            }
+        return shown
+
+    def _reason(self, topic: str, reason: str) -> str:
+        if topic not in self._marked_ns:
+            return "nothing to push: every watcher and router has had its turn"
+        if self.rung.coalesce_ms and "deferred" not in reason:
+            return f"{reason}; turns are {self.rung.coalesce_ms:g} ms apart to carry more at once"
+        return reason
+
+    def _schedule(self) -> None:
+        self._scheduled = True
+        coalesce_ms = self.governor.rung.coalesce_ms
+        if coalesce_ms:
+            self._loop.call_later(coalesce_ms / 1e3, self._turn)
+        else:
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        clock = self._clock
+        began_ns = now_ns = clock.monotonic_ns()
+        pop = self._queue.pop
+        while now_ns - began_ns < SLICE_MS * 1_000_000:
+            topic = pop()
+            if topic is None:
+                break
+            waited_ns = now_ns - self._marked_ns.pop(topic)
+            self.latency.record(waited_ns)
+            if waited_ns > self._waits_ns:
+                self._waits_ns = waited_ns
+            try:
+                self._serve(topic)
+            except Exception:
+                _LOGGER.exception("topic %r could not be served", topic)
+            self._queue.done(topic, now_ns // 1_000_000)
+            self.served += 1
+            now_ns = clock.monotonic_ns()
+        if self._queue.has_ready() and not self._scheduled:
+            self._schedule()
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(TICK_MS / 1e3, self._tick)
+        now_ns = self._clock.monotonic_ns()
+        if now_ns - self._sampled_ns >= (SAMPLE_MS - TICK_MS // 2) * 1_000_000:
+            self._sample_now()
+        if len(self._queue):
+            self._queue.tick(now_ns // 1_000_000)
+            if self._queue.has_ready() and not self._scheduled:
+                self._schedule()
+
+    def _sample_now(self) -> None:
+        now_ns, busy_ns = self._clock.monotonic_ns(), time.thread_time_ns()
+        span_ns = max(1, now_ns - self._sampled_ns)
+        pool_busy = (busy_ns - self._busy_ns) / span_ns
+        self._sampled_ns, self._busy_ns = now_ns, busy_ns
+        ready = sum(band.depth for band in self._queue.bands() if not band.paused)
+        full = self._is_ingest_full()
+        waits_ns, self._waits_ns = self._waits_ns, 0
+        before = self.governor.rung
+        if self._forced is not None:
+            rung = climb(self._forced, before, ingest_full=full)
+            self.governor.rung = rung
+        else:
+            load = Load(ready, _READY_FOR_FULL_DEPTH, waits_ns / 1e6, pool_busy, full)
+            rung = self.governor.sample(load)
+        self._obey(before, rung)
+        if self._queue.has_ready() and not self._scheduled:
+            self._schedule()
+
+    def _obey(self, before: Rung, rung: Rung) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if rung.deferring and not self._queue.deferring:
+            self._queue.defer()
+        elif not rung.deferring and self._queue.deferring:
+            self._queue.resume(now_ms)
+        if rung.level != before.level or rung.commit_window_ms != before.commit_window_ms:
+            self._on_rung(rung)

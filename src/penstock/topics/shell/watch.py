@@ -1,0 +1,125 @@
+"""Who waits for a topic: watchers that are woken in its turn, and pages encoded once for all.
+
+A listener is called with the topic's name in every turn of the topic, also when it is deleted; it
+reads from its own cursor. Registering and reading happen on one thread with nothing in between, so
+no wake-up is missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from penstock.topics.model import TopicLimits
+from penstock.topics.read import Diff, ReadRequest, read, record_json
+from penstock.topics.topic import Topic
+
+Listener = Callable[[str], None]
+
+
+class Shape(NamedTuple):
+    """How a watcher wants its records: watchers of one shape and one cursor share their bytes."""
+
+    request: ReadRequest = ReadRequest()
+    include_data: bool = True
+
+    @classmethod
+    def of(cls, request: ReadRequest, *, include_data: bool = True) -> Shape:
+        """The shape of a request, whatever its cursor."""
+        return cls(request._replace(from_seq=0, epoch=None, wait_ms=0), include_data)
+
+
+class Page:
+    """What a cursor gets now: the diff, its records as JSON, and room for frames made of it."""
+
+    __slots__ = ("diff", "frames", "records")
+
+    def __init__(self, diff: Diff, records: bytes) -> None:
+        self.diff = diff
+        self.records = records
+        self.frames: dict[object, bytes] = {}
+
+
+class Watchers:
+    """Listeners by topic, and the pages of the topic that is being served."""
+
+    def __init__(self, limits: TopicLimits) -> None:
+        self._limits = limits
+        self._listeners: dict[str, dict[Listener, None]] = {}
+        self._created: dict[Listener, None] = {}
+        self._pages: dict[tuple[int, int | None, Shape], Page] = {}
+        self._pages_of: tuple[Topic, int, int] | None = None
+
+    def listen(self, topic: str, listener: Listener) -> None:
+        """Call a listener in every turn of a topic from now on."""
+        self._listeners.setdefault(topic, {})[listener] = None
+
+    def leave(self, topic: str, listener: Listener) -> None:
+        """Call it no more."""
+        listeners = self._listeners.get(topic)
+        if listeners is not None:
+            listeners.pop(listener, None)
+            if not listeners:
+                del self._listeners[topic]
+
+    def listen_created(self, listener: Listener) -> None:
+        """Call a listener with the name of every topic that begins from now on."""
+        self._created[listener] = None
+
+    def leave_created(self, listener: Listener) -> None:
+        """Call it no more."""
+        self._created.pop(listener, None)
+
+    def count(self, topic: str) -> int:
+        """How many listen to a topic."""
+        return len(self._listeners.get(topic, ()))
+
+    def has(self, topic: str) -> bool:
+        """Whether anyone listens to a topic."""
+        return topic in self._listeners
+
+    def wake(self, topic: str) -> None:
+        """It is the topic's turn."""
+        listeners = self._listeners.get(topic)
+        if listeners:
+            for listener in tuple(listeners):
+                listener(topic)
+        self.forget_pages()
+
+    def created(self, topic: str) -> None:
+        """A topic began."""
+        for listener in tuple(self._created):
+            listener(topic)
+
+    def page(self, topic: Topic, from_seq: int, epoch: int | None, shape: Shape, now_ms: int) -> Page:
+        """What a cursor gets now. The same for everyone until the topic changes."""
+        topic.expire(now_ms)
+        state = (topic, topic.head_seq, topic.removals)
+        if self._pages_of != state:
+            self._pages_of = state
+            self._pages.clear()
+        key = (from_seq, epoch, shape)
+        page = self._pages.get(key)
+        if page is None:
+            request = shape.request._replace(from_seq=from_seq, epoch=epoch)
+            diff = read(topic, request, now_ms, self._limits)
+            page = Page(diff, encode_records(diff, shape))
+            self._pages[key] = page
+        return page
+
+    def forget_pages(self) -> None:
+        """Give back what is kept for the topic that was served."""
+        self._pages.clear()
+        self._pages_of = None
+
+
+def encode_records(diff: Diff, shape: Shape) -> bytes:
+    """The records of a diff as the inside of a JSON array."""
+    request = shape.request
+    tags, meta, data = request.include_tags, request.include_meta, shape.include_data
+    return b",".join(
+        [
+            record_json(slot, include_tags=tags, include_meta=meta, include_data=data)
+            for slot in diff.records
+        ]
+    )

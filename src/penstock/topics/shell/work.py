@@ -1,0 +1,192 @@
+"""Queues at work: claims, alone or gathered in a window, and what becomes of claimed jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.topics.entries import Acked, Claimed, Extended, Nacked
+from penstock.topics.errors import RecordTooLarge, Throttled, TopicFull
+from penstock.topics.leases import ClaimRequest, ClaimWindow, Lease, Settle
+from penstock.topics.partition import Change
+from penstock.topics.queues import Queue, QueueCounts
+from penstock.topics.shell.lane import Lane
+from penstock.topics.slots import Slot
+
+if TYPE_CHECKING:
+    from penstock.topics.shell.engine import Engine
+
+
+class Job(NamedTuple):
+    """A job in someone's hands, with its record."""
+
+    lease: Lease
+    slot: Slot
+
+
+class Claims(NamedTuple):
+    """What a claimer gets, and how the queue stands afterwards."""
+
+    jobs: list[Job]
+    counts: QueueCounts
+
+
+class Settled(NamedTuple):
+    """What became of the jobs that someone spoke of."""
+
+    seqs: tuple[int, ...]
+    skipped: list[int]
+    counts: QueueCounts
+    deadline_ms: int = 0
+
+
+class WorkDesk:
+    """Hands out jobs and takes them back."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._windows: dict[str, tuple[ClaimWindow, asyncio.Future[list[list[Job]]]]] = {}
+        self._burying: dict[str, asyncio.Lock] = {}
+
+    async def claim(self, name: str, request: ClaimRequest) -> Claims:
+        """Lease jobs to a node, lowest seq first."""
+        queue = await self._queue(name)
+        self._engine.touch(name)
+        jitter_ms = queue.topic.config.claim_jitter_ms
+        if jitter_ms:
+            jobs = await self._claim_together(name, request, jitter_ms)
+        else:
+            jobs = (await self._claim(name, [request]))[0]
+        return Claims(jobs, self._counts(name))
+
+    async def ack(self, name: str, settle: Settle) -> Settled:
+        """Finish jobs: they are gone."""
+        queue = await self._queue(name)
+        entry, skipped = queue.ack(settle, self._engine.clock.now_ms())
+        return await self._settle(name, entry, skipped)
+
+    async def nack(self, name: str, settle: Settle, delay_ms: int) -> Settled:
+        """Give jobs back, to be had again at once or after a while."""
+        queue = await self._queue(name)
+        entry, skipped = queue.nack(settle, self._engine.clock.now_ms(), delay_ms)
+        settled = await self._settle(name, entry, skipped)
+        self._engine.turns.mark(name)
+        return settled
+
+    async def extend(self, name: str, settle: Settle, lease_ms: int) -> Settled:
+        """Let leases end later, or sooner, counted from now."""
+        queue = await self._queue(name)
+        entry, skipped = queue.extend(settle, self._engine.clock.now_ms(), lease_ms)
+        settled = await self._settle(name, entry, skipped)
+        return settled._replace(deadline_ms=entry.deadline_ms)
+
+    async def _queue(self, name: str) -> Queue:
+        """The queue, once no exclusive command holds it and its routers owe it nothing."""
+        engine = self._engine
+        lane = engine.lane(name)
+        if lane.is_held:
+            await lane.settled()
+        if engine.forwarder.owes(name):
+            await engine.forwarder.drain(name)
+        return lane.partition.queue(name)
+
+    async def _settle(
+        self, name: str, entry: Acked | Nacked | Extended, skipped: list[int]
+    ) -> Settled:
+        lane = self._engine.lane(name)
+        if entry.seqs:
+            await lane.commit(lane.partition.settle(entry), sync=self._is_synced(lane, name))
+        return Settled(entry.seqs, skipped, self._counts(name))
+
+    async def _claim_together(self, name: str, request: ClaimRequest, jitter_ms: int) -> list[Job]:
+        """Join the window of a queue; the first one serves all of it when it closes."""
+        clock = self._engine.clock
+        found = self._windows.get(name)
+        if found is not None:
+            window, outcome = found
+            place = window.join(request, clock.monotonic_ms(), jitter_ms)
+            return (await asyncio.shield(outcome))[place]
+        window = ClaimWindow()
+        outcome = asyncio.get_running_loop().create_future()
+        self._windows[name] = (window, outcome)
+        place = window.join(request, clock.monotonic_ms(), jitter_ms)
+        try:
+            await asyncio.sleep(jitter_ms / 1e3)
+            assert window.closes_ms is not None
+            del self._windows[name]
+            jobs = await self._claim(name, window.close(window.closes_ms))
+        except BaseException as error:
+            self._windows.pop(name, None)
+            outcome.set_exception(error)
+            outcome.exception()  # someone must have looked at it
+            raise
+        outcome.set_result(jobs)
+        return jobs[place]
+
+    async def _claim(self, name: str, requests: Sequence[ClaimRequest]) -> list[list[Job]]:
+        """One pass over the queue. Jobs that were delivered too often are buried first."""
+        engine = self._engine
+        lane = engine.lane(name)
+        queue = lane.partition.queue(name)
+        if queue.topic.config.dead_letter is None or not queue.topic.config.max_deliveries:
+            entry = queue.claim(requests, engine.clock.now_ms(), secrets.randbits(64))
+            return await self._lease(lane, queue, requests, lane.partition.settle(entry), entry)
+        async with self._burying.setdefault(name, asyncio.Lock()):
+            queue = await self._queue(name)
+            entry = queue.claim(requests, engine.clock.now_ms(), secrets.randbits(64))
+            change, entry = await self._bury(lane, queue, entry)
+            return await self._lease(lane, queue, requests, change, entry)
+
+    async def _bury(self, lane: Lane, queue: Queue, entry: Claimed) -> tuple[Change, Claimed]:
+        """Bring the dead letters to their topic: with the claim if it is near, before it if not."""
+        engine = self._engine
+        if not entry.buried:
+            return lane.partition.settle(entry), entry
+        topic, now_ms = queue.topic, engine.clock.now_ms()
+        dest = topic.config.dead_letter
+        assert dest is not None
+        letters = queue.letters(entry)
+        try:
+            dest_lane = engine.lane(dest)
+            if dest_lane is lane:
+                settled = lane.partition.settle(entry)
+                buried = lane.partition.bury(dest, letters, now_ms)
+                change = Change(
+                    (*buried.entries, *settled.entries), (*buried.to_log, *settled.to_log)
+                )
+                return change, entry
+            # If the node ends between the two commits, the letters come again with the same key.
+            key = f"dead:{topic.name}:{topic.epoch}:{entry.buried[0]}-{entry.buried[-1]}"
+            await dest_lane.settled()
+            change = dest_lane.partition.bury(dest, letters, now_ms, key=key)
+            await dest_lane.commit(change, sync=True)
+        except (TopicFull, RecordTooLarge, Throttled):
+            entry = entry.without_burials()
+        return lane.partition.settle(entry), entry
+
+    async def _lease(
+        self,
+        lane: Lane,
+        queue: Queue,
+        requests: Sequence[ClaimRequest],
+        change: Change,
+        entry: Claimed,
+    ) -> list[list[Job]]:
+        jobs: list[list[Job]] = [[] for _ in requests]
+        for lease in entry.leases:
+            slot = queue.topic.slot(lease.seq)
+            assert slot is not None, "only live jobs are leased"
+            jobs[lease.request].append(Job(lease, slot))
+        if change.entries and (entry.leases or entry.buried):
+            await lane.commit(change, sync=bool(change.to_log))
+        return jobs
+
+    def _counts(self, name: str) -> QueueCounts:
+        queue = self._engine.lane(name).partition.queues.get(name)
+        return queue.counts(self._engine.clock.now_ms()) if queue else QueueCounts(0, 0, 0)
+
+    def _is_synced(self, lane: Lane, name: str) -> bool:
+        config = lane.partition.topics[name].config
+        return config.durability == "fsync" or config.leases_durable
