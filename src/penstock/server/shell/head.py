@@ -63,13 +63,20 @@ class Heads:
         head = self.known.get(raw)
         if head is not None:
             return head
-        head = _meaning(*_fields(raw), self._headers_max)
-        if head.length > self._body_bytes_max:
-            raise body_too_large(self._body_bytes_max)
+        head = self.mean(*_fields(raw))
         if len(raw) <= _REMEMBERED_BYTES_MAX and not head.wants_upgrade:
             if len(self.known) >= _REMEMBERED_MAX:
                 self.known.clear()
             self.known[raw] = head
+        return head
+
+    def mean(
+        self, method: str, version: str, target: bytes, fields: list[tuple[bytes, bytes]]
+    ) -> Head:
+        """The meaning of the parts of a head; raises a `Refused`."""
+        head = _meaning(method, version, target, join_headers(fields, self._headers_max))
+        if head.length > self._body_bytes_max:
+            raise body_too_large(self._body_bytes_max)
         return head
 
 
@@ -106,10 +113,7 @@ def _fields(raw: bytes) -> tuple[str, str, bytes, list[tuple[bytes, bytes]]]:
     return parser.get_method().decode(), line[-3:].decode(), found.target, found.headers
 
 
-def _meaning(
-    method: str, version: str, target: bytes, fields: list[tuple[bytes, bytes]], headers_max: int
-) -> Head:
-    headers = join_headers(fields, headers_max)
+def _meaning(method: str, version: str, target: bytes, headers: dict[str, str]) -> Head:
     path, query = split_target(target)
     if version == "1.1" and "host" not in headers:
         raise BadRequest("expected a Host header, found none")
@@ -168,7 +172,10 @@ def body_too_large(body_bytes_max: int) -> PayloadTooLarge:
 def _body_length(headers: dict[str, str], version: str) -> int:
     coding = headers.get("transfer-encoding")
     if coding is None:
-        return int(headers.get("content-length", "0"))
+        length = headers.get("content-length", "0")
+        if not (length.isascii() and length.isdigit()):
+            raise BadRequest(f"expected Content-Length in digits, found {length!r}")
+        return int(length)
     if version != "1.1" or coding.lower() != "chunked" or "content-length" in headers:
         raise BadRequest(f"expected Transfer-Encoding chunked alone, found {coding!r}")
     return CHUNKED

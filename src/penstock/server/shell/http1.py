@@ -123,7 +123,6 @@ class Http1Connection(asyncio.Protocol):
     def sweep(self, now_s: float) -> None:
         """Close if something took too long."""
         limits = self.service.limits
-        waited_s = now_s - self._touched_s
         if self._linger_until_s is not None:
             if now_s >= self._linger_until_s:
                 self._transport.abort()
@@ -131,9 +130,12 @@ class Http1Connection(asyncio.Protocol):
             self._closing_s = self._closing_s or now_s
             if now_s - self._closing_s > limits.write_stall_s:
                 self._transport.abort()
-        elif self._live is not None:
-            return
-        elif self._writes_paused:
+        elif self._live is None:
+            self._sweep_requests(now_s, now_s - self._touched_s)
+
+    def _sweep_requests(self, now_s: float, waited_s: float) -> None:
+        limits = self.service.limits
+        if self._writes_paused:
             if waited_s > limits.write_stall_s:
                 self._transport.abort()
         elif self._stage is BODY and self._body is not None:
@@ -208,9 +210,7 @@ class Http1Connection(asyncio.Protocol):
 
     def _hand_over(self, head: Head, body: bytes) -> None:
         request = Request(head.method, head.path, head.query, head.headers, body)
-        exchange = Http1Exchange(
-            self, head, request, HOT if head.hot and not self.last else OPEN
-        )
+        exchange = Http1Exchange(self, head, request, HOT if head.hot and not self.last else OPEN)
         self.line.append(exchange)
         self.service.budget.used += len(body)
         if head.wants_upgrade:
@@ -455,9 +455,7 @@ class Http1Connection(asyncio.Protocol):
     def _settle(self) -> None:
         """Decide whether to read on, and whether reads may take the short way."""
         may_advance = self._may_advance()
-        self._simple = (
-            may_advance and self._stage is HEAD and not self._buffer and not self.last
-        )
+        self._simple = may_advance and self._stage is HEAD and not self._buffer and not self.last
         self._read(self._stage is STOPPED or (may_advance and not self._body_waits))
 
     def _read(self, wanted: bool) -> None:

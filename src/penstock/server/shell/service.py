@@ -137,7 +137,7 @@ class Service:
     def failed(self, text: str, *parts: object) -> None:
         """Log and count an exception of the application that is being handled."""
         self.counters.failures_total += 1
-        log.exception(text, *parts)
+        log.error(text, *parts, exc_info=True)
 
     def _ticked(self) -> None:
         self._timer = self.loop.call_later(TICK_S, self._ticked)

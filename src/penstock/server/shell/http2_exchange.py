@@ -1,0 +1,263 @@
+"""One request of an HTTP/2 connection and its answer, whole or bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.kernel.errors import Rejected
+from penstock.server.message import EVENT_STREAM, JSON, Headers, Refused, Request, error_body
+from penstock.server.shell.answer_head import check_headers, has_body
+from penstock.server.shell.coding import (
+    COMPRESS_IN_THREAD_ABOVE_BYTES,
+    GZIP_ABOVE_BYTES,
+    compress,
+)
+from penstock.server.shell.exchange import ANSWERED, GONE, OPEN
+from penstock.server.shell.head import Head, body_too_large
+from penstock.server.shell.inflation import Inflation
+from penstock.server.shell.service import INTERNAL_ERROR
+
+if TYPE_CHECKING:
+    from penstock.server.shell.http2 import Http2Connection
+    from penstock.server.shell.websocket import WebSocketConnection
+
+
+class Http2Exchange:
+    """A request on a stream of its own: its body as it comes in, its answer as it goes out."""
+
+    def __init__(self, connection: Http2Connection, stream_id: int, head: Head) -> None:
+        service = connection.service
+        self.connection = connection
+        self.stream_id = stream_id
+        self.head = head
+        self.request = Request(head.method, head.path, head.query, head.headers, b"")
+        self.on_gone: Callable[[], None] | None = None
+        self.state = OPEN
+        self.complete = False
+        """Whether no more of the request is taken."""
+        self.ended_by_peer = False
+        self.received_bytes = 0
+        self.began_s = self.touched_s = service.now_s
+        self.waits = False
+        """Whether there is no memory for more of its body."""
+        self.unopened_bytes = 0
+        """Bytes received that the peer's window was not opened for again."""
+        self.outbox = bytearray()
+        self.live: Http2Stream | None = None
+        self.ended = False
+        """Whether the answer ends with what is in the outbox."""
+        self._body = bytearray()
+        self._counted_bytes = 0
+        self._inflation: Inflation | None = None
+
+    # the request ---------------------------------------------------------------------------------
+
+    def take(self, data: bytes) -> None:
+        """Add bytes to the body; raises `PayloadTooLarge`."""
+        limit = self.connection.service.limits.body_bytes_max
+        if len(self._body) + len(data) > limit:
+            raise body_too_large(limit)
+        self._body += data
+        self.received_bytes += len(data)
+        self.touched_s = self.connection.service.now_s
+        self._count(len(data))
+
+    def finish(self) -> None:
+        """The request is whole: inflate it if need be and hand it over."""
+        self.complete = True
+        content = bytes(self._body)
+        self._body.clear()
+        if self.head.gzip_body and content:
+            limit = self.connection.service.limits.body_bytes_max
+            self._inflation = Inflation(self.head, content, limit)
+            self._inflate()
+        else:
+            self._hand_over(content)
+
+    def resume_body(self) -> None:
+        """There is memory for more of the body."""
+        self.waits = False
+        if self._inflation is not None:
+            self.connection.service.loop.call_soon(self._inflate)
+        else:
+            self.connection.open_windows()
+
+    def _inflate(self) -> None:
+        inflation = self._inflation
+        if inflation is None or self.state == GONE:
+            return
+        before = inflation.size
+        try:
+            content = inflation.step()
+        except Refused as refused:
+            self._inflation = None
+            self.connection.refuse(self.stream_id, self, refused)
+            return
+        self._count(inflation.size - before)
+        if content is not None:
+            self._inflation = None
+            self._hand_over(content)
+        elif not self.waits:
+            self.connection.service.loop.call_soon(self._inflate)
+
+    def _hand_over(self, content: bytes) -> None:
+        service = self.connection.service
+        service.budget.finish(self)
+        self.waits = False
+        self.request.body = content
+        if not service.hand_over(self) and self.state == OPEN:
+            self.reply(500, INTERNAL_ERROR)
+
+    def _count(self, size: int) -> None:
+        self._counted_bytes += size
+        if not self.connection.service.budget.take(self, size):
+            self.waits = True
+
+    # the answer ----------------------------------------------------------------------------------
+
+    def reply_json(self, body: bytes) -> None:
+        """Answer 200 with JSON."""
+        self.reply(200, body)
+
+    def reply(
+        self, status: int, body: bytes, *, content_type: bytes = JSON, headers: Headers = ()
+    ) -> None:
+        """Answer with a whole body."""
+        if self._closed():
+            return
+        check_headers([*headers, (b"content-type", content_type)])
+        self.state = ANSWERED
+        lines = [(name.lower(), value) for name, value in headers]
+        if has_body(status):
+            lines.append((b"content-type", content_type))
+        if len(body) <= GZIP_ABOVE_BYTES or not has_body(status):
+            self._send(status, lines, body)
+            return
+        lines.append((b"vary", b"Accept-Encoding"))
+        if not self.head.accepts_gzip or any(name == b"content-encoding" for name, _ in lines):
+            self._send(status, lines, body)
+            return
+        lines.append((b"content-encoding", b"gzip"))
+        if len(body) <= COMPRESS_IN_THREAD_ABOVE_BYTES:
+            self._send(status, lines, compress(body))
+        else:
+            made = self.connection.service.loop.run_in_executor(None, compress, body)
+            made.add_done_callback(lambda done: self._send(status, lines, done.result()))
+
+    def refuse(self, refused: Refused) -> None:
+        """Answer a request that is not handed on."""
+        if self.state == OPEN:
+            self.reply(refused.status, error_body(refused.code, refused.message, refused.detail))
+
+    def stream(self, content_type: bytes = EVENT_STREAM, headers: Headers = ()) -> Http2Stream:
+        """Answer 200 with a body that is written bit by bit."""
+        check_headers([*headers, (b"content-type", content_type)])
+        live = Http2Stream(self)
+        if self._closed():
+            self.connection.service.loop.call_soon(live.lost)
+            return live
+        self.state = ANSWERED
+        self.live = live
+        self._free()
+        self.connection.send_head(
+            self, 200, [*((name.lower(), value) for name, value in headers),
+                        (b"content-type", content_type)], ends=self.head.is_head
+        )  # fmt: skip
+        if self.head.is_head:
+            self.connection.service.loop.call_soon(live.lost)
+        return live
+
+    def upgrade(self, subprotocol: str | None = None) -> WebSocketConnection:
+        """Refuse: WebSockets are upgraded from HTTP/1.1."""
+        raise Rejected("expected a WebSocket's request over HTTP/1.1, found HTTP/2")
+
+    def lost(self) -> None:
+        """The peer cancelled the stream or is gone."""
+        was_open = self.state == OPEN
+        self.state = GONE
+        self._inflation = None
+        self.outbox.clear()
+        self._free()
+        if self.live is not None:
+            self.live.lost()
+        elif was_open and self.complete:
+            self.connection.service.call(self.on_gone)
+
+    def _closed(self) -> bool:
+        if self.state == ANSWERED:
+            raise Rejected("expected one answer to a request, found a second one")
+        return self.state == GONE
+
+    def _send(self, status: int, lines: list[tuple[bytes, bytes]], body: bytes) -> None:
+        if self.state == GONE:
+            return
+        self._free()
+        if has_body(status):
+            lines.append((b"content-length", b"%d" % len(body)))
+        bodyless = self.head.is_head or not has_body(status) or not body
+        if not bodyless:
+            self.outbox += body
+        self.ended = True
+        self.connection.send_head(self, status, lines, ends=bodyless)
+
+    def _free(self) -> None:
+        budget = self.connection.service.budget
+        budget.finish(self)
+        budget.give(self._counted_bytes)
+        self._counted_bytes = 0
+
+
+class Http2Stream:
+    """The body of an answer that is written bit by bit, as fast as the peer opens its window."""
+
+    def __init__(self, exchange: Http2Exchange) -> None:
+        self.on_room: Callable[[], None] | None = None
+        self.on_gone: Callable[[], None] | None = None
+        self._exchange = exchange
+        self._service = exchange.connection.service
+        self._lagged = False
+        self._closed = False
+        self._service.counters.streams_open += 1
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that the peer's window did not allow yet."""
+        return len(self._exchange.outbox)
+
+    def write(self, data: bytes) -> bool:
+        """Send bytes, or take none of them and return False."""
+        if self._closed:
+            return False
+        outbox = self._exchange.outbox
+        if outbox and len(outbox) + len(data) > self._service.limits.stream_buffer_bytes_max:
+            self._lagged = True
+            return False
+        if not self._exchange.head.is_head:
+            outbox += data
+            self._exchange.connection.pump()
+        return True
+
+    def close(self) -> None:
+        """End the body after what was written."""
+        if self._end():
+            self._exchange.ended = True
+            self._exchange.connection.pump()
+
+    def emptied(self) -> None:
+        """Everything was sent."""
+        if self._lagged and not self._closed:
+            self._lagged = False
+            self._service.call(self.on_room)
+
+    def lost(self) -> None:
+        """The peer is gone."""
+        if self._end():
+            self._service.call(self.on_gone)
+
+    def _end(self) -> bool:
+        if self._closed:
+            return False
+        self._closed = True
+        self._service.counters.streams_open -= 1
+        return True
