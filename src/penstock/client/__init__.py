@@ -1,0 +1,70 @@
+"""The Python client: topics, queues, routers and live watches, for asyncio and for threads.
+
+`AsyncClient` and `Client` have the same methods. Records are plain Python objects; what comes back
+is typed; errors say by their group what to do next.
+"""
+
+from penstock.client.asking import AUTO_KEY
+from penstock.client.errors import ClientError, OutcomeUnknown
+from penstock.client.records import Record
+from penstock.client.results import (
+    ClaimedJob,
+    Claims,
+    Diff,
+    StoredRecord,
+    TopicConfig,
+    TopicOptions,
+    TopicRow,
+    TopicState,
+    Written,
+)
+from penstock.client.retry import RetryPolicy
+from penstock.client.settings import DEFAULT_URL, ClientSettings
+from penstock.client.shell.async_client import AsyncClient
+from penstock.client.shell.async_writer import AsyncWriter
+from penstock.client.shell.blocking_client import Client
+from penstock.client.shell.blocking_writer import Writer
+from penstock.client.shell.streams import AsyncJob, AsyncWatch, AsyncWork, Job, Watch, Work
+from penstock.client.watching import (
+    CaughtUp,
+    Position,
+    Records,
+    Tombstone,
+    TopicDeleted,
+    WatchEvent,
+)
+
+__all__ = [
+    "AUTO_KEY",
+    "DEFAULT_URL",
+    "AsyncClient",
+    "AsyncJob",
+    "AsyncWatch",
+    "AsyncWork",
+    "AsyncWriter",
+    "CaughtUp",
+    "ClaimedJob",
+    "Claims",
+    "Client",
+    "ClientError",
+    "ClientSettings",
+    "Diff",
+    "Job",
+    "OutcomeUnknown",
+    "Position",
+    "Record",
+    "Records",
+    "RetryPolicy",
+    "StoredRecord",
+    "Tombstone",
+    "TopicConfig",
+    "TopicDeleted",
+    "TopicOptions",
+    "TopicRow",
+    "TopicState",
+    "Watch",
+    "WatchEvent",
+    "Work",
+    "Writer",
+    "Written",
+]

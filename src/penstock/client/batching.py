@@ -1,0 +1,157 @@
+"""Many small sends as few large writes, in order: the part of a writer that never waits.
+
+One batch is under way at a time, so that records land in the order they were sent. Each has an
+idempotency key of its own: sent again after a lost answer, it still lands once.
+
+>>> batches = Batcher(BatchLimits(records_max=2), make_key=lambda: "key")
+>>> for n in range(3):
+...     batches.add(b'{"data":%d}' % n)
+>>> batches.due, batches.take().records
+(True, [b'{"data":0}', b'{"data":1}'])
+>>> batches.take() is None         # one at a time
+True
+>>> batches.done()
+2
+>>> batches.due, batches.take().records
+(False, [b'{"data":2}'])
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+
+from penstock.client.errors import ClientError, RecordTooLarge
+from penstock.kernel.errors import Rejected
+from penstock.kernel.units import MIB
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """How large a batch gets, and how much may wait: beyond it a sender waits."""
+
+    records_max: int = 1_000
+    batch_bytes_max: int = 4 * MIB
+    waiting_bytes_max: int = 32 * MIB
+
+    def __post_init__(self) -> None:
+        for name in ("records_max", "batch_bytes_max", "waiting_bytes_max"):
+            if getattr(self, name) < 1:
+                raise Rejected(f"expected {name} of at least 1, found {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records that are written together, all or none."""
+
+    records: list[bytes]
+    size_bytes: int
+    idempotency_key: str
+
+
+class Batcher:
+    """The line of records that are not yet acknowledged."""
+
+    __slots__ = (
+        "_limits", "_make_key", "_under_way", "_waiting", "acked", "failure", "sent", "size_bytes",
+        "waiting_bytes",
+    )  # fmt: skip
+
+    def __init__(self, limits: BatchLimits, make_key: Callable[[], str]) -> None:
+        self._limits = limits
+        self._make_key = make_key
+        self._waiting: deque[bytes] = deque()
+        self._under_way: Batch | None = None
+        self.failure: ClientError | None = None
+        self.size_bytes = 0
+        """What is held in memory: waiting and under way."""
+        self.waiting_bytes = 0
+        self.sent = 0
+        """Records taken in since the beginning."""
+        self.acked = 0
+        """Records that the server acknowledged."""
+
+    def has_room(self, record_bytes: int) -> bool:
+        """Whether a record of that size can be taken in now; an empty line takes any."""
+        return (
+            not self.size_bytes or self.size_bytes + record_bytes <= self._limits.waiting_bytes_max
+        )
+
+    def add(self, record: bytes) -> None:
+        """Take a record in. After a failure it is raised instead: order could not be kept."""
+        if self.failure is not None:
+            raise self.failure
+        if len(record) > self._limits.waiting_bytes_max:
+            raise RecordTooLarge(
+                f"expected a record of at most {self._limits.waiting_bytes_max} bytes, "
+                f"found {len(record)}"
+            )
+        self._waiting.append(record)
+        self.size_bytes += len(record)
+        self.waiting_bytes += len(record)
+        self.sent += 1
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was sent is acknowledged."""
+        return not self._waiting and self._under_way is None
+
+    @property
+    def waiting(self) -> int:
+        """Records that are not yet in a batch."""
+        return len(self._waiting)
+
+    @property
+    def due(self) -> bool:
+        """Whether what waits fills a batch, so that lingering for more would gain nothing."""
+        return (
+            len(self._waiting) >= self._limits.records_max
+            or self.waiting_bytes >= self._limits.batch_bytes_max
+        )
+
+    def take(self) -> Batch | None:
+        """The next batch, unless one is under way, nothing waits, or the writer failed."""
+        if self._under_way is not None or not self._waiting or self.failure is not None:
+            return None
+        records: list[bytes] = []
+        size_bytes = 0
+        for record in islice(self._waiting, self._limits.records_max):
+            if records and size_bytes + len(record) > self._limits.batch_bytes_max:
+                break
+            records.append(record)
+            size_bytes += len(record)
+        for _ in records:
+            self._waiting.popleft()
+        self.waiting_bytes -= size_bytes
+        self._under_way = Batch(records, size_bytes, self._make_key())
+        return self._under_way
+
+    def done(self) -> int:
+        """The batch under way is acknowledged; how many records that were."""
+        batch = self._under_way
+        if batch is None:
+            raise ValueError("expected a batch under way, found none")
+        self._under_way = None
+        self.size_bytes -= batch.size_bytes
+        self.acked += len(batch.records)
+        return len(batch.records)
+
+    def failed(self, error: ClientError) -> None:
+        """The batch under way failed for good: the writer ends here."""
+        self.failure = error
+
+    def unacked(self) -> list[bytes]:
+        """The records that are not known to be written, in order, as JSON."""
+        under_way = self._under_way.records if self._under_way else []
+        return [*under_way, *self._waiting]
+
+
+def as_failure(error: Exception) -> ClientError:
+    """The error a writer ends with, also where it was no error of a call."""
+    if isinstance(error, ClientError):
+        return error
+    failure = ClientError(f"expected the writer to go on, found {error!r}")
+    failure.__cause__ = error
+    return failure

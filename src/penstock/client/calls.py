@@ -1,0 +1,354 @@
+"""Every call of the protocol as data: what is sent, how its answer is read, whether it repeats.
+
+>>> call = get_topic("meters:7")
+>>> call.request.method, call.request.target, call.repeatable
+('GET', '/v0/topics/meters:7?touch=true', True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from penstock.client import results
+from penstock.client.errors import InvalidRequest, NotPenstock
+from penstock.client.records import encode_records
+from penstock.client.wire import Answer, HttpRequest
+
+T = TypeVar("T")
+
+ARROW: Final = "application/vnd.apache.arrow.stream"
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One request and the meaning of its answer.
+
+    `repeatable`: doing it twice does no harm. `probes`: a failure is the answer, so it is not
+    tried again. `wait_ms` is how long the server was asked to wait before it answers.
+    """
+
+    request: HttpRequest
+    read: Callable[[Answer], T]
+    repeatable: bool = True
+    idempotency_key: str | None = None
+    probes: bool = False
+    wait_ms: int = 0
+
+
+# Topics ---------------------------------------------------------------------------------------
+
+
+def put_topic(topic: str, options: Mapping[str, Any]) -> Call[results.TopicPut]:
+    """Create a topic, or change those of its options that are named."""
+    request = HttpRequest("PUT", _topic(topic), _json(options))
+    return Call(request, _reads(results.TopicPut))
+
+
+def get_topic(topic: str, *, touch: bool = True) -> Call[results.TopicState]:
+    """Look at a topic."""
+    request = HttpRequest("GET", _topic(topic) + _query(touch=touch))
+    return Call(request, _reads(results.TopicState))
+
+
+def list_topics(
+    prefix: str = "", *, page_size: int = 1_000, cursor: str | None = None, touch: bool = False
+) -> Call[results.TopicPage]:
+    """One page of the topics whose names begin with a prefix."""
+    query = _query(prefix=prefix or None, page_size=page_size, cursor=cursor, touch=touch or None)
+    return Call(HttpRequest("GET", "/v0/topics" + query), _reads(results.TopicPage))
+
+
+def delete_topic(topic: str, *, if_empty: bool = False) -> Call[results.TopicDeletion]:
+    """Delete a topic and the routers at it."""
+    request = HttpRequest("DELETE", _topic(topic) + _query(if_empty=if_empty or None))
+    return Call(request, _reads(results.TopicDeletion))
+
+
+def write(
+    topic: str,
+    records: Iterable[object],
+    *,
+    idempotency_key: str | None,
+    return_seqs: bool = True,
+    **fields: Any,
+) -> Call[results.Written]:
+    """Append records, all or none."""
+    body = write_body(encode_records(records), idempotency_key=idempotency_key, **fields)
+    return write_encoded(topic, body, idempotency_key=idempotency_key, return_seqs=return_seqs)
+
+
+def write_encoded(
+    topic: str, body: bytes, *, idempotency_key: str | None, return_seqs: bool
+) -> Call[results.Written]:
+    """Append records that are a request's body already."""
+    target = _topic(topic) + ("" if return_seqs else "?return_seqs=false")
+    return Call(
+        HttpRequest("POST", target, body),
+        _reads(results.Written),
+        repeatable=idempotency_key is not None,
+        idempotency_key=idempotency_key,
+    )
+
+
+def write_body(records: bytes, **fields: Any) -> bytes:
+    """The body of a write: its fields, and an array of records that is encoded already."""
+    head = _json(_present(fields))
+    return b'%b%b"records":%b}' % (head[:-1], b"," if len(head) > 2 else b"", records)
+
+
+def write_many(
+    writes: Mapping[str, Iterable[object]], *, idempotency_key: str | None, **fields: Any
+) -> Call[list[results.Written]]:
+    """Append to several topics of one partition in one commit: all or none."""
+    bodies = [
+        write_body(encode_records(records), topic=topic, idempotency_key=idempotency_key, **fields)
+        for topic, records in writes.items()
+    ]
+    return Call(
+        HttpRequest("POST", "/v0/write", b'{"writes":[%b]}' % b",".join(bodies)),
+        _read_many,
+        repeatable=idempotency_key is not None,
+        idempotency_key=idempotency_key,
+    )
+
+
+def diff(
+    topic: str, *, from_ts: int | None = None, wait_ms: int = 0, **fields: Any
+) -> Call[results.Diff]:
+    """One page of the records after a cursor, or from a time on."""
+    request = _diff_request(topic, from_ts, wait_ms, fields)
+    return Call(request, _reads(results.Diff), wait_ms=wait_ms)
+
+
+def diff_arrow(
+    topic: str, *, from_ts: int | None = None, wait_ms: int = 0, **fields: Any
+) -> Call[bytes]:
+    """One page of the records after a cursor, or from a time on, as an Arrow stream."""
+    request = _diff_request(topic, from_ts, wait_ms, fields)
+    request = request._replace(headers=f"Accept: {ARROW}\r\n")
+    return Call(request, _read_arrow, wait_ms=wait_ms)
+
+
+def delete_records(
+    topic: str, *, before_seq: int | None = None, match: str | Sequence[str] | None = None
+) -> Call[results.RecordDeletion]:
+    """Delete the records before a seq, those with a tag, or those that are both."""
+    body = _json(_present({"before_seq": before_seq, "match": match}))
+    return Call(
+        HttpRequest("POST", _topic(topic) + "/delete", body), _reads(results.RecordDeletion)
+    )
+
+
+# Routers --------------------------------------------------------------------------------------
+
+
+def put_router(router: str, fields: Mapping[str, Any]) -> Call[results.RouterPut]:
+    """Create a router, or change what may change of it."""
+    return Call(HttpRequest("PUT", _router(router), _json(fields)), _reads(results.RouterPut))
+
+
+def get_router(router: str) -> Call[results.RouterState]:
+    """Look at a router."""
+    return Call(HttpRequest("GET", _router(router)), _reads(results.RouterState))
+
+
+def list_routers(
+    prefix: str = "",
+    *,
+    source: str | None = None,
+    dest: str | None = None,
+    page_size: int = 1_000,
+    cursor: str | None = None,
+) -> Call[results.RouterPage]:
+    """One page of routers."""
+    query = _query(
+        prefix=prefix or None, source=source, dest=dest, page_size=page_size, cursor=cursor
+    )
+    return Call(HttpRequest("GET", "/v0/routers" + query), _reads(results.RouterPage))
+
+
+def delete_router(router: str) -> Call[results.RouterDeletion]:
+    """Delete a router."""
+    return Call(HttpRequest("DELETE", _router(router)), _reads(results.RouterDeletion))
+
+
+# Queues ---------------------------------------------------------------------------------------
+
+
+def claim(topic: str, node: str, *, count: int, lease_ms: int | None) -> Call[results.Claims]:
+    """Lease jobs. Not repeatable: jobs of a lost answer wait until their lease ends."""
+    body = _json(_present({"node": node, "max": count, "lease_ms": lease_ms}))
+    request = HttpRequest("POST", _topic(topic) + "/claim", body)
+    return Call(request, _reads(results.Claims), repeatable=False)
+
+
+Jobs = Sequence["int | results.ClaimedJob"]
+"""Jobs to settle: as they were claimed, or by seq alone (then without the proof of the lease)."""
+
+
+def ack(topic: str, node: str, jobs: Jobs) -> Call[results.Acked]:
+    """Jobs are done."""
+    return Call(_settle(topic, "ack", node, jobs), _reads(results.Acked))
+
+
+def nack(topic: str, node: str, jobs: Jobs, *, delay_ms: int) -> Call[results.Nacked]:
+    """Jobs are given back."""
+    return Call(_settle(topic, "nack", node, jobs, delay_ms=delay_ms), _reads(results.Nacked))
+
+
+def extend(topic: str, node: str, jobs: Jobs, *, lease_ms: int) -> Call[results.Extended]:
+    """Jobs take longer."""
+    return Call(_settle(topic, "extend", node, jobs, lease_ms=lease_ms), _reads(results.Extended))
+
+
+def work_request(topic: str, node: str, *, count: int, lease_ms: int | None) -> HttpRequest:
+    """Open a stream of jobs."""
+    query = _query(node=node, max=count, lease_ms=lease_ms)
+    return HttpRequest("GET", f"{_topic(topic)}/work{query}", headers=_EVENTS)
+
+
+# Watch ----------------------------------------------------------------------------------------
+
+
+def create_watch(body: Mapping[str, Any], *, lenient: bool) -> Call[dict[str, Any]]:
+    """Make a watch session."""
+    request = HttpRequest("POST", "/v0/watch" + _query(lenient=lenient or None), _json(body))
+    return Call(request, _read_any, probes=True)
+
+
+def watch_request(wid: str) -> HttpRequest:
+    """Open the stream of a watch session."""
+    return HttpRequest("GET", f"/v0/watch/{quote(wid, safe='')}", headers=_EVENTS)
+
+
+_EVENTS: Final = "Accept: text/event-stream\r\n"
+
+
+# Server ---------------------------------------------------------------------------------------
+
+
+def health() -> Call[results.Health]:
+    """Whether the server answers."""
+    return Call(HttpRequest("GET", "/v0/health"), _reads(results.Health), probes=True)
+
+
+def ready() -> Call[results.Ready]:
+    """Whether the server takes requests."""
+    return Call(HttpRequest("GET", "/v0/ready"), _reads(results.Ready), probes=True)
+
+
+def metrics() -> Call[dict[str, Any]]:
+    """The server's counters."""
+    request = HttpRequest("GET", "/v0/metrics", headers="Accept: application/json\r\n")
+    return Call(request, _read_any)
+
+
+def scheduler(topic: str | None = None) -> Call[dict[str, Any]]:
+    """What the scheduler is doing, for the server or for one topic."""
+    return Call(HttpRequest("GET", "/v0/scheduler" + _query(topic=topic)), _read_any)
+
+
+# How requests are made ------------------------------------------------------------------------
+
+
+def _topic(name: str) -> str:
+    return f"/v0/topics/{_name(name)}"
+
+
+def _router(name: str) -> str:
+    return f"/v0/routers/{_name(name)}"
+
+
+def _name(name: str) -> str:
+    if not name:
+        raise InvalidRequest("expected a name, found an empty one")
+    return quote(name, safe=":")
+
+
+def _query(**fields: Any) -> str:
+    present = {key: _text(value) for key, value in fields.items() if value is not None}
+    return f"?{urlencode(present)}" if present else ""
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return _ENCODER.encode(value)
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise InvalidRequest(f"expected fields that can be JSON, found {error}") from error
+
+
+def _diff_request(
+    topic: str, from_ts: int | None, wait_ms: int, fields: Mapping[str, Any]
+) -> HttpRequest:
+    body = _json(_present({**fields, "wait_ms": wait_ms or None}))
+    return HttpRequest("POST", f"{_topic(topic)}/diff{_query(from_ts=from_ts)}", body)
+
+
+def _settle(topic: str, verb: str, node: str, jobs: Jobs, **fields: Any) -> HttpRequest:
+    seqs = [job if isinstance(job, int) else job.seq for job in jobs]
+    leases = ["" if isinstance(job, int) else job.lease_id for job in jobs]
+    if any(leases):
+        fields["lease_ids"] = leases
+    body = _json({"node": node, "seqs": seqs, **fields})
+    return HttpRequest("POST", f"{_topic(topic)}/{verb}", body)
+
+
+# How answers are read -------------------------------------------------------------------------
+
+_READERS: Final[dict[type[Any], Callable[[Answer], Any]]] = {}
+
+
+def _reads(kind: type[T]) -> Callable[[Answer], T]:
+    """A function that reads answers of a kind; made once."""
+    reader = _READERS.get(kind)
+    if reader is None:
+        reader = _READERS[kind] = _reader(kind)
+    return reader
+
+
+def _reader(kind: type[T]) -> Callable[[Answer], T]:
+    decoder = msgspec.json.Decoder(kind)
+
+    def read(answer: Answer) -> T:
+        try:
+            return decoder.decode(answer.body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise NotPenstock(
+                f"expected an answer of the /v0 protocol, found {answer.body[:80]!r}: {error}",
+                status=answer.status,
+            ) from error
+
+    return read
+
+
+def _read_any(answer: Answer) -> dict[str, Any]:
+    return _reads(dict[str, Any])(answer)
+
+
+class _Many(msgspec.Struct):
+    writes: list[results.Written]
+
+
+def _read_many(answer: Answer) -> list[results.Written]:
+    return _reads(_Many)(answer).writes
+
+
+def _read_arrow(answer: Answer) -> bytes:
+    found = answer.headers.get("content-type", "nothing")
+    if not found.startswith(ARROW):
+        raise NotPenstock(f"expected an answer of type {ARROW}, found {found}")
+    return answer.body

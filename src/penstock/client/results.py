@@ -1,0 +1,366 @@
+"""What calls give back. Fields that a newer server adds are read over.
+
+A record's `data` and `meta` are decoded when they are asked for: a program that looks at tags
+and seqs, or hands the text on, pays nothing for the payloads, and one that knows their type gets
+it without a detour through dicts (`data_as`). The text is `data_json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import lru_cache
+from typing import Any, Final, TypedDict, TypeVar, cast
+
+import msgspec
+from msgspec import Raw, Struct, field
+
+T = TypeVar("T")
+
+_ANY: Final = msgspec.json.Decoder()
+
+
+class TopicOptions(TypedDict, total=False):
+    """The keys of a topic's configuration, as they are set; those left out keep their value."""
+
+    type: str
+    ttl_ms: int
+    cap_records: int
+    cap_bytes: int
+    discard: str
+    durable: bool
+    durability: str
+    priority: int | None
+    auto_priority: bool
+    auto_create: bool
+    idempotency_window_ms: int
+    dedupe_node: bool
+    lease_ms: int
+    claim_jitter_ms: int
+    max_deliveries: int
+    dead_letter: str | None
+    leases_durable: bool
+
+
+class TopicConfig(Struct, frozen=True, kw_only=True):
+    """A topic's whole configuration."""
+
+    type: str
+    ttl_ms: int
+    cap_records: int
+    cap_bytes: int
+    discard: str
+    durable: bool
+    durability: str
+    priority: int | None
+    auto_priority: bool
+    auto_create: bool
+    idempotency_window_ms: int
+    dedupe_node: bool
+    lease_ms: int
+    claim_jitter_ms: int
+    max_deliveries: int
+    dead_letter: str | None
+    leases_durable: bool
+
+
+class TopicPut(Struct, frozen=True, kw_only=True):
+    """A topic as it now is; `created` if it was not there before."""
+
+    topic: str
+    created: bool
+    config: TopicConfig
+    performance: dict[str, float] = {}
+
+
+class QueueCounts(Struct, frozen=True, kw_only=True):
+    """The jobs of a queue: to be claimed, claimed, given up."""
+
+    ready: int
+    in_flight: int
+    dead_lettered: int
+
+
+class TopicState(Struct, frozen=True, kw_only=True):
+    """A topic: what it holds and how it is set. `queue` is None on a log."""
+
+    topic: str
+    type: str
+    head_seq: int
+    earliest_seq: int
+    next_seq: int
+    count: int
+    size_bytes: int = field(name="bytes")
+    config: TopicConfig
+    effective_priority: float
+    last_write_ts: int | None = None
+    last_read_ts: int | None = None
+    queue: QueueCounts | None = None
+    epoch: int | None = None
+    performance: dict[str, float] = {}
+
+
+class TopicRow(Struct, frozen=True, kw_only=True):
+    """A topic in a list."""
+
+    topic: str
+    head_seq: int
+    earliest_seq: int
+    count: int
+    size_bytes: int = field(name="bytes")
+    durable: bool
+    effective_priority: float
+
+
+class TopicPage(Struct, frozen=True, kw_only=True):
+    """One page of a list of topics; `next_cursor` is None on the last."""
+
+    topics: list[TopicRow]
+    next_cursor: str | None = None
+    performance: dict[str, float] = {}
+
+
+class TopicDeletion(Struct, frozen=True, kw_only=True):
+    """Whether a topic was there to be deleted, and the routers that went with it."""
+
+    topic: str
+    deleted: bool
+    routers_removed: list[str]
+    performance: dict[str, float] = {}
+
+
+class Written(Struct, frozen=True, kw_only=True):
+    """Where the records of a write are. `deduped`: they had been written by an earlier try."""
+
+    topic: str
+    first_seq: int
+    last_seq: int
+    head_seq: int
+    count: int
+    created: bool
+    deduped: bool
+    seqs: list[int] | None = None
+    performance: dict[str, float] = {}
+
+
+class StoredRecord(Struct, frozen=True, kw_only=True):
+    """A record as a reader gets it. `tag` is only there if it was asked for."""
+
+    seq: int = field(name="$seq")
+    ts_ms: int = field(name="$ts")
+    node: str | None = field(name="$node", default=None)
+    tag: str | None = field(name="$tag", default=None)
+    raw_data: Raw = field(name="data", default=Raw(b"null"))
+    raw_meta: Raw = field(name="meta", default=Raw(b"null"))
+
+    @property
+    def data(self) -> Any:
+        """The payload, decoded anew at each access."""
+        return _ANY.decode(self.raw_data)
+
+    def data_as(self, kind: type[T]) -> T:
+        """The payload as a type that msgspec knows: a Struct, a dataclass, `list[int]` …"""
+        return cast(T, _decoder(cast(Hashable, kind)).decode(self.raw_data))
+
+    @property
+    def meta(self) -> Any:
+        """The meta object, or None."""
+        return _ANY.decode(self.raw_meta)
+
+    @property
+    def data_json(self) -> bytes:
+        """The payload, byte for byte as it was written."""
+        return bytes(self.raw_data)
+
+    @property
+    def meta_json(self) -> bytes:
+        """The meta object, byte for byte as it was written; `null` if there is none."""
+        return bytes(self.raw_meta)
+
+    def __repr__(self) -> str:
+        tag = f", tag={self.tag!r}" if self.tag is not None else ""
+        node = f", node={self.node!r}" if self.node is not None else ""
+        return f"StoredRecord(seq={self.seq}, ts_ms={self.ts_ms}{tag}{node}, data={self.data!r})"
+
+
+class Gap(Struct, frozen=True, kw_only=True):
+    """Seqs that a reader can no longer get, and why."""
+
+    gap_from: int
+    gap_to: int
+    reason: str
+    missed_estimate: int
+    earliest_seq: int
+    head_seq: int
+
+
+class Diff(Struct, frozen=True, kw_only=True):
+    """One page of a topic. Read on from `next_from_seq`; `tombstone` tells of what was lost."""
+
+    topic: str
+    records: list[StoredRecord]
+    next_from_seq: int
+    head_seq: int
+    earliest_seq: int
+    caught_up: bool
+    tombstone: Gap | None = None
+    lag: int = 0
+    epoch: int | None = None
+    performance: dict[str, float] = {}
+
+
+class RecordDeletion(Struct, frozen=True, kw_only=True):
+    """How many records a delete removed, and what is left."""
+
+    topic: str
+    deleted: int
+    earliest_seq: int
+    head_seq: int
+    count: int
+    size_bytes: int = field(name="bytes")
+    performance: dict[str, float] = {}
+
+
+class RouterPut(Struct, frozen=True, kw_only=True):
+    """A router as it now is; `created` if it was not there before."""
+
+    router: str
+    created: bool
+    source: str
+    dest: str
+    preserve_node: bool
+    preserve_tag: bool
+    filter: list[str] | None
+    allow_cycle: bool
+    guarantee: str
+    performance: dict[str, float] = {}
+
+
+class RouterState(Struct, frozen=True, kw_only=True):
+    """A router and how many records it has forwarded."""
+
+    router: str
+    source: str
+    dest: str
+    preserve_node: bool
+    preserve_tag: bool
+    filter: list[str] | None
+    allow_cycle: bool
+    guarantee: str
+    forwarded_total: int
+    performance: dict[str, float] = {}
+
+
+class RouterRow(Struct, frozen=True, kw_only=True):
+    """A router in a list."""
+
+    router: str
+    source: str
+    dest: str
+    guarantee: str
+    forwarded_total: int
+
+
+class RouterPage(Struct, frozen=True, kw_only=True):
+    """One page of a list of routers; `next_cursor` is None on the last."""
+
+    routers: list[RouterRow]
+    next_cursor: str | None = None
+    performance: dict[str, float] = {}
+
+
+class RouterDeletion(Struct, frozen=True, kw_only=True):
+    """Whether a router was there to be deleted."""
+
+    router: str
+    deleted: bool
+    performance: dict[str, float] = {}
+
+
+class ClaimedJob(Struct, frozen=True, kw_only=True):
+    """A job that is this node's until `deadline_ms`; `lease_id` proves it when it is settled."""
+
+    seq: int = field(name="$seq")
+    lease_id: str
+    deadline_ms: int = field(name="deadline")
+    ts_ms: int = field(name="$ts")
+    deliveries: int
+    tag: str | None = field(name="$tag", default=None)
+    raw_data: Raw = field(name="data", default=Raw(b"null"))
+    raw_meta: Raw = field(name="meta", default=Raw(b"null"))
+
+    @property
+    def data(self) -> Any:
+        """The payload, decoded anew at each access."""
+        return _ANY.decode(self.raw_data)
+
+    def data_as(self, kind: type[T]) -> T:
+        """The payload as a type that msgspec knows: a Struct, a dataclass, `list[int]` …"""
+        return cast(T, _decoder(cast(Hashable, kind)).decode(self.raw_data))
+
+    @property
+    def meta(self) -> Any:
+        """The meta object, or None."""
+        return _ANY.decode(self.raw_meta)
+
+
+class Claims(Struct, frozen=True, kw_only=True):
+    """The jobs that a claim got, and how many more are ready."""
+
+    topic: str
+    claimed: list[ClaimedJob]
+    count: int
+    ready: int
+    performance: dict[str, float] = {}
+
+
+class Acked(Struct, frozen=True, kw_only=True):
+    """How many jobs are done; `skipped` were not held by this lease (any more)."""
+
+    topic: str
+    acked: int
+    skipped: list[int]
+    ready: int
+    in_flight: int
+    performance: dict[str, float] = {}
+
+
+class Nacked(Struct, frozen=True, kw_only=True):
+    """How many jobs were given back; `skipped` were not held by this lease (any more)."""
+
+    topic: str
+    nacked: int
+    skipped: list[int]
+    ready: int
+    in_flight: int
+    performance: dict[str, float] = {}
+
+
+class Extended(Struct, frozen=True, kw_only=True):
+    """The new deadlines by seq; `skipped` were not held by this lease (any more)."""
+
+    topic: str
+    extended: int
+    skipped: list[int]
+    deadlines: dict[int, int]
+    performance: dict[str, float] = {}
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    """A server that answers."""
+
+    status: str
+    version: str
+    uptime_ms: float
+
+
+class Ready(Struct, frozen=True, kw_only=True):
+    """A server that has read its log and takes requests."""
+
+    status: str
+    wal_replay_complete: bool
+    topics: int
+
+
+@lru_cache(maxsize=256)
+def _decoder(kind: Hashable) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(cast(Any, kind))

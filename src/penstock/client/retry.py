@@ -1,0 +1,116 @@
+"""When a failed call is tried again, and what it ends with when it is not.
+
+A call whose outcome is not known is only sent again if doing it twice does no harm: reads, puts,
+deletes, acknowledgements, and writes with an idempotency key.
+
+>>> from penstock.client.errors import Disconnected, Throttled
+>>> tries = Tries(RetryPolicy(base_ms=10, jitter=0), repeatable=False, window_ms=1_000)
+>>> tries.failed(Throttled("busy", retry_after_ms=700), elapsed_ms=0, random=Random(1))
+700.0
+>>> tries.failed(Disconnected("gone"), elapsed_ms=700, random=Random(1)) is None
+True
+>>> type(tries.verdict()).__name__
+'OutcomeUnknown'
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from penstock.client.errors import (
+    ClientError,
+    Forbidden,
+    OutcomeUnknown,
+    ServerUnavailable,
+    Throttled,
+    Unauthorized,
+)
+from penstock.flow.backoff import Backoff
+from penstock.kernel.errors import Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Delays double from `base_ms` to `cap_ms`, less a random share; the call's time is the limit.
+
+    `tries_max` of 1 never tries again.
+    """
+
+    base_ms: float = 25
+    cap_ms: float = 2_000
+    jitter: float = 0.5
+    tries_max: int = 30
+
+    def __post_init__(self) -> None:
+        if self.tries_max < 1:
+            raise Rejected(f"expected tries_max of at least 1, found {self.tries_max}")
+
+
+class Tries:
+    """The tries of one call: what failed so far, and what that means for its outcome."""
+
+    __slots__ = ("_backoff", "_failures", "_key", "_last", "_maybe_done", "_policy", "_repeatable")
+
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        *,
+        repeatable: bool,
+        window_ms: float,
+        idempotency_key: str | None = None,
+    ) -> None:
+        self._policy = policy
+        self._backoff = Backoff(policy.base_ms, policy.cap_ms, policy.jitter, window_ms)
+        self._repeatable = repeatable
+        self._key = idempotency_key
+        self._failures = 0
+        self._maybe_done = False
+        self._last: ClientError | None = None
+
+    def failed(self, error: ClientError, *, elapsed_ms: float, random: Random) -> float | None:
+        """Take note of a failure; the delay before the next try, or None if there is none."""
+        self._last = error
+        self._failures += 1
+        self._maybe_done = self._maybe_done or error.maybe_done
+        if self._failures >= self._policy.tries_max or not self._worth_another(error):
+            return None
+        delay_ms = self._backoff.next_ms(self._failures, elapsed_ms=elapsed_ms, random=random)
+        wish_ms = getattr(error, "retry_after_ms", None)
+        if delay_ms is None or wish_ms is None:
+            return delay_ms
+        too_late = elapsed_ms + wish_ms > self._backoff.window_ms
+        return None if too_late else max(delay_ms, float(wish_ms))
+
+    def verdict(self) -> ClientError:
+        """What the call ends with: the last error, unless an earlier try may have done it."""
+        error = self._last
+        if error is None:
+            raise ValueError("expected a failed try, found none")
+        if not self._maybe_done or self._harmless or not _leaves_it_open(error):
+            return error
+        hint = f"; its idempotency key is {self._key!r}" if self._key else ""
+        unknown = OutcomeUnknown(
+            f"expected an answer, found none after {self._failures} tries: the request may or may "
+            f"not have been done{hint} ({error})",
+            status=error.status,
+            idempotency_key=self._key,
+        )
+        unknown.__cause__ = error
+        return unknown
+
+    @property
+    def _harmless(self) -> bool:
+        """Whether the caller can just do it again without asking: it needs no key to be safe."""
+        return self._repeatable and self._key is None
+
+    def _worth_another(self, error: ClientError) -> bool:
+        if error.maybe_done:
+            return self._repeatable and isinstance(error, ServerUnavailable)
+        return isinstance(error, Throttled | ServerUnavailable)
+
+
+def _leaves_it_open(error: ClientError) -> bool:
+    """Whether an answer says nothing about an earlier try: it came before the key was looked up."""
+    early = (Throttled, ServerUnavailable, Unauthorized, Forbidden)
+    return error.maybe_done or isinstance(error, early)

@@ -1,0 +1,105 @@
+"""How a client finds its server, and the limits of all it does. Settings can be pickled.
+
+>>> settings = ClientSettings("https://penstock.example:8443/base/", token="secret")
+>>> settings.address
+Address(host='penstock.example', port=8443, tls=True, path='/base')
+>>> "secret" in repr(settings)
+False
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from penstock.client.retry import RetryPolicy
+from penstock.flow.backoff import Backoff
+from penstock.kernel.errors import Rejected
+from penstock.kernel.units import KIB, MIB
+
+DEFAULT_URL: Final = "http://127.0.0.1:4000"
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+class Address(NamedTuple):
+    """Where to connect; `path` comes before every route, for servers behind a proxy."""
+
+    host: str
+    port: int
+    tls: bool
+    path: str
+
+    @property
+    def authority(self) -> str:
+        """The value of the Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """Everything a client may be told. Every wait and every buffer has its limit here."""
+
+    url: str = DEFAULT_URL
+    token: str | None = field(default=None, repr=False)
+    connect_timeout_s: float = 5.0
+    read_timeout_s: float = 10.0
+    """The longest silence of the server in the middle of an exchange."""
+    timeout_s: float = 30.0
+    """The longest a call may take, with all its tries."""
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    reconnect: Backoff = field(
+        default_factory=lambda: Backoff(base_ms=100, cap_ms=5_000, jitter=0.5, window_ms=300_000)
+    )
+    """How a watch or a work stream comes back; its window is how long it may fail in a row."""
+    connections_max: int = 16
+    """Connections for calls; a call beyond them waits its turn."""
+    streams_max: int = 64
+    """Watch and work streams open at the same time."""
+    gzip: bool | None = None
+    """Compress bodies both ways; None does it unless the server is on this machine."""
+    gzip_bytes_min: int = 4 * KIB
+    """Smaller requests are sent as they are."""
+    answer_bytes_max: int = 256 * MIB
+    stream_buffer_bytes: int = 4 * MIB
+    """What a stream reads ahead of its reader before it lets the server wait."""
+    ca_file: str | None = None
+    """Certificates to trust with https, in place of the system's."""
+
+    def __post_init__(self) -> None:
+        _ = self.address
+        for name in ("connect_timeout_s", "read_timeout_s", "timeout_s"):
+            if not getattr(self, name) > 0:
+                raise Rejected(f"expected {name} above 0, found {getattr(self, name)}")
+        for name in ("connections_max", "streams_max", "answer_bytes_max", "stream_buffer_bytes"):
+            if getattr(self, name) < 1:
+                raise Rejected(f"expected {name} of at least 1, found {getattr(self, name)}")
+        if self.token is not None and not (self.token.isascii() and self.token.isprintable()):
+            raise Rejected("expected a token of printable ASCII characters, found others")
+
+    @property
+    def address(self) -> Address:
+        """Where the URL points to."""
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or not _plain(self.url):
+            raise Rejected(f"expected a URL such as {DEFAULT_URL}, found {self.url!r}")
+        tls = parts.scheme == "https"
+        port = _port(parts, self.url) or (443 if tls else 80)
+        return Address(parts.hostname, port, tls, parts.path.rstrip("/"))
+
+    @property
+    def compresses(self) -> bool:
+        """Whether bodies are compressed."""
+        return self.address.host not in _LOOPBACK if self.gzip is None else self.gzip
+
+
+def _port(parts: SplitResult, url: str) -> int | None:
+    try:
+        return parts.port
+    except ValueError:
+        raise Rejected(f"expected a port between 0 and 65535, found {url!r}") from None
+
+
+def _plain(url: str) -> bool:
+    return url.isascii() and url.isprintable() and " " not in url

@@ -1,0 +1,1 @@
+"""The client's touch of the world: connections, the async and the blocking face."""

@@ -1,0 +1,428 @@
+"""The client for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from random import Random
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
+from uuid import uuid4
+
+from penstock.client import calls, results
+from penstock.client.asking import (
+    AUTO_KEY,
+    after_diff,
+    after_routers,
+    after_topics,
+    arrow_table,
+    starts_of,
+)
+from penstock.client.batching import BatchLimits
+from penstock.client.calls import Jobs
+from penstock.client.results import TopicOptions
+from penstock.client.settings import DEFAULT_URL, ClientSettings
+from penstock.client.shell.async_writer import AsyncWriter
+from penstock.client.shell.asyncio_transport import AsyncioTransport
+from penstock.client.shell.running import Runner
+from penstock.client.shell.streams import AsyncJob, AsyncWatch, AsyncWork, Pages
+from penstock.client.shell.watching import WatchFlow
+from penstock.client.shell.working import WorkFlow
+from penstock.client.watching import Position, WatchCore, WatchOptions
+from penstock.kernel.units import MIB
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class AsyncClient:
+    """Talks to a Penstock server from asyncio. Make one and keep it: it keeps its connections.
+
+    Every call has a deadline, `timeout_s` of the settings, and is tried again where that is safe.
+    A client can be pickled; the copy makes its own connections.
+    """
+
+    def __init__(
+        self, url: str | ClientSettings = DEFAULT_URL, *, token: str | None = None
+    ) -> None:
+        settings = url if isinstance(url, ClientSettings) else ClientSettings(url, token)
+        self._runner = Runner(settings, AsyncioTransport(settings), Random())
+
+    @property
+    def settings(self) -> ClientSettings:
+        """The settings the client was made with."""
+        return self._runner.settings
+
+    def within(self, timeout_s: float) -> Self:
+        """The same client, and the same connections, with another deadline for each call."""
+        other = object.__new__(type(self))
+        other._runner = self._runner.within(timeout_s)
+        return other
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.settings,)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.settings.url!r})"
+
+    async def aclose(self) -> None:
+        """Close every connection; calls and streams under way fail."""
+        self._runner.transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # Topics
+
+    async def put_topic(self, topic: str, **options: Unpack[TopicOptions]) -> results.TopicPut:
+        """Create a topic, or change those of its options that are named."""
+        return await self._runner.run(calls.put_topic(topic, options))
+
+    async def get_topic(self, topic: str, *, touch: bool = True) -> results.TopicState:
+        """What a topic holds and how it is set. `touch` counts this as a read."""
+        return await self._runner.run(calls.get_topic(topic, touch=touch))
+
+    async def list_topics(
+        self, prefix: str = "", *, page_size: int = 1_000
+    ) -> AsyncIterator[results.TopicRow]:
+        """The topics whose names begin with a prefix, by name, page after page."""
+        first = calls.list_topics(prefix, page_size=page_size)
+        following = partial(after_topics, prefix=prefix, page_size=page_size)
+        async for page in Pages(self._runner, first, following):
+            for row in page.topics:
+                yield row
+
+    async def delete_topic(self, topic: str, *, if_empty: bool = False) -> results.TopicDeletion:
+        """Delete a topic and the routers at it; with `if_empty` only if it holds nothing."""
+        return await self._runner.run(calls.delete_topic(topic, if_empty=if_empty))
+
+    # Records
+
+    async def write(
+        self,
+        topic: str,
+        records: Iterable[object],
+        *,
+        node: str | None = None,
+        idempotency_key: str | None = AUTO_KEY,
+        create: bool | None = None,
+        config: TopicOptions | None = None,
+        disable_backpressure: bool | None = None,
+        return_seqs: bool = True,
+    ) -> results.Written:
+        """Append records, all or none: plain objects, `Record`s, or JSON text as bytes.
+
+        The write is sent again when its answer is lost; its key makes that safe. Without a key
+        (None) it is not, and ends with `OutcomeUnknown`.
+        """
+        call = calls.write(
+            topic,
+            records,
+            idempotency_key=_key(idempotency_key),
+            return_seqs=return_seqs,
+            node=node,
+            create=create,
+            config=config,
+            disable_backpressure=disable_backpressure,
+        )
+        return await self._runner.run(call)
+
+    async def write_many(
+        self,
+        writes: Mapping[str, Iterable[object]],
+        *,
+        node: str | None = None,
+        idempotency_key: str | None = AUTO_KEY,
+        create: bool | None = None,
+    ) -> list[results.Written]:
+        """Append to several topics of one partition in one commit: all or none."""
+        key = _key(idempotency_key)
+        call = calls.write_many(writes, idempotency_key=key, node=node, create=create)
+        return await self._runner.run(call)
+
+    async def diff(
+        self,
+        topic: str,
+        *,
+        from_seq: int = 0,
+        from_ts: int | None = None,
+        limit: int | None = None,
+        node: str | list[str] | None = None,
+        tag: str | Sequence[str] | None = None,
+        include_tags: bool = False,
+        include_meta: bool = True,
+        wait_ms: int = 0,
+        batch_bytes_max: int | None = None,
+        epoch: int | None = None,
+    ) -> results.Diff:
+        """One page of the records after a seq, or from a time on (`from_ts`).
+
+        `wait_ms` waits for records if there are none. `node` leaves out the records of a node,
+        `tag` takes only those that match. Give `epoch` back to notice another topic of that name.
+        """
+        call = calls.diff(
+            topic,
+            from_seq=from_seq,
+            from_ts=from_ts,
+            limit=limit,
+            node=node,
+            tag=tag,
+            include_tags=include_tags,
+            include_meta=include_meta,
+            wait_ms=wait_ms,
+            max_batch_bytes=batch_bytes_max,
+            epoch=epoch,
+        )
+        return await self._runner.run(call)
+
+    async def diff_arrow(
+        self,
+        topic: str,
+        *,
+        from_seq: int = 0,
+        from_ts: int | None = None,
+        limit: int | None = None,
+        node: str | list[str] | None = None,
+        tag: str | Sequence[str] | None = None,
+        include_tags: bool = False,
+        include_meta: bool = True,
+        wait_ms: int = 0,
+        batch_bytes_max: int | None = None,
+        epoch: int | None = None,
+    ) -> pa.Table:
+        """As `diff`, with the records as an Arrow table.
+
+        What a page says beside its records, as `next_from_seq`, is the metadata of its schema.
+        """
+        call = calls.diff_arrow(
+            topic,
+            from_seq=from_seq,
+            from_ts=from_ts,
+            limit=limit,
+            node=node,
+            tag=tag,
+            include_tags=include_tags,
+            include_meta=include_meta,
+            wait_ms=wait_ms,
+            max_batch_bytes=batch_bytes_max,
+            epoch=epoch,
+        )
+        return arrow_table(await self._runner.run(call))
+
+    async def read(
+        self,
+        topic: str,
+        *,
+        from_seq: int = 0,
+        from_ts: int | None = None,
+        page_size: int = 1_000,
+        node: str | list[str] | None = None,
+        tag: str | Sequence[str] | None = None,
+        include_tags: bool = False,
+        include_meta: bool = True,
+        epoch: int | None = None,
+    ) -> AsyncIterator[results.Diff]:
+        """The pages of a topic until it is caught up; read on later from `next_from_seq`."""
+        same: dict[str, Any] = {
+            "limit": page_size,
+            "node": node,
+            "tag": tag,
+            "include_tags": include_tags,
+            "include_meta": include_meta,
+        }
+        first = calls.diff(topic, from_seq=from_seq, from_ts=from_ts, epoch=epoch, **same)
+        async for page in Pages(self._runner, first, partial(after_diff, **same)):
+            yield page
+
+    async def delete_records(
+        self,
+        topic: str,
+        *,
+        before_seq: int | None = None,
+        match: str | Sequence[str] | None = None,
+    ) -> results.RecordDeletion:
+        """Delete the records before a seq, those whose tag matches, or those that are both."""
+        call = calls.delete_records(topic, before_seq=before_seq, match=match)
+        return await self._runner.run(call)
+
+    def writer(
+        self,
+        topic: str,
+        *,
+        linger_ms: float = 5,
+        batch_max: int = 1_000,
+        batch_bytes_max: int = 4 * MIB,
+        waiting_bytes_max: int = 32 * MIB,
+        node: str | None = None,
+        create: bool | None = None,
+        config: TopicOptions | None = None,
+        disable_backpressure: bool | None = None,
+        on_written: Callable[[results.Written], None] | None = None,
+    ) -> AsyncWriter:
+        """A writer that gathers many sends into few requests, in order, with bounded memory."""
+        return AsyncWriter(
+            self._runner,
+            topic,
+            limits=BatchLimits(batch_max, batch_bytes_max, waiting_bytes_max),
+            linger_ms=linger_ms,
+            fields={
+                "node": node,
+                "create": create,
+                "config": config,
+                "disable_backpressure": disable_backpressure,
+            },
+            on_written=on_written,
+        )
+
+    # Routers
+
+    async def put_router(
+        self,
+        router: str,
+        source: str,
+        dest: str,
+        *,
+        preserve_node: bool = True,
+        preserve_tag: bool = True,
+        create_dest: bool = True,
+        filter: str | Sequence[str] | None = None,  # noqa: A002  # the protocol's word
+        allow_cycle: bool = False,
+        guarantee: str = "at_least_once",
+    ) -> results.RouterPut:
+        """Forward the records of one topic to another, from now on."""
+        fields = {
+            "source": source,
+            "dest": dest,
+            "preserve_node": preserve_node,
+            "preserve_tag": preserve_tag,
+            "create_dest": create_dest,
+            "filter": filter,
+            "allow_cycle": allow_cycle,
+            "guarantee": guarantee,
+        }
+        return await self._runner.run(calls.put_router(router, fields))
+
+    async def get_router(self, router: str) -> results.RouterState:
+        """A router and how many records it has forwarded."""
+        return await self._runner.run(calls.get_router(router))
+
+    async def list_routers(
+        self,
+        prefix: str = "",
+        *,
+        source: str | None = None,
+        dest: str | None = None,
+        page_size: int = 1_000,
+    ) -> AsyncIterator[results.RouterRow]:
+        """The routers whose names begin with a prefix, by name, page after page."""
+        same: dict[str, Any] = {"source": source, "dest": dest, "page_size": page_size}
+        first = calls.list_routers(prefix, **same)
+        async for page in Pages(self._runner, first, partial(after_routers, prefix=prefix, **same)):
+            for row in page.routers:
+                yield row
+
+    async def delete_router(self, router: str) -> results.RouterDeletion:
+        """Delete a router; what it forwarded stays."""
+        return await self._runner.run(calls.delete_router(router))
+
+    # Queues
+
+    async def claim(
+        self, topic: str, node: str, *, count: int = 1, lease_ms: int | None = None
+    ) -> results.Claims:
+        """Lease up to `count` jobs of a queue for this node.
+
+        Not sent again if its answer is lost: the jobs come back when their lease ends.
+        """
+        return await self._runner.run(calls.claim(topic, node, count=count, lease_ms=lease_ms))
+
+    async def ack(self, topic: str, node: str, jobs: Jobs) -> results.Acked:
+        """Jobs are done: claimed jobs, or seqs. After a lost answer they are in `skipped`."""
+        return await self._runner.run(calls.ack(topic, node, jobs))
+
+    async def nack(self, topic: str, node: str, jobs: Jobs, *, delay_ms: int = 0) -> results.Nacked:
+        """Give jobs back, to be handed out again after a delay."""
+        return await self._runner.run(calls.nack(topic, node, jobs, delay_ms=delay_ms))
+
+    async def extend(self, topic: str, node: str, jobs: Jobs, *, lease_ms: int) -> results.Extended:
+        """Let the leases of jobs end so long from now."""
+        return await self._runner.run(calls.extend(topic, node, jobs, lease_ms=lease_ms))
+
+    def work(
+        self, topic: str, node: str, *, count: int = 1, lease_ms: int | None = None
+    ) -> AsyncWork:
+        """The jobs of a queue as they become ready, up to `count` at a time unsettled.
+
+        Acknowledge each job or give it back. A lost connection is made again; jobs that were out
+        on it go back to the queue, so a job may come twice.
+        """
+        request = calls.work_request(topic, node, count=count, lease_ms=lease_ms)
+        make = partial(AsyncJob, self._runner, topic, node)
+        return AsyncWork(WorkFlow(request, self._runner), make)
+
+    # Watch
+
+    def watch(
+        self,
+        topics: str | Iterable[str] | Mapping[str, int | Position] = (),
+        *,
+        tail: bool = False,
+        prefixes: Iterable[str] = (),
+        tag: str | Sequence[str] | None = None,
+        node: str | list[str] | None = None,
+        limit: int = 256,
+        batch_bytes_max: int = 262_144,
+        heartbeat_ms: int = 15_000,
+        include_tags: bool = False,
+        include_meta: bool = True,
+        include_data: bool = True,
+        lenient: bool = False,
+    ) -> AsyncWatch:
+        """The records of topics as they are written, each once, across lost connections.
+
+        Begin after seqs (`{"topic": 12}`), at the beginning (names), or with `tail` behind what is
+        there. Topics that begin with one of `prefixes` join whenever they are made. `lenient`
+        passes over topics that do not exist.
+        """
+        options = WatchOptions(
+            node=node,
+            limit=limit,
+            batch_bytes_max=batch_bytes_max,
+            heartbeat_ms=heartbeat_ms,
+            include_tags=include_tags,
+            include_meta=include_meta,
+            include_data=include_data,
+            lenient=lenient,
+            tag=tag,
+            prefixes=tuple(prefixes),
+        )
+        starts = starts_of(topics, tail=tail)
+        core = WatchCore(starts, options, self.settings.reconnect, self._runner.random)
+        return AsyncWatch(WatchFlow(core, self._runner))
+
+    # Server
+
+    async def health(self) -> results.Health:
+        """Whether the server answers. Not tried again: a failure is the answer."""
+        return await self._runner.run(calls.health())
+
+    async def ready(self) -> results.Ready:
+        """Whether the server takes requests. Not tried again: `NotReady` is an answer."""
+        return await self._runner.run(calls.ready())
+
+    async def metrics(self) -> dict[str, Any]:
+        """The server's counters."""
+        return await self._runner.run(calls.metrics())
+
+    async def scheduler(self, topic: str | None = None) -> dict[str, Any]:
+        """What the server's scheduler is about to do, and why; for one topic if it is named."""
+        return await self._runner.run(calls.scheduler(topic))
+
+
+def _key(key: str | None) -> str | None:
+    return uuid4().hex if key == AUTO_KEY else key

@@ -1,0 +1,322 @@
+"""Connections on asyncio: a bounded pool that keeps them alive, and streams beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from math import inf
+from time import monotonic
+from typing import cast
+
+from penstock.client.errors import (
+    ClientClosed,
+    ClientError,
+    Disconnected,
+    Limited,
+    TimedOut,
+    Unreachable,
+)
+from penstock.client.settings import ClientSettings
+from penstock.client.shell.connecting import tls_context, unreachable
+from penstock.client.shell.transport import Stream, time_left
+from penstock.client.wire import Answer, AnswerReader, HttpRequest, RequestEncoder
+
+
+class AsyncioTransport:
+    """Calls take a connection from the pool; those beyond its size wait in line."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._encoder = RequestEncoder(settings)
+        self._tls: ssl.SSLContext | None = None
+        self._closed = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._idle: list[_Connection] = []
+        self._open: set[_Connection] = set()
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._calls = 0
+        self._streams = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def exchange(self, request: HttpRequest, deadline_s: float, wait_s: float) -> Answer:
+        await self._enter(deadline_s)
+        try:
+            connection = await self._connection(deadline_s)
+            silence_s = self._settings.read_timeout_s + wait_s
+            try:
+                answer = await connection.exchange(
+                    self._encoder.encode(request), deadline_s, silence_s
+                )
+            except BaseException:
+                connection.close()
+                raise
+            if connection.reusable and not self._closed:
+                self._idle.append(connection)
+            else:
+                connection.close()
+            return answer
+        finally:
+            self._leave()
+
+    async def stream(self, request: HttpRequest, deadline_s: float) -> Stream | Answer:
+        self._use_loop()
+        if self._streams >= self._settings.streams_max:
+            raise Limited(f"expected at most {self._settings.streams_max} streams, found one more")
+        self._streams += 1
+        connection: _Connection | None = None
+        try:
+            connection = await self._connect(deadline_s)
+            connection.on_lost = partial(self._stream_lost, connection)
+            data = self._encoder.encode(request)
+            head = await connection.open(data, deadline_s, self._settings.read_timeout_s)
+        except BaseException:
+            if connection is None:
+                self._streams -= 1
+            else:
+                connection.close()
+            raise
+        if head is not None:
+            connection.close()
+        return connection if head is None else head
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def close(self) -> None:
+        self._closed = True
+        for connection in list(self._open):
+            connection.close()
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _use_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop we are in; connections of one that ran before are forgotten."""
+        if self._closed:
+            raise ClientClosed("expected an open client, found it closed")
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._forget()
+            self._loop = loop
+        return loop
+
+    async def _enter(self, deadline_s: float) -> None:
+        loop = self._use_loop()
+        if self._calls < self._settings.connections_max and not self._waiters:
+            self._calls += 1
+            return
+        waiter = loop.create_future()
+        self._waiters.append(waiter)
+        try:
+            async with asyncio.timeout(time_left(deadline_s, self._settings.url)):
+                await waiter
+        except BaseException as error:
+            if waiter.done() and not waiter.cancelled():
+                self._calls += 1  # the turn was given: hand it on
+                self._leave()
+            else:
+                self._waiters.remove(waiter)
+            if isinstance(error, TimeoutError):
+                raise _out_of_turn(self._settings) from None
+            raise
+        if self._closed:
+            raise ClientClosed("expected an open client, found it closed")
+        self._calls += 1
+
+    def _leave(self) -> None:
+        self._calls -= 1
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    async def _connection(self, deadline_s: float) -> _Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.reusable:
+                return connection
+        return await self._connect(deadline_s)
+
+    async def _connect(self, deadline_s: float) -> _Connection:
+        settings, address = self._settings, self._settings.address
+        if address.tls and self._tls is None:
+            self._tls = tls_context(settings)
+        left_s = min(settings.connect_timeout_s, time_left(deadline_s, settings.url))
+        loop = self._use_loop()
+        try:
+            async with asyncio.timeout(left_s):
+                _, connection = await loop.create_connection(
+                    lambda: _Connection(settings, loop, self._open),
+                    address.host,
+                    address.port,
+                    ssl=self._tls if address.tls else None,
+                )
+        except (OSError, ssl.SSLError, TimeoutError) as error:
+            raise unreachable(settings.url, error, left_s) from error
+        return connection
+
+    def _stream_lost(self, connection: _Connection) -> None:
+        if connection.loop is self._loop:
+            self._streams -= 1
+
+
+def _out_of_turn(settings: ClientSettings) -> ClientError:
+    return Unreachable(
+        f"expected one of {settings.connections_max} connections to {settings.url} to be free in "
+        "time, found all in use"
+    )
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: an exchange at a time, or one stream."""
+
+    def __init__(
+        self, settings: ClientSettings, loop: asyncio.AbstractEventLoop, members: set[_Connection]
+    ) -> None:
+        self._url = settings.url
+        self.loop = loop
+        self._members = members
+        self._reader = AnswerReader(settings.answer_bytes_max)
+        self._buffer_bytes = settings.stream_buffer_bytes
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard_s = 0.0
+        self._busy = False
+        self._streaming = False
+        self._paused = False
+        self._lost = False
+        self._error: ClientError | None = None
+        self.on_lost: Callable[[], None] = _nothing
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._members.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._busy:
+            self.close()  # nothing was asked: whatever it is, it is not an answer
+            return
+        self._heard_s = monotonic()
+        try:
+            self._reader.feed(data)
+        except ClientError as error:
+            self._error = error
+            self.close()
+        if self._streaming and self._reader.body_bytes > self._buffer_bytes and self._transport:
+            self._paused = True
+            self._transport.pause_reading()
+        if self._streaming or self._reader.complete or self._error:
+            self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        self._reader.end()
+        self._members.discard(self)
+        self.on_lost()
+        self._wake()
+
+    # What the transport above calls.
+
+    @property
+    def reusable(self) -> bool:
+        """Whether another request can be sent."""
+        return not self._lost and not self._busy and self._transport is not None
+
+    async def exchange(self, data: bytes, deadline_s: float, silence_s: float) -> Answer:
+        """Send a request and wait for the whole answer."""
+        self._send(data)
+        while not self._reader.complete:
+            self._check()
+            await self._wait(silence_s, deadline_s)
+        keep_alive = self._reader.keep_alive
+        answer = self._reader.take()
+        self._busy = False
+        if not keep_alive:
+            self.close()
+        return answer
+
+    async def open(self, data: bytes, deadline_s: float, silence_s: float) -> Answer | None:
+        """Send a request and wait for the head of a stream, or for a whole refusal."""
+        self._streaming = True
+        self._send(data)
+        reader = self._reader
+        while not (reader.head_complete and (reader.status == 200 or reader.complete)):
+            self._check()
+            await self._wait(silence_s, deadline_s)
+        return None if reader.status == 200 else reader.take()
+
+    async def read(self, silence_s: float) -> bytes:
+        """The next bytes of a stream, b"" at its end."""
+        reader = self._reader
+        while not reader.body_bytes:
+            if reader.complete:
+                return b""
+            self._check()
+            await self._wait(silence_s)
+        data = reader.take_body()
+        if self._paused and self._transport is not None and not self._lost:
+            self._paused = False
+            self._transport.resume_reading()
+        return data
+
+    def close(self) -> None:
+        """End the connection at once."""
+        self._lost = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _send(self, data: bytes) -> None:
+        self._busy = True
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._lost:
+            raise Disconnected(f"expected an answer from {self._url}, found the connection closed")
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _wait(self, silence_s: float, deadline_s: float = inf) -> None:
+        """Until something comes. The timer is moved when it fires, not with every byte."""
+        self._waiter = waiter = self.loop.create_future()
+        self._heard_s = monotonic()
+        self._watch_time(waiter, silence_s, deadline_s)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _watch_time(
+        self, waiter: asyncio.Future[None], silence_s: float, deadline_s: float
+    ) -> None:
+        if waiter.done():
+            return
+        left_s = min(self._heard_s + silence_s, deadline_s) - monotonic()
+        if left_s > 0:
+            self._timer = self.loop.call_later(
+                left_s, self._watch_time, waiter, silence_s, deadline_s
+            )
+            return
+        over = monotonic() >= deadline_s
+        found = "the deadline over" if over else f"{silence_s:g} s of silence"
+        error = TimedOut(f"expected an answer from {self._url} in time, found {found}")
+        waiter.set_exception(error)
+
+
+def _nothing() -> None:
+    pass

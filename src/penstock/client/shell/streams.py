@@ -1,0 +1,302 @@
+"""Watches, jobs and pages as programs iterate over them: one face for asyncio, one for threads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from time import monotonic
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from penstock.client import calls
+from penstock.client.calls import Call
+from penstock.client.results import Acked, ClaimedJob, Extended, Nacked
+from penstock.client.shell.running import Runner
+from penstock.client.shell.transport import finish
+from penstock.client.shell.watching import WatchFlow
+from penstock.client.shell.working import WorkFlow
+from penstock.client.watching import Position, WatchEvent
+
+P = TypeVar("P")
+T = TypeVar("T")
+
+
+class _WatchView:
+    """What both faces of a watch tell about it."""
+
+    def __init__(self, flow: WatchFlow) -> None:
+        self._flow = flow
+
+    @property
+    def positions(self) -> Mapping[str, Position]:
+        """Where the watch stands in each topic, after the events that were handed out.
+
+        Kept by a program and given to `watch` later, it goes on from there.
+        """
+        return dict(self._flow.core.positions)
+
+    @property
+    def reconnects(self) -> int:
+        """How often the connection was lost so far."""
+        return self._flow.core.reconnects
+
+
+class AsyncWatch(_WatchView):
+    """The events of topics as they happen. Iterate over it; leave its `async with` to end it."""
+
+    def __aiter__(self) -> AsyncIterator[WatchEvent]:
+        return self
+
+    async def __anext__(self) -> WatchEvent:
+        event = await self._flow.next()
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    async def next_event(self, timeout_s: float) -> WatchEvent | None:
+        """The next event, or None if there is none in time or the watch has ended."""
+        return await self._flow.next(monotonic() + timeout_s)
+
+    async def aclose(self) -> None:
+        """End the watch."""
+        self._flow.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._flow.close()
+
+
+class Watch(_WatchView):
+    """The events of topics as they happen. Iterate over it; leave its `with` to end it.
+
+    Another thread may `close` it: the iteration then ends.
+    """
+
+    def __iter__(self) -> Iterator[WatchEvent]:
+        return self
+
+    def __next__(self) -> WatchEvent:
+        event = finish(self._flow.next())
+        if event is None:
+            raise StopIteration
+        return event
+
+    def next_event(self, timeout_s: float) -> WatchEvent | None:
+        """The next event, or None if there is none in time or the watch has ended."""
+        return finish(self._flow.next(monotonic() + timeout_s))
+
+    def close(self) -> None:
+        """End the watch."""
+        self._flow.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._flow.close()
+
+
+class _JobView:
+    """What both faces of a job tell about it."""
+
+    def __init__(self, runner: Runner, topic: str, node: str, claimed: ClaimedJob) -> None:
+        self._runner = runner
+        self.topic = topic
+        self.node = node
+        self.claimed = claimed
+        self.settled = False
+        """Whether it was acknowledged or given back."""
+
+    @property
+    def seq(self) -> int:
+        """The job's seq in its queue."""
+        return self.claimed.seq
+
+    @property
+    def tag(self) -> str | None:
+        """The tag the job was written with."""
+        return self.claimed.tag
+
+    @property
+    def deliveries(self) -> int:
+        """How often the job was handed out, this time included."""
+        return self.claimed.deliveries
+
+    @property
+    def deadline_ms(self) -> int:
+        """When the lease ends, in the server's time, as it was claimed."""
+        return self.claimed.deadline_ms
+
+    @property
+    def data(self) -> Any:
+        """The payload."""
+        return self.claimed.data
+
+    @property
+    def meta(self) -> Any:
+        """The meta object, or None."""
+        return self.claimed.meta
+
+    def data_as(self, kind: type[T]) -> T:
+        """The payload as a type that msgspec knows."""
+        return self.claimed.data_as(kind)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(topic={self.topic!r}, seq={self.seq}, data={self.data!r})"
+
+    def _ack(self) -> Call[Acked]:
+        return calls.ack(self.topic, self.node, [self.claimed])
+
+    def _nack(self, delay_ms: int) -> Call[Nacked]:
+        return calls.nack(self.topic, self.node, [self.claimed], delay_ms=delay_ms)
+
+    def _extend(self, lease_ms: int) -> Call[Extended]:
+        return calls.extend(self.topic, self.node, [self.claimed], lease_ms=lease_ms)
+
+
+class AsyncJob(_JobView):
+    """A job that is ours for a while. As `async with`: done at the end, given back on an error."""
+
+    async def ack(self) -> bool:
+        """The job is done. False if it was no longer ours: somebody else may do it too."""
+        self.settled = True
+        return (await self._runner.run(self._ack())).acked == 1
+
+    async def nack(self, delay_ms: int = 0) -> bool:
+        """Give the job back, to be handed out again after a delay. False if it was not ours."""
+        self.settled = True
+        return (await self._runner.run(self._nack(delay_ms))).nacked == 1
+
+    async def extend(self, lease_ms: int) -> bool:
+        """Let the lease end so long from now. False if the job is no longer ours."""
+        return (await self._runner.run(self._extend(lease_ms))).extended == 1
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if not self.settled:
+            await (self.ack() if error is None else self.nack())
+
+
+class Job(_JobView):
+    """A job that is ours for a while. As `with`: done at the end, given back on an error."""
+
+    def ack(self) -> bool:
+        """The job is done. False if it was no longer ours: somebody else may do it too."""
+        self.settled = True
+        return finish(self._runner.run(self._ack())).acked == 1
+
+    def nack(self, delay_ms: int = 0) -> bool:
+        """Give the job back, to be handed out again after a delay. False if it was not ours."""
+        self.settled = True
+        return finish(self._runner.run(self._nack(delay_ms))).nacked == 1
+
+    def extend(self, lease_ms: int) -> bool:
+        """Let the lease end so long from now. False if the job is no longer ours."""
+        return finish(self._runner.run(self._extend(lease_ms))).extended == 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if not self.settled:
+            if error is None:
+                self.ack()
+            else:
+                self.nack()
+
+
+class AsyncWork:
+    """The jobs of a queue as they become ready. Leave its `async with` to end it."""
+
+    def __init__(self, flow: WorkFlow, make: Callable[[ClaimedJob], AsyncJob]) -> None:
+        self._flow = flow
+        self._make = make
+
+    def __aiter__(self) -> AsyncIterator[AsyncJob]:
+        return self
+
+    async def __anext__(self) -> AsyncJob:
+        job = await self._flow.next()
+        if job is None:
+            raise StopAsyncIteration
+        return self._make(job)
+
+    async def aclose(self) -> None:
+        """End the stream; jobs that are not settled go back to the queue."""
+        self._flow.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._flow.close()
+
+
+class Work:
+    """The jobs of a queue as they become ready. Leave its `with` to end it."""
+
+    def __init__(self, flow: WorkFlow, make: Callable[[ClaimedJob], Job]) -> None:
+        self._flow = flow
+        self._make = make
+
+    def __iter__(self) -> Iterator[Job]:
+        return self
+
+    def __next__(self) -> Job:
+        job = finish(self._flow.next())
+        if job is None:
+            raise StopIteration
+        return self._make(job)
+
+    def close(self) -> None:
+        """End the stream; jobs that are not settled go back to the queue."""
+        self._flow.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._flow.close()
+
+
+class Pages(Generic[P]):
+    """Pages of a list or a topic, each asked for when it is wanted.
+
+    `following` makes the call for the page after the given one, or None after the last. The same
+    object serves `for` on a blocking client and `async for` on an async one.
+    """
+
+    def __init__(
+        self, runner: Runner, first: Call[P], following: Callable[[P], Call[P] | None]
+    ) -> None:
+        self._runner = runner
+        self._call: Call[P] | None = first
+        self._following = following
+
+    async def __aiter__(self) -> AsyncIterator[P]:
+        while self._call is not None:
+            yield await self._next(self._call)
+
+    def __iter__(self) -> Iterator[P]:
+        while self._call is not None:
+            yield finish(self._next(self._call))
+
+    async def _next(self, call: Call[P]) -> P:
+        page = await self._runner.run(call)
+        self._call = self._following(page)
+        return page

@@ -1,0 +1,319 @@
+"""A watch without a connection: what to do next, what a frame means, where each topic stands.
+
+The cursors are kept here, not by the server. After anything that ends the stream a new session is
+made from them: an old one could still be feeding a connection that is dead but not yet noticed, and
+two streams of one session take records from each other. Records at or below a cursor are dropped,
+so what is handed out is each record once, whatever happened in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from penstock.client.errors import (
+    ClientError,
+    NotFound,
+    NotPenstock,
+    ServerUnavailable,
+    Throttled,
+)
+from penstock.client.reconnecting import Reconnects, stream_error
+from penstock.client.results import StoredRecord
+from penstock.client.sse import Frame
+from penstock.flow.backoff import Backoff
+from penstock.kernel.errors import Rejected
+
+TOPICS_MAX: Final = 256
+"""Topics that one session can name."""
+SILENCE_HEARTBEATS: Final = 2.5
+"""Heartbeats without a byte after which a connection counts as dead."""
+
+
+class Records(Struct, frozen=True, kw_only=True):
+    """New records of a topic, in order. `to_seq` is where a reader stands after them."""
+
+    topic: str
+    records: list[StoredRecord]
+    from_seq: int
+    to_seq: int
+    head_seq: int
+    epoch: int | None = None
+
+
+class Tombstone(Struct, frozen=True, kw_only=True):
+    """Records that left before they could be delivered: by cap, by age, or with their topic."""
+
+    topic: str
+    reason: str
+    gap_from: int
+    gap_to: int
+    earliest_seq: int
+    head_seq: int
+    epoch: int | None = None
+
+
+class CaughtUp(Struct, frozen=True, kw_only=True):
+    """All that the topic holds was delivered."""
+
+    topic: str
+    head_seq: int
+    epoch: int | None = None
+
+
+class TopicDeleted(Struct, frozen=True, kw_only=True):
+    """The topic is gone; the watch goes on with the others."""
+
+    topic: str
+    head_seq: int = 0
+    reason: str = "deleted"
+
+
+WatchEvent = Records | Tombstone | CaughtUp | TopicDeleted
+
+
+class Position(Struct, frozen=True):
+    """Where a watch stands in a topic, or shall begin. `tail` begins behind what is there.
+
+    `epoch` tells the topic from a later one of the same name.
+    """
+
+    from_seq: int = 0
+    epoch: int | None = None
+    tail: bool = False
+
+
+class Create(Struct, frozen=True):
+    """Make a session: POST this body."""
+
+    body: dict[str, Any]
+    lenient: bool
+
+
+class Open(Struct, frozen=True):
+    """Open the stream of this session."""
+
+    wid: str
+
+
+class Pause(Struct, frozen=True):
+    """Wait before anything else."""
+
+    delay_ms: float
+
+
+class Stop(Struct, frozen=True):
+    """It is over: every topic is gone, or `error` says why."""
+
+    error: ClientError | None = None
+
+
+Step = Create | Open | Pause | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """What is watched beside the topics' names, and how. `lenient` passes over unknown topics."""
+
+    node: str | list[str] | None = None
+    limit: int = 256
+    batch_bytes_max: int = 262_144
+    heartbeat_ms: int = 15_000
+    include_meta: bool = True
+    include_tags: bool = False
+    include_data: bool = True
+    lenient: bool = False
+    tag: str | Sequence[str] | None = None
+    prefixes: tuple[str, ...] = ()
+
+    def body(self) -> dict[str, Any]:
+        """The fields of a session, without its topics."""
+        fields: dict[str, Any] = {
+            "node": self.node,
+            "limit": self.limit,
+            "max_batch_bytes": self.batch_bytes_max,
+            "heartbeat_ms": self.heartbeat_ms,
+            "include_meta": self.include_meta,
+            "include_tags": self.include_tags,
+            "include_data": self.include_data,
+            "tag": self.tag,
+            "prefixes": list(self.prefixes) or None,
+        }
+        return {key: value for key, value in fields.items() if value is not None}
+
+
+class WatchCore:
+    """The course of one watch. Tell it what happened; `next_step` says what to do.
+
+    It fails only after the back-off's window without a single frame, or when the server says that
+    trying again is useless.
+    """
+
+    def __init__(
+        self,
+        topics: Mapping[str, Position],
+        options: WatchOptions,
+        backoff: Backoff,
+        random: Random,
+    ) -> None:
+        if not topics and not options.prefixes:
+            raise Rejected("expected topics or prefixes to watch, found none")
+        if len(topics) > TOPICS_MAX:
+            raise Rejected(f"expected at most {TOPICS_MAX} topics, found {len(topics)}")
+        self.positions = dict(topics)
+        self.silence_ms = max(1_000, options.heartbeat_ms) * SILENCE_HEARTBEATS
+        self._options = options
+        self._reconnects = Reconnects(backoff, random)
+        self._resuming = False
+        self._step: Step = self._create()
+        self._epochs: dict[str, int | None] = {}
+
+    def next_step(self) -> Step:
+        """What to do next. After a pause, ask again."""
+        step = self._step
+        if isinstance(step, Pause):
+            self._step = self._create()
+        return step
+
+    def created(self, answer: Mapping[str, Any]) -> list[WatchEvent]:
+        """The session was made. Events: topics of a resumed watch that are gone by now."""
+        try:
+            session = msgspec.convert(answer, _Session)
+        except msgspec.ValidationError as error:
+            raise NotPenstock(f"expected a watch session, found {str(answer)[:80]}") from error
+        topics = session.topics
+        gone: list[WatchEvent] = []
+        for name in [name for name in self.positions if name not in topics]:
+            del self.positions[name]
+            if self._resuming:
+                gone.append(TopicDeleted(topic=name))
+        self._epochs = {name: given.epoch for name, given in topics.items()}
+        for name, given in topics.items():
+            known = self.positions.get(name)
+            if known is None or known.tail:
+                self.positions[name] = Position(given.from_seq, given.epoch)
+            elif known.epoch is None:
+                self.positions[name] = Position(known.from_seq, given.epoch)
+        self._resuming = True
+        nothing_left = not self.positions and not self._options.prefixes
+        self._step = Stop() if nothing_left else Open(session.wid)
+        return gone
+
+    def frame(self, frame: Frame) -> WatchEvent | None:
+        """A frame came: the event to hand out, or None if it holds nothing new."""
+        self._reconnects.heard()
+        match frame.event:
+            case "record":
+                return self._records(_decode(_RECORDS, frame))
+            case "tombstone":
+                return self._tombstone(_decode(_TOMBSTONE, frame))
+            case "caught-up":
+                return self._caught_up(_decode(_CAUGHT_UP, frame))
+            case "topic-deleted":
+                return self._topic_deleted(_decode(_TOPIC_DELETED, frame))
+            case "error":
+                raise stream_error(frame)
+        return None  # an event of a later protocol
+
+    def ended(self, now_ms: float, error: ClientError | None = None) -> None:
+        """The stream, or the try to get one, ended. Plan what comes next."""
+        if error is None:
+            if not self.positions and not self._options.prefixes:
+                self._step = Stop()
+                return
+            error = ServerUnavailable("expected the stream to go on, found it ended")
+        if not self._worth_another(error):
+            self._step = Stop(error)
+            return
+        delay_ms = self._reconnects.failed(error, now_ms)
+        self._step = Stop(error) if delay_ms is None else Pause(delay_ms)
+
+    @property
+    def reconnects(self) -> int:
+        """How often the stream was lost so far."""
+        return self._reconnects.count
+
+    def _create(self) -> Step:
+        options = self._options
+        topics = {name: _sent(position) for name, position in self.positions.items()}
+        # A topic that vanished while the stream was down is an event, not the end of the watch.
+        return Create(
+            {"topics": topics, **options.body()}, lenient=options.lenient or self._resuming
+        )
+
+    def _worth_another(self, error: ClientError) -> bool:
+        if isinstance(error, NotFound):
+            return self._resuming  # the session is lost: make another
+        return isinstance(error, Throttled | ServerUnavailable)
+
+    def _records(self, batch: Records) -> WatchEvent | None:
+        position = self.positions.get(batch.topic, Position())
+        cursor = position.from_seq
+        epoch = batch.epoch if batch.epoch is not None else position.epoch
+        if batch.to_seq > cursor:
+            self.positions[batch.topic] = Position(batch.to_seq, epoch)
+        if batch.from_seq >= cursor:
+            return batch
+        fresh = [record for record in batch.records if record.seq > cursor]
+        if not fresh:
+            return None
+        return msgspec.structs.replace(batch, from_seq=cursor, records=fresh)
+
+    def _tombstone(self, gap: Tombstone) -> WatchEvent:
+        position = self.positions.get(gap.topic, Position())
+        # A gap ends just before what is left. That of another topic of the same name spans all of
+        # it, and reading begins at its first record: the old cursor says nothing about its seqs.
+        from_seq = max(0, min(gap.gap_to, gap.earliest_seq - 1))
+        epoch = gap.epoch if gap.epoch is not None else self._epochs.get(gap.topic)
+        if gap.reason != "recreated" and gap.gap_from > position.from_seq:
+            from_seq = max(from_seq, position.from_seq)
+        self.positions[gap.topic] = Position(from_seq, epoch)
+        return gap
+
+    def _caught_up(self, event: CaughtUp) -> WatchEvent:
+        position = self.positions.get(event.topic, Position())
+        if event.head_seq > position.from_seq or event.epoch is not None:
+            epoch = event.epoch if event.epoch is not None else position.epoch
+            self.positions[event.topic] = Position(max(event.head_seq, position.from_seq), epoch)
+        return event
+
+    def _topic_deleted(self, event: TopicDeleted) -> WatchEvent:
+        self.positions.pop(event.topic, None)
+        return event
+
+
+class _Given(Struct):
+    from_seq: int = 0
+    epoch: int | None = None
+
+
+class _Session(Struct):
+    wid: str
+    topics: dict[str, _Given]
+
+
+_RECORDS: Final = msgspec.json.Decoder(Records)
+_TOMBSTONE: Final = msgspec.json.Decoder(Tombstone)
+_CAUGHT_UP: Final = msgspec.json.Decoder(CaughtUp)
+_TOPIC_DELETED: Final = msgspec.json.Decoder(TopicDeleted)
+
+
+def _decode(decoder: msgspec.json.Decoder[Any], frame: Frame) -> Any:
+    try:
+        return decoder.decode(frame.data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotPenstock(f"expected a {frame.event} frame, found {frame.data[:80]!r}") from error
+
+
+def _sent(position: Position) -> dict[str, Any]:
+    if position.tail:
+        return {"tail": True}
+    sent: dict[str, Any] = {"from_seq": position.from_seq}
+    if position.epoch is not None:
+        sent["epoch"] = position.epoch
+    return sent

@@ -1,0 +1,183 @@
+"""HTTP/1.1 without a socket: a request becomes bytes, and bytes become answers.
+
+>>> encode_request("GET", "/v0/health", "Host: a\\r\\n", b"")
+b'GET /v0/health HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n'
+>>> reader = AnswerReader(answer_bytes_max=1_000)
+>>> reader.feed(b"HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\nh")
+>>> reader.complete
+False
+>>> reader.feed(b"i")
+>>> reader.take()
+Answer(status=200, headers={'content-length': '2'}, body=b'hi')
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from typing import Any, Final, NamedTuple
+
+import httptools
+
+from penstock.client.errors import NotPenstock
+from penstock.client.settings import ClientSettings
+
+_GZIP_LEVEL: Final = 1
+"""Speed first: the point is to spare a network, not a disk."""
+
+
+class Answer(NamedTuple):
+    """A whole answer; header names in lower case, the body as it was before compression."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class HttpRequest(NamedTuple):
+    """A request as calls make it. `headers` are lines, each with its line end."""
+
+    method: str
+    target: str
+    body: bytes = b""
+    headers: str = ""
+
+
+class RequestEncoder:
+    """Makes the bytes of requests to one server."""
+
+    __slots__ = ("_common", "_gzip_bytes_min", "_path")
+
+    def __init__(self, settings: ClientSettings) -> None:
+        address = settings.address
+        lines = [f"Host: {address.authority}", "User-Agent: penstock-python"]
+        if settings.token is not None:
+            lines.append(f"Authorization: Bearer {settings.token}")
+        if settings.compresses:
+            lines.append("Accept-Encoding: gzip")
+        self._common = "".join(f"{line}\r\n" for line in lines)
+        self._path = address.path
+        self._gzip_bytes_min = settings.gzip_bytes_min if settings.compresses else None
+
+    def encode(self, request: HttpRequest) -> bytes:
+        """The bytes of one request, its body compressed where that is worth it."""
+        method, target, body, headers = request
+        if body:
+            headers += "Content-Type: application/json\r\n"
+            if self._gzip_bytes_min is not None and len(body) >= self._gzip_bytes_min:
+                body = gzip.compress(body, _GZIP_LEVEL)
+                headers += "Content-Encoding: gzip\r\n"
+        return encode_request(method, self._path + target, self._common + headers, body)
+
+
+def encode_request(method: str, target: str, headers: str, body: bytes) -> bytes:
+    """The bytes of a request; bodiless ones that would need a length say it is 0."""
+    if body or method in ("POST", "PUT"):
+        headers = f"{headers}Content-Length: {len(body)}\r\n"
+    return f"{method} {target} HTTP/1.1\r\n{headers}\r\n".encode("latin-1") + body
+
+
+class AnswerReader:
+    """Reads the answers of one connection, one after the other.
+
+    `head_complete`, then `complete`; `take` gives the whole answer, `take_body` what came so far
+    of one that goes on. Bytes that are not HTTP, or more than the limit, raise `NotPenstock`.
+    """
+
+    __slots__ = (
+        "_chunks", "_limit", "_parser", "_started", "body_bytes", "complete", "head_complete",
+        "headers", "keep_alive", "status",
+    )  # fmt: skip
+
+    def __init__(self, answer_bytes_max: int) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._limit = answer_bytes_max
+        self._reset()
+
+    def _reset(self) -> None:
+        self._chunks: list[bytes] = []
+        self._started = False
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.body_bytes = 0
+        self.keep_alive = True
+        self.head_complete = False
+        self.complete = False
+
+    @property
+    def started(self) -> bool:
+        """Whether any byte of the answer has come."""
+        return self._started
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the connection."""
+        if self.complete:
+            raise NotPenstock(f"expected nothing after the answer, found {data[:80]!r}")
+        self._started = True
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            raise NotPenstock("expected an answer, found an upgrade of the protocol") from None
+        except httptools.HttpParserError as error:
+            raise NotPenstock(f"expected HTTP, found {data[:80]!r}") from error
+        if self.body_bytes > self._limit:
+            raise NotPenstock(f"expected an answer of at most {self._limit} bytes, found more")
+
+    def end(self) -> None:
+        """The connection ended; an answer that names no length is complete with it."""
+        headers = self.headers
+        if self.head_complete and "content-length" not in headers and not self._chunked:
+            self.complete = True
+        self.keep_alive = False
+
+    @property
+    def _chunked(self) -> bool:
+        return "chunked" in self.headers.get("transfer-encoding", "")
+
+    def take(self) -> Answer:
+        """The whole answer; the next bytes are those of the next one."""
+        body = b"".join(self._chunks) if len(self._chunks) != 1 else self._chunks[0]
+        if self.headers.get("content-encoding", "").lower() == "gzip":
+            body = _inflate(body, self._limit)
+        answer = Answer(self.status, self.headers, body)
+        self._reset()
+        return answer
+
+    def take_body(self) -> bytes:
+        """What has come of the body since the last call."""
+        body = b"".join(self._chunks)
+        self._chunks.clear()
+        self.body_bytes = 0
+        return body
+
+    # What the parser calls.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        self.keep_alive = self._parser.should_keep_alive()
+        self.head_complete = self.status >= 200
+
+    def on_body(self, body: bytes) -> None:
+        self._chunks.append(body)
+        self.body_bytes += len(body)
+
+    def on_message_complete(self) -> None:
+        if self.status < 200:  # an interim answer: the real one follows
+            self._reset()
+            self._started = True
+        else:
+            self.complete = True
+
+
+def _inflate(body: bytes, limit: int) -> bytes:
+    inflater: Any = zlib.decompressobj(wbits=31)
+    try:
+        plain: bytes = inflater.decompress(body, limit)
+    except zlib.error as error:
+        raise NotPenstock(f"expected a gzip body, found {error}") from error
+    if not inflater.eof:
+        raise NotPenstock(f"expected a gzip body of at most {limit} bytes, found more or less")
+    return plain
