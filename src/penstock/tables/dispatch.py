@@ -1,0 +1,531 @@
+"""The coordinator's core: events in, effects out. Who runs next, and what follows from the end.
+
+It never waits and never looks at a clock. A shell hands it events with the time, and carries out
+the effects in the order in which they come. The three modes make the same decisions: `off` and
+`dry_run` run one job at a time inside the coordinator, `on` has workers run many, each under a
+permit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from heapq import heapify, heappop, heappush
+from random import Random
+
+from penstock.kernel.errors import Rejected
+from penstock.tables.board import Board, Request, TableMemory, UnitState
+from penstock.tables.events import (
+    Answer,
+    AskToken,
+    Cancel,
+    CloseJob,
+    DrainChanged,
+    Effect,
+    Enqueue,
+    Event,
+    GateChanged,
+    GraphChanged,
+    JobCancelled,
+    JobFailed,
+    JobStarted,
+    JobSucceeded,
+    LocksChanged,
+    PoolContended,
+    RecordSkip,
+    RefreshRequested,
+    ReleaseToken,
+    SetStatus,
+    SourcesMoved,
+    Start,
+    StatusChanged,
+    Tick,
+    TokenLost,
+    TokenWon,
+    WorkerDied,
+    WouldDispatch,
+)
+from penstock.tables.failures import FailureKind
+from penstock.tables.graph import StreamGraph
+from penstock.tables.jobs import Job, JobStatus, job_for
+from penstock.tables.model import Status
+from penstock.tables.ready import ReadyQueue
+from penstock.tables.retry import Retry, RetryPolicy
+from penstock.tables.verdict import Reason, Verdict, may_run
+
+
+class ParallelMode(StrEnum):
+    """Whether units run side by side."""
+
+    OFF = "off"
+    DRY_RUN = "dry_run"
+    ON = "on"
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchSettings:
+    """Limits of one coordinator; the cluster's own limit is the pool it asks for permits."""
+
+    parallel_refresh_mode: ParallelMode = ParallelMode.ON
+    max_concurrent_refreshes: int = 4
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+
+    def __post_init__(self) -> None:
+        if self.max_concurrent_refreshes < 1:
+            raise Rejected(
+                "expected max_concurrent_refreshes of at least 1, "
+                f"found {self.max_concurrent_refreshes}"
+            )
+
+    @property
+    def running_max(self) -> int:
+        """How many jobs may run at a time."""
+        parallel = self.parallel_refresh_mode is ParallelMode.ON
+        return self.max_concurrent_refreshes if parallel else 1
+
+
+_SKIPS = frozenset(
+    {
+        Reason.GATED,
+        Reason.LOCK_HELD,
+        Reason.UPSTREAM_FAILED,
+        Reason.NO_CHANGE,
+        Reason.PAUSED,
+        Reason.SUSPENDED,
+        Reason.ERROR,
+    }
+)
+"""Why a unit that is due may be passed over; waiting for a turn is not being passed over."""
+
+
+class Coordinator:
+    """The only authority on what is due, what runs, what is tried again and what is stopped."""
+
+    def __init__(
+        self,
+        identity: str,
+        settings: DispatchSettings,
+        random: Random,
+        *,
+        memory: Mapping[str, TableMemory] | None = None,
+        next_job_id: int = 1,
+    ) -> None:
+        self.identity = identity
+        self.settings = settings
+        self.board = Board(memory or {})
+        self.ready = ReadyQueue()
+        self.graph_version = 0
+        self.now_ms = 0
+        self._random = random
+        self._next_job_id = next_job_id
+        self._asked = 0
+        self._starved = False
+        self._contended = False
+        self._serving: dict[int, dict[str, Request]] = {}
+        self._outdated: set[int] = set()
+        self._wakes: list[tuple[int, str]] = []
+        self._effects: list[Effect] = []
+
+    # what a shell calls --------------------------------------------------------------------------
+
+    def step(self, event: Event, now_ms: int) -> tuple[Effect, ...]:
+        """Take one event; return what the shell must do, in this order."""
+        self.now_ms = max(self.now_ms, now_ms)
+        self._wake_up()
+        self._take(event)
+        self._dispatch(on_tick=isinstance(event, Tick))
+        effects, self._effects = tuple(self._effects), []
+        return effects
+
+    def wake_ms(self) -> int | None:
+        """When time alone will change something next; a tick is needed then, not before."""
+        while self._wakes:
+            at_ms, key = self._wakes[0]
+            state = self.board.states.get(key)
+            if state is not None and state.wake_ms == at_ms:
+                return at_ms
+            heappop(self._wakes)
+        return None
+
+    def why(self, table: str, now_ms: int) -> Verdict:
+        """Why a table's unit waits, or that it may run."""
+        unit = self.board.units.unit_of(table)
+        return may_run(self.board.facts(unit.key, self.free_slots), max(self.now_ms, now_ms))
+
+    @property
+    def free_slots(self) -> int:
+        """How many more jobs may start now; none while the cluster's pool is known to be empty."""
+        if self._starved:
+            return 0
+        return self.settings.running_max - len(self.board.jobs)
+
+    @property
+    def starved(self) -> bool:
+        """Whether the cluster's pool had no permit when it was last asked."""
+        return self._starved
+
+    @property
+    def live_jobs(self) -> tuple[Job, ...]:
+        """Jobs that are queued or running."""
+        return tuple(self.board.jobs.values())
+
+    # events --------------------------------------------------------------------------------------
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Tick():
+                self._starved = False
+            case JobStarted() | JobSucceeded() | JobFailed() | JobCancelled() | WorkerDied():
+                self._take_outcome(event)
+            case TokenWon() | TokenLost() | PoolContended():
+                self._take_token(event)
+            case GraphChanged(graph, version):
+                self._change_graph(graph, version)
+            case _:
+                self._take_facts(event)
+
+    def _take_facts(
+        self,
+        event: SourcesMoved
+        | RefreshRequested
+        | StatusChanged
+        | GateChanged
+        | LocksChanged
+        | DrainChanged,
+    ) -> None:
+        board = self.board
+        match event:
+            case SourcesMoved(positions):
+                moved = [name for name, at in positions.items() if board.positions.get(name) != at]
+                board.positions.update(positions)
+                self._consider_all(board.readers(moved))
+            case RefreshRequested(request_id, table, force):
+                state = board.states[board.units.unit_of(table).key]
+                state.requests[request_id] = Request(table, self.now_ms, force)
+                self._consider(state.unit.key)
+            case StatusChanged(table, status):
+                self._change_status(table, status)
+            case GateChanged(relation, closed):
+                (board.gates.add if closed else board.gates.discard)(relation)
+                self._consider_all(board.readers([relation]))
+            case LocksChanged(tables):
+                moved = [name for name in board.locks ^ tables if name in board.graph.tables]
+                board.locks = tables
+                self._consider_all({board.units.unit_of(name).key for name in moved})
+            case DrainChanged(draining):
+                board.draining = draining
+                self._consider_all(board.states)
+
+    def _take_outcome(
+        self, event: JobStarted | JobSucceeded | JobFailed | JobCancelled | WorkerDied
+    ) -> None:
+        """Learn how a job went. One that ended already, or was never ours, is passed over."""
+        jobs = self.board.jobs
+        if isinstance(event, WorkerDied):
+            for job in [job for job in jobs.values() if job.worker == event.worker]:
+                self._lost(job)
+            return
+        job_or_none = jobs.get(event.job_id)
+        if job_or_none is None:
+            return
+        job = job_or_none
+        if isinstance(event, JobStarted):
+            if job.status is JobStatus.QUEUED:
+                jobs[job.job_id] = job.claimed(event.worker, self.now_ms)
+            return
+        match event:
+            case JobSucceeded():
+                self._succeeded(job, event)
+            case JobFailed():
+                self._failed(job, event)
+            case JobCancelled(_, detail):
+                self._close(job.cancelled(self.now_ms, detail))
+                self._ask_again(job)
+                self._free(job)
+
+    def _take_token(self, event: TokenWon | TokenLost | PoolContended) -> None:
+        match event:
+            case TokenWon():
+                self._asked -= 1
+                self._starved = False
+                if not self._start_next():
+                    self._effects.append(ReleaseToken())
+            case TokenLost():
+                self._asked -= 1
+                self._starved = True
+            case PoolContended(contended):
+                self._contended = contended
+
+    # how jobs end --------------------------------------------------------------------------------
+
+    def _succeeded(self, job: Job, event: JobSucceeded) -> None:
+        board = self.board
+        fresh_ms = job.started_at_ms if job.started_at_ms is not None else job.enqueued_at_ms
+        for name, made in event.refreshed.items():
+            known = board.tables.get(name)
+            if known is None:
+                continue  # dropped meanwhile
+            if made.position is not None:
+                known.position = board.positions[name] = made.position
+            if job.job_id in self._outdated:
+                continue  # made by a query that is no more: it has to be made again
+            known.frontier, known.fresh_ms = made.frontier, fresh_ms
+            board.saw(made.frontier)
+            if board.statuses[name] in (Status.SUSPENDED, Status.ERROR):
+                # Only a person's request runs a stopped table, and it has just shown to be well.
+                self._set_status(name, Status.ACTIVE, f"job {job.job_id} succeeded")
+        state = self._home(job)
+        if state is not None:
+            state.retry = Retry()
+            state.skipped.clear()
+        self._answer(job, ok=True, detail="refreshed")
+        self._free(job, finished=True)
+        self._consider_all(board.readers(event.refreshed))
+
+    def _failed(self, job: Job, event: JobFailed) -> None:
+        retryable = event.kind is not FailureKind.PERMANENT
+        if job.status is JobStatus.QUEUED:  # it failed before it could say that it had started
+            job = job.claimed("unknown", self.now_ms)
+        self._close(job.failed(self.now_ms, event.detail, retryable=retryable))
+        requested = bool(self._serving.get(job.job_id))
+        self._answer(job, ok=False, detail=event.detail)
+        state = self._home(job)
+        if state is not None:
+            at_fault = [event.member] if event.member in job.members else list(job.members)
+            if event.kind is FailureKind.COLLISION:
+                state.retry = state.retry.collided(self.settings.retry, self.now_ms, self._random)
+            elif requested:
+                pass  # a person has been told; it counts for nothing
+            elif event.kind is FailureKind.PERMANENT:
+                state.retry = Retry()
+                self._stop(at_fault, Status.ERROR, event.detail)
+            else:
+                retry = state.retry.failed(self.settings.retry, self.now_ms, self._random)
+                self._try_again(state, retry, at_fault, event.detail)
+        self._free(job, finished=True)
+
+    def _lost(self, job: Job) -> None:
+        """The worker is gone: the unit runs again, unless it loses every worker it gets."""
+        detail = f"worker {job.worker} died"
+        self._close(job.failed(self.now_ms, detail, retryable=True))
+        state = self._home(job)
+        if state is not None:
+            retry = state.retry.died(self.settings.retry, self.now_ms, self._random)
+            self._try_again(state, retry, list(job.members), detail)
+        self._ask_again(job)
+        self._free(job, finished=True)
+
+    def _try_again(self, state: UnitState, retry: Retry, at_fault: list[str], detail: str) -> None:
+        if retry.exhausted(self.settings.retry):
+            state.retry = Retry()
+            times = f"{retry.attempt_no - 1} failures in a row, the last: {detail}"
+            self._stop(at_fault, Status.SUSPENDED, times)
+        else:
+            state.retry = retry
+
+    def _stop(self, tables: Iterable[str], status: Status, detail: str) -> None:
+        for name in tables:
+            if self.board.statuses.get(name) is Status.ACTIVE:
+                self._set_status(name, status, detail)
+
+    def _set_status(self, table: str, status: Status, detail: str) -> None:
+        self.board.statuses[table] = status
+        self._effects.append(SetStatus(table, status, detail))
+
+    def _close(self, job: Job) -> None:
+        self._effects.append(CloseJob(job))
+
+    def _answer(self, job: Job, *, ok: bool, detail: str) -> None:
+        for request_id in self._serving.get(job.job_id, ()):
+            self._effects.append(Answer(request_id, ok, detail))
+
+    def _ask_again(self, job: Job) -> None:
+        """What people asked for and nobody has served is served by the next try."""
+        for request_id, request in self._serving.pop(job.job_id, {}).items():
+            if request.table in self.board.tables:
+                unit = self.board.units.unit_of(request.table)
+                self.board.states[unit.key].requests[request_id] = request
+            else:
+                self._effects.append(Answer(request_id, False, f"{request.table} was dropped"))
+
+    def _free(self, job: Job, *, finished: bool = False) -> None:
+        """Forget a job; its members are free, its permit goes back, its unit is looked at again."""
+        board = self.board
+        del board.jobs[job.job_id]
+        self._serving.pop(job.job_id, None)
+        self._outdated.discard(job.job_id)
+        for name in job.members:
+            del board.busy[name]
+        if self.settings.parallel_refresh_mode is ParallelMode.ON:
+            self._effects.append(ReleaseToken())
+            self._starved = False
+        state = self._home(job)
+        if state is not None and finished:
+            state.finished_ms = self.now_ms
+        keys = {board.units.unit_of(name).key for name in job.members if name in board.tables}
+        self._consider_all(keys)
+
+    def _home(self, job: Job) -> UnitState | None:
+        """The state of a job's unit; None if the graph no longer has it."""
+        return self.board.states.get(job.unit_key)
+
+    # changes by people ---------------------------------------------------------------------------
+
+    def _change_status(self, table: str, status: Status) -> None:
+        board = self.board
+        unit = board.units.unit_of(table)
+        before, board.statuses[table] = board.statuses[table], status
+        if status is Status.ACTIVE and before is not Status.ACTIVE:
+            state = board.states[unit.key]
+            state.retry = Retry()
+            state.skipped.clear()
+            board.tables[table].fresh_ms = None  # due at once, to catch up what was missed
+        self._consider_all({unit.key, *unit.downstreams})
+
+    def _change_graph(self, graph: StreamGraph, version: int) -> None:
+        old, board = self.board.graph, self.board
+        asked = {key: request for s in board.states.values() for key, request in s.requests.items()}
+        board.change_graph(graph)
+        self.graph_version = version
+        for request_id, request in asked.items():
+            if request.table not in graph.tables:
+                self._effects.append(Answer(request_id, False, f"{request.table} was dropped"))
+        for job in board.jobs.values():
+            if job.unit_key not in board.units or _altered(job, old, graph):
+                self._outdated.add(job.job_id)
+                self._effects.append(Cancel(job, f"the graph changed to version {version}"))
+        self.ready = ReadyQueue()
+        self._wakes = []
+        self._consider_all(board.states)
+
+    # decisions -----------------------------------------------------------------------------------
+
+    def _wake_up(self) -> None:
+        due = set()
+        while self._wakes and self._wakes[0][0] <= self.now_ms:
+            at_ms, key = heappop(self._wakes)
+            state = self.board.states.get(key)
+            if state is not None and state.wake_ms == at_ms:
+                state.wake_ms = None
+                due.add(key)
+        self._consider_all(due)
+
+    def _consider(self, key: str) -> None:
+        self._consider_all((key,))
+
+    def _consider_all(self, keys: Iterable[str]) -> None:
+        """Ask anew whether units may run; where the answer matters to readers, ask for them too.
+
+        In topological order, so that each is looked at once.
+        """
+        board = self.board
+        waiting = [(board.units[key].position, key) for key in keys]
+        heapify(waiting)
+        last = ""
+        while waiting:
+            _, key = heappop(waiting)
+            if key == last:
+                continue
+            last = key
+            state = board.states[key]
+            state.verdict = self._judge(state)
+            shown = board.as_upstream(key)
+            if shown != state.shown:
+                state.shown = shown
+                for below in state.unit.downstreams:
+                    heappush(waiting, (board.units[below].position, below))
+
+    def _judge(self, state: UnitState) -> Verdict:
+        key = state.unit.key
+        verdict = may_run(self.board.facts(key, free_slots=1), self.now_ms)
+        self._note_skip(state, verdict)
+        if verdict.reason is Reason.NO_CHANGE:
+            self._settle(state)
+            verdict = may_run(self.board.facts(key, free_slots=1), self.now_ms)
+        if verdict.may_run:
+            self.ready.put(key, self.board.urgency(state))
+        else:
+            self.ready.discard(key)
+        if verdict.until_ms is not None and verdict.until_ms != state.wake_ms:
+            state.wake_ms = verdict.until_ms
+            heappush(self._wakes, (verdict.until_ms, key))
+        return verdict
+
+    def _settle(self, state: UnitState) -> None:
+        """Nothing has changed, so the contents are right as of now."""
+        for name in state.unit.members:
+            self.board.tables[name].fresh_ms = self.now_ms
+        state.finished_ms = self.now_ms
+        state.retry = Retry()
+        for request_id in state.requests:
+            self._effects.append(Answer(request_id, True, "nothing it reads has changed"))
+        state.requests.clear()
+
+    def _note_skip(self, state: UnitState, verdict: Verdict) -> None:
+        if verdict.reason not in _SKIPS or verdict.reason in state.skipped:
+            return
+        due_ms = self.board.due_ms(state)
+        if due_ms is not None and due_ms <= self.now_ms:
+            state.skipped.add(verdict.reason)
+            self._effects.append(
+                RecordSkip(state.unit.key, state.unit.members, verdict.reason, verdict.text)
+            )
+
+    # dispatch ------------------------------------------------------------------------------------
+
+    def _dispatch(self, *, on_tick: bool) -> None:
+        if self.settings.parallel_refresh_mode is not ParallelMode.ON:
+            while self.free_slots > 0 and self._start_next():
+                pass
+            return
+        if self._contended and not on_tick:
+            return
+        wanted = min(len(self.ready), self.free_slots) - self._asked
+        for _ in range(wanted):
+            self._asked += 1
+            self._effects.append(AskToken())
+
+    def _start_next(self) -> bool:
+        """Start the most urgent unit, if there is one and a slot for it."""
+        while (key := self.ready.pop()) is not None:
+            state = self.board.states[key]
+            verdict = may_run(self.board.facts(key, self.free_slots), self.now_ms)
+            if verdict.may_run:
+                self._start(state, verdict)
+                return True
+            state.verdict = self._judge(state)
+            if verdict.reason is Reason.NO_BUDGET:
+                return False
+        return False
+
+    def _start(self, state: UnitState, verdict: Verdict) -> None:
+        board, mode = self.board, self.settings.parallel_refresh_mode
+        job = job_for(
+            state.unit,
+            self._next_job_id,
+            graph_version=self.graph_version,
+            coordinator=self.identity,
+            attempt_no=state.retry.attempt_no,
+            now_ms=self.now_ms,
+        )
+        self._next_job_id += 1
+        board.jobs[job.job_id] = job
+        board.busy.update(dict.fromkeys(job.members, job.job_id))
+        self._serving[job.job_id], state.requests = state.requests, {}
+        self._effects.append(Enqueue(job))
+        if mode is ParallelMode.DRY_RUN:
+            others = self.ready.in_order()[: self.settings.max_concurrent_refreshes - 1]
+            self._effects.append(WouldDispatch(job, tuple(others)))
+        inline = mode is not ParallelMode.ON
+        self._effects.append(Start(job, inline, verdict.stale, tuple(self._serving[job.job_id])))
+        self._consider(state.unit.key)
+
+
+def _altered(job: Job, old: StreamGraph, new: StreamGraph) -> bool:
+    """Whether a member is made by another query now."""
+    return any(
+        name not in new.tables or old.tables[name].query != new.tables[name].query
+        for name in job.members
+        if name in old.tables
+    )

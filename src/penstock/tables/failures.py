@@ -1,0 +1,118 @@
+"""Which failures trying again can mend, from what Spark and Penstock call them.
+
+A failure is permanent if the query itself is wrong: it does not parse, names what is not there, or
+mixes types. Everything else may pass. Data that a function rejects (a division by zero) may be
+gone with the next change, so it is tried again and in the end suspended.
+
+>>> classify(Failure("AnalysisException", condition="UNRESOLVED_COLUMN.WITH_SUGGESTION")).value
+'permanent'
+>>> classify(Failure("SparkException", condition="FAILED_READ_FILE.NO_HINT")).value
+'retryable'
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+
+class FailureKind(StrEnum):
+    """What a failure means for its table."""
+
+    PERMANENT = "permanent"
+    RETRYABLE = "retryable"
+    COLLISION = "collision"
+
+
+class Failure(NamedTuple):
+    """An error as data: its class name, and for Spark its condition and SQLSTATE."""
+
+    error_class: str
+    condition: str | None = None
+    sql_state: str | None = None
+
+
+PERMANENT: Final = FailureKind.PERMANENT
+RETRYABLE: Final = FailureKind.RETRYABLE
+COLLISION: Final = FailureKind.COLLISION
+
+CONDITIONS: Final = {
+    # what the query names is not there
+    "CATALOG_NOT_FOUND": PERMANENT,
+    "COLUMN_NOT_FOUND": PERMANENT,
+    "FIELD_NOT_FOUND": PERMANENT,
+    "ROUTINE_NOT_FOUND": PERMANENT,
+    "SCHEMA_NOT_FOUND": PERMANENT,
+    "TABLE_OR_VIEW_NOT_FOUND": PERMANENT,
+    "UNRESOLVED_COLUMN": PERMANENT,
+    "UNRESOLVED_FIELD": PERMANENT,
+    "UNRESOLVED_MAP_KEY": PERMANENT,
+    "UNRESOLVED_ROUTINE": PERMANENT,
+    "UNRESOLVED_USING_COLUMN_FOR_JOIN": PERMANENT,
+    "UNRESOLVABLE_TABLE_VALUED_FUNCTION": PERMANENT,
+    # what it names could be two things
+    "AMBIGUOUS_COLUMN_OR_FIELD": PERMANENT,
+    "AMBIGUOUS_COLUMN_REFERENCE": PERMANENT,
+    "AMBIGUOUS_LATERAL_COLUMN_ALIAS": PERMANENT,
+    "AMBIGUOUS_REFERENCE": PERMANENT,
+    "AMBIGUOUS_REFERENCE_TO_FIELDS": PERMANENT,
+    "COLUMN_ALREADY_EXISTS": PERMANENT,
+    # types and shapes do not fit
+    "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE": PERMANENT,
+    "DATATYPE_MISMATCH": PERMANENT,
+    "INCOMPARABLE_PIVOT_COLUMN": PERMANENT,
+    "INCOMPATIBLE_COLUMN_TYPE": PERMANENT,
+    "INVALID_EXTRACT_BASE_FIELD_TYPE": PERMANENT,
+    "INVALID_EXTRACT_FIELD_TYPE": PERMANENT,
+    "NUM_COLUMNS_MISMATCH": PERMANENT,
+    "UNEXPECTED_INPUT_TYPE": PERMANENT,
+    "WRONG_NUM_ARGS": PERMANENT,
+    # the query makes no sense
+    "GROUP_BY_AGGREGATE": PERMANENT,
+    "GROUP_BY_POS_OUT_OF_RANGE": PERMANENT,
+    "INVALID_SUBQUERY_EXPRESSION": PERMANENT,
+    "INVALID_WHERE_CONDITION": PERMANENT,
+    "MISSING_AGGREGATION": PERMANENT,
+    "MISSING_GROUP_BY": PERMANENT,
+    "NESTED_AGGREGATE_FUNCTION": PERMANENT,
+    "ORDER_BY_POS_OUT_OF_RANGE": PERMANENT,
+    "PARSE_EMPTY_STATEMENT": PERMANENT,
+    "PARSE_SYNTAX_ERROR": PERMANENT,
+    "UNSUPPORTED_EXPR_FOR_OPERATOR": PERMANENT,
+    "UNSUPPORTED_FEATURE": PERMANENT,
+    "UNSUPPORTED_SUBQUERY_EXPRESSION_CATEGORY": PERMANENT,
+    # of a class that is permanent otherwise, but about the world and not the query
+    "CANNOT_LOAD_FUNCTION_CLASS": RETRYABLE,
+    "INVALID_HANDLE": RETRYABLE,
+    "PATH_NOT_FOUND": RETRYABLE,
+    "UNABLE_TO_INFER_SCHEMA": RETRYABLE,
+}
+"""Spark's error conditions, without what follows the dot. They decide before anything else."""
+
+ERROR_CLASSES: Final = {
+    "AnalysisException": PERMANENT,
+    "ParseException": PERMANENT,
+    "SparkNoSuchElementException": RETRYABLE,
+    "UnsupportedOperationException": PERMANENT,
+    # Penstock's own, by what the caller should do next
+    "Corrupt": PERMANENT,
+    "InvalidQuery": PERMANENT,
+    "InvalidTable": PERMANENT,
+    "LockHeld": COLLISION,
+    "Rejected": PERMANENT,
+    "TableNotFound": PERMANENT,
+}
+"""Names of error classes, for errors whose condition says nothing."""
+
+_QUERY_IS_WRONG: Final = "42"
+"""SQLSTATEs of this class are syntax errors and broken references."""
+
+
+def classify(failure: Failure) -> FailureKind:
+    """What a failure means: by condition, then by SQLSTATE, then by class; else it may pass."""
+    condition = (failure.condition or "").partition(".")[0]
+    if condition in CONDITIONS:
+        return CONDITIONS[condition]
+    if (failure.sql_state or "").startswith(_QUERY_IS_WRONG):
+        return PERMANENT
+    return ERROR_CLASSES.get(failure.error_class.rpartition(".")[2], RETRYABLE)

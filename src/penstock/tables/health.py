@@ -1,0 +1,144 @@
+"""What people see of a coordinator: whether it runs, whether it is saturated, what each table does.
+
+>>> health(None, lease=Lease("c1", expires_ms=900), now_ms=1_000).state.value
+'not_running'
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from penstock.kernel.units import format_ms
+from penstock.tables.dispatch import Coordinator, ParallelMode
+from penstock.tables.frontier import Frontier
+from penstock.tables.model import Mode, Status
+from penstock.tables.verdict import Reason
+
+
+class Lease(NamedTuple):
+    """Who coordinates a warehouse, and until when unless it says so again."""
+
+    holder: str
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A coordinator's work at a moment; what `worker pool` shows."""
+
+    coordinator: str
+    parallel_refresh_mode: ParallelMode
+    running: int
+    running_max: int
+    ready: int
+    waiting_for_permits: bool
+    draining: bool
+    ticked_ms: int
+    stopped: tuple[tuple[str, Status], ...] = ()
+
+
+class HealthState(StrEnum):
+    """From best to worst, as far as freshness goes."""
+
+    OK = "ok"
+    DEGRADED = "degraded"
+    DRAINING = "draining"
+    SATURATED = "saturated"
+    STALLED = "stalled"
+    NOT_RUNNING = "not_running"
+
+
+class Health(NamedTuple):
+    """One word for programs, one sentence for people."""
+
+    state: HealthState
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """One table as `status` shows it."""
+
+    table: str
+    status: Status
+    mode: Mode
+    schedule: str
+    unit_key: str
+    reason: Reason
+    waiting_for: str
+    fresh_ms: int | None
+    due_ms: int | None
+    failures: int
+    frontier: Frontier | None
+
+
+def pool(coordinator: Coordinator) -> Pool:
+    """A coordinator's work right now."""
+    board = coordinator.board
+    return Pool(
+        coordinator=coordinator.identity,
+        parallel_refresh_mode=coordinator.settings.parallel_refresh_mode,
+        running=len(board.jobs),
+        running_max=coordinator.settings.running_max,
+        ready=len(coordinator.ready),
+        waiting_for_permits=coordinator.starved,
+        draining=board.draining,
+        ticked_ms=coordinator.now_ms,
+        stopped=tuple(
+            (name, status)
+            for name, status in board.statuses.items()
+            if status in (Status.SUSPENDED, Status.ERROR)
+        ),
+    )
+
+
+def health(
+    seen: Pool | None, *, lease: Lease | None, now_ms: int, tick_late_ms: int = 5_000
+) -> Health:
+    """Whether tables are kept fresh, telling *saturated* from *not running*.
+
+    `seen` is the last thing a coordinator said of itself, None if nothing is known.
+    """
+    if lease is None:
+        return Health(HealthState.NOT_RUNNING, "no coordinator holds the lease")
+    if lease.expires_ms <= now_ms:
+        ago = format_ms(now_ms - lease.expires_ms)
+        return Health(HealthState.NOT_RUNNING, f"the lease of {lease.holder} ran out {ago} ago")
+    if seen is None or now_ms - seen.ticked_ms > tick_late_ms:
+        return Health(HealthState.STALLED, f"{lease.holder} holds the lease but does not tick")
+    if seen.draining:
+        return Health(HealthState.DRAINING, f"draining, {seen.running} still running")
+    if seen.ready and (seen.running >= seen.running_max or seen.waiting_for_permits):
+        limit = "the cluster's workers" if seen.waiting_for_permits else f"{seen.running_max} slots"
+        return Health(HealthState.SATURATED, f"{seen.ready} units wait for one of {limit}")
+    if seen.stopped:
+        named = ", ".join(f"{table} {status.value}" for table, status in seen.stopped[:3])
+        return Health(HealthState.DEGRADED, f"{len(seen.stopped)} tables stand still: {named}")
+    return Health(HealthState.OK, f"{seen.running} running, {seen.ready} ready")
+
+
+def table_rows(coordinator: Coordinator, now_ms: int) -> list[TableStatus]:
+    """One row for each table, in topological order."""
+    board = coordinator.board
+    rows = []
+    for name in board.graph.order:
+        table, state = board.graph.tables[name], board.states[board.units.unit_of(name).key]
+        verdict = coordinator.why(name, now_ms)
+        rows.append(
+            TableStatus(
+                table=name,
+                status=board.statuses[name],
+                mode=table.mode,
+                schedule=table.schedule.text,
+                unit_key=state.unit.key,
+                reason=verdict.reason,
+                waiting_for=verdict.text,
+                fresh_ms=board.tables[name].fresh_ms,
+                due_ms=board.due_ms(state),
+                failures=state.retry.failures,
+                frontier=board.tables[name].frontier,
+            )
+        )
+    return rows

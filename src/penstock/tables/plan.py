@@ -1,0 +1,103 @@
+"""What must be done so that the tables there are become the tables wanted: a plan, as data.
+
+>>> from penstock.tables.model import define
+>>> old = {"a": define("a", "SELECT * FROM raw"), "gone": define("gone", "SELECT * FROM a")}
+>>> new = {"a": define("a", "select *  from raw", schedule="5s"), "b": define("b", "SELECT 1 AS x")}
+>>> plan = plan_tables(new, old)
+>>> [table.name for table in plan.create], plan.alter[0].changes, plan.drop
+(['b'], ('schedule',), ('gone',))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.tables.graph import StreamGraph, check_modes
+from penstock.tables.model import Status, TableDefinition
+from penstock.tables.sources import normal_query
+
+_ALTERABLE: Final = ("schedule", "mode", "consistency", "description")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A table that stays, with what is different about it."""
+
+    table: TableDefinition
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """Steps in the order in which they can be taken: drop, replace, create, alter.
+
+    A replaced table is made anew, an altered one keeps its contents. `drop` is in an order in which
+    nothing dropped is still read; `create` and `replace` in one in which inputs come first.
+    """
+
+    create: tuple[TableDefinition, ...]
+    replace: tuple[Change, ...]
+    alter: tuple[Change, ...]
+    drop: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    graph: StreamGraph
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything is as wanted."""
+        return not (self.create or self.replace or self.alter or self.drop)
+
+    def lines(self) -> list[str]:
+        """One line for each step, for people."""
+        return [
+            *(f"- drop {name}" for name in self.drop),
+            *(f"~ replace {step.table.name} ({', '.join(step.changes)})" for step in self.replace),
+            *(f"+ create {table.name}" for table in self.create),
+            *(f"~ alter {step.table.name} ({', '.join(step.changes)})" for step in self.alter),
+        ]
+
+
+def plan_tables(
+    wanted: Mapping[str, TableDefinition],
+    existing: Mapping[str, TableDefinition],
+    *,
+    prune: bool = True,
+) -> TablePlan:
+    """Compare wanted and existing tables; without `prune` tables that are not wanted stay.
+
+    A cycle or an IMMEDIATE table with nothing to follow is refused here, before any step.
+    """
+    kept = {} if prune else {name: t for name, t in existing.items() if name not in wanted}
+    graph = StreamGraph({**kept, **wanted}.values())
+    check_modes(graph)
+    create, replace, alter, unchanged = [], [], [], sorted(kept)
+    for name in graph.order:
+        table, before = graph.tables[name], existing.get(name)
+        if name in kept:
+            continue
+        changes = () if before is None else _changes(before, table)
+        if before is None:
+            create.append(table)
+        elif "query" in changes:
+            replace.append(Change(table, changes))
+        elif changes:
+            alter.append(Change(table, changes))
+        else:
+            unchanged.append(name)
+    old = StreamGraph(existing.values())
+    drop = tuple(name for name in reversed(old.order) if name not in graph.tables)
+    return TablePlan(
+        tuple(create), tuple(replace), tuple(alter), drop, tuple(sorted(unchanged)), graph
+    )
+
+
+def _changes(before: TableDefinition, table: TableDefinition) -> tuple[str, ...]:
+    changes = [name for name in _ALTERABLE if getattr(before, name) != getattr(table, name)]
+    # Suspended and failed are what became of an active table, not what anybody wished.
+    if (before.status is Status.PAUSED) != (table.status is Status.PAUSED):
+        changes.append("status")
+    if before.query != table.query and normal_query(before.query) != normal_query(table.query):
+        changes.append("query")
+    return tuple(changes)

@@ -1,0 +1,59 @@
+"""The units that may run, the most urgent first.
+
+>>> queue = ReadyQueue()
+>>> queue.put("late", Urgency(deadline_ms=5, interval_ms=10, position=0))
+>>> queue.put("later", Urgency(deadline_ms=7, interval_ms=10, position=1))
+>>> queue.put("often", Urgency(deadline_ms=5, interval_ms=1, position=2))
+>>> queue.pop(), queue.pop(), queue.pop(), queue.pop()
+('often', 'late', 'later', None)
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+
+class Urgency(NamedTuple):
+    """What decides who is first: freshness deadline, then the shorter interval, then the order."""
+
+    deadline_ms: int
+    interval_ms: int
+    position: int
+
+
+class ReadyQueue:
+    """Keys by urgency, each at most once. There are no levels: whatever is in may run."""
+
+    def __init__(self) -> None:
+        self._urgency: dict[str, Urgency] = {}
+        self._heap: list[tuple[Urgency, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._urgency)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._urgency
+
+    def put(self, key: str, urgency: Urgency) -> None:
+        """Add a key, or give it another urgency."""
+        if self._urgency.get(key) != urgency:
+            self._urgency[key] = urgency
+            heappush(self._heap, (urgency, key))
+
+    def discard(self, key: str) -> None:
+        """Take a key out; nothing happens if it is not in."""
+        self._urgency.pop(key, None)
+
+    def pop(self) -> str | None:
+        """The most urgent key, taken out; None if there is none."""
+        while self._heap:
+            urgency, key = heappop(self._heap)
+            if self._urgency.get(key) == urgency:  # else it left, or was moved since
+                del self._urgency[key]
+                return key
+        return None
+
+    def in_order(self) -> list[str]:
+        """All keys, the most urgent first."""
+        return sorted(self._urgency, key=lambda key: (self._urgency[key], key))
