@@ -25,7 +25,9 @@ SECONDS = 1.5
 ROUNDS = 4
 BODY = b'{"records":[{"data":{"meter":17,"kwh":1.25}}]}'
 ANSWER = b'{"first_seq":1,"last_seq":1,"head_seq":1,"count":1,"deduped":false}'
-HEADERS = b"Host: localhost:4000\r\nUser-Agent: bench\r\nAccept: */*\r\nAuthorization: Bearer 0123\r\n"
+HEADERS = (
+    b"Host: localhost:4000\r\nUser-Agent: bench\r\nAccept: */*\r\nAuthorization: Bearer 0123\r\n"
+)
 BARE = "bare httptools protocol"
 
 
@@ -169,9 +171,8 @@ def serve_alone(serve: Callable[..., Any], pipe: Any) -> None:
 
 
 def pin(core: int) -> None:
-    """Stay on one of the cores we may use, so that server and load do not share one."""
-    cores = sorted(os.sched_getaffinity(0)) if core == 0 else sorted(range(os.cpu_count() or 1))
-    os.sched_setaffinity(0, {cores[core]})
+    """Stay on the first or the last core, so that server and load do not share one."""
+    os.sched_setaffinity(0, {range(os.cpu_count() or 1)[core]})
 
 
 class Bare(asyncio.Protocol):
@@ -188,9 +189,9 @@ class Bare(asyncio.Protocol):
         self.transport.write(FIXED)
 
 
-FIXED = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
-    % (len(ANSWER), ANSWER)
+FIXED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (
+    len(ANSWER),
+    ANSWER,
 )
 
 

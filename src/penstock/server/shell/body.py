@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from penstock.kernel.units import format_bytes
+from penstock.server.message import PayloadTooLarge
 from penstock.server.shell.chunks import Chunks
-from penstock.server.shell.head import CHUNKED, Head, body_too_large
+from penstock.server.shell.head import CHUNKED, Line, Terms
 from penstock.server.shell.service import Service
 
 
 class Body:
     """Collects a body, of a known length or chunked; refuses it as soon as it is too large."""
 
-    def __init__(self, head: Head, service: Service) -> None:
+    def __init__(self, line: Line, terms: Terms, service: Service) -> None:
         limits = service.limits
-        self.head = head
+        self.line = line
+        self.terms = terms
         self.size = 0
         self.began_s = service.now_s
-        self._left = head.length
-        self._chunks = Chunks(limits.head_bytes_max) if head.length == CHUNKED else None
+        self._left = terms.length
+        self._chunks = Chunks(limits.head_bytes_max) if terms.length == CHUNKED else None
         self._bytes_max = limits.body_bytes_max
         # One array, not a list of parts: many small parts would weigh more than their bytes.
         self._content = bytearray()
@@ -27,7 +30,8 @@ class Body:
             return self._take_known(buffer)
         whole = self._chunks.take(buffer, self._content)
         if len(self._content) > self._bytes_max:
-            raise body_too_large(self._bytes_max)
+            limit = format_bytes(self._bytes_max)
+            raise PayloadTooLarge(f"expected a body of at most {limit}, found more")
         self.size = len(self._content)
         return whole
 

@@ -47,7 +47,7 @@ class Chunks:
 
     def _take_line(self, buffer: bytearray) -> bytes | None:
         end = buffer.find(b"\n", 0, _LINE_BYTES_MAX)
-        if self._between and buffer[:2] not in (b"\r", b"\r\n"):
+        if self._between and not b"\r\n".startswith(buffer[:2]):
             raise BadRequest("expected the end of a line after a chunk's bytes")
         if end < 0:
             if len(buffer) >= _LINE_BYTES_MAX:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from penstock.kernel.errors import Rejected
 from penstock.server.message import (
     EVENT_STREAM,
@@ -21,7 +23,7 @@ from penstock.server.shell.coding import (
     GZIP_ABOVE_BYTES,
     compress,
 )
-from penstock.server.shell.head import Head
+from penstock.server.shell.head import Terms
 from penstock.server.shell.service import INTERNAL_ERROR
 from penstock.server.shell.stream import SocketStream
 
@@ -37,40 +39,24 @@ ANSWERED: Final = 2
 GONE: Final = 3
 
 
-class Http1Exchange:
+class Http1Exchange(msgspec.Struct, eq=False):
     """A request in the line of its connection; answers leave in the order of the requests."""
 
-    __slots__ = (
-        "answer",
-        "body_bytes",
-        "connection",
-        "ends",
-        "head",
-        "live",
-        "on_gone",
-        "request",
-        "state",
-    )
-
-    def __init__(
-        self, connection: Http1Connection, head: Head, request: Request, state: int
-    ) -> None:
-        self.connection = connection
-        self.head = head
-        self.request = request
-        self.state = state
-        self.body_bytes = len(request.body)
-        self.on_gone: Callable[[], None] | None = None
-        self.answer: bytes | None = None
-        """The whole answer, while it waits for its turn."""
-        self.live: SocketStream | None = None
-        """The stream that is the answer's body."""
-        self.ends = False
-        """Whether the connection ends with this answer."""
+    connection: Http1Connection
+    request: Request
+    terms: Terms
+    state: int
+    on_gone: Callable[[], None] | None = None
+    answer: bytes | None = None
+    """The whole answer, while it waits for its turn."""
+    live: SocketStream | None = None
+    """The stream that is the answer's body."""
+    ends: bool = False
+    """Whether the connection ends with this answer."""
 
     def reply_json(self, body: bytes) -> None:
         """Answer 200 with JSON."""
-        if self.state == HOT and (len(body) <= GZIP_ABOVE_BYTES or not self.head.accepts_gzip):
+        if self.state == HOT and (len(body) <= GZIP_ABOVE_BYTES or not self.terms.accepts_gzip):
             connection = self.connection
             self.state = ANSWERED
             connection.answered(
@@ -92,7 +78,7 @@ class Http1Exchange:
             self._send(first, body, status=status)
             return
         first += b"Vary: Accept-Encoding\r\n"
-        if not self.head.accepts_gzip or b"content-encoding:" in lines.lower():
+        if not self.terms.accepts_gzip or b"content-encoding:" in lines.lower():
             self._send(first, body, status=status)
         elif len(body) <= COMPRESS_IN_THREAD_ABOVE_BYTES:
             self._send(first + b"Content-Encoding: gzip\r\n", compress(body), status=status)
@@ -110,7 +96,7 @@ class Http1Exchange:
         self.state = ANSWERED
         self.live = live
         self.ends = True
-        if self.head.is_head:
+        if self.terms.is_head:
             live.refuse_body()
         self.connection.stream_waits(self)
         return live
@@ -142,14 +128,14 @@ class Http1Exchange:
     def _send(self, first: bytes, body: bytes, *, status: int) -> None:
         if self.state == GONE:
             return
-        self.ends = self.connection.last or not self.head.keep_alive
+        self.ends = self.connection.last or not self.terms.keep_alive
         if has_body(status):
             first += b"Content-Length: %d\r\n" % len(body)
         if self.ends:
             first += b"Connection: close\r\n"
-        elif not self.head.hot:
+        elif not self.terms.hot:
             first += b"Connection: keep-alive\r\n"
-        no_body = self.head.is_head or not has_body(status)
+        no_body = self.terms.is_head or not has_body(status)
         self.connection.answered(self, first + b"\r\n" + (b"" if no_body else body))
 
 

@@ -1,12 +1,13 @@
-"""A request's head: parsed once by httptools, and remembered, because clients repeat themselves.
+"""A request's head: its line and its headers, parsed once and remembered by their bytes.
 
-A client on a kept-alive connection sends the same head again and again, so a head is looked up by
-its bytes before it is parsed. Same bytes, same meaning: nothing of a head depends on the
-connection. `bench/bench_http.py` shows what it is worth.
+A client on a kept-alive connection sends the same headers again and again, and many clients send
+the same lines, so both are looked up before they are parsed. Same bytes, same meaning: nothing of
+a head depends on the connection. `bench/bench_http.py` shows what it is worth.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import httptools
@@ -23,73 +24,118 @@ from penstock.server.shell.coding import accepts_gzip
 from penstock.server.shell.target import split_target
 
 CHUNKED: Final = -1
-"""`Head.length` of a body whose length is not known before its end."""
+"""`Terms.length` of a body whose length is not known before its end."""
 
-_REMEMBERED_MAX: Final = 1_024
+_REMEMBERED_MAX: Final = 2_048
 _REMEMBERED_BYTES_MAX: Final = 1 * KIB
-_VERSIONS: Final = (b" HTTP/1.1", b" HTTP/1.0")
+_LINE: Final = re.compile(rb"([A-Z]{1,32}) ([!-~]+) HTTP/1\.([01])")
 _SINGLE: Final = frozenset({"host", "content-length", "transfer-encoding"})
 
 
-class Head(msgspec.Struct, gc=False, eq=False):
-    """What a request's head says, as the transport needs it."""
+class Line(msgspec.Struct, gc=False, eq=False):
+    """What a request's first line says."""
 
     method: str
     path: str
     query: str
+    is_head: bool
+    old: bool
+    """Whether it is HTTP/1.0."""
+
+
+class Terms(msgspec.Struct, gc=False, eq=False, frozen=True, kw_only=True):
+    """What a request's headers say, and what they mean for its body and its answer."""
+
     headers: dict[str, str]
     length: int
     """Bytes of the body, or `CHUNKED`."""
     keep_alive: bool
     gzip_body: bool
     accepts_gzip: bool
-    is_head: bool
     wants_upgrade: bool
     expects_continue: bool
-    hot: bool
-    """Whether an answer needs nothing but a status, a type and a length."""
+    is_head: bool = False
+    hot: bool = False
+    """Whether it is HTTP/1.1 as usual: an answer needs a status, a type and a length only."""
+
+
+REFUSED_TERMS: Final = Terms(
+    headers={},
+    length=0,
+    keep_alive=True,
+    gzip_body=False,
+    accepts_gzip=False,
+    wants_upgrade=False,
+    expects_continue=False,
+)
+"""The terms of a request that could not be read."""
 
 
 class Heads:
-    """Parses heads and remembers a bounded number of them by their bytes."""
+    """Parses lines and headers and remembers a bounded number of each by their bytes."""
 
     def __init__(self, limits: TransportLimits) -> None:
         self._headers_max = limits.headers_max
         self._body_bytes_max = limits.body_bytes_max
-        self.known: dict[bytes, Head] = {}
+        self.lines: dict[bytes, Line] = {}
+        """Lines of HTTP/1.1 requests other than HEAD."""
+        self.terms: dict[bytes, Terms] = {}
+        """Headers of HTTP/1.1 requests, from the byte after the line to the blank line's end."""
 
-    def parse(self, raw: bytes) -> Head:
+    def parse(self, raw: bytes) -> tuple[Line, Terms]:
         """The meaning of a whole head, blank line included; raises a `Refused`."""
-        head = self.known.get(raw)
-        if head is not None:
-            return head
-        head = self.mean(*_fields(raw))
-        if len(raw) <= _REMEMBERED_BYTES_MAX and not head.wants_upgrade:
-            if len(self.known) >= _REMEMBERED_MAX:
-                self.known.clear()
-            self.known[raw] = head
-        return head
+        end = raw.find(b"\r\n")
+        line = self.lines.get(raw[:end])
+        if line is None:
+            line = self._read_line(raw[:end])
+        terms = self.terms.get(raw[end + 2 :])
+        if terms is None:
+            terms = self._read_terms(raw[end + 2 :])
+        if not line.old and not line.is_head:
+            if not terms.hot:
+                _check_host(terms)
+            return line, terms
+        return line, _adapt(line, terms)
 
-    def mean(
-        self, method: str, version: str, target: bytes, fields: list[tuple[bytes, bytes]]
-    ) -> Head:
-        """The meaning of the parts of a head; raises a `Refused`."""
-        head = _meaning(method, version, target, join_headers(fields, self._headers_max))
-        if head.length > self._body_bytes_max:
-            raise body_too_large(self._body_bytes_max)
-        return head
+    def mean(self, fields: list[tuple[bytes, bytes]]) -> Terms:
+        """The meaning of headers; raises a `Refused`."""
+        terms = _meaning(join_headers(fields, self._headers_max))
+        if terms.length > self._body_bytes_max:
+            limit = format_bytes(self._body_bytes_max)
+            raise PayloadTooLarge(f"expected a body of at most {limit}, found {terms.length} bytes")
+        return terms
+
+    def _read_line(self, raw: bytes) -> Line:
+        match = _LINE.fullmatch(raw)
+        if match is None:
+            raise BadRequest(
+                "expected a line such as GET /v0/topics HTTP/1.1, or the preface of HTTP/2"
+            )
+        method, target, minor = match.groups()
+        path, query = split_target(target)
+        is_head = method == b"HEAD"
+        line = Line("GET" if is_head else method.decode(), path, query, is_head, minor == b"0")
+        if not is_head and not line.old and len(raw) <= _REMEMBERED_BYTES_MAX:
+            if len(self.lines) >= _REMEMBERED_MAX:
+                self.lines.clear()
+            self.lines[raw] = line
+        return line
+
+    def _read_terms(self, raw: bytes) -> Terms:
+        terms = self.mean(_fields(raw))
+        if len(raw) <= _REMEMBERED_BYTES_MAX and not terms.wants_upgrade:
+            if len(self.terms) >= _REMEMBERED_MAX:
+                self.terms.clear()
+            self.terms[raw] = terms
+        return terms
 
 
 class _Fields:
-    """What httptools calls back with while it reads a head."""
+    """What httptools calls back with while it reads headers."""
 
     def __init__(self) -> None:
-        self.target = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self.complete = False
-
-    def on_url(self, part: bytes) -> None:
-        self.target += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name, value))
@@ -98,43 +144,57 @@ class _Fields:
         self.complete = True
 
 
-def _fields(raw: bytes) -> tuple[str, str, bytes, list[tuple[bytes, bytes]]]:
+def _fields(raw: bytes) -> list[tuple[bytes, bytes]]:
+    """Headers as they were sent; httptools refuses what is ambiguous or malformed."""
     found = _Fields()
-    parser = httptools.HttpRequestParser(found)
     try:
-        parser.feed_data(raw)
+        httptools.HttpRequestParser(found).feed_data(b"POST / HTTP/1.1\r\n" + raw)
     except httptools.HttpParserUpgrade:
         pass
     except httptools.HttpParserError as error:
         raise BadRequest(f"expected an HTTP request, found a bad one: {error}") from None
-    line = raw.partition(b"\r\n")[0]
-    if not found.complete or line.count(b" ") != 2 or not line.endswith(_VERSIONS):
-        raise BadRequest("expected HTTP/1.0, HTTP/1.1 or the preface of HTTP/2")
-    return parser.get_method().decode(), line[-3:].decode(), found.target, found.headers
+    if not found.complete:
+        raise BadRequest("expected an HTTP request, found headers that do not end")
+    return found.headers
 
 
-def _meaning(method: str, version: str, target: bytes, headers: dict[str, str]) -> Head:
-    path, query = split_target(target)
-    if version == "1.1" and "host" not in headers:
-        raise BadRequest("expected a Host header, found none")
-    options = {option.strip() for option in headers.get("connection", "").lower().split(",")}
-    is_head = method == "HEAD"
-    keep_alive = "close" not in options and (version == "1.1" or "keep-alive" in options)
-    wants_gzip = accepts_gzip(headers.get("accept-encoding", ""))
-    return Head(
-        method="GET" if is_head else method,
-        path=path,
-        query=query,
+def _meaning(headers: dict[str, str]) -> Terms:
+    options: tuple[str, ...] = ()
+    if "connection" in headers:
+        options = tuple(each.strip() for each in headers["connection"].lower().split(","))
+    keep_alive = "close" not in options
+    return Terms(
         headers=headers,
-        length=_body_length(headers, version),
+        length=_body_length(headers),
         keep_alive=keep_alive,
         gzip_body=is_gzip(headers),
-        accepts_gzip=wants_gzip,
-        is_head=is_head,
-        wants_upgrade="upgrade" in options and version == "1.1" and "upgrade" in headers,
-        expects_continue=headers.get("expect", "").lower() == "100-continue" and version == "1.1",
-        hot=keep_alive and version == "1.1" and not is_head,
+        accepts_gzip=accepts_gzip(headers.get("accept-encoding", "")),
+        wants_upgrade="upgrade" in options and "upgrade" in headers,
+        expects_continue=headers.get("expect", "").lower() == "100-continue",
+        hot=keep_alive and "host" in headers,
     )
+
+
+def _adapt(line: Line, terms: Terms) -> Terms:
+    """The terms of a HEAD request or an HTTP/1.0 one."""
+    if not line.old:
+        _check_host(terms)
+    elif terms.length == CHUNKED:
+        raise BadRequest("expected no Transfer-Encoding with HTTP/1.0")
+    asked = "keep-alive" in terms.headers.get("connection", "").lower()
+    return msgspec.structs.replace(
+        terms,
+        keep_alive=terms.keep_alive and (asked or not line.old),
+        wants_upgrade=terms.wants_upgrade and not line.old,
+        expects_continue=terms.expects_continue and not line.old,
+        is_head=line.is_head,
+        hot=False,
+    )
+
+
+def _check_host(terms: Terms) -> None:
+    if "host" not in terms.headers:
+        raise BadRequest("expected a Host header, found none")
 
 
 def join_headers(fields: list[tuple[bytes, bytes]], headers_max: int) -> dict[str, str]:
@@ -164,18 +224,13 @@ def is_gzip(headers: dict[str, str]) -> bool:
     return True
 
 
-def body_too_large(body_bytes_max: int) -> PayloadTooLarge:
-    """The refusal of a body over the limit."""
-    return PayloadTooLarge(f"expected a body of at most {format_bytes(body_bytes_max)}, found more")
-
-
-def _body_length(headers: dict[str, str], version: str) -> int:
+def _body_length(headers: dict[str, str]) -> int:
     coding = headers.get("transfer-encoding")
     if coding is None:
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):
             raise BadRequest(f"expected Content-Length in digits, found {length!r}")
         return int(length)
-    if version != "1.1" or coding.lower() != "chunked" or "content-length" in headers:
+    if coding.lower() != "chunked" or "content-length" in headers:
         raise BadRequest(f"expected Transfer-Encoding chunked alone, found {coding!r}")
     return CHUNKED

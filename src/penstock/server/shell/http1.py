@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import Final, cast
 
 from penstock.kernel.errors import Rejected
 from penstock.server.message import BadRequest, Refused, Request
 from penstock.server.shell.body import Body
 from penstock.server.shell.exchange import ANSWERED, GONE, HOT, OPEN, Http1Exchange, refusal
-from penstock.server.shell.head import Head
+from penstock.server.shell.head import REFUSED_TERMS, Line, Terms
 from penstock.server.shell.inflation import Inflation
 from penstock.server.shell.service import TICK_S, Service
 from penstock.server.shell.stream import SocketStream
@@ -28,7 +29,7 @@ STOPPED: Final = "stopped"
 
 _BLANK_LINE: Final = b"\r\n\r\n"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-_REFUSED_HEAD: Final = Head("GET", "", "", {}, 0, False, False, False, False, False, False, False)
+_REFUSED_LINE: Final = Line("GET", "", "", is_head=False, old=False)
 _REFUSED_REQUEST: Final = Request("GET", "", "", {}, b"")
 
 
@@ -37,6 +38,12 @@ class Http1Connection(asyncio.Protocol):
 
     def __init__(self, service: Service) -> None:
         self.service = service
+        self._application = service.application
+        self._budget = service.budget
+        self._counters = service.counters
+        self._lines = service.heads.lines
+        self._terms = service.heads.terms
+        self._pipelined_max = service.limits.pipelined_max
         self.line: deque[Http1Exchange] = deque()
         self.last = False
         """Whether the next answer ends the connection: the service is draining."""
@@ -48,6 +55,8 @@ class Http1Connection(asyncio.Protocol):
         self._scanned = 0
         self._body: Body | None = None
         self._inflation: Inflation | None = None
+        self._inflated = cast("tuple[Line, Terms]", None)
+        """The head of the request whose body is inflated."""
         self._upgrading: Http1Exchange | None = None
         self._live: SocketStream | None = None
         self._advancing = False
@@ -71,20 +80,22 @@ class Http1Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what was read."""
-        service = self.service
-        service.counters.bytes_in += len(data)
-        self._touched_s = service.now_s
+        self._counters.bytes_in += len(data)
+        self._touched_s = self.service.now_s
         if self._simple:
-            end = data.find(_BLANK_LINE) + 4
-            head = service.heads.known.get(data[:end])
+            first = data.find(b"\r\n")
+            end = data.find(_BLANK_LINE, first) + 4
+            line = self._lines.get(data[:first])
+            terms = self._terms.get(data[first + 2 : end])
+            if line is None or terms is None:
+                line, terms = self._learn(data, end)
             if (
-                head is not None
-                and head.hot
-                and end + head.length == len(data)
-                and not head.gzip_body
-                and len(self.line) < service.limits.pipelined_max
+                terms.hot
+                and end + terms.length == len(data)
+                and not terms.gzip_body
+                and len(self.line) < self._pipelined_max
             ):
-                self._hand_over(head, data[end:])
+                self._hand_over(line, terms, data[end:])
                 return
         if self._stage is STOPPED:
             return
@@ -172,12 +183,11 @@ class Http1Connection(asyncio.Protocol):
     def answered(self, exchange: Http1Exchange, answer: bytes) -> None:
         """Send an answer, or keep it until earlier requests have theirs."""
         line = self.line
-        service = self.service
-        if self._simple and line[0] is exchange and len(line) == 1:
+        if self._simple and len(line) == 1:
             line.clear()
-            service.budget.give(exchange.body_bytes)
-            service.counters.bytes_out += len(answer)
-            self._touched_s = service.now_s
+            self._budget.give(len(exchange.request.body))
+            self._counters.bytes_out += len(answer)
+            self._touched_s = self.service.now_s
             self._transport.write(answer)
         else:
             exchange.answer = answer
@@ -190,11 +200,13 @@ class Http1Connection(asyncio.Protocol):
 
     def upgrade(self, exchange: Http1Exchange, subprotocol: str | None) -> WebSocketConnection:
         """Hand the connection over to a WebSocket."""
-        answer = accept_head(exchange.head, subprotocol, self.service.answers.date)
+        answer = accept_head(
+            exchange.request, exchange.terms, subprotocol, self.service.answers.date
+        )
         if self.line[0] is not exchange or self._upgrading is not exchange:
             raise Rejected("expected a WebSocket's request alone, found others before it")
         self.line.clear()
-        self.service.budget.give(exchange.body_bytes)
+        self.service.budget.give(len(exchange.request.body))
         self._simple = False
         self._stage = STOPPED
         self._upgrading = None
@@ -208,15 +220,30 @@ class Http1Connection(asyncio.Protocol):
 
     # requests ------------------------------------------------------------------------------------
 
-    def _hand_over(self, head: Head, body: bytes) -> None:
-        request = Request(head.method, head.path, head.query, head.headers, body)
-        exchange = Http1Exchange(self, head, request, HOT if head.hot and not self.last else OPEN)
+    def _hand_over(self, line: Line, terms: Terms, body: bytes) -> None:
+        exchange = Http1Exchange(
+            self,
+            Request(line.method, line.path, line.query, terms.headers, body),
+            terms,
+            HOT if terms.hot and not self.last else OPEN,
+        )
         self.line.append(exchange)
-        self.service.budget.used += len(body)
-        if head.wants_upgrade:
+        self._budget.used += len(body)
+        self._counters.requests_total += 1
+        if terms.wants_upgrade:
             self._upgrading = exchange
-        if not self.service.hand_over(exchange):
+        try:
+            self._application(exchange)
+        except Exception:
+            self.service.failed("the application failed on %s", line.path)
             exchange.fail()
+
+    def _learn(self, data: bytes, end: int) -> tuple[Line, Terms]:
+        """Parse a head that is whole and new; what is refused goes the long way."""
+        if 4 <= end <= self.service.limits.head_bytes_max and data[:1].isupper():
+            with suppress(Refused):
+                return self.service.heads.parse(data[:end])
+        return _REFUSED_LINE, REFUSED_TERMS
 
     def _advance(self) -> None:
         """Read requests off the buffer as far as there are bytes and limits allow."""
@@ -263,16 +290,16 @@ class Http1Connection(asyncio.Protocol):
         raw = bytes(buffer[:end])
         del buffer[:end]
         self._scanned = 0
-        self._begin(self.service.heads.parse(raw))
+        self._begin(*self.service.heads.parse(raw))
         return True
 
-    def _begin(self, head: Head) -> None:
-        if not head.length:
-            self._complete(head, b"")
+    def _begin(self, line: Line, terms: Terms) -> None:
+        if not terms.length:
+            self._complete(line, terms, b"")
             return
         self._stage = BODY
-        self._body = Body(head, self.service)
-        if head.expects_continue and len(self._buffer) < max(head.length, 1):
+        self._body = Body(line, terms, self.service)
+        if terms.expects_continue and len(self._buffer) < max(terms.length, 1):
             self._continue_owed = True
             self._send_continue()
 
@@ -287,42 +314,44 @@ class Http1Connection(asyncio.Protocol):
             return False
         content = body.content()
         self._end_body()
-        self._complete(body.head, content)
+        self._complete(body.line, body.terms, content)
         return True
 
-    def _complete(self, head: Head, content: bytes) -> None:
+    def _complete(self, line: Line, terms: Terms, content: bytes) -> None:
         self._stage = HEAD
-        if head.gzip_body and content:
+        if terms.gzip_body and content:
             self._stage = INFLATING
-            self._inflation = Inflation(head, content, self.service.limits.body_bytes_max)
+            self._inflation = Inflation(content, self.service.limits.body_bytes_max)
+            self._inflated = line, terms
             self._inflate()
         else:
-            self._accept(head, content)
+            self._accept(line, terms, content)
 
-    def _accept(self, head: Head, content: bytes) -> None:
-        if not head.keep_alive:
+    def _accept(self, line: Line, terms: Terms, content: bytes) -> None:
+        if not terms.keep_alive:
             self._stop_reading_requests()
-        self._hand_over(head, content)
+        self._hand_over(line, terms, content)
 
     def _inflate(self) -> None:
         """Inflate a little; a large body takes several turns of the loop."""
         inflation = self._inflation
         if inflation is None:
             return
+        line, terms = self._inflated
         before = inflation.size
         try:
             content = inflation.step()
         except Refused as refused:
             self._end_body()
             self._stage = HEAD
-            self._refuse(refused, ends=not inflation.head.keep_alive)
+            self._refuse(refused, ends=not terms.keep_alive)
             self._advance()
             return
         may_go_on = self.service.budget.take(self, inflation.size - before)
         if content is not None:
             self._end_body()
             self._stage = HEAD
-            self._accept(inflation.head, content)
+            self._accept(line, terms, content)
             self._advance()
         elif may_go_on:
             self.service.loop.call_soon(self._inflate)
@@ -332,7 +361,7 @@ class Http1Connection(asyncio.Protocol):
     def _refuse(self, refused: Refused, *, ends: bool = True) -> None:
         """Answer a request that is not handed on, in its turn."""
         self.service.counters.refusals_total += 1
-        exchange = Http1Exchange(self, _REFUSED_HEAD, _REFUSED_REQUEST, ANSWERED)
+        exchange = Http1Exchange(self, _REFUSED_REQUEST, REFUSED_TERMS, ANSWERED)
         exchange.ends = ends = ends or self.last
         exchange.answer = refusal(self.service.answers, refused, ends=ends)
         if ends:
@@ -384,7 +413,7 @@ class Http1Connection(asyncio.Protocol):
             elif exchange.live is None:
                 break  # a thread compresses it
             line.popleft()
-            self.service.budget.give(exchange.body_bytes)
+            self.service.budget.give(len(exchange.request.body))
             if exchange is self._upgrading:
                 self._upgrading = None
             if exchange.ends:
@@ -432,7 +461,7 @@ class Http1Connection(asyncio.Protocol):
     def _drop_line(self) -> None:
         while self.line:
             exchange = self.line.popleft()
-            self.service.budget.give(exchange.body_bytes)
+            self.service.budget.give(len(exchange.request.body))
             was_open = exchange.state < ANSWERED
             exchange.state = GONE
             if exchange.live is not None:

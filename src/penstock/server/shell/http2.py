@@ -23,13 +23,14 @@ from hyperframe.frame import GoAwayFrame
 
 from penstock.server.message import BadRequest, Refused
 from penstock.server.shell.exchange import GONE
-from penstock.server.shell.head import Head
+from penstock.server.shell.head import REFUSED_TERMS, Line, Terms
 from penstock.server.shell.http2_exchange import Http2Exchange
 from penstock.server.shell.service import TICK_S, Service
+from penstock.server.shell.target import split_target
 
 _RESETS_WITHIN_S: Final = 10.0
 _BAD_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-_REFUSED_HEAD: Final = Head("GET", "", "", {}, 0, True, False, False, False, False, False, False)
+_REFUSED_LINE: Final = Line("GET", "", "", is_head=False, old=False)
 
 
 class Http2Connection(asyncio.Protocol):
@@ -161,15 +162,15 @@ class Http2Connection(asyncio.Protocol):
             self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
             return
         try:
-            head = self._head(cast("list[tuple[bytes, bytes]]", event.headers))
+            line, terms = self._head(event.headers)
         except Refused as refused:
-            refused_exchange = Http2Exchange(self, stream_id, _REFUSED_HEAD)
+            refused_exchange = Http2Exchange(self, stream_id, _REFUSED_LINE, REFUSED_TERMS)
             self._exchanges[stream_id] = refused_exchange
             self.refuse(stream_id, refused_exchange, refused)
             return
-        self._exchanges[stream_id] = Http2Exchange(self, stream_id, head)
+        self._exchanges[stream_id] = Http2Exchange(self, stream_id, line, terms)
 
-    def _head(self, fields: list[tuple[bytes, bytes]]) -> Head:
+    def _head(self, fields: list[tuple[bytes, bytes]]) -> tuple[Line, Terms]:
         pseudo = {name: value for name, value in fields if name.startswith(b":")}
         rest = [field for field in fields if not field[0].startswith(b":")]
         if any(_BAD_VALUE.search(value) for _, value in fields):
@@ -179,7 +180,14 @@ class Http2Connection(asyncio.Protocol):
         if b":authority" in pseudo and all(name != b"host" for name, _ in rest):
             rest.append((b"host", pseudo[b":authority"]))
         method = pseudo[b":method"].decode("latin-1")
-        return self.service.heads.mean(method, "2", pseudo[b":path"], rest)
+        is_head = method == "HEAD"
+        line = Line(
+            "GET" if is_head else method,
+            *split_target(pseudo[b":path"]),
+            is_head=is_head,
+            old=False,
+        )
+        return line, self.service.heads.mean(rest)
 
     def _receive(self, event: DataReceived) -> None:
         self._unopened_bytes += event.flow_controlled_length

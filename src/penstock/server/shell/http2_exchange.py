@@ -6,7 +6,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.kernel.errors import Rejected
-from penstock.server.message import EVENT_STREAM, JSON, Headers, Refused, Request, error_body
+from penstock.kernel.units import format_bytes
+from penstock.server.message import (
+    EVENT_STREAM,
+    JSON,
+    Headers,
+    PayloadTooLarge,
+    Refused,
+    Request,
+    error_body,
+)
 from penstock.server.shell.answer_head import check_headers, has_body
 from penstock.server.shell.coding import (
     COMPRESS_IN_THREAD_ABOVE_BYTES,
@@ -14,7 +23,7 @@ from penstock.server.shell.coding import (
     compress,
 )
 from penstock.server.shell.exchange import ANSWERED, GONE, OPEN
-from penstock.server.shell.head import Head, body_too_large
+from penstock.server.shell.head import Line, Terms
 from penstock.server.shell.inflation import Inflation
 from penstock.server.shell.service import INTERNAL_ERROR
 
@@ -26,12 +35,15 @@ if TYPE_CHECKING:
 class Http2Exchange:
     """A request on a stream of its own: its body as it comes in, its answer as it goes out."""
 
-    def __init__(self, connection: Http2Connection, stream_id: int, head: Head) -> None:
+    def __init__(
+        self, connection: Http2Connection, stream_id: int, line: Line, terms: Terms
+    ) -> None:
         service = connection.service
         self.connection = connection
         self.stream_id = stream_id
-        self.head = head
-        self.request = Request(head.method, head.path, head.query, head.headers, b"")
+        self.terms = terms
+        self.is_head = line.is_head
+        self.request = Request(line.method, line.path, line.query, terms.headers, b"")
         self.on_gone: Callable[[], None] | None = None
         self.state = OPEN
         self.complete = False
@@ -57,7 +69,7 @@ class Http2Exchange:
         """Add bytes to the body; raises `PayloadTooLarge`."""
         limit = self.connection.service.limits.body_bytes_max
         if len(self._body) + len(data) > limit:
-            raise body_too_large(limit)
+            raise PayloadTooLarge(f"expected a body of at most {format_bytes(limit)}, found more")
         self._body += data
         self.received_bytes += len(data)
         self.touched_s = self.connection.service.now_s
@@ -68,9 +80,9 @@ class Http2Exchange:
         self.complete = True
         content = bytes(self._body)
         self._body.clear()
-        if self.head.gzip_body and content:
+        if self.terms.gzip_body and content:
             limit = self.connection.service.limits.body_bytes_max
-            self._inflation = Inflation(self.head, content, limit)
+            self._inflation = Inflation(content, limit)
             self._inflate()
         else:
             self._hand_over(content)
@@ -135,7 +147,7 @@ class Http2Exchange:
             self._send(status, lines, body)
             return
         lines.append((b"vary", b"Accept-Encoding"))
-        if not self.head.accepts_gzip or any(name == b"content-encoding" for name, _ in lines):
+        if not self.terms.accepts_gzip or any(name == b"content-encoding" for name, _ in lines):
             self._send(status, lines, body)
             return
         lines.append((b"content-encoding", b"gzip"))
@@ -162,9 +174,9 @@ class Http2Exchange:
         self._free()
         self.connection.send_head(
             self, 200, [*((name.lower(), value) for name, value in headers),
-                        (b"content-type", content_type)], ends=self.head.is_head
+                        (b"content-type", content_type)], ends=self.is_head
         )  # fmt: skip
-        if self.head.is_head:
+        if self.is_head:
             self.connection.service.loop.call_soon(live.lost)
         return live
 
@@ -195,7 +207,7 @@ class Http2Exchange:
         self._free()
         if has_body(status):
             lines.append((b"content-length", b"%d" % len(body)))
-        bodyless = self.head.is_head or not has_body(status) or not body
+        bodyless = self.is_head or not has_body(status) or not body
         if not bodyless:
             self.outbox += body
         self.ended = True
@@ -233,7 +245,7 @@ class Http2Stream:
         if outbox and len(outbox) + len(data) > self._service.limits.stream_buffer_bytes_max:
             self._lagged = True
             return False
-        if not self._exchange.head.is_head:
+        if not self._exchange.is_head:
             outbox += data
             self._exchange.connection.pump()
         return True

@@ -8,7 +8,6 @@ from typing import Final
 from penstock.kernel.units import MIB, format_bytes
 from penstock.server.message import BadRequest, PayloadTooLarge
 from penstock.server.shell.coding import GZIP_WINDOW
-from penstock.server.shell.head import Head
 
 INFLATE_STEP_BYTES: Final = 1 * MIB
 """What one step may make, so that the loop is not held up by one body."""
@@ -17,8 +16,7 @@ INFLATE_STEP_BYTES: Final = 1 * MIB
 class Inflation:
     """Inflates one body; `step` until it returns the whole."""
 
-    def __init__(self, head: Head, body: bytes, body_bytes_max: int) -> None:
-        self.head = head
+    def __init__(self, body: bytes, body_bytes_max: int) -> None:
         self._rest = body
         self._bytes_max = body_bytes_max
         self._inflator = zlib.decompressobj(GZIP_WINDOW)

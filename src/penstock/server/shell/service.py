@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -137,7 +138,7 @@ class Service:
     def failed(self, text: str, *parts: object) -> None:
         """Log and count an exception of the application that is being handled."""
         self.counters.failures_total += 1
-        log.error(text, *parts, exc_info=True)
+        log.error(text, *parts, exc_info=sys.exc_info())
 
     def _ticked(self) -> None:
         self._timer = self.loop.call_later(TICK_S, self._ticked)

@@ -14,12 +14,16 @@ from urllib.parse import unquote_to_bytes
 
 from penstock.server.message import BadRequest
 
+_PLAIN: Final = re.compile(rb"(/[A-Za-z0-9._~:@/-]*)(?:\?([!-\"$-~]*))?")
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _ABSOLUTE: Final = re.compile(rb"https?://[^/?#]+", re.IGNORECASE)
 
 
 def split_target(target: bytes) -> tuple[str, str]:
     """The decoded path and the raw query of an origin-form, absolute-form or `*` target."""
+    plain = _PLAIN.fullmatch(target)
+    if plain is not None:
+        return plain[1].decode(), (plain[2] or b"").decode()
     if b"#" in target:
         raise BadRequest("expected a target without a fragment, found '#'")
     path, _, query = _origin_form(target).partition(b"?")

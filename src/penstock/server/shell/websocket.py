@@ -16,8 +16,9 @@ from websockets.server import ServerProtocol
 from websockets.utils import accept_key
 
 from penstock.kernel.errors import Rejected
+from penstock.server.message import Request
 from penstock.server.shell.answer_head import check_headers
-from penstock.server.shell.head import Head
+from penstock.server.shell.head import Terms
 from penstock.server.shell.service import Service
 from penstock.server.shell.writer import SocketWriter
 
@@ -190,10 +191,10 @@ class WebSocketConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
 
-def accept_head(head: Head, subprotocol: str | None, date: bytes) -> bytes:
+def accept_head(request: Request, terms: Terms, subprotocol: str | None, date: bytes) -> bytes:
     """The answer that turns a connection into a WebSocket; raises `Rejected` if it must not."""
-    headers = head.headers
-    if head.method != "GET" or head.is_head or not head.wants_upgrade:
+    headers = terms.headers
+    if request.method != "GET" or terms.is_head or not terms.wants_upgrade:
         raise Rejected("expected GET with Connection: Upgrade, found another request")
     if headers["upgrade"].lower() != "websocket":
         raise Rejected(f"expected Upgrade: websocket, found {headers['upgrade']!r}")
