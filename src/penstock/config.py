@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -65,7 +66,7 @@ class Settings:
     cold_dir: Path | None = _setting(None, "Directory for segments that are no longer hot.")
     store: str = _setting("segment", "Where the log rests: segment, rocksdb, sqlite or memory.")
     partitions: int = _setting(
-        64, "Partitions of the log; fixed when it is made.", least=1, most=65_536
+        2, "Partitions of the log; fixed when it is made.", least=1, most=65_536
     )
     wal_shards: int = _setting(
         0, "Write-ahead log shards; 0 leaves it to the store.", least=0, most=64
@@ -143,15 +144,17 @@ _FIELDS: Final = {setting.name: setting for setting in fields(Settings)}
 
 
 def load(
-    environ: Mapping[str, str],
+    environ: Mapping[str, str] | None = None,
     *,
     file: Path | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> Settings:
     """The settings of flags, environment and file, the earlier winning.
 
-    Without `file` the variable PENSTOCK_CONFIG names it; else `penstock.toml` counts if it is here.
+    Without `environ` the process's own counts. Without `file` the variable PENSTOCK_CONFIG names
+    it; else `penstock.toml` counts if it is here.
     """
+    environ = os.environ if environ is None else environ
     chosen = file or (Path(environ["PENSTOCK_CONFIG"]) if environ.get("PENSTOCK_CONFIG") else None)
     merged: dict[str, Any] = {}
     for layer in (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -51,15 +51,13 @@ def frame(event_id: bytes, event: bytes, data: bytes) -> bytes:
     return b"id: %b\nevent: %b\ndata: %b\n\n" % (event_id, event, data)
 
 
-def record_data(
-    topic: str, records: Sequence[bytes], *, from_seq: int, to_seq: int, head_seq: int
-) -> bytes:
-    """What a `record` event tells: the records after one cursor up to the next."""
+def record_data(topic: str, records: bytes, *, from_seq: int, to_seq: int, head_seq: int) -> bytes:
+    """What a `record` event tells: the records, joined, after one cursor up to the next."""
     return b'{"topic":"%b","from_seq":%d,"head_seq":%d,"records":[%b],"to_seq":%d}' % (
         topic.encode(),
         from_seq,
         head_seq,
-        b",".join(records),
+        records,
         to_seq,
     )
 

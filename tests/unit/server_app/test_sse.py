@@ -34,7 +34,7 @@ def test_places_that_are_no_seq_are_left_out():
 
 
 def test_a_frame_has_its_fields_in_order_and_ends_with_a_blank_line():
-    data = record_data("jobs", [b'{"$seq":1}', b'{"$seq":2}'], from_seq=0, to_seq=2, head_seq=2)
+    data = record_data("jobs", b'{"$seq":1},{"$seq":2}', from_seq=0, to_seq=2, head_seq=2)
     assert frame(b"X", b"record", data) == (
         b"id: X\nevent: record\n"
         b'data: {"topic":"jobs","from_seq":0,"head_seq":2,'

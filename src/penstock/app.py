@@ -1,0 +1,234 @@
+"""The topic server as one thing: store, engine, application and listener, from start to end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import secrets
+import signal
+import ssl
+import sys
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+import penstock
+from penstock.config import Settings
+from penstock.kernel.clock import Clock
+from penstock.kernel.errors import Rejected
+from penstock.kernel.shell import SystemClock
+from penstock.log.store import Store
+from penstock.log.stores import open_store
+from penstock.server.auth import KeyRing, parse_keys
+from penstock.server.call import Context
+from penstock.server.caps import CapLimits, Caps
+from penstock.server.message import TransportLimits
+from penstock.server.sessions import Sessions
+from penstock.server.shell.app import TopicApplication
+from penstock.server.shell.app_gate import Gate
+from penstock.server.shell.listener import Listener
+from penstock.topics.shell.engine import Engine, EngineOptions
+
+SWITCH_S: Final = 0.0002
+"""How often threads take turns: often, so that the log's answers do not wait for the loop."""
+
+_LOGGER: Final = logging.getLogger("penstock")
+
+Say = Callable[[str], None]
+OnProgress = Callable[[float], None]
+
+
+def serve(settings: Settings, *, say: Say, on_progress: OnProgress | None = None) -> None:
+    """Run the server until it is told to end by SIGINT or SIGTERM.
+
+    `say` gets the lines that a person at the terminal wants to see; `on_progress` how much of
+    the log has been replayed, 0 to 1.
+    """
+    set_up_logging(settings.log)
+    sys.setswitchinterval(SWITCH_S)
+    uvloop.run(_run(settings, say, on_progress))
+
+
+async def _run(settings: Settings, say: Say, on_progress: OnProgress | None) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    server = Server(settings)
+    host, port = await server.listen()
+    say(describe(settings, host, port, server.keys))
+    opening = asyncio.ensure_future(server.open(on_progress))
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
+    try:
+        if not opening.done():
+            opening.cancel()
+        with suppress(asyncio.CancelledError):
+            await opening
+        await stopping
+        say("penstock ends: no new connections, requests under way are finished")
+    finally:
+        stopping.cancel()
+        await server.close()
+
+
+class Server:
+    """One topic server on a running loop: `listen`, `open`, and in the end `close`."""
+
+    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.clock: Clock = clock or SystemClock()
+        self.keys: KeyRing | None = parse_keys(settings.api_keys)
+        self._gate = Gate(self.clock, self.keys, probe_auth=settings.probe_auth)
+        limits = TransportLimits(body_bytes_max=settings.max_body_bytes)
+        self._listener = Listener(self._gate, limits, tls=_tls(settings))
+        self._store: Store | None = None
+        self.engine: Engine | None = None
+        self.application: TopicApplication | None = None
+
+    async def listen(self) -> tuple[str, int]:
+        """Open the port; health answers from now on, everything else says that it is not ready."""
+        settings = self.settings
+        try:
+            host, port = await self._listener.start(settings.host, settings.port)
+        except OSError as error:
+            raise Rejected(
+                f"expected a free address, found {settings.host}:{settings.port} unusable: "
+                f"{error.strerror or error}"
+            ) from error
+        if settings.port_file is not None:
+            write_atomically(settings.port_file, f"{host}:{port}\n")
+        return host, port
+
+    async def open(self, on_progress: OnProgress | None = None) -> None:
+        """Replay the log, then serve."""
+        settings = self.settings
+        loop = asyncio.get_running_loop()
+        self._store = await loop.run_in_executor(None, _open_store, settings)
+        options = EngineOptions(
+            partitions=settings.partitions,
+            limits=settings.topic_limits(),
+            disk_sync_ms=settings.disk_sync_ms,
+        )
+        engine = self.engine = Engine(self._store, options, clock=self.clock)
+        context = Context(
+            engine,
+            self.clock,
+            Caps(
+                CapLimits(
+                    settings.max_sse_connections,
+                    settings.max_sse_connections_per_key,
+                    settings.max_inflight_per_key,
+                )
+            ),
+            Sessions(
+                new_wid, sessions_max=settings.max_watch_sessions, ttl_ms=settings.session_ttl_ms
+            ),
+            self.keys,
+            settings.probe_auth,
+            settings.heartbeat_ms_min,
+            settings.max_watch_topics,
+        )
+        self.application = TopicApplication(context)
+        context.started_ms = self._gate.started_ms
+        self._gate.application = self.application
+        shown = asyncio.ensure_future(_show_progress(engine, on_progress)) if on_progress else None
+        try:
+            await engine.open()
+        finally:
+            if shown is not None:
+                shown.cancel()
+        if on_progress is not None:
+            on_progress(1.0)
+        # What the replay made stays: the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        self.application.open()
+
+    async def close(self) -> None:
+        """End in good order: streams are told, requests finished, routers drained, all synced."""
+        span_s = self.settings.drain_ms / 1e3
+        deadline_s = asyncio.get_running_loop().time() + span_s
+        self._listener.stop_accepting()
+        if self.application is not None:
+            self.application.drain()
+            await self.application.settle(span_s)
+        left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
+        if not await self._listener.drain(left_s):
+            _LOGGER.warning("some connections were still busy after %g s", span_s)
+        if self.engine is not None:
+            await self.engine.close()
+        await self._listener.abort()
+        if self._store is not None:
+            self._store.close()
+
+
+def describe(settings: Settings, host: str, port: int, keys: KeyRing | None) -> str:
+    """The line that says where the server is, where its data is, and who may come in."""
+    scheme = "http" if settings.tls_cert is None else "https"
+    shown_host = f"[{host}]" if ":" in host else host
+    where = "in memory only" if settings.store == "memory" else f"in {settings.data_dir}"
+    auth = "off: everybody may do everything" if keys is None else f"on: {len(keys)} keys"
+    return (
+        f"penstock {penstock.__version__} listens on {scheme}://{shown_host}:{port} · "
+        f"data {where} ({settings.store}) · auth {auth}"
+    )
+
+
+def set_up_logging(level: str) -> None:
+    """Log to the standard error, from a level on."""
+    if level == "off":
+        logging.disable(logging.CRITICAL)
+        return
+    logging.basicConfig(
+        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+
+
+def new_wid() -> str:
+    """The id of a watch session, which nobody can guess."""
+    return "wid_" + urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that a reader finds all of it or none."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+def _open_store(settings: Settings) -> Store:
+    options: dict[str, Any] = {}
+    if settings.store == "segment":
+        options["segment_bytes"] = settings.segment_max_bytes
+    if settings.store == "sqlite" and settings.wal_shards:
+        options["shards"] = settings.wal_shards
+    if settings.store != "memory":
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+    return open_store(settings.store, settings.data_dir, **options)
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise Rejected(
+            f"expected a certificate and its key in {settings.tls_cert} and {settings.tls_key}: "
+            f"{error}"
+        ) from error
+    return context
+
+
+async def _show_progress(engine: Engine, on_progress: OnProgress) -> None:
+    while True:
+        on_progress(engine.replay_progress)
+        await asyncio.sleep(0.1)

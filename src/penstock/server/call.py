@@ -1,0 +1,101 @@
+"""One request on its way through the application: who asks, what for, and since when."""
+
+from __future__ import annotations
+
+from asyncio import Task
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from penstock.kernel.clock import Clock
+from penstock.server.answers import Answer, data_body
+from penstock.server.auth import Forbidden, Grant, KeyRing
+from penstock.server.caps import Caps
+from penstock.server.message import Exchange, Request
+from penstock.server.queries import Query, json_object
+from penstock.server.sessions import Sessions
+from penstock.topics.shell.engine import Engine
+
+WORK_HEARTBEAT_MS: Final = 15_000
+
+
+class OpenStream(Protocol):
+    """A push connection, as the shutdown sees it."""
+
+    def end(self) -> None:
+        """Say that the server ends, and close."""
+
+
+@dataclass(slots=True)
+class Context:
+    """What all handlers share."""
+
+    engine: Engine
+    clock: Clock
+    caps: Caps
+    sessions: Sessions
+    keys: KeyRing | None = None
+    probe_auth: bool = False
+    heartbeat_ms_min: int = 1_000
+    watch_topics_max: int = 256
+    draining: bool = False
+    started_ms: int = 0
+    streams: dict[OpenStream, None] = field(default_factory=dict)
+    parked: dict[Task[Any], None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.started_ms = self.clock.monotonic_ms()
+
+
+class Call:
+    """A request with what the application found out about it."""
+
+    __slots__ = ("_query", "context", "exchange", "grant", "name", "request", "started_ns")
+
+    def __init__(
+        self, context: Context, exchange: Exchange, name: str, grant: Grant | None, started_ns: int
+    ) -> None:
+        self.context = context
+        self.exchange = exchange
+        self.request: Request = exchange.request
+        self.name = name
+        self.grant = grant
+        self.started_ns = started_ns
+        self._query: Query | None = None
+
+    @property
+    def query(self) -> Query:
+        """The query, read when it is first asked for."""
+        if self._query is None:
+            self._query = Query(self.request.query)
+        return self._query
+
+    def total_ms(self) -> float:
+        """How long the request has taken so far."""
+        return (self.context.clock.monotonic_ns() - self.started_ns) / 1e6
+
+    def body(self, *, may_be_empty: bool = False) -> dict[str, Any]:
+        """The JSON object that was sent."""
+        found: dict[str, Any] = json_object(
+            self.request.body, self.request.headers, may_be_empty=may_be_empty
+        )
+        return found
+
+    def answer(self, status: int = 200, **fields: Any) -> Answer:
+        """A data answer with its performance."""
+        return Answer(status, data_body(fields, self.total_ms()))
+
+    def reaches(self, name: str) -> bool:
+        """Whether the asker may touch a name."""
+        return self.grant is None or self.grant.reaches(name)
+
+    def check_topic(self, name: str) -> None:
+        """Refuse a topic named in a body that the asker may not touch."""
+        if not self.reaches(name):
+            raise Forbidden(
+                f"expected a topic within the key's prefixes, found {name!r}", topic=name
+            )
+
+    def check_scopes(self, scopes: int) -> None:
+        """Refuse what needs more scopes than the asker has."""
+        if self.grant is not None:
+            self.grant.check(scopes)

@@ -1,0 +1,87 @@
+"""Watch sessions: cursors that outlive a connection, until nobody has used them for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.server.auth import Grant
+from penstock.server.watching import WatchRequest
+from penstock.topics.errors import Throttled
+
+SESSION_TTL_MS: Final = 300_000
+
+
+@dataclass(slots=True)
+class Session:
+    """A watch: what was asked for, by whom, and the cursor of every topic.
+
+    `epochs` tells which life of a topic its cursor belongs to.
+    """
+
+    wid: str
+    request: WatchRequest
+    grant: Grant | None
+    cursors: dict[str, int]
+    epochs: dict[str, int]
+    used_ms: int
+    streams: int = 0
+    gone: set[str] = field(default_factory=set)
+
+    def resume(self, places: dict[str, int]) -> None:
+        """Go back to where a client says it was; never forward, and only in known topics."""
+        for name, seq in places.items():
+            cursor = self.cursors.get(name)
+            if cursor is not None and seq < cursor:
+                self.cursors[name] = seq
+
+
+class Sessions:
+    """Every watch session of the server."""
+
+    def __init__(
+        self, new_id: Callable[[], str], *, sessions_max: int = 0, ttl_ms: int = SESSION_TTL_MS
+    ) -> None:
+        self._new_id = new_id
+        self._sessions_max = sessions_max
+        self.ttl_ms = ttl_ms
+        self._sessions: dict[str, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def check_room(self, now_ms: int) -> None:
+        """Refuse another session if there are as many as there may be."""
+        self.collect(now_ms)
+        if self._sessions_max and len(self._sessions) >= self._sessions_max:
+            raise Throttled(
+                f"expected at most {self._sessions_max} watch sessions, found no room",
+                limit="max_watch_sessions",
+                max=self._sessions_max,
+            )
+
+    def add(self, request: WatchRequest, grant: Grant | None, now_ms: int) -> Session:
+        """Begin a session. Its cursors are set by the one who knows the topics."""
+        session = Session(self._new_id(), request, grant, {}, {}, now_ms)
+        self._sessions[session.wid] = session
+        return session
+
+    def find(self, wid: str, now_ms: int) -> Session | None:
+        """A session that is still kept."""
+        self.collect(now_ms)
+        return self._sessions.get(wid)
+
+    def remove(self, wid: str) -> None:
+        """End a session."""
+        self._sessions.pop(wid, None)
+
+    def collect(self, now_ms: int) -> None:
+        """Forget sessions without a stream that nobody has used for a while."""
+        over = [
+            wid
+            for wid, session in self._sessions.items()
+            if not session.streams and now_ms - session.used_ms > self.ttl_ms
+        ]
+        for wid in over:
+            del self._sessions[wid]

@@ -1,0 +1,239 @@
+"""The application: who asks, what for, and the answer; a plain write takes the short way through.
+
+A handler answers at once, or later in a task of its own, or takes the exchange over as a stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final
+
+from penstock.kernel.errors import PenstockError
+from penstock.server.answers import Answer, Flags, Numbers, Spent, written, written_one
+from penstock.server.auth import ADMIN, Grant, bearer, query_token
+from penstock.server.call import Call, Context
+from penstock.server.errors import NotReady, ShuttingDown, describe, error_answer
+from penstock.server.message import Exchange, Request
+from penstock.server.queries import Query, check_json
+from penstock.server.routes import ROUTES, Route
+from penstock.server.shell import app_probes, app_queues, app_routers, app_topics, app_watch, app_ws
+from penstock.topics.batch import Write, parse_write
+from penstock.topics.model import check_text
+from penstock.topics.shell.engine import WriteAnswer
+
+Handler = Callable[[Call], Answer | Awaitable[Answer | None] | None]
+
+_LOGGER: Final = logging.getLogger("penstock.server")
+_TOPICS: Final = "/v0/topics/"
+_JSON: Final = "application/json"
+_TOKEN_IN_QUERY: Final = "open_work"
+
+HANDLERS: Final[Mapping[str, Handler]] = {
+    **app_topics.HANDLERS,
+    **app_routers.HANDLERS,
+    **app_queues.HANDLERS,
+    **app_watch.HANDLERS,
+    **app_ws.HANDLERS,
+    **app_probes.HANDLERS,
+}
+
+
+class TopicApplication:
+    """Answers every request of the topic protocol."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._engine = context.engine
+        self._limits = context.engine.limits
+        self._topics = context.engine.registry.topics
+        self._now_ns = context.clock.monotonic_ns
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_plain = False
+
+    def open(self) -> None:
+        """The engine is ready: data routes are served from now on."""
+        self._is_plain = self.context.keys is None
+
+    def drain(self) -> None:
+        """Take nothing new, end every stream, and answer those who wait for something to come."""
+        self.context.draining = True
+        self._is_plain = False
+        for stream in list(self.context.streams):
+            stream.end()
+        for task in list(self.context.parked):
+            task.cancel()
+
+    async def settle(self, span_s: float) -> None:
+        """Wait until every request under way is answered, though not longer than a span."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=span_s)
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Answer a request, now or later."""
+        request = exchange.request
+        path = request.path
+        if (
+            self._is_plain
+            and request.method == "POST"
+            and path.startswith(_TOPICS)
+            and path.find("/", 11) < 0
+            and len(path) > 11
+        ):
+            self._write(exchange, path[11:], None)
+        else:
+            self._dispatch(exchange)
+
+    # The short way: a write
+
+    def _write(self, exchange: Exchange, name: str, grant: Grant | None) -> None:
+        started_ns = self._now_ns()
+        request = exchange.request
+        try:
+            headers = request.headers
+            if headers.get("content-type") != _JSON:
+                check_json(headers)
+            write = parse_write(request.body, self._limits)
+            if write.key is None and "idempotency-key" in headers:
+                write = self._keyed(write, headers["idempotency-key"])
+            if grant is not None and write.config is not None and name not in self._topics:
+                grant.check(ADMIN)
+            return_seqs = not request.query or Query(request.query).flag("return_seqs", True)
+            self._engine.write(
+                name, write, partial(self._written, exchange, name, started_ns, return_seqs, grant)
+            )
+        except Exception as error:
+            self._refuse(exchange, error, grant)
+
+    def _written(
+        self,
+        exchange: Exchange,
+        name: str,
+        started_ns: int,
+        return_seqs: bool,
+        grant: Grant | None,
+        outcome: WriteAnswer | Exception,
+    ) -> None:
+        if isinstance(outcome, Exception):
+            self._refuse(exchange, outcome, grant)
+            return
+        first_seq, last_seq, head_seq, count, created, deduped, append_ms, fsync_ms = outcome
+        total_ms = (self._now_ns() - started_ns) / 1e6
+        if count == 1 and return_seqs and not created and not deduped:
+            spent = (total_ms, append_ms, fsync_ms)
+            exchange.reply_json(written_one(name.encode(), first_seq, head_seq, spent))
+        else:
+            body = written(
+                name.encode(),
+                Numbers(first_seq, last_seq, head_seq, count),
+                Flags(created, deduped, return_seqs),
+                Spent(total_ms, append_ms, fsync_ms),
+            )
+            if created:
+                exchange.reply(201, body)
+            else:
+                exchange.reply_json(body)
+        if grant is not None:
+            self.context.caps.leave(grant)
+
+    def _keyed(self, write: Write, key: str) -> Write:
+        """A write with the key of its header."""
+        if not key:
+            return write
+        check_text("idempotency_key", key, self._limits.key_bytes_max)
+        return write._replace(key=key)
+
+    # The long way: everything
+
+    def _dispatch(self, exchange: Exchange) -> None:
+        entered: Grant | None = None
+        try:
+            started_ns = self._now_ns()
+            request = exchange.request
+            route, name, grant = self._admit(request)
+            is_stream = route.handler.startswith("open_")
+            if grant is not None and not is_stream:
+                self.context.caps.enter(grant)
+                entered = grant
+            if route.handler == "write":
+                self._write(exchange, name, grant)
+                return
+            result = HANDLERS[route.handler](Call(self.context, exchange, name, grant, started_ns))
+            if result is None or isinstance(result, Answer):
+                self._finish(exchange, result, entered)
+            else:
+                task = asyncio.ensure_future(self._later(exchange, result, entered))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        except Exception as error:
+            self._refuse(exchange, error, entered)
+
+    def _admit(self, request: Request) -> tuple[Route, str, Grant | None]:
+        """The route of a request and what its key may do; the key is asked for before all else."""
+        context = self.context
+        grant = None
+        try:
+            route, name = ROUTES.find(request.method, request.path)
+        except PenstockError:
+            self._identify(request, None)
+            raise
+        if route.guard == "key" or (route.guard == "probe" and context.probe_auth):
+            grant = self._identify(request, route)
+        if grant is not None:
+            grant.check(route.scopes)
+            if route.named == "topic":
+                grant.check_name(name)
+        if route.is_data:
+            if context.draining:
+                raise ShuttingDown
+            if not context.engine.ready:
+                raise NotReady(context.engine.replay_progress)
+        return route, name, grant
+
+    def _identify(self, request: Request, route: Route | None) -> Grant | None:
+        keys = self.context.keys
+        if keys is None:
+            return None
+        key = bearer(request.headers)
+        if key is None and route is not None and route.handler == _TOKEN_IN_QUERY:
+            key = query_token(request.query)
+        return keys.identify(key)
+
+    async def _later(
+        self, exchange: Exchange, result: Awaitable[Answer | None], entered: Grant | None
+    ) -> None:
+        try:
+            self._finish(exchange, await result, entered)
+        except asyncio.CancelledError:
+            self._refuse(exchange, ShuttingDown(), entered)
+        except Exception as error:
+            self._refuse(exchange, error, entered)
+
+    def _finish(self, exchange: Exchange, answer: Answer | None, entered: Grant | None) -> None:
+        if answer is not None:
+            if answer.status == 200 and answer.content_type == b"application/json":
+                exchange.reply_json(answer.body)
+            else:
+                exchange.reply(
+                    answer.status,
+                    answer.body,
+                    content_type=answer.content_type,
+                    headers=answer.headers,
+                )
+        if entered is not None:
+            self.context.caps.leave(entered)
+
+    def _refuse(self, exchange: Exchange, error: Exception, entered: Grant | None) -> None:
+        """Answer with an error; what nobody expected is logged in full."""
+        if describe(error)[0] == 500:
+            known = isinstance(error, PenstockError)
+            _LOGGER.error(
+                "%s %s failed: %s",
+                exchange.request.method,
+                exchange.request.path,
+                error,
+                exc_info=None if known else error,
+            )
+        self._finish(exchange, error_answer(error), entered)

@@ -1,0 +1,49 @@
+"""The door before there is an engine: the server runs, nothing can be had of it yet."""
+
+from __future__ import annotations
+
+import penstock
+from penstock.kernel.clock import Clock
+from penstock.kernel.errors import PenstockError
+from penstock.server.answers import Answer, encode
+from penstock.server.auth import KeyRing, bearer
+from penstock.server.errors import NotReady, error_answer
+from penstock.server.message import Application, Exchange
+from penstock.server.routes import ROUTES
+
+
+class Gate:
+    """Hands requests to the application once there is one; till then health alone is well."""
+
+    def __init__(self, clock: Clock, keys: KeyRing | None, *, probe_auth: bool) -> None:
+        self._clock = clock
+        self._keys = keys
+        self._probe_auth = probe_auth
+        self.started_ms = clock.monotonic_ms()
+        self.application: Application | None = None
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Answer a request."""
+        if self.application is not None:
+            self.application(exchange)
+            return
+        answer = self._answer(exchange)
+        exchange.reply(answer.status, answer.body, headers=answer.headers)
+
+    def _answer(self, exchange: Exchange) -> Answer:
+        request = exchange.request
+        try:
+            route = None
+            try:
+                route, _ = ROUTES.find(request.method, request.path)
+            finally:
+                is_open = route is not None and route.guard == "probe" and not self._probe_auth
+                if self._keys is not None and not is_open:
+                    self._keys.identify(bearer(request.headers))
+            if route.handler != "health":
+                raise NotReady(0.0)
+        except PenstockError as error:
+            return error_answer(error)
+        uptime_ms = self._clock.monotonic_ms() - self.started_ms
+        shown = {"status": "ok", "version": penstock.__version__, "uptime_ms": uptime_ms}
+        return Answer(200, encode(shown))

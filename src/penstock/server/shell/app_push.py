@@ -1,0 +1,145 @@
+"""Pushing topics to one connection: woken in their turns, paused while the peer does not read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from penstock.server.call import Context
+from penstock.server.watching import Event, Follower
+from penstock.topics.shell.watch import Page
+
+PAGES_A_TURN_MAX: Final = 8
+"""Pages of one topic to one peer before others get their turn."""
+
+
+class Pusher:
+    """What a watch and a WebSocket have in common. A page is sent whole or read again later.
+
+    Subclasses say how events are sent (`send`) and what happens when a topic is gone (`lost`).
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.engine = context.engine
+        self.followers: dict[str, Follower] = {}
+        self.is_over = False
+        self._waiting: dict[str, None] = {}  # topics to push when the peer has room
+        self._is_full = False
+        self._gone: set[str] = set()
+        self._owing: set[asyncio.Task[None]] = set()
+
+    def send(self, follower: Follower, page: Page, events: list[Event]) -> int:
+        """Send the events of a page; returns how many were taken."""
+        raise NotImplementedError
+
+    def lost(self, follower: Follower) -> bool:
+        """A topic was deleted; False if the peer had no room to be told."""
+        raise NotImplementedError
+
+    def follow(self, follower: Follower) -> None:
+        """Push a topic from now on, beginning with what is there."""
+        self.followers[follower.topic] = follower
+        self.engine.watchers.listen(follower.topic, self.push)
+
+    def leave(self, topic: str) -> None:
+        """Push a topic no more."""
+        if self.followers.pop(topic, None) is not None:
+            self.engine.watchers.leave(topic, self.push)
+            self._waiting.pop(topic, None)
+
+    def leave_all(self) -> None:
+        """Push nothing more."""
+        self.is_over = True
+        for topic in list(self.followers):
+            self.leave(topic)
+        for task in self._owing:
+            task.cancel()
+
+    def begin(self, topics: Iterable[str]) -> None:
+        """Push what is there; what routers still owe first comes to its topic."""
+        for topic in topics:
+            if self.engine.forwarder.owes(topic):
+                task = asyncio.ensure_future(self._drained(topic))
+                self._owing.add(task)
+                task.add_done_callback(self._owing.discard)
+            else:
+                self.push(topic)
+
+    def on_room(self) -> None:
+        """The peer has read: go on where it was left."""
+        self._is_full = False
+        waiting, self._waiting = self._waiting, {}
+        for topic in waiting:
+            self.push(topic)
+
+    def push(self, topic: str) -> None:
+        """Send what the peer does not have of a topic: its listener, called in each turn."""
+        follower = self.followers.get(topic)
+        if follower is None or self.is_over:
+            return
+        if self._is_full:
+            self._waiting[topic] = None
+            return
+        for _ in range(PAGES_A_TURN_MAX):
+            if not self._push_page(follower):
+                return
+        asyncio.get_running_loop().call_soon(self.push, topic)
+
+    def _push_page(self, follower: Follower) -> bool:
+        """Send one page; whether there may be another."""
+        found = self.engine.registry.topics.get(follower.topic)
+        if found is None:
+            self._tell_gone(follower)
+            return False
+        self._gone.discard(follower.topic)
+        self.load(follower)
+        before = (follower.cursor, follower.epoch, follower.fresh, follower.told_caught_up)
+        page = self.engine.watchers.page(
+            found, follower.cursor, follower.epoch, follower.shape, self.engine.clock.now_ms()
+        )
+        events = follower.take(page)
+        if not events:
+            self.store(follower)
+            return not page.diff.caught_up
+        taken = self.send(follower, page, events)
+        if taken == len(events):
+            self.store(follower)
+            return not page.diff.caught_up
+        if taken:
+            follower.cursor = events[taken - 1].cursor
+            follower.told_caught_up = False
+            self.store(follower)
+        else:
+            follower.cursor, follower.epoch, follower.fresh, follower.told_caught_up = before
+        self._pause(follower.topic)
+        return False
+
+    def load(self, follower: Follower) -> None:
+        """Take the cursor from where it is shared; here it is the follower's own."""
+
+    def store(self, follower: Follower) -> None:
+        """Put the cursor where it is shared; here it is the follower's own."""
+
+    @property
+    def all_gone(self) -> bool:
+        """Whether every topic was deleted."""
+        return all(topic in self._gone for topic in self.followers)
+
+    def _tell_gone(self, follower: Follower) -> None:
+        if follower.topic in self._gone:
+            return
+        self._gone.add(follower.topic)
+        if not self.lost(follower):
+            self._gone.discard(follower.topic)
+            self._pause(follower.topic)
+
+    def _pause(self, topic: str) -> None:
+        if not self.is_over:
+            self._is_full = True
+            self._waiting[topic] = None
+
+    async def _drained(self, topic: str) -> None:
+        await self.engine.forwarder.drain(topic)
+        self.push(topic)

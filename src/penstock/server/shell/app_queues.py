@@ -1,0 +1,82 @@
+"""Handlers of queues: claim, ack, nack and extend; a worker's stream is in `app_work`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock.server.answers import Answer, performance, spliced
+from penstock.server.call import Call
+from penstock.server.jobs import job_json
+from penstock.server.shell.app_work import open_work
+from penstock.topics.errors import NotAQueue
+from penstock.topics.leases import parse_claim, parse_delay_ms, parse_lease_ms, parse_settle
+
+
+async def claim(call: Call) -> Answer:
+    """Lease jobs: the body is read, then the queue looked for, then the node asked for."""
+    body = call.body()
+    engine = call.context.engine
+    if engine.topic(call.name).config.type != "queue":
+        raise NotAQueue(call.name)
+    claims = await engine.work.claim(call.name, parse_claim(body, engine.limits))
+    fields = {
+        "topic": call.name,
+        "claimed": None,
+        "count": len(claims.jobs),
+        "ready": claims.counts.ready,
+        "performance": performance(call.total_ms()),
+    }
+    return Answer(200, spliced(fields, "claimed", map(job_json, claims.jobs)))
+
+
+async def ack(call: Call) -> Answer:
+    """Finish jobs."""
+    engine = call.context.engine
+    settle = parse_settle(call.body(), engine.limits)
+    settled = await engine.work.ack(call.name, settle)
+    return call.answer(
+        topic=call.name,
+        acked=len(settled.seqs),
+        skipped=settled.skipped,
+        ready=settled.counts.ready,
+        in_flight=settled.counts.in_flight,
+    )
+
+
+async def nack(call: Call) -> Answer:
+    """Give jobs back."""
+    engine = call.context.engine
+    body = call.body()
+    settle = parse_settle(body, engine.limits)
+    settled = await engine.work.nack(call.name, settle, parse_delay_ms(body))
+    return call.answer(
+        topic=call.name,
+        nacked=len(settled.seqs),
+        skipped=settled.skipped,
+        ready=settled.counts.ready,
+        in_flight=settled.counts.in_flight,
+    )
+
+
+async def extend(call: Call) -> Answer:
+    """Let leases end at another time."""
+    engine = call.context.engine
+    body = call.body()
+    settle = parse_settle(body, engine.limits)
+    settled = await engine.work.extend(call.name, settle, parse_lease_ms(body))
+    return call.answer(
+        topic=call.name,
+        extended=len(settled.seqs),
+        skipped=settled.skipped,
+        deadlines={str(seq): settled.deadline_ms for seq in settled.seqs},
+    )
+
+
+HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {
+    "claim": claim,
+    "ack": ack,
+    "nack": nack,
+    "extend": extend,
+    "open_work": open_work,
+}

@@ -1,0 +1,248 @@
+"""Handlers of topics: make, show, list, remove, read, delete, and writes to several at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from penstock.kernel.errors import Conflict
+from penstock.server.answers import Answer, encode, performance, spliced
+from penstock.server.arrow import arrow_page, page_facts
+from penstock.server.auth import ADMIN
+from penstock.server.call import Call
+from penstock.server.queries import ARROW, check_json, make_cursor, wants_arrow
+from penstock.topics.batch import Write, parse_write
+from penstock.topics.config import parse_u64
+from penstock.topics.errors import BatchTooLarge, InvalidRequest
+from penstock.topics.model import check_topic_name
+from penstock.topics.predicate import parse_predicate
+from penstock.topics.read import Diff, ReadRequest, parse_read, record_json
+from penstock.topics.shell.engine import TopicView, WriteAnswer
+
+WRITES_MAX: Final = 256
+
+
+class PartitionsDiffer(Conflict):
+    """Topics that were to be written in one commit live on different partitions."""
+
+    code = "invalid_request"
+    status: ClassVar[int] = 409
+
+
+async def put_topic(call: Call) -> Answer:
+    """Make a topic, or change the named keys of one."""
+    body = call.body(may_be_empty=True)
+    created, config = await call.context.engine.put_topic(call.name, body)
+    return call.answer(
+        201 if created else 200, topic=call.name, created=created, config=config.echo()
+    )
+
+
+async def show_topic(call: Call) -> Answer:
+    """How a topic stands."""
+    touch = call.query.flag("touch", True)
+    view = await call.context.engine.show_topic(call.name, touch=touch)
+    shown: dict[str, Any] = {
+        "topic": view.topic,
+        "type": view.config.type,
+        "head_seq": view.head_seq,
+        "earliest_seq": view.earliest_seq,
+        "next_seq": view.next_seq,
+        "count": view.count,
+        "bytes": view.size_bytes,
+        "epoch": view.epoch,
+        "config": view.config.echo(),
+        "effective_priority": view.effective_priority,
+        "last_write_ts": view.last_write_ms,
+        "last_read_ts": view.last_read_ms,
+    }
+    if view.queue is not None:
+        shown["queue"] = view.queue._asdict()
+    return call.answer(**shown)
+
+
+def list_topics(call: Call) -> Answer:
+    """Topics by name, a page at a time."""
+    query = call.query
+    views, more = call.context.engine.list_topics(
+        query.text("prefix") or "",
+        query.after(),
+        query.page_size(),
+        touch=query.flag("touch", False),
+        allowed=call.reaches,
+    )
+    shown: dict[str, Any] = {"topics": [_row(view) for view in views]}
+    if more:
+        shown["next_cursor"] = make_cursor(views[-1].topic)
+    return call.answer(**shown)
+
+
+async def drop_topic(call: Call) -> Answer:
+    """Remove a topic and the routers at its ends."""
+    if_empty = call.query.flag("if_empty", False)
+    deleted, routers = await call.context.engine.drop_topic(call.name, if_empty=if_empty)
+    return call.answer(topic=call.name, deleted=deleted, routers_removed=sorted(routers))
+
+
+async def delete(call: Call) -> Answer:
+    """Delete records by prefix, by tag, or by both."""
+    body = call.body()
+    before_seq, match = body.get("before_seq"), body.get("match")
+    deletion = await call.context.engine.delete(
+        call.name,
+        before_seq=None if before_seq is None else parse_u64("before_seq", before_seq),
+        match=None if match is None else parse_predicate(match),
+    )
+    return call.answer(
+        topic=call.name,
+        deleted=deletion.deleted,
+        earliest_seq=deletion.earliest_seq,
+        head_seq=deletion.head_seq,
+        count=deletion.count,
+        bytes=deletion.size_bytes,
+    )
+
+
+async def diff(call: Call) -> Answer:
+    """Records after a cursor, as JSON or Arrow; a caller that goes away waits no more."""
+    engine = call.context.engine
+    body = call.body(may_be_empty=True)
+    request = parse_read(body, engine.limits)
+    from_ts = call.query.number("from_ts", -1)
+    if from_ts < 0 and body.get("from_ts") is not None:
+        from_ts = parse_u64("from_ts", body["from_ts"])
+    if from_ts >= 0:
+        request = request._replace(from_seq=engine.topic(call.name).seq_before(from_ts))
+    if not request.wait_ms:
+        found = await engine.diff(call.name, request)
+    else:
+        found = await _parked(call, request)
+    if wants_arrow(call.request.headers):
+        return _arrow(call, found, request)
+    return Answer(200, _page(call, found, request))
+
+
+async def write_many(call: Call) -> Answer:
+    """Append to several topics of one partition in one commit, all or nothing."""
+    check_json(call.request.headers)
+    engine = call.context.engine
+    writes = _parse_writes(call)
+    places = {name: engine.lane(name).number for name, _ in writes}
+    if len(set(places.values())) > 1:
+        raise PartitionsDiffer(
+            "expected topics of one partition, found several: write to them one by one",
+            partitions=places,
+        )
+    answers = await engine.write_many(writes)
+    shown = [_written(name, answer) for (name, _), answer in zip(writes, answers, strict=True)]
+    created = any(answer.created for answer in answers)
+    return call.answer(201 if created else 200, writes=shown)
+
+
+HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {
+    "put_topic": put_topic,
+    "show_topic": show_topic,
+    "list_topics": list_topics,
+    "drop_topic": drop_topic,
+    "delete": delete,
+    "diff": diff,
+    "write_many": write_many,
+}
+
+
+async def _parked(call: Call, request: ReadRequest) -> Diff:
+    """A read that may wait: it ends early if the asker goes or the server does."""
+    task = asyncio.current_task()
+    assert task is not None
+    call.context.parked[task] = None
+    call.exchange.on_gone = task.cancel  # type: ignore[assignment]
+    try:
+        return await call.context.engine.diff(call.name, request)
+    finally:
+        del call.context.parked[task]
+        call.exchange.on_gone = None
+
+
+def _page(call: Call, found: Diff, request: ReadRequest) -> bytes:
+    facts = page_facts(call.name, found)
+    topic = facts.pop("topic")
+    records = [
+        record_json(slot, include_tags=request.include_tags, include_meta=request.include_meta)
+        for slot in found.records
+    ]
+    spent = performance(call.total_ms(), records_scanned=found.records_scanned)
+    fields = {"topic": topic, "records": None, **facts, "performance": spent}
+    return spliced(fields, "records", records)
+
+
+def _arrow(call: Call, found: Diff, request: ReadRequest) -> Answer:
+    facts = page_facts(call.name, found)
+    headers = tuple(
+        (b"x-penstock-" + name.replace("_", "-").encode(), encode(value))
+        for name, value in facts.items()
+        if name != "topic"
+    )
+    return Answer(200, arrow_page(call.name, found, request), ARROW.encode(), headers)
+
+
+def _row(view: TopicView) -> dict[str, Any]:
+    return {
+        "topic": view.topic,
+        "head_seq": view.head_seq,
+        "earliest_seq": view.earliest_seq,
+        "count": view.count,
+        "bytes": view.size_bytes,
+        "durable": view.config.durability == "fsync",
+        "effective_priority": view.effective_priority,
+    }
+
+
+class _Target(msgspec.Struct):
+    topic: str
+
+
+class _Writes(msgspec.Struct):
+    writes: list[msgspec.Raw]
+
+
+_decode_writes: Final = msgspec.json.Decoder(_Writes).decode
+_decode_target: Final = msgspec.json.Decoder(_Target).decode
+
+
+def _parse_writes(call: Call) -> list[tuple[str, Write]]:
+    """The writes of a body, each to another topic; the asker may write to all of them."""
+    engine = call.context.engine
+    try:
+        raws = _decode_writes(call.request.body).writes
+        named = [(_decode_target(raw).topic, raw) for raw in raws]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"expected writes with their topics, found: {error}") from None
+    if not named:
+        raise InvalidRequest("expected at least one write, found none")
+    if len(named) > WRITES_MAX:
+        raise BatchTooLarge(f"expected at most {WRITES_MAX} writes, found {len(named)}")
+    if len({name for name, _ in named}) < len(named):
+        raise InvalidRequest("expected one write for each topic, found several for one")
+    writes = [
+        (check_topic_name(name), parse_write(bytes(raw), engine.limits)) for name, raw in named
+    ]
+    for name, write in writes:
+        call.check_topic(name)
+        if write.config is not None and name not in engine.registry.topics:
+            call.check_scopes(ADMIN)
+    return writes
+
+
+def _written(name: str, answer: WriteAnswer) -> dict[str, Any]:
+    return {
+        "topic": name,
+        "first_seq": answer.first_seq,
+        "last_seq": answer.last_seq,
+        "head_seq": answer.head_seq,
+        "count": answer.count,
+        "created": answer.created,
+        "deduped": answer.deduped,
+    }

@@ -1,0 +1,261 @@
+"""Watch sessions and their event streams."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock.server import sse
+from penstock.server.answers import Answer, encode
+from penstock.server.auth import bearer, query_token
+from penstock.server.call import Call
+from penstock.server.errors import NotFound
+from penstock.server.queries import check_accepts_events
+from penstock.server.sessions import Session
+from penstock.server.shell.app_push import Pusher
+from penstock.server.watching import (
+    BATCH_BYTES,
+    Event,
+    Follower,
+    Place,
+    WatchDefaults,
+    WatchRequest,
+    parse_watch,
+    shape_of,
+)
+from penstock.topics.errors import InvalidRequest, TopicNotFound
+from penstock.topics.shell.watch import Page
+
+TOO_OLD: Final = "from_seq_too_old"
+
+
+async def make_watch(call: Call) -> Answer:
+    """Begin a session: resolve where each topic begins."""
+    context = call.context
+    defaults = WatchDefaults(
+        context.engine.limits.read_records,
+        BATCH_BYTES,
+        context.heartbeat_ms_min,
+        context.watch_topics_max,
+    )
+    request = parse_watch(call.body(), context.engine.limits, defaults)
+    places = await resolve(call, request, lenient=call.query.flag("lenient", False))
+    now_ms = context.clock.monotonic_ms()
+    context.sessions.check_room(now_ms)
+    session = context.sessions.add(request, call.grant, now_ms)
+    session.cursors = {name: place["from_seq"] for name, place in places.items()}
+    session.epochs = {name: place["epoch"] for name, place in places.items()}
+    return call.answer(
+        wid=session.wid,
+        stream_url=f"/v0/watch/{session.wid}",
+        session_ttl_ms=context.sessions.ttl_ms,
+        topics=places,
+    )
+
+
+async def resolve(call: Call, request: WatchRequest, *, lenient: bool) -> dict[str, dict[str, int]]:
+    """Where each topic of a watch begins. One topic out of reach refuses all of them."""
+    engine = call.context.engine
+    for name in request.topics:
+        call.check_topic(name)
+    wanted = dict(request.topics)
+    for name in matching(call, request):
+        wanted.setdefault(name, Place())
+    if len(wanted) > call.context.watch_topics_max:
+        raise InvalidRequest(
+            f"expected prefixes of at most {call.context.watch_topics_max} topics, "
+            f"found {len(wanted)}"
+        )
+    places: dict[str, dict[str, int]] = {}
+    for name, place in wanted.items():
+        if engine.forwarder.owes(name):
+            await engine.forwarder.drain(name)
+        topic = engine.registry.topics.get(name)
+        if topic is None:
+            if lenient:
+                continue
+            raise TopicNotFound(name)
+        topic.expire(engine.clock.now_ms())
+        places[name] = {
+            "from_seq": topic.head_seq if place.tail else place.from_seq,
+            "head_seq": topic.head_seq,
+            "earliest_seq": topic.earliest_seq,
+            "epoch": topic.epoch if place.epoch is None else place.epoch,
+        }
+        engine.touch(name)
+    return places
+
+
+def matching(call: Call, request: WatchRequest) -> list[str]:
+    """The topics there are now that begin with a prefix of a watch."""
+    if not request.prefixes:
+        return []
+    topics = call.context.engine.registry.topics
+    return sorted(n for n in topics if n.startswith(request.prefixes) and call.reaches(n))
+
+
+def open_watch(call: Call) -> None:
+    """Open the event stream of a session."""
+    check_accepts_events(call.request.headers)
+    context = call.context
+    session = context.sessions.find(call.name, context.clock.monotonic_ms())
+    if session is None:
+        raise NotFound(call.name, "a watch session")
+    if session.grant is not None and context.keys is not None:
+        key = bearer(call.request.headers) or query_token(call.request.query)
+        if context.keys.identify(key) != session.grant:
+            context.keys.identify(None)
+        call.grant = session.grant
+    context.caps.open_stream(call.grant)
+    last_id = call.request.headers.get("last-event-id")
+    if last_id:
+        session.resume(sse.parse_event_id(last_id))
+    WatchStream(call, session).start()
+
+
+HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {
+    "make_watch": make_watch,
+    "open_watch": open_watch,
+}
+
+
+class WatchStream(Pusher):
+    """One stream of a session. Streams of one session share its cursors."""
+
+    def __init__(self, call: Call, session: Session) -> None:
+        super().__init__(call.context)
+        self._call = call
+        self._session = session
+        self._request = session.request
+        self._stream = call.exchange.stream(sse.CONTENT_TYPE, sse.HEADERS)
+        self._stream.on_gone = self._close
+        self._stream.on_room = self.on_room
+        self._heartbeat_s = session.request.heartbeat_ms / 1e3
+        self._loop = asyncio.get_running_loop()
+        self._spoke_s = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to push."""
+        session, context = self._session, self.context
+        session.streams += 1
+        context.streams[self] = None
+        self._stream.write(sse.RETRY)
+        if self._request.prefixes:
+            for name in matching(self._call, self._request):
+                self._join(name)
+            self.engine.watchers.listen_created(self._on_created)
+        for name in session.cursors:
+            self.follow(self._follower(name))
+        self._timer = self._loop.call_later(self._heartbeat_s, self._beat)
+        self.begin(list(self.followers))
+        self._end_if_all_gone()
+
+    def end(self) -> None:
+        """The server ends."""
+        if not self.is_over:
+            event_id = sse.event_id(self._session.cursors)
+            self._stream.write(sse.frame(event_id, b"error", sse.shutdown_data()))
+            self._stream.close()
+            self._close()
+
+    def send(self, follower: Follower, page: Page, events: list[Event]) -> int:
+        """Send a page in one write. Watchers of one topic alone share its bytes."""
+        kinds = tuple([event.kind for event in events])
+        if len(self._session.cursors) == 1 and "tombstone" not in kinds:
+            frames = page.frames.get(kinds)
+            if frames is None:
+                frames = page.frames[kinds] = self._frames(follower.topic, events)
+        else:
+            frames = self._frames(follower.topic, events)
+        if not self._stream.write(frames):
+            return 0
+        self._spoke_s = self._loop.time()
+        return len(events)
+
+    def lost(self, follower: Follower) -> bool:
+        """Tell that a topic is gone; the stream ends with the last one."""
+        event_id = sse.event_id(self._session.cursors)
+        data = sse.deleted_data(follower.topic)
+        if not self._stream.write(sse.frame(event_id, b"topic-deleted", data)):
+            return False
+        self._spoke_s = self._loop.time()
+        self._loop.call_soon(self._end_if_all_gone)
+        return True
+
+    def load(self, follower: Follower) -> None:
+        """Take the cursor that all streams of the session share."""
+        cursor = self._session.cursors[follower.topic]
+        if cursor != follower.cursor:
+            follower.cursor = cursor
+        follower.epoch = self._session.epochs.get(follower.topic)
+
+    def store(self, follower: Follower) -> None:
+        """Move the cursor that all streams of the session share."""
+        self._session.cursors[follower.topic] = follower.cursor
+        if follower.epoch is not None:
+            self._session.epochs[follower.topic] = follower.epoch
+
+    def _frames(self, topic: str, events: list[Event]) -> bytes:
+        cursors = dict(self._session.cursors)
+        frames = []
+        for event in events:
+            cursors[topic] = event.cursor
+            frames.append(sse.frame(sse.event_id(cursors), event.kind.encode(), event.data))
+        return b"".join(frames)
+
+    def _follower(self, name: str) -> Follower:
+        place = self._request.topics.get(name, Place())
+        return Follower(
+            name,
+            self._session.cursors[name],
+            shape_of(self._request, place.tag),
+            self._session.epochs.get(name),
+            TOO_OLD,
+        )
+
+    def _join(self, name: str) -> None:
+        """A topic of a prefix becomes one of the session's, if there is room for it."""
+        session = self._session
+        if name in session.cursors:
+            return
+        if len(session.cursors) >= self.context.watch_topics_max:
+            data = encode(
+                {"code": "throttled", "message": f"no room to watch topic {name} in this session"}
+            )
+            self._stream.write(sse.frame(sse.event_id(session.cursors), b"error", data))
+            return
+        session.cursors[name] = 0
+
+    def _on_created(self, name: str) -> None:
+        if not name.startswith(self._request.prefixes) or not self._call.reaches(name):
+            return
+        self._join(name)
+        if name in self._session.cursors and name not in self.followers:
+            self.follow(self._follower(name))
+
+    def _beat(self) -> None:
+        idle_s = self._loop.time() - self._spoke_s
+        if idle_s >= self._heartbeat_s:
+            self._stream.write(sse.HEARTBEAT)
+            self._spoke_s = self._loop.time()
+            idle_s = 0.0
+        self._timer = self._loop.call_later(self._heartbeat_s - idle_s, self._beat)
+
+    def _end_if_all_gone(self) -> None:
+        if not self.is_over and not self._request.prefixes and self.all_gone:
+            self._stream.close()
+            self._close()
+
+    def _close(self) -> None:
+        if self.is_over:
+            return
+        self.leave_all()
+        if self._timer is not None:
+            self._timer.cancel()
+        self.engine.watchers.leave_created(self._on_created)
+        self._session.streams -= 1
+        self._session.used_ms = self.context.clock.monotonic_ms()
+        self.context.streams.pop(self, None)
+        self.context.caps.close_stream(self._call.grant)

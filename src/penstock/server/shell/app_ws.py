@@ -1,0 +1,248 @@
+"""A WebSocket: subscriptions and publications over one connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from penstock.kernel.errors import PenstockError
+from penstock.server import sse, ws
+from penstock.server.answers import Flags, Numbers, Spent, written
+from penstock.server.auth import (
+    ADMIN,
+    READ,
+    SUBPROTOCOL,
+    WRITE,
+    bearer,
+    offered_protocols,
+    protocol_token,
+)
+from penstock.server.call import Call
+from penstock.server.errors import ShuttingDown, describe
+from penstock.server.shell.app_push import Pusher
+from penstock.server.shell.app_watch import resolve
+from penstock.server.watching import (
+    Event,
+    Follower,
+    Place,
+    WatchDefaults,
+    WatchRequest,
+    parse_watch,
+    shape_of,
+)
+from penstock.topics.batch import parse_write
+from penstock.topics.errors import InvalidRequest
+from penstock.topics.shell.engine import WriteAnswer
+from penstock.topics.shell.watch import Page
+
+REPLIES_MAX: Final = 256
+"""Answers that may wait for a peer that does not read, before it is let go."""
+
+_GOING_AWAY: Final = 1001
+_POLICY: Final = 1008
+_LOGGER: Final = logging.getLogger("penstock.server")
+_OPS: Final = {"record": b"record", "caught-up": b"caught_up", "tombstone": b"tombstone"}
+
+
+def open_ws(call: Call) -> None:
+    """Turn the connection into a WebSocket."""
+    offered = offered_protocols(call.request.headers)
+    keys = call.context.keys
+    if keys is not None:
+        call.grant = keys.identify(bearer(call.request.headers) or protocol_token(offered))
+    call.context.caps.open_stream(call.grant)
+    try:
+        Socket(call, SUBPROTOCOL if SUBPROTOCOL in offered else None).start()
+    except BaseException:
+        call.context.caps.close_stream(call.grant)
+        raise
+
+
+HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {"open_ws": open_ws}
+
+
+class Socket(Pusher):
+    """One WebSocket. Answers come in the order in which they are known, pushes in between."""
+
+    def __init__(self, call: Call, subprotocol: str | None) -> None:
+        super().__init__(call.context)
+        self._call = call
+        self._socket = call.exchange.upgrade(subprotocol)
+        self._socket.on_text = self._on_text
+        self._socket.on_binary = self._on_binary
+        self._socket.on_room = self._on_room
+        self._socket.on_gone = self._close
+        self._replies: deque[bytes] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._prefixed: list[WatchRequest] = []
+
+    def start(self) -> None:
+        """Wait for messages."""
+        self.context.streams[self] = None
+
+    def end(self) -> None:
+        """The server ends."""
+        if not self.is_over:
+            self._socket.send(ws.closing(sse.SHUTDOWN_CODE, sse.SHUTDOWN_TEXT))
+            self._socket.close(_GOING_AWAY, "the server is shutting down")
+            self._close()
+
+    def send(self, follower: Follower, page: Page, events: list[Event]) -> int:
+        """Send events one by one until the peer has no room."""
+        for number, event in enumerate(events):
+            message = page.frames.get(("ws", event.kind))
+            if message is None:
+                message = ws.pushed(_OPS[event.kind], event.data)
+                page.frames["ws", event.kind] = message
+            if self._replies or not self._socket.send(message):
+                return number
+        return len(events)
+
+    def lost(self, follower: Follower) -> bool:
+        """Tell that a topic is gone."""
+        return self._socket.send(ws.pushed(b"topic_deleted", sse.deleted_data(follower.topic)))
+
+    # What the peer says
+
+    def _on_binary(self, _message: bytes) -> None:
+        error = ws.UnsupportedMessage("expected text messages, found a binary one")
+        self._reply(ws.failed(ws.NO_ID, error))
+
+    def _on_text(self, text: bytes) -> None:
+        try:
+            operation = ws.parse_message(text)
+        except ws.BadMessage as bad:
+            self._reply(ws.failed(bad.request_id, bad.error))
+            return
+        try:
+            self._do(operation)
+        except Exception as error:
+            self._fail(operation.request_id, error)
+
+    def _do(self, operation: ws.Operation) -> None:
+        if self.context.draining:
+            raise ShuttingDown
+        match operation:
+            case ws.Publish():
+                self._publish(operation)
+            case ws.Subscribe():
+                self._call.check_scopes(READ)
+                task = asyncio.ensure_future(self._subscribe(operation))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            case ws.Unsubscribe():
+                self._unsubscribe(operation)
+            case ws.Ping():
+                self._reply(ws.pong(operation.request_id))
+
+    def _publish(self, operation: ws.Publish) -> None:
+        self._call.check_scopes(WRITE)
+        self._call.check_topic(operation.topic)
+        write = parse_write(operation.raw, self.engine.limits)
+        if write.config is not None and operation.topic not in self.engine.registry.topics:
+            self._call.check_scopes(ADMIN)
+        started_ns = self.context.clock.monotonic_ns()
+        self.engine.write(operation.topic, write, partial(self._published, operation, started_ns))
+
+    def _published(
+        self, operation: ws.Publish, started_ns: int, outcome: WriteAnswer | Exception
+    ) -> None:
+        if isinstance(outcome, Exception):
+            self._fail(operation.request_id, outcome)
+            return
+        total_ms = (self.context.clock.monotonic_ns() - started_ns) / 1e6
+        body = written(
+            operation.topic.encode(),
+            Numbers(outcome.first_seq, outcome.last_seq, outcome.head_seq, outcome.count),
+            Flags(outcome.created, outcome.deduped, operation.return_seqs),
+            Spent(total_ms, outcome.wal_append_ms, outcome.fsync_ms),
+        )
+        self._reply(ws.acked(operation.request_id, body, return_seqs=operation.return_seqs))
+
+    async def _subscribe(self, operation: ws.Subscribe) -> None:
+        limits = self.engine.limits
+        try:
+            defaults = WatchDefaults(
+                limits.read_records_max,
+                limits.read_bytes,
+                topics_max=self.context.watch_topics_max,
+            )
+            request = parse_watch(operation.body, limits, defaults)
+            lenient = operation.body.get("lenient") is True
+            places = await resolve(self._call, request, lenient=lenient)
+            if len(self.followers.keys() | places) > self.context.watch_topics_max:
+                raise InvalidRequest(
+                    f"expected at most {self.context.watch_topics_max} topics a connection"
+                )
+        except Exception as error:
+            self._fail(operation.request_id, error)
+            return
+        if self.is_over:
+            return
+        self._reply(ws.subscribed(operation.request_id, places))
+        for name, place in places.items():
+            self.leave(name)
+            tag = request.topics.get(name, Place()).tag
+            shape = shape_of(request, tag)
+            self.follow(Follower(name, place["from_seq"], shape, place["epoch"]))
+        if request.prefixes:
+            self._prefixed.append(request)
+            self.engine.watchers.listen_created(self._on_created)
+        self.begin(places)
+
+    def _on_created(self, name: str) -> None:
+        for request in self._prefixed:
+            if name.startswith(request.prefixes) and self._call.reaches(name):
+                full = len(self.followers) >= self.context.watch_topics_max
+                if name not in self.followers and not full:
+                    self.follow(Follower(name, 0, shape_of(request, None)))
+                return
+
+    def _unsubscribe(self, operation: ws.Unsubscribe) -> None:
+        names = list(self.followers) if operation.topics is None else operation.topics
+        ended = [name for name in names if name in self.followers]
+        for name in ended:
+            self.leave(name)
+        if operation.topics is None:
+            self._prefixed.clear()
+        self._reply(ws.unsubscribed(operation.request_id, ended))
+
+    # What is said to the peer
+
+    def _fail(self, request_id: bytes, error: Exception) -> None:
+        if describe(error)[0] == 500:
+            known = isinstance(error, PenstockError)
+            _LOGGER.error("a message failed: %s", error, exc_info=None if known else error)
+        self._reply(ws.failed(request_id, error))
+
+    def _reply(self, message: bytes) -> None:
+        """Send an answer; it waits if the peer does not read, and is never left out."""
+        if self.is_over:
+            return
+        if self._replies or not self._socket.send(message):
+            self._replies.append(message)
+            if len(self._replies) > REPLIES_MAX:
+                self._socket.close(_POLICY, "expected answers to be read")
+                self._close()
+
+    def _on_room(self) -> None:
+        while self._replies:
+            if not self._socket.send(self._replies[0]):
+                return
+            self._replies.popleft()
+        self.on_room()
+
+    def _close(self) -> None:
+        if self.is_over:
+            return
+        self.leave_all()
+        for task in self._tasks:
+            task.cancel()
+        self._replies.clear()
+        self.engine.watchers.leave_created(self._on_created)
+        self.context.streams.pop(self, None)
+        self.context.caps.close_stream(self._call.grant)
