@@ -102,3 +102,25 @@ class Throttled(Busy):
 
     code = "throttled"
     status: ClassVar[int] = 429
+
+
+class Saturated(Throttled):
+    """The machine has no time, or the log no room, for a write now: nothing was changed."""
+
+    def __init__(self, message: str, *, retry_after_ms: int) -> None:
+        super().__init__(message, retry_after_ms=retry_after_ms)
+        self.detail["retry_after_ms"] = retry_after_ms
+
+
+class TopicsApart(Conflict):
+    """The topics of one atomic write live in different partitions."""
+
+    code = "topic_exists_incompatible"
+    status: ClassVar[int] = 409
+
+    def __init__(self, topic: str, other: str) -> None:
+        super().__init__(
+            f"expected topics that share a partition, found {topic!r} and {other!r} apart",
+            topic=other,
+            reason="topics_apart",
+        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from penstock.flow.governor import REFUSE_RETRY_MS, Rung
 from penstock.flow.priority import Urgency, base_priority
 from penstock.kernel.clock import Clock
-from penstock.kernel.errors import PenstockError, Unavailable
+from penstock.kernel.errors import PenstockError
 from penstock.kernel.ids import partition_of
 from penstock.kernel.shell import SystemClock
 from penstock.kernel.units import MIB
@@ -25,7 +25,7 @@ from penstock.log.store import Store
 from penstock.topics.batch import Write
 from penstock.topics.config import TopicConfig
 from penstock.topics.entries import Acked, Appended, Created, Deleted, Dropped
-from penstock.topics.errors import Throttled, TopicNotFound
+from penstock.topics.errors import InvalidRequest, Saturated, TopicNotFound, TopicsApart
 from penstock.topics.model import TopicLimits, check_topic_name
 from penstock.topics.partition import Change, Entry, Partition
 from penstock.topics.predicate import Predicate
@@ -64,7 +64,7 @@ class WriteAnswer(NamedTuple):
     first_seq: int
     last_seq: int
     head_seq: int
-    count: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of this name; nobody calls it
     created: bool
     deduped: bool
     wal_append_ms: float
@@ -77,7 +77,7 @@ class Deletion(NamedTuple):
     deleted: int
     earliest_seq: int
     head_seq: int
-    count: int
+    count: int  # type: ignore[assignment]
     size_bytes: int
 
 
@@ -89,7 +89,7 @@ class TopicView(NamedTuple):
     head_seq: int
     earliest_seq: int
     next_seq: int
-    count: int
+    count: int  # type: ignore[assignment]
     size_bytes: int
     epoch: int
     effective_priority: int
@@ -119,7 +119,13 @@ class Engine:
         self._boot_id = boot_id
         self._loop = loop = asyncio.get_running_loop()
         count = self.options.partitions
-        self.journal = Journal(store, partitions=count, loop=loop, clock=self.clock)
+        self.journal = Journal(
+            store,
+            partitions=count,
+            loop=loop,
+            clock=self.clock,
+            disk_sync_ms=self.options.disk_sync_ms,
+        )
         self._lanes = [
             Lane(
                 number,
@@ -131,6 +137,8 @@ class Engine:
             for number in range(count)
         ]
         self._lane_of: dict[str, Lane] = {}  # of topics that exist
+        self._listened = self.watchers.by_topic
+        self._routed = self.registry.routers.by_source
         self._consumed: dict[str, tuple[int, int]] = {}  # topic -> (wall, monotonic) ms
         self.turns = Turns(
             self._serve,
@@ -143,8 +151,6 @@ class Engine:
         self.forwarder = Forwarder(self.registry, self.lane, self.turns.mark, self.clock)
         self.work = WorkDesk(self)
         self.recovery = Recovery(self.journal, self._lanes, self.registry)
-        self._sync_timer: asyncio.TimerHandle | None = None
-        self._fsync_unsynced = 0
 
     # Life
 
@@ -178,8 +184,7 @@ class Engine:
                 await close_clean(self._lanes, self.journal, self._boot_id)
             except PenstockError as error:
                 _LOGGER.error("the end was not clean: %s", error)
-        if self._sync_timer is not None:
-            self._sync_timer.cancel()
+        self.journal.stop_syncing()
         await self._loop.run_in_executor(None, self.journal.stop)
 
     # Topics
@@ -234,7 +239,14 @@ class Engine:
     async def write_many(self, writes: Sequence[tuple[str, Write]]) -> list[WriteAnswer]:
         """Append to several topics of one partition, all or nothing."""
         lane = self.lane(writes[0][0])
-        await self._open_lane(lane)
+        names = [name for name, _ in writes]
+        if len(set(names)) < len(names):
+            raise InvalidRequest("expected each topic once in a write to several, found one twice")
+        for name in names:
+            if self.lane(name) is not lane:
+                raise TopicsApart(names[0], name)
+        while lane.is_held:
+            await lane.settled()
         began_ns, now_ms = self.clock.monotonic_ns(), self.clock.now_ms()
         staged: list[Change | Written] = []
         entries: list[Entry] = []
@@ -277,7 +289,9 @@ class Engine:
                 into = [router.config.name for router in self.registry.routers.feeders_of(name)]
                 if change.entries:
                     await lane.commit(change, sync=True)
-                return bool(change.entries), sorted([*removed, *into] if change.entries else removed)
+                return bool(change.entries), sorted(
+                    [*removed, *into] if change.entries else removed
+                )
 
     async def delete(
         self, name: str, *, before_seq: int | None = None, match: Predicate | None = None
@@ -285,8 +299,7 @@ class Engine:
         """Delete records for good, by prefix, by tag, or by both at once."""
         check_selector(before_seq, match)
         lane = self.lane(name)
-        await self._open_lane(lane)
-        await self.forwarder.drain(name)
+        await self.settled(name)
         topic = self.topic(name)
         change = lane.partition.delete(
             name, self.clock.now_ms(), before_seq=before_seq, match=match
@@ -454,16 +467,15 @@ class Engine:
         """Refuse a write before anything is appended, if there is no room or no time for it."""
         rung = self.turns.governor.rung
         if rung.refusing and not write.disable_backpressure:
-            raise Throttled(
-                "expected less load: the machine is saturated",
-                retry_after_ms_hint=REFUSE_RETRY_MS,
+            raise Saturated(
+                "expected less load, found the machine saturated", retry_after_ms=REFUSE_RETRY_MS
             )
         if lane.waiting_bytes > self.options.waiting_bytes_max:
             self.journal.counters.submit_full += 1
-            raise Throttled(
+            raise Saturated(
                 f"expected at most {self.options.waiting_bytes_max} bytes to wait for the log, "
                 f"found {lane.waiting_bytes}",
-                retry_after_ms_hint=REFUSE_RETRY_MS,
+                retry_after_ms=REFUSE_RETRY_MS,
             )
 
     def _is_synced(self, lane: Lane, change: Change) -> bool:
@@ -477,16 +489,7 @@ class Engine:
                 return True
             if len(entry.batch.records) > UNSYNCED_SEQS_MAX:
                 return True
-        if change.to_log and self._sync_timer is None:
-            self._sync_timer = self._loop.call_later(
-                self.options.disk_sync_ms / 1e3, self._sync_log
-            )
         return False
-
-    def _sync_log(self) -> None:
-        self._sync_timer = None
-        if self.journal.unsynced:
-            self.journal.sync(_log_failed_sync)
 
     def _finish_write(
         self,
@@ -551,10 +554,13 @@ class Engine:
 
     def _committed(self, entries: tuple[Entry, ...]) -> None:
         """Entries took effect: their topics are dirty."""
+        listened, routed = self._listened, self._routed
         for entry in entries:
             kind = type(entry)
             if kind is Appended:
-                self.turns.mark(entry.topic)  # type: ignore[union-attr]
+                name = entry.topic  # type: ignore[union-attr]
+                if name in listened or name in routed:  # else nobody would notice its turn
+                    self.turns.mark(name)
             elif kind is Created:
                 name = entry.topic  # type: ignore[union-attr]
                 self._lane_of[name] = self._lanes[partition_of(name, len(self._lanes))]
@@ -584,12 +590,13 @@ class Engine:
             self.watchers.leave(name, wake)
         return True
 
-    async def _open_lane(self, lane: Lane) -> None:
-        """Wait until no exclusive command holds a lane."""
+    async def settled(self, name: str) -> None:
+        """Wait until no exclusive command holds a topic's lane and its routers owe it nothing."""
+        if self.forwarder.owes(name):
+            await self.forwarder.drain(name)
+        lane = self.lane(name)
         while lane.is_held:
-            future: asyncio.Future[None] = self._loop.create_future()
-            lane.later(partial(_set, future))
-            await future
+            await lane.settled()
 
     def _view(self, topic: Topic, now_ms: int) -> TopicView:
         name = topic.name
@@ -614,11 +621,3 @@ class Engine:
 def _set(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _log_failed_sync(error: Exception | None) -> None:
-    if error is not None:
-        _LOGGER.error("the log could not be synced: %s", error)
-
-
-_ = (Awaitable, Unavailable)

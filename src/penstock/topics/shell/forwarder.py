@@ -50,8 +50,12 @@ class Forwarder:
             return False
         return any(self._is_behind(router) for router in self._upstream(dest))
 
-    async def drain(self, dest: str) -> None:
-        """Bring every router that leads to a topic to the head of its source, as it is now."""
+    async def drain(self, dest: str) -> bool:
+        """Bring every router that leads to a topic to the head of its source, as it is now.
+
+        False if one of them cannot go on: its destination is full.
+        """
+        whole = True
         for router in reversed(self._upstream(dest)):
             source = self._registry.topics.get(router.config.source)
             if source is None:
@@ -62,7 +66,9 @@ class Forwarder:
                 if found is None or found.source_seq >= goal_seq:
                     break
                 if not await self._advance(found):
+                    whole = False
                     break
+        return whole
 
     def view(self, source: str) -> list[dict[str, Any]]:
         """How far each router of a topic is behind, and why, for people."""
@@ -83,7 +89,9 @@ class Forwarder:
             return "up to date"
         if router.config.name in self._held:
             return f"topic {router.config.dest!r} is full and rejects more"
-        return "copies are on their way" if router.config.name in self._moving else "waits for a turn"
+        return (
+            "copies are on their way" if router.config.name in self._moving else "waits for a turn"
+        )
 
     def _upstream(self, dest: str) -> list[Router]:
         """The routers that lead to a topic, nearest first."""
@@ -132,9 +140,7 @@ class Forwarder:
             self._mark(router.config.source)
         return True
 
-    def _submit(
-        self, lane: Lane, router: Router, step: Step, then: Callable[[Any], None]
-    ) -> None:
+    def _submit(self, lane: Lane, router: Router, step: Step, then: Callable[[Any], None]) -> None:
         assert step.entry is not None
         change = lane.partition.fed(step.entry)
         moved = partial(self._moved, router, step, then)

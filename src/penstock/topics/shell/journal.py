@@ -6,6 +6,7 @@ The write-ahead log's thread does the waiting; every answer is given on the loop
 from __future__ import annotations
 
 import asyncio
+import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from penstock.log.store import Append, Bounds, Entry, Operation, SetHardState, S
 
 FSYNC_BUCKETS_US: Final = (50, 100, 250, 500, 1_000, 5_000, 10_000, 50_000, 100_000)
 _TERM: Final = 1
+_LOGGER: Final = logging.getLogger("penstock.topics")
 _READ_ENTRIES: Final = 1_024
 
 
@@ -67,7 +69,13 @@ class Journal:
     """Appends payloads to the logs of many partitions. Used on the loop's thread only."""
 
     def __init__(
-        self, store: Store, *, partitions: int, loop: asyncio.AbstractEventLoop, clock: Clock
+        self,
+        store: Store,
+        *,
+        partitions: int,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        disk_sync_ms: int = 100,
     ) -> None:
         self.store = store
         self.partitions = partitions
@@ -84,6 +92,8 @@ class Journal:
         )
         self._next_index = [store.bounds(number).last_index + 1 for number in range(partitions)]
         self._on_its_way = 0
+        self._disk_sync_s = disk_sync_ms / 1e3
+        self._sync_timer: asyncio.TimerHandle | None = None
         self.unsynced = False
 
     def start(self) -> None:
@@ -93,6 +103,11 @@ class Journal:
     def stop(self) -> None:
         """Write all that was taken, then end the thread. Answers still come through the loop."""
         self._wal.stop()
+
+    def stop_syncing(self) -> None:
+        """Sync no more by time: the end is near."""
+        if self._sync_timer is not None:
+            self._sync_timer.cancel()
 
     def append(
         self, number: int, payload: bytes, done: Callable[[Exception | None], None], *, sync: bool
@@ -109,6 +124,8 @@ class Journal:
             counters.queue_depth_peak = self._on_its_way
         if not sync:
             self.unsynced = True
+            if self._sync_timer is None:
+                self._sync_timer = self._loop.call_later(self._disk_sync_s, self._sync_by_time)
 
     def sync(self, done: Callable[[Exception | None], None]) -> None:
         """Make everything durable that was written before."""
@@ -148,6 +165,11 @@ class Journal:
         """A snapshot of the scheduler for people."""
         return self._wal.status()
 
+    def _sync_by_time(self) -> None:
+        self._sync_timer = None
+        if self.unsynced:
+            self.sync(_report)
+
     def _deliver(self, completions: list[Completion]) -> None:
         self._loop.call_soon_threadsafe(run_completions, completions)
 
@@ -158,3 +180,8 @@ class Journal:
         if sync and error is None and not self._on_its_way:
             self.unsynced = False
         done(error)
+
+
+def _report(error: Exception | None) -> None:
+    if error is not None:
+        _LOGGER.error("the log could not be synced: %s", error)

@@ -1,4 +1,4 @@
-"""One partition on its way to the log: changes are staged at once, logged together, answered in order.
+"""One partition on its way to the log: staged at once, logged together, answered in order.
 
 All changes that come in one turn of the event loop become one entry of the log, and what comes
 while entries are being written is the next one: the more load, the more a sync is shared.
@@ -118,21 +118,22 @@ class Lane:
     async def exclusive(self) -> AsyncIterator[Partition]:
         """Run one command with nothing staged; whatever comes meanwhile waits in `later`."""
         async with self._exclusive:
-            self._held = deque()
+            held: deque[Callable[[], None]] = deque()
+            self._held = held
             try:
-                while not self.is_idle:
-                    waiter = self._loop.create_future()
-                    self._idle.append(waiter)
-                    await waiter
+                await self._until_idle()
                 yield self.partition
-                while not self.is_idle:
-                    waiter = self._loop.create_future()
-                    self._idle.append(waiter)
-                    await waiter
+                await self._until_idle()
             finally:
-                held, self._held = self._held, None
+                self._held = None
                 for command in held:
                     self._guarded(command)
+
+    async def _until_idle(self) -> None:
+        while not self.is_idle:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._idle.append(waiter)
+            await waiter
 
     def _flush(self) -> None:
         self._scheduled = False

@@ -45,22 +45,22 @@ class Watchers:
 
     def __init__(self, limits: TopicLimits) -> None:
         self._limits = limits
-        self._listeners: dict[str, dict[Listener, None]] = {}
+        self.by_topic: dict[str, dict[Listener, None]] = {}
         self._created: dict[Listener, None] = {}
         self._pages: dict[tuple[int, int | None, Shape], Page] = {}
         self._pages_of: tuple[Topic, int, int] | None = None
 
     def listen(self, topic: str, listener: Listener) -> None:
         """Call a listener in every turn of a topic from now on."""
-        self._listeners.setdefault(topic, {})[listener] = None
+        self.by_topic.setdefault(topic, {})[listener] = None
 
     def leave(self, topic: str, listener: Listener) -> None:
         """Call it no more."""
-        listeners = self._listeners.get(topic)
+        listeners = self.by_topic.get(topic)
         if listeners is not None:
             listeners.pop(listener, None)
             if not listeners:
-                del self._listeners[topic]
+                del self.by_topic[topic]
 
     def listen_created(self, listener: Listener) -> None:
         """Call a listener with the name of every topic that begins from now on."""
@@ -72,15 +72,15 @@ class Watchers:
 
     def count(self, topic: str) -> int:
         """How many listen to a topic."""
-        return len(self._listeners.get(topic, ()))
+        return len(self.by_topic.get(topic, ()))
 
     def has(self, topic: str) -> bool:
         """Whether anyone listens to a topic."""
-        return topic in self._listeners
+        return topic in self.by_topic
 
     def wake(self, topic: str) -> None:
         """It is the topic's turn."""
-        listeners = self._listeners.get(topic)
+        listeners = self.by_topic.get(topic)
         if listeners:
             for listener in tuple(listeners):
                 listener(topic)
@@ -91,7 +91,9 @@ class Watchers:
         for listener in tuple(self._created):
             listener(topic)
 
-    def page(self, topic: Topic, from_seq: int, epoch: int | None, shape: Shape, now_ms: int) -> Page:
+    def page(
+        self, topic: Topic, from_seq: int, epoch: int | None, shape: Shape, now_ms: int
+    ) -> Page:
         """What a cursor gets now. The same for everyone until the topic changes."""
         topic.expire(now_ms)
         state = (topic, topic.head_seq, topic.removals)

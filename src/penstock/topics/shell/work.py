@@ -84,13 +84,8 @@ class WorkDesk:
 
     async def _queue(self, name: str) -> Queue:
         """The queue, once no exclusive command holds it and its routers owe it nothing."""
-        engine = self._engine
-        lane = engine.lane(name)
-        if lane.is_held:
-            await lane.settled()
-        if engine.forwarder.owes(name):
-            await engine.forwarder.drain(name)
-        return lane.partition.queue(name)
+        await self._engine.settled(name)
+        return self._engine.lane(name).partition.queue(name)
 
     async def _settle(
         self, name: str, entry: Acked | Nacked | Extended, skipped: list[int]
