@@ -13,16 +13,17 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from penstock.topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from penstock.topics.model import (
+    DEPTH_MAX,
     Record,
     Routed,
     TopicLimits,
+    check_depth,
     check_meta,
     check_text,
-    compact_bytes,
     size_of,
 )
 
@@ -47,14 +48,14 @@ class Batch:
         return cls([*records], [size_of(record) for record in records])
 
     @classmethod
-    def decoded(cls, body: bytes) -> Batch:
-        """The batch that was encoded to these bytes."""
+    def decoded(cls, body: bytes, sizes: list[int] | None = None) -> Batch:
+        """The batch that was encoded to these bytes; its sizes, where they are known."""
         if body.startswith(_ROUTED):
-            records = _ROUTED_DECODER.decode(body[1:]).records
-            return cls([_plain(record) for record in records], _sizes(body, records), body)
+            routed = _ROUTED_DECODER.decode(memoryview(body)[1:]).records
+            return cls([_plain(record) for record in routed], sizes or _sizes(body, routed), body)
         wanted = _DECODER.decode(body)
-        _name_nodes(wanted)
-        return cls(wanted.records, _sizes(body, wanted.records), body)
+        records = _completed(body, wanted.records, wanted.node)
+        return cls(records, sizes or _sizes(body, records), body)
 
     def encoded(self) -> bytes:
         """Bytes from which the batch can be had again: those of its request where it has one."""
@@ -87,8 +88,21 @@ class Write(NamedTuple):
     disable_backpressure: bool = False
 
 
-class _WriteBody(Struct):
+class _WriteBody(Struct, forbid_unknown_fields=True):
     records: list[Record]
+    node: str | None = None
+    idempotency_key: str | None = None
+    create: bool | None = None
+    config: dict[str, Any] | None = None
+    disable_backpressure: bool | None = None
+
+
+class _LooseRecord(Record, gc=False, forbid_unknown_fields=False):
+    """A record that may have fields beside its own, which nobody reads."""
+
+
+class _LooseBody(Struct, kw_only=True):
+    records: list[_LooseRecord]
     node: str | None = None
     idempotency_key: str | None = None
     create: bool | None = None
@@ -100,8 +114,10 @@ class _RoutedBody(Struct):
     records: list[Routed]
 
 
+_NULL: Final = Raw(b"null")
 _ROUTED: Final = b"R"
 _DECODER: Final = msgspec.json.Decoder(_WriteBody)
+_LOOSE_DECODER: Final = msgspec.json.Decoder(_LooseBody)
 _ROUTED_DECODER: Final = msgspec.json.Decoder(_RoutedBody)
 _ENCODER: Final = msgspec.json.Encoder()
 
@@ -109,80 +125,100 @@ _ENCODER: Final = msgspec.json.Encoder()
 def parse_write(body: bytes, limits: TopicLimits = TopicLimits()) -> Write:  # noqa: B008
     """Read the body of a write and check every limit on it, or `InvalidRequest` and its like."""
     try:
-        wanted = _DECODER.decode(body)
+        wanted = _decoded(body)
         if not body.isascii():
             body.decode()
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"expected a write, found: {error}") from None
-    _name_nodes(wanted)
-    records = wanted.records
+    records = _completed(body, wanted.records, wanted.node)
     sizes = _sizes(body, records)
-    check_batch(records, sizes, limits, body_bytes=len(body))
+    check_batch(records, sizes, limits)
     key = wanted.idempotency_key
     if key is not None:
         check_text("idempotency_key", key, limits.key_bytes_max)
     batch = Batch(records, sizes, body)
-    if len(body) > 2 * batch.size_bytes + _SLACK_BYTES * (len(records) + 4):
+    # What is logged has the fields of records and nothing else, and not much else than them.
+    is_plain = type(wanted) is _WriteBody and wanted.config is None
+    if not is_plain or len(body) > 2 * batch.size_bytes + _SLACK_BYTES * (len(records) + 4):
         batch = _copied(batch)
     return Write(batch, key, wanted.create, wanted.config, bool(wanted.disable_backpressure))
 
 
-def check_batch(
-    records: Sequence[Record], sizes: Sequence[int], limits: TopicLimits, *, body_bytes: int
-) -> None:
-    """Refuse a write whose records are none, too many, too large or of the wrong shape.
-
-    In a small request nothing can be over a limit, so it is not looked at record by record.
-    """
+def check_batch(records: Sequence[Record], sizes: Sequence[int], limits: TopicLimits) -> None:
+    """Refuse a write whose records are none, too many, too large or of the wrong shape."""
     if not records:
         raise InvalidRequest("expected at least one record, found none")
     if len(records) > limits.batch_records_max:
         raise BatchTooLarge(
             f"expected at most {limits.batch_records_max} records, found {len(records)}"
         )
-    if max(sizes) > limits.record_bytes_max:
+    largest_bytes = max(sizes)
+    if largest_bytes > limits.record_bytes_max:
         raise RecordTooLarge(
-            f"expected at most {limits.record_bytes_max} bytes a record, found {max(sizes)}"
+            f"expected at most {limits.record_bytes_max} bytes a record, found {largest_bytes}"
         )
-    text_max = min(limits.tag_bytes_max, limits.node_bytes_max) // 4
-    meta_max = min(limits.meta_bytes_max, 4 * limits.meta_keys_max)
-    small = body_bytes <= min(text_max, meta_max)
     for record in records:
         if record.meta is not None:
             check_meta(bytes(record.meta), limits)
-        if small:
-            continue
+    _check_texts(records, limits)
+    if largest_bytes > 2 * DEPTH_MAX:  # in less than that nothing is deeper
+        _check_depths(records, sizes)
+
+
+def _check_texts(records: Sequence[Record], limits: TopicLimits) -> None:
+    # No character has more than four bytes: a text this short is within its limit.
+    tag_max, node_max = limits.tag_bytes_max // 4, limits.node_bytes_max // 4
+    for record in records:
         tag, node = record.tag, record.node
-        if tag is not None and len(tag) > text_max:
+        if tag is not None and len(tag) > tag_max:
             check_text("tag", tag, limits.tag_bytes_max)
-        if node is not None and len(node) > text_max:
+        if node is not None and len(node) > node_max:
             check_text("node", node, limits.node_bytes_max)
+
+
+def _check_depths(records: Sequence[Record], sizes: Sequence[int]) -> None:
+    for record, size_bytes in zip(records, sizes, strict=True):
+        if size_bytes > 2 * DEPTH_MAX:
+            check_depth(record.data)
+            if record.meta is not None:
+                check_depth(record.meta)
+
+
+def _decoded(body: bytes) -> _WriteBody | _LooseBody:
+    """The fields of a write. Those it does not know are looked for only if there are some."""
+    try:
+        return _DECODER.decode(body)
+    except msgspec.ValidationError:
+        return _LOOSE_DECODER.decode(body)
+
+
+def _completed(body: bytes, records: Sequence[Record], node: str | None) -> list[Record]:
+    """Records with the node of their batch, if they have none; a meta of null is none."""
+    if b"null" in body:
+        for record in records:
+            if record.meta == _NULL:
+                record.meta = None
+    if node is not None:
+        for record in records:
+            if record.node is None:
+                record.node = node
+    return [*records]
 
 
 def _sizes(body: bytes, records: Sequence[Record]) -> list[int]:
     """The compact size of each record; where the whole body is compact, its length."""
     if b" " in body or b"\n" in body or b"\t" in body or b"\r" in body:
-        return [
-            compact_bytes(record.data) + (compact_bytes(meta) if (meta := record.meta) else 0)
-            for record in records
-        ]
+        return [size_of(record) for record in records]
     return [
         len(record.data) if record.meta is None else len(record.data) + len(record.meta)
         for record in records
     ]
 
 
-def _name_nodes(wanted: _WriteBody) -> None:
-    """The node of the batch is that of every record without one."""
-    if wanted.node is not None:
-        for record in wanted.records:
-            if record.node is None:
-                record.node = wanted.node
-
-
 def _copied(batch: Batch) -> Batch:
     """The same batch without the bytes of its request that are no record's."""
-    return Batch.decoded(Batch(batch.records, batch.sizes).encoded())
+    records = [Record(each.data, each.tag, each.node, each.meta) for each in batch.records]
+    return Batch.decoded(Batch(records, batch.sizes).encoded())
 
 
 def _with_hops(record: Record) -> Routed:

@@ -33,7 +33,7 @@ def decode_entries(payload: bytes) -> list[Entry]:
         )
     try:
         return _DECODER.decode(memoryview(payload)[1:])
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Corrupt(f"expected the entries of a commit, found: {error}") from error
 
 
@@ -44,6 +44,8 @@ def _encode_batch(value: Any) -> bytes:
 
 def _decode_batch(kind: type, value: Any) -> Any:
     assert kind is Batch, kind
+    if not isinstance(value, bytes):
+        raise ValueError(f"expected the bytes of a batch, found {type(value).__name__}")
     return Batch.decoded(value)
 
 

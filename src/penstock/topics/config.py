@@ -61,7 +61,10 @@ class TopicConfig:
 
 def parse_config(body: Mapping[str, Any]) -> Changes:
     """The known keys of a request, checked and clamped; unknown keys are ignored."""
-    changes = {key: _PARSERS[key](key, value) for key, value in body.items() if key in _PARSERS}
+    try:
+        changes = {key: _PARSERS[key](key, value) for key, value in body.items() if key in _PARSERS}
+    except RecursionError:  # while a refusal shows what it found
+        raise InvalidRequest("expected plain values, found arrays in arrays too deep") from None
     durable = changes.pop("durable", None)
     if durable is not None:
         changes.setdefault("durability", "fsync" if durable else "disk")

@@ -78,7 +78,7 @@ def take(router: Router, source: Topic, now_ms: int, limits: TopicLimits) -> Cop
     source.expire(now_ms)
     floor = source.floors.involuntary
     start = max(router.source_seq, floor)
-    upto = min(source.head_seq, start + STEP_RECORDS_MAX)
+    upto = max(start, min(source.head_seq, start + STEP_RECORDS_MAX))
     copies = Copies([], [], upto, start - router.source_seq)
     wanted = router.config.filter
     for slot in source.live(start, upto):

@@ -11,10 +11,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from penstock.topics.config import clamp_lease_ms, parse_u64
 from penstock.topics.errors import BatchTooLarge, InvalidRequest
-from penstock.topics.model import Record, TopicLimits, check_text, splice_meta
+from penstock.topics.model import (
+    Record,
+    TopicLimits,
+    check_text,
+    splice_meta,
+    without_members,
+)
 
 DELAY_MS_MAX: Final = 86_400_000
 _TOKEN: Final = re.compile(r"lease_([0-9a-f]{16})")
@@ -116,14 +123,17 @@ def lease_token(fence: int) -> str:
 
 
 def dead_letter(record: Record, topic: str, seq: int, deliveries: int) -> Record:
-    """A job as it goes to the dead letters: as it was, with where it came from in its meta."""
+    """A job as it goes to the dead letters: as it was, with where it came from in its meta.
+
+    If it was a dead letter before, what that one said makes room.
+    """
+    old = None if record.meta is None else without_members(bytes(record.meta), "$dead_letter_")
     members = (
         f'"$dead_letter_from":"{topic}",'
         f'"$dead_letter_deliveries":"{deliveries}",'
         f'"$dead_letter_src_seq":"{seq}"'
     )
-    meta = splice_meta(None if record.meta is None else bytes(record.meta), members.encode())
-    return Record(record.data, record.tag, record.node, Raw(meta))
+    return replace(record, meta=Raw(splice_meta(old, members.encode())))
 
 
 class ClaimWindow:

@@ -74,6 +74,7 @@ class Partition:
         self._creating: dict[str, Topic] = {}  # staged, not committed
         self._epoch = 0  # the last one given to a topic
         self._staged_epoch = 0  # the last one given to a topic that is on its way
+        self._staged_bytes = 0  # kept only where bytes have a limit
 
     def topic(self, name: str) -> Topic:
         """A topic, or `TopicNotFound`."""
@@ -121,8 +122,8 @@ class Partition:
         if topic is None:
             return _change()
         self.check_drop(name, now_ms, if_empty=if_empty)
-        routers = [RouterRemoved(router.config.name) for router in self.routers.feeders_of(name)]
-        return _change(*routers, Dropped(name))
+        feeders = self.routers.feeders_of(name)
+        return _change(*[RouterRemoved(each.config.name, name) for each in feeders], Dropped(name))
 
     def check_drop(self, name: str, now_ms: int, *, if_empty: bool) -> None:
         """Refuse to remove a topic that has records, if that was asked for."""
@@ -167,18 +168,19 @@ class Partition:
         source = self.registry.topics.get(config.source)
         if source is None:
             raise TopicNotFound(config.source)
-        put = RouterPut(config, source.epoch, source.head_seq) if is_new else RouterPut(config, 0, 0)
-        return _change(*created, put)
+        epoch, seq = (source.epoch, source.head_seq) if is_new else (0, 0)
+        return _change(*created, RouterPut(config, epoch, seq))
 
     def remove_router(self, name: str) -> Change:
         """Remove a router; no entries if there is none."""
-        return _change(RouterRemoved(name)) if self.routers.find(name) else _change()
+        router = self.routers.find(name)
+        return _change() if router is None else _change(RouterRemoved(name, router.config.dest))
 
     def forward(self, router: str, now_ms: int) -> Step:
         """The next step of a router. Its entry is staged and committed as any other change."""
         found = self.routers.get(router)
         source = self.registry.topics.get(found.config.source)
-        if source is None:
+        if source is None or source.epoch != found.source_epoch:
             raise TopicNotFound(found.config.source)
         decided = step(found, source, self.topic(found.config.dest), now_ms, self.limits)
         self.registry.recount(source)
@@ -214,10 +216,13 @@ class Partition:
     def stage(self, change: Change) -> None:
         """A change is on its way: later decisions count on it, and nobody else gets its jobs."""
         for entry in change.entries:
+            if type(entry) is Appended:  # nearly always: a plain test is quicker than a match
+                topic = self.topics.get(entry.topic) or self._creating[entry.topic]
+                topic.pend(entry)
+                if self.limits.total_bytes_max:
+                    self._count_staged(entry.batch.size_bytes)
+                continue
             match entry:
-                case Appended():
-                    topic = self.topics.get(entry.topic) or self._creating[entry.topic]
-                    topic.pend(entry)
                 case Created():
                     self._creating[entry.topic] = _new_topic(entry)
                     self._staged_epoch = max(self._staged_epoch, entry.epoch)
@@ -233,7 +238,11 @@ class Partition:
         """The log has a staged change: let it take effect. One answer for each entry."""
         answers: list[Written | int] = []
         for entry in change.entries:
-            if isinstance(entry, Claimed | Acked | Nacked | Extended):
+            if type(entry) is Appended:
+                if self.limits.total_bytes_max:
+                    self._count_staged(-entry.batch.size_bytes)
+                answers.append(self._apply_append(entry))
+            elif isinstance(entry, Claimed | Acked | Nacked | Extended):
                 queue = self.queues.get(entry.topic)
                 if queue is not None:
                     queue.commit(entry)
@@ -282,16 +291,20 @@ class Partition:
         self.registry.creating -= len(self._creating)
         self._creating.clear()
         self._staged_epoch = 0
+        self._count_staged(-self._staged_bytes)
         for topic in self.topics.values():
             topic.abandon()
         for queue in self.queues.values():
             queue.abandon()
 
-    def _append(
-        self, topic: Topic, write: Write, now_ms: int, *before: Entry
-    ) -> Change | Written:
+    def _count_staged(self, more_bytes: int) -> None:
+        self._staged_bytes += more_bytes
+        self.registry.staged_bytes += more_bytes
+
+    def _append(self, topic: Topic, write: Write, now_ms: int, *before: Entry) -> Change | Written:
         appended = topic.append(write.batch, now_ms, key=write.key)
-        self.registry.recount(topic) if topic.config.ttl_ms else None
+        if topic.config.ttl_ms:
+            self.registry.recount(topic)
         if isinstance(appended, Written):
             return appended
         if self.limits.total_bytes_max:
@@ -310,11 +323,11 @@ class Partition:
 
     def _apply(self, entry: Entry) -> Written | int:
         match entry:
-            case Appended() | Deleted() | Configured() | Advanced() | Skipped():
+            case Appended():
+                return self._apply_append(entry)
+            case Deleted() | Configured() | Advanced() | Skipped():
                 topic = self.topics[entry.topic]
                 answer = topic.apply(entry)
-                if isinstance(entry, Appended) and entry.feed is not None:
-                    self.routers.advance(entry.feed, len(entry.batch.records))
                 self.registry.recount(topic)
                 return answer
             case Created():
@@ -325,6 +338,16 @@ class Partition:
                 return int(self.routers.apply(entry))
             case _:
                 raise TypeError(f"expected an entry of a topic, found {entry}")
+
+    def _apply_append(self, entry: Appended) -> Written:
+        topic = self.topics[entry.topic]
+        answer = topic.apply_append(entry)
+        if entry.feed is not None:
+            self.routers.advance(entry.feed, entry.topic, answer.records)
+        registry, size_bytes = self.registry, topic.size_bytes
+        registry.size_bytes += size_bytes - topic.counted_bytes
+        topic.counted_bytes = size_bytes
+        return answer
 
     def _install(self, entry: Created) -> int:
         staged = self._creating.pop(entry.topic, None)

@@ -2,9 +2,10 @@
 
 Every job is in exactly one place: fresh, leased, delayed, returned, settling, or gone. What an
 entry takes is out of others' reach from when it is staged, so that no two claims get the same job;
-what it finishes is gone once it is in the log, and is as before if it does not get there. Where leases need not survive, only `Acked` and what was buried is logged, and replay
-finds every other job fresh. Jobs come back by time alone, so the state is a function of the
-entries and of the time last seen.
+what it finishes is gone once it is in the log, and is as before if it does not get there. Where
+leases need not survive, only `Acked` and what was buried is logged, and replay finds every other
+job fresh. Jobs come back by time alone, so the state is a function of the entries and of the time
+last seen.
 """
 
 from __future__ import annotations
@@ -48,11 +49,21 @@ class QueueState(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """Where a job was before a staged entry: leased or not, and how often delivered."""
+    """Where a job was before a staged entry: leased or not, and how often delivered.
+
+    Nothing takes a job from where it is delayed, so one that was not leased was waiting.
+    """
 
     seq: int
     lease: Lease | None
     deliveries: int
+
+
+class _Staged(NamedTuple):
+    """What takes a staged entry back: the first fresh seq before it, and the jobs it moved."""
+
+    fresh_seq: int
+    moved: list[_Before]
 
 
 class Queue:
@@ -67,7 +78,7 @@ class Queue:
         self._leases: dict[int, Lease] = {}
         self._delayed: dict[int, int] = {}  # seq -> when it is due
         self._settling: set[int] = set()  # finished by an entry that is on its way
-        self._undo: deque[list[_Before]] = deque()  # one list for each staged entry
+        self._staged: deque[_Staged] = deque()  # one for each staged entry, oldest first
         self._returned: list[int] = []  # sorted
         self._deliveries: dict[int, int] = {}
         self._deadlines: list[tuple[int, int]] = []  # heaps of (time, seq), some out of date
@@ -159,11 +170,14 @@ class Queue:
 
         Leases that need not survive stay out of it; jobs that are gone never do.
         """
-        if self.topic.config.leases_durable or isinstance(entry, Acked):
-            return entry
-        if isinstance(entry, Claimed) and entry.buried:
-            return replace(entry, leases=())
-        return None
+        if isinstance(entry, Claimed):
+            if entry.buried and not self.topic.config.leases_durable:
+                return replace(entry, leases=())
+            is_empty = not (entry.leases or entry.buried)
+        else:
+            is_empty = not entry.seqs
+        is_wanted = self.topic.config.leases_durable or isinstance(entry, Acked)
+        return entry if is_wanted and not is_empty else None
 
     # Changes
 
@@ -175,29 +189,25 @@ class Queue:
     def stage(self, entry: QueueEntry) -> None:
         """An entry is on its way: nobody else gets its jobs, but none of them is gone yet."""
         self.sweep(entry.now_ms)
-        undo: list[_Before] = []
-        self._undo.append(undo)
+        moved: list[_Before] = []
+        self._staged.append(_Staged(self._fresh_seq, moved))
         match entry:
             case Claimed():
                 for seq in entry.buried:
-                    self._settle(seq, undo)
+                    self._settle(seq, moved)
                 for lease in entry.leases:
-                    self._claim(lease, undo)
+                    self._claim(lease, moved)
             case Acked():
                 for seq in entry.seqs:
-                    self._settle(seq, undo)
+                    self._settle(seq, moved)
             case Nacked():
-                self._nack(entry, undo)
+                self._nack(entry, moved)
             case Extended():
-                for seq in entry.seqs:
-                    lease = self._leases.get(seq)
-                    if lease is not None:
-                        undo.append(_Before(seq, lease, lease.deliveries))
-                        self._lease(lease._replace(deadline_ms=entry.deadline_ms))
+                self._extend(entry, moved)
 
     def commit(self, entry: QueueEntry) -> None:
         """The first staged entry is in the log: what it finished is gone for good."""
-        self._undo.popleft()
+        self._staged.popleft()
         finished: tuple[int, ...] = ()
         if isinstance(entry, Acked):
             finished = entry.seqs
@@ -210,17 +220,14 @@ class Queue:
             self.topic.remove(seq)
 
     def abandon(self) -> None:
-        """No staged entry reached the log: every job is again where it was, or waits."""
-        while self._undo:
-            for seq, lease, deliveries in reversed(self._undo.pop()):
-                self._leave(seq)
-                self._deliveries.pop(seq, None)
-                if deliveries:
-                    self._deliveries[seq] = deliveries
-                if lease is not None:
-                    self._lease(lease)
-                elif self.topic.get(seq) is not None:
-                    insort(self._returned, seq)
+        """No staged entry reached the log: every job is again where it was, or left meanwhile."""
+        while self._staged:
+            fresh_seq, moved = self._staged.pop()
+            for before in reversed(moved):
+                self._put_back(before)
+            # Whatever is fresh again was taken by what is taken back now.
+            self._fresh_seq = fresh_seq
+            del self._returned[bisect_left(self._returned, fresh_seq) :]
 
     def state(self) -> QueueState:
         """Everything that entries and time have made of it, for a snapshot or to compare."""
@@ -247,21 +254,38 @@ class Queue:
             queue._lease(lease)
         return queue
 
-    def _claim(self, lease: Lease, undo: list[_Before]) -> None:
+    def _claim(self, lease: Lease, moved: list[_Before]) -> None:
         seq = lease.seq
         self._pass_fresh(seq)
         if self.topic.get(seq) is not None:
-            undo.append(_Before(seq, self._leases.get(seq), self._deliveries.get(seq, 0)))
+            moved.append(self._before(seq))
             self._leave(seq)
             self._deliveries[seq] = lease.deliveries
             self._lease(lease)
 
-    def _settle(self, seq: int, undo: list[_Before]) -> None:
+    def _settle(self, seq: int, moved: list[_Before]) -> None:
         """Keep a job from everyone until it is known whether it is finished."""
         if self.topic.get(seq) is not None:
-            undo.append(_Before(seq, self._leases.get(seq), self._deliveries.get(seq, 0)))
+            moved.append(self._before(seq))
             self._leave(seq)
             self._settling.add(seq)
+
+    def _before(self, seq: int) -> _Before:
+        return _Before(seq, self._leases.get(seq), self._deliveries.get(seq, 0))
+
+    def _put_back(self, before: _Before) -> None:
+        """Put a job where it was, unless it has left the topic."""
+        seq, lease, deliveries = before
+        self._leave(seq)
+        self._deliveries.pop(seq, None)
+        if self.topic.get(seq) is None:
+            return
+        if deliveries:
+            self._deliveries[seq] = deliveries
+        if lease is not None:
+            self._lease(lease)
+        else:
+            insort(self._returned, seq)
 
     def _lease(self, lease: Lease) -> None:
         self._leases[lease.seq] = lease
@@ -270,11 +294,18 @@ class Queue:
             self._deadlines = [(held.deadline_ms, seq) for seq, held in self._leases.items()]
             heapify(self._deadlines)
 
-    def _nack(self, entry: Nacked, undo: list[_Before]) -> None:
+    def _extend(self, entry: Extended, moved: list[_Before]) -> None:
+        for seq in entry.seqs:
+            lease = self._leases.get(seq)
+            if lease is not None:
+                moved.append(self._before(seq))
+                self._lease(lease._replace(deadline_ms=entry.deadline_ms))
+
+    def _nack(self, entry: Nacked, moved: list[_Before]) -> None:
         for seq in entry.seqs:
             if self.topic.get(seq) is None or seq >= self._fresh_seq:
                 continue
-            undo.append(_Before(seq, self._leases.get(seq), self._deliveries.get(seq, 0)))
+            moved.append(self._before(seq))
             self._leave(seq)
             if entry.due_ms > entry.now_ms:
                 self._delayed[seq] = entry.due_ms

@@ -17,7 +17,7 @@ class Registry:
         self.creating = 0  # topics that are on their way to a log
         self.routers = RouterTable(self.limits)
         self.size_bytes = 0
-        self._counted: dict[str, int] = {}  # the bytes of each topic when it was last touched
+        self.staged_bytes = 0  # of records that are on their way to a log
 
     def add(self, topic: Topic) -> None:
         """A topic began."""
@@ -26,16 +26,13 @@ class Registry:
 
     def remove(self, name: str) -> None:
         """A topic is gone."""
-        del self.topics[name]
-        self.size_bytes -= self._counted.pop(name, 0)
+        self.size_bytes -= self.topics.pop(name).counted_bytes
 
     def recount(self, topic: Topic) -> None:
         """Take over how many bytes a topic has now."""
         size_bytes = topic.size_bytes
-        counted = self._counted.get(topic.name, 0)
-        if size_bytes != counted:
-            self._counted[topic.name] = size_bytes
-            self.size_bytes += size_bytes - counted
+        self.size_bytes += size_bytes - topic.counted_bytes
+        topic.counted_bytes = size_bytes
 
     def check_topics(self, more: int) -> None:
         """Refuse more topics than a node may have."""
@@ -48,11 +45,13 @@ class Registry:
             )
 
     def check_total(self, more_bytes: int) -> None:
-        """Refuse more bytes than a node may have."""
+        """Refuse more bytes than a node may have. Those on their way to a log count."""
         bytes_max = self.limits.total_bytes_max
-        if bytes_max and self.size_bytes + more_bytes > bytes_max:
+        size_bytes = self.size_bytes + self.staged_bytes
+        if bytes_max and size_bytes + more_bytes > bytes_max:
             raise Throttled(
-                f"expected at most {bytes_max} bytes in all, found {self.size_bytes}",
+                f"expected at most {bytes_max} bytes in all, "
+                f"found {size_bytes} and {more_bytes} more",
                 limit="max_total_bytes",
                 max=bytes_max,
             )

@@ -1,7 +1,8 @@
 """Routers: which topic feeds which, and how far each has come.
 
 A destination has one source, and no chain of routers leads back to where it began unless it was
-asked to. A router begins at its source's head and keeps its place when it is put again.
+asked to. A router begins at its source's head and keeps its place when it is put again. What
+becomes of it is in the log of its destination, so that logs can be replayed one after another.
 """
 
 from __future__ import annotations
@@ -73,56 +74,65 @@ class RouterPut(Struct, frozen=True, array_like=True, tag="r"):
 
 
 class RouterRemoved(Struct, frozen=True, array_like=True, tag="u"):
-    """Entry: a router is gone."""
+    """Entry: a router is gone. Its destination tells it from later ones of the same name."""
 
     router: str
+    dest: str
 
 
 RouterEntry = RouterPut | RouterRemoved
 
 
 class RouterTable:
-    """Every router of a node, and the rules between them."""
+    """Every router of a node, and the rules between them.
+
+    A name has one router. While logs are replayed one after another it may have several, one for
+    each destination: the end of one may be in a log that comes after the beginning of the next.
+    """
 
     def __init__(self, limits: TopicLimits | None = None) -> None:
         self._limits = limits or TopicLimits()
-        self._routers: dict[str, Router] = {}
-        self._by_source: dict[str, dict[str, None]] = {}
-        self._by_dest: dict[str, dict[str, None]] = {}
+        self._routers: dict[_Key, Router] = {}
+        self._by_name: dict[str, dict[_Key, None]] = {}
+        self.by_source: dict[str, dict[_Key, None]] = {}
+        self._by_dest: dict[str, dict[_Key, None]] = {}
 
     def get(self, name: str) -> Router:
         """A router, or `RouterNotFound`."""
-        if name not in self._routers:
+        router = self.find(name)
+        if router is None:
             raise RouterNotFound(name)
-        return self._routers[name]
+        return router
 
     def find(self, name: str) -> Router | None:
         """A router, if there is one of that name."""
-        return self._routers.get(name)
+        for key in self._by_name.get(name, ()):
+            return self._routers[key]
+        return None
 
     def fed_by(self, source: str) -> list[Router]:
         """The routers that copy from a topic."""
-        return [self._routers[name] for name in self._by_source.get(source, ())]
+        return [self._routers[key] for key in self.by_source.get(source, ())]
 
     def feeders_of(self, dest: str) -> list[Router]:
         """The routers that copy into a topic; all have the same source."""
-        return [self._routers[name] for name in self._by_dest.get(dest, ())]
+        return [self._routers[key] for key in self._by_dest.get(dest, ())]
 
     def touching(self, topic: str) -> list[str]:
         """The routers that go when a topic goes, sorted by name."""
-        names = {*self._by_source.get(topic, ()), *self._by_dest.get(topic, ())}
-        return sorted(names)
+        keys = {*self.by_source.get(topic, ()), *self._by_dest.get(topic, ())}
+        return sorted(name for name, _ in keys)
 
     def __iter__(self) -> Iterator[Router]:
         """Every router, sorted by name."""
-        return (self._routers[name] for name in sorted(self._routers))
+        return (self._routers[key] for key in sorted(self._routers))
 
     def __len__(self) -> int:
         return len(self._routers)
 
     def check(self, config: RouterConfig) -> bool:
         """Refuse a router that may not be. True if it would be new."""
-        old = self._routers.get(config.name)
+        old = self.find(config.name)
         if old is not None and (old.config.source, old.config.dest) != (config.source, config.dest):
             raise TopicExistsIncompatible(
                 f"expected router {config.name!r} to keep its ends, found others asked for",
@@ -155,14 +165,15 @@ class RouterTable:
             case RouterPut():
                 return self._put(entry, entry.config)
             case RouterRemoved():
-                return self._remove(entry.router)
+                return self._remove((entry.router, entry.dest))
 
-    def advance(self, feed: Feed, forwarded: int) -> None:
+    def advance(self, feed: Feed, dest: str, forwarded: int) -> None:
         """A feed reached the destination: move the router's place. It never goes back."""
-        router = self._routers.get(feed.router)
+        key = (feed.router, dest)
+        router = self._routers.get(key)
         if router is None or feed.source_epoch != router.source_epoch:
             return
-        self._routers[feed.router] = replace(
+        self._routers[key] = replace(
             router,
             source_seq=max(router.source_seq, feed.source_seq),
             forwarded_total=router.forwarded_total + forwarded,
@@ -170,10 +181,10 @@ class RouterTable:
 
     def restore(self, router: Router) -> None:
         """Take in a router with its place, as a snapshot has it."""
-        config = router.config
-        self._routers[config.name] = router
-        self._by_source.setdefault(config.source, {})[config.name] = None
-        self._by_dest.setdefault(config.dest, {})[config.name] = None
+        key = _key(router.config)
+        self._routers[key] = router
+        for index, end in self._indexes(router.config):
+            index.setdefault(end, {})[key] = None
 
     def _check_cycle(self, config: RouterConfig) -> None:
         """Walk up from the source, which has one feeder at most, and look for the destination."""
@@ -186,25 +197,38 @@ class RouterTable:
         raise RouterCycle([config.source, *reversed(path)])
 
     def _put(self, entry: RouterPut, config: RouterConfig) -> bool:
-        old = self._routers.get(config.name)
+        old = self._routers.get(_key(config))
         if old is not None:
-            self._routers[config.name] = replace(old, config=config)
+            self._routers[_key(config)] = replace(old, config=config)
             return False
         self.restore(Router(config, entry.source_epoch, entry.source_seq))
         return True
 
-    def _remove(self, name: str) -> bool:
-        old = self._routers.pop(name, None)
+    def _remove(self, key: _Key) -> bool:
+        old = self._routers.pop(key, None)
         if old is None:
             return False
-        for index, topic in (
-            (self._by_source, old.config.source),
-            (self._by_dest, old.config.dest),
-        ):
-            del index[topic][name]
-            if not index[topic]:
-                del index[topic]
+        for index, end in self._indexes(old.config):
+            del index[end][key]
+            if not index[end]:
+                del index[end]
         return True
+
+    def _indexes(self, config: RouterConfig) -> tuple[tuple[dict[str, dict[_Key, None]], str], ...]:
+        """Where a router can be looked up, each with what it is looked up by."""
+        return (
+            (self._by_name, config.name),
+            (self.by_source, config.source),
+            (self._by_dest, config.dest),
+        )
+
+
+_Key = tuple[str, str]
+"""Name and destination of a router."""
+
+
+def _key(config: RouterConfig) -> _Key:
+    return config.name, config.dest
 
 
 def parse_router(name: Any, body: dict[str, Any]) -> RouterConfig:

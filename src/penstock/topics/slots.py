@@ -3,17 +3,22 @@
 Seqs are assigned without gaps, so a record's place is arithmetic. Times and sizes stand beside
 the records in arrays, so that what leaves in runs is counted without looking at each record. What
 leaves at the front is given back in runs too, at a constant cost for each record.
+
+The oldest records may be cold: then a file has them, in blocks, and only their times, sizes and
+tags are here. Whoever wants such a record while its block is not loaded gets `NotLoaded`; nothing
+else tells cold records from hot ones.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from penstock.topics.batch import Batch
 from penstock.topics.model import Record, size_of
+from penstock.topics.segments import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX, Block, NotLoaded, Run
 
 _RUN: Final = 256
 """How many slots a reader looks at in one go: enough to be quick, few enough to stop early."""
@@ -33,12 +38,26 @@ class Slots:
     A size of 0 marks an empty slot: no JSON has no bytes.
     """
 
-    __slots__ = ("_base_seq", "_first", "_records", "_sizes", "_times", "count", "size_bytes")
+    __slots__ = (
+        "_base_seq",
+        "_blocks",
+        "_cold",
+        "_first",
+        "_records",
+        "_sizes",
+        "_times",
+        "count",
+        "head_seq",
+        "size_bytes",
+    )
 
     def __init__(self, head_seq: int = 0) -> None:
+        self.head_seq = head_seq  # the last seq assigned
         self._base_seq = head_seq + 1  # the seq of the first slot
         self._first = 0  # the first slot that is not empty, or the end
-        self._records: list[Record | None] = []
+        self._cold = 0  # how many slots at the front have their records in blocks
+        self._blocks: list[Block] = []  # in order, without gaps
+        self._records: list[Record | None] = []  # of the slots after the cold ones
         self._times = array("q")
         self._sizes = array("Q")
         self.count = 0
@@ -60,27 +79,33 @@ class Slots:
         """The first live seq; one past the head when there is none."""
         return self._base_seq + self._first
 
-    @property
-    def head_seq(self) -> int:
-        """The last seq assigned."""
-        return self._base_seq + len(self._records) - 1
-
     def extend(self, batch: Batch, ts_ms: int) -> None:
         """Put records at the end."""
         records = batch.records
-        self._records.extend(records)
-        self._sizes.fromlist(batch.sizes)
-        if len(records) == 1:
+        count = len(records)
+        if count == 1:
+            self._records.append(records[0])
+            self._sizes.append(batch.size_bytes)
             self._times.append(ts_ms)
         else:
-            self._times.extend(array("q", (ts_ms,)) * len(records))
-        self.count += len(records)
+            self._records.extend(records)
+            self._sizes.fromlist(batch.sizes)
+            self._times.extend(array("q", (ts_ms,)) * count)
+        self.head_seq += count
+        self.count += count
         self.size_bytes += batch.size_bytes
 
     def get(self, seq: int) -> Record | None:
         """The live record of a seq."""
+        place = seq - self._base_seq - self._cold
+        if 0 <= place < len(self._records):
+            return self._records[place]
+        return self._cold_record(seq) if place < 0 and self.has(seq) else None
+
+    def has(self, seq: int) -> bool:
+        """Whether a seq has a live record, wherever that is."""
         place = seq - self._base_seq
-        return self._records[place] if self._first <= place < len(self._records) else None
+        return self._first <= place < len(self._sizes) and self._sizes[place] > 0
 
     def slot(self, seq: int) -> Slot | None:
         """The live record of a seq, with its time."""
@@ -90,17 +115,28 @@ class Slots:
     def live(self, from_seq: int, upto_seq: int) -> Iterator[Slot]:
         """The live records after `from_seq` and up to `upto_seq`, in order."""
         start = max(from_seq + 1 - self._base_seq, self._first)
-        stop = min(upto_seq + 1 - self._base_seq, len(self._records))
-        for here in range(start, stop, _RUN):
-            run = slice(here, min(here + _RUN, stop))
-            seqs = range(self._base_seq + here, self._base_seq + run.stop)
-            for slot in zip(seqs, self._times[run], self._records[run], strict=True):
+        stop = min(upto_seq + 1 - self._base_seq, len(self._times))
+        while start < stop:
+            run = slice(start, self._run_end(start, min(start + _RUN, stop)))
+            seqs = range(self._base_seq + start, self._base_seq + run.stop)
+            for slot in zip(seqs, self._times[run], self._found(run), strict=True):
                 if slot[2] is not None:
                     yield Slot._make(slot)
+            start = run.stop
 
-    def page(self, from_seq: int, upto_seq: int, limit: int, bytes_max: int) -> tuple[
-        list[int], list[int], list[Record], int
-    ]:
+    def live_seqs(self, from_seq: int, upto_seq: int) -> Iterator[int]:
+        """The seqs of the live records after `from_seq` and up to `upto_seq`, in order."""
+        start = max(from_seq + 1 - self._base_seq, self._first)
+        stop = min(upto_seq + 1 - self._base_seq, len(self._sizes))
+        for here in range(start, stop, _RUN):
+            sizes = self._sizes[here : min(here + _RUN, stop)]
+            for seq, size_bytes in enumerate(sizes, self._base_seq + here):
+                if size_bytes:
+                    yield seq
+
+    def page(
+        self, from_seq: int, upto_seq: int, limit: int, bytes_max: int
+    ) -> tuple[list[int], list[int], list[Record], int]:
         """Seqs, times and records after `from_seq`, and the last seq that was looked at.
 
         At least one record, though it has more than `bytes_max`; one that is left out for its
@@ -110,10 +146,10 @@ class Slots:
         times: list[int] = []
         records: list[Record] = []
         start = max(from_seq + 1 - self._base_seq, self._first)
-        stop = min(upto_seq + 1 - self._base_seq, len(self._records))
+        stop = min(upto_seq + 1 - self._base_seq, len(self._times))
         room = bytes_max
         while start < stop and limit:
-            run = slice(start, min(start + limit, stop))
+            run = slice(start, self._run_end(start, min(start + limit, stop)))
             sizes = self._sizes[run]
             total = sum(sizes)
             if total > room:
@@ -122,7 +158,7 @@ class Slots:
                 if run.stop == start:
                     return seqs, times, records, max(from_seq, self._base_seq + start - 1)
             room -= sum(sizes)
-            found = self._records[run]
+            found = self._found(run)
             numbers = range(self._base_seq + run.start, self._base_seq + run.stop)
             if sizes.count(0):
                 for seq, ts_ms, record in zip(numbers, self._times[run], found, strict=True):
@@ -141,7 +177,7 @@ class Slots:
 
     def remove(self, seq: int) -> bool:
         """Empty one slot. False if it was empty."""
-        if self.get(seq) is None:
+        if not self.has(seq):
             return False
         self._empty(seq - self._base_seq)
         self._skip_empty()
@@ -149,23 +185,31 @@ class Slots:
 
     def remove_matching(self, matches: Callable[[str | None], bool], before_seq: int) -> None:
         """Empty every slot before a seq whose record's tag matches."""
-        records = self._records
-        stop = min(max(before_seq - self._base_seq, self._first), len(records))
-        for place in range(self._first, stop):
+        records, cold = self._records, self._cold
+        stop = min(before_seq - self._base_seq, len(self._times))
+        for block in self._blocks:
+            if block.tags is not None:
+                first = block.first_seq - self._base_seq
+                for place in block.tags.matching(matches):
+                    if self._first <= first + place < stop:
+                        self._empty(first + place)
+        for place in range(max(self._first - cold, 0), stop - cold):
             record = records[place]
             if record is not None and matches(record.tag):
-                self._empty(place)
+                self._empty(place + cold)
         self._skip_empty()
 
     def drop_through(self, seq: int) -> None:
         """Empty every slot up to a seq."""
-        first, stop = self._first, min(seq + 1 - self._base_seq, len(self._records))
+        first, stop = self._first, min(seq + 1 - self._base_seq, len(self._times))
         if stop <= first:
             return
         sizes = self._sizes[first:stop]
         self.count -= len(sizes) - sizes.count(0)
         self.size_bytes -= sum(sizes)
-        self._records[first:stop] = [None] * len(sizes)
+        if stop > self._cold:
+            hot = slice(max(first - self._cold, 0), stop - self._cold)
+            self._records[hot] = [None] * (hot.stop - hot.start)
         self._sizes[first:stop] = array("Q", bytes(8 * len(sizes)))
         self._first = stop
         self._skip_empty()
@@ -174,7 +218,7 @@ class Slots:
         """The last live seq, in the run at the front, that is older than a time; None if none."""
         place = bisect_left(self._times, ts_ms, self._first) - 1
         while place >= self._first:
-            if self._records[place] is not None:
+            if self._sizes[place]:
                 return self._base_seq + place
             place -= 1
         return None
@@ -200,6 +244,7 @@ class Slots:
         """Leave empty slots up to a seq."""
         missing = seq - self.head_seq
         if missing > 0:
+            self.head_seq = seq
             self._records.extend([None] * missing)
             self._times.extend(array("q", (ts_ms,)) * missing)
             self._sizes.extend(array("Q", bytes(8 * missing)))
@@ -208,22 +253,144 @@ class Slots:
     def _empty(self, place: int) -> None:
         size_bytes = self._sizes[place]
         if size_bytes:
-            self._records[place] = None
+            if place >= self._cold:
+                self._records[place - self._cold] = None
             self._sizes[place] = 0
             self.count -= 1
             self.size_bytes -= size_bytes
 
     def _skip_empty(self) -> None:
-        records, first, end = self._records, self._first, len(self._records)
-        while first < end and records[first] is None:
+        sizes, first, end = self._sizes, self._first, len(self._sizes)
+        while first < end and not sizes[first]:
             first += 1
         self._first = first
         if first * 2 > end:  # as many were emptied since the last time as are moved now
-            del records[:first]
+            del self._records[: max(first - self._cold, 0)]
             del self._times[:first]
-            del self._sizes[:first]
+            del sizes[:first]
             self._base_seq += first
+            self._cold = max(self._cold - first, 0)
             self._first = 0
+            gone = 0
+            while gone < len(self._blocks) and self._blocks[gone].last_seq < self._base_seq:
+                gone += 1
+            del self._blocks[:gone]
+
+    # Cold records
+
+    @property
+    def cold_count(self) -> int:
+        """How many slots at the front have their records in files."""
+        return self._cold
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The blocks that the cold slots lie in; the first may begin before the first slot."""
+        return self._blocks
+
+    @property
+    def base_seq(self) -> int:
+        """The seq of the first slot, which may be empty."""
+        return self._base_seq
+
+    def seal(self, blocks: Sequence[Block]) -> int:
+        """Files hold the records of the oldest hot slots now: keep them here no longer.
+
+        Blocks that lie before the hot slots are passed over, for what they hold is gone. Returns
+        how many slots became cold.
+        """
+        before = self._cold
+        for block in blocks:
+            stop = block.last_seq + 1 - self._base_seq
+            if stop <= self._cold:
+                continue
+            if block.first_seq > self._base_seq + self._cold or block.last_seq > self.head_seq:
+                break
+            self._blocks.append(block)
+            del self._records[: stop - self._cold]
+            self._cold = stop
+        return self._cold - before
+
+    def runs(
+        self, from_place: int, slots_max: int = BLOCK_RECORDS_MAX, bytes_max: int = BLOCK_BYTES_MAX
+    ) -> Iterator[Run]:
+        """The hot slots from a place on, empty ones too, in runs that are not too large."""
+        start, end = from_place, len(self._times)
+        while start < end:
+            sizes = self._sizes[start : min(start + slots_max, end)]
+            if sum(sizes) > bytes_max:
+                sizes = sizes[: max(1, _fitting(sizes, bytes_max, first=False))]
+            stop = start + len(sizes)
+            records = self._records[start - self._cold : stop - self._cold]
+            yield Run(self._base_seq + start, self._times[start:stop], sizes, records)
+            start = stop
+
+    def cold_run(self, block: Block) -> tuple[array[int], array[int]]:
+        """The times and sizes of the slots of a block that are still here."""
+        first = max(block.first_seq - self._base_seq, 0)
+        stop = block.last_seq + 1 - self._base_seq
+        return self._times[first:stop], self._sizes[first:stop]
+
+    def take_run(self, times: array[int], sizes: array[int], records: list[Record | None]) -> None:
+        """Put slots at the end, empty ones too, as a snapshot has them; then `settle`."""
+        self._times.extend(times)
+        self._sizes.extend(sizes)
+        self._records.extend(records)
+        self.head_seq += len(times)
+        self.count += len(sizes) - sizes.count(0)
+        self.size_bytes += sum(sizes)
+
+    def take_block(self, block: Block, times: array[int], sizes: array[int]) -> None:
+        """Put the slots of a block at the end, as a snapshot has them; before any hot ones."""
+        self.take_run(times, sizes, [])
+        self._cold += len(times)
+        self._blocks.append(block)
+
+    def settle(self) -> None:
+        """All of a snapshot's slots are here."""
+        self._skip_empty()
+
+    def _run_end(self, start: int, stop: int) -> int:
+        """Where a run that begins at a slot ends: cold ones do not go beyond their block."""
+        if start >= self._cold:
+            return stop
+        return min(stop, self._block_at(start).last_seq + 1 - self._base_seq)
+
+    def _found(self, run: slice) -> list[Record | None]:
+        """The records of a run, which lies in one block or is hot."""
+        cold = self._cold
+        if run.start >= cold:
+            return self._records[run.start - cold : run.stop - cold]
+        sizes = self._sizes[run]
+        empty = sizes.count(0)
+        if empty == len(sizes):
+            return [None] * empty
+        block = self._block_at(run.start)
+        first = block.first_seq - self._base_seq
+        records = _loaded(block)[run.start - first : run.stop - first]
+        if not empty:
+            return records
+        return [record if size else None for record, size in zip(records, sizes, strict=True)]
+
+    def _cold_record(self, seq: int) -> Record | None:
+        block = self._block_at(seq - self._base_seq)
+        return _loaded(block)[seq - block.first_seq]
+
+    def _block_at(self, place: int) -> Block:
+        number = bisect_right(self._blocks, self._base_seq + place, key=_first_seq) - 1
+        return self._blocks[number]
+
+
+def _first_seq(block: Block) -> int:
+    return block.first_seq
+
+
+def _loaded(block: Block) -> list[Record | None]:
+    """The records of a block, or `NotLoaded`."""
+    if block.records is None:
+        raise NotLoaded(block)
+    block.touched = True
+    return block.records
 
 
 def _fitting(sizes: Sequence[int], room: int, *, first: bool) -> int:

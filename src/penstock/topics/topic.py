@@ -82,6 +82,7 @@ class Topic:
         self.floors = Floors()
         self.answers = Answers()
         self.fed: dict[str, Feed] = {}
+        self.counted_bytes = 0  # what the node's total holds of it
         self.reserved_seq = 0  # seqs up to this may be taken without another entry
         self.removals = 0  # grows whenever a record may have left
         self._slots = Slots()
@@ -157,9 +158,7 @@ class Topic:
 
     # Decisions
 
-    def append(
-        self, batch: Batch, now_ms: int, *, key: str | None = None
-    ) -> Appended | Written:
+    def append(self, batch: Batch, now_ms: int, *, key: str | None = None) -> Appended | Written:
         """Decide a checked batch: an entry, the answer of the write it repeats, or a refusal."""
         now_ms = self.expire(now_ms)
         if key is not None:
@@ -191,7 +190,7 @@ class Topic:
     def admit(self, count: int, size_bytes: int) -> None:
         """Refuse what a cap with `discard: reject` has no room for."""
         config = self.config
-        if config.discard != "reject" or not (config.cap_records or config.cap_bytes):
+        if config.discard == "old" or not (config.cap_records or config.cap_bytes):
             return
         if _over(config, count, size_bytes):
             raise RecordTooLarge(
@@ -220,7 +219,7 @@ class Topic:
     def configure(self, changes: Changes, now_ms: int) -> Configured:
         """Decide a change of configuration. Nothing of the topic may be on its way meanwhile."""
         check_change(self.name, self.config, changes)
-        return Configured(self.name, self.expire(now_ms), changes)
+        return Configured(self.name, self.expire(now_ms), dict(changes))
 
     def pend(self, entry: Appended | Configured) -> None:
         """Count on an entry that is on its way to the log.
@@ -253,7 +252,7 @@ class Topic:
         """
         match entry:
             case Appended():
-                return self._append(entry)
+                return self.apply_append(entry)
             case Deleted():
                 return self._delete(entry)
             case Configured():
@@ -296,14 +295,33 @@ class Topic:
         topic._slots = Slots.restored(state.head_seq, state.live)
         return topic
 
-    def _append(self, entry: Appended) -> Written:
-        batch = entry.batch
+    def apply_append(self, entry: Appended) -> Written:
+        """Take an entry that appends: the answer to the write."""
+        batch, slots, config = entry.batch, self._slots, self.config
+        count = len(batch.records)
         if self._pending_seqs:
-            self._pending_seqs -= len(batch.records) if entry.feed is None else entry.seqs
-            self._pending_count -= len(batch.records)
+            self._pending_seqs -= count if entry.feed is None else entry.seqs
+            self._pending_count -= count
             self._pending_bytes -= batch.size_bytes
+        if entry.feed is not None or entry.first_seq != slots.head_seq + 1:
+            if not self._join(entry):
+                return Written(0, 0, 0, self.head_seq, deduped=True)
+            slots = self._slots
+        self.expire(entry.now_ms)
+        slots.extend(batch, entry.now_ms)
+        if count:
+            self.last_write_ms = entry.now_ms
+        if entry.key is not None:
+            self.answers.keep(entry.key, _answer(entry), config.idempotency_window_ms)
+        if config.cap_records or config.cap_bytes:
+            self._enforce_caps()
+        head_seq = slots.head_seq
+        return Written(entry.first_seq, head_seq, count, head_seq)
+
+    def _join(self, entry: Appended) -> bool:
+        """Make the next seq that of an entry which does not simply follow. False if passed."""
         if entry.feed is not None and not self._take_feed(entry.feed):
-            return Written(0, 0, 0, self.head_seq, deduped=True)
+            return False
         if self.head_seq + 1 < entry.first_seq <= self.reserved_seq + 1:
             self.lose_unlogged(entry.first_seq - 1)
         if entry.first_seq != self.head_seq + 1:
@@ -311,14 +329,7 @@ class Topic:
                 f"expected seq {self.head_seq + 1} next in topic {self.name!r}, "
                 f"found {entry.first_seq}"
             )
-        self.expire(entry.now_ms)
-        self._slots.extend(batch, entry.now_ms)
-        if batch.records:
-            self.last_write_ms = entry.now_ms
-        if entry.key is not None:
-            self.answers.keep(entry.key, _answer(entry), self.config.idempotency_window_ms)
-        self._enforce_caps()
-        return Written(entry.first_seq, self.head_seq, len(batch.records), self.head_seq)
+        return True
 
     def _take_feed(self, feed: Feed) -> bool:
         """Move a router's mark, and leave a told hole for what it missed. False if passed."""

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock.testing import ManualClock
+from penstock.topics.batch import Batch
 from penstock.topics.config import TopicConfig
 from penstock.topics.entries import Appended, QueueEntry, TopicEntry
 from penstock.topics.leases import ClaimRequest, Settle
@@ -49,7 +50,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 4))
     def write(self, count: int) -> None:
         records = [make_record(b"%d" % (len(self.where) + 1 + number)) for number in range(count)]
-        entry = self.queue.topic.append(records, self.clock.now_ms())
+        entry = self.queue.topic.append(Batch.of(records), self.clock.now_ms())
         assert isinstance(entry, Appended)
         self.queue.topic.apply(entry)
         self.log.append(entry)
@@ -68,7 +69,8 @@ class QueueMachine(RuleBasedStateMachine):
         got, buried = self.expected_claim(asked)
         assert [lease.seq for lease in claimed.leases] == got
         assert list(claimed.buried) == buried
-        assert [letter.data for letter in claimed.dead_letters] == [b"%d" % seq for seq in buried]
+        letters = self.queue.letters(claimed).records
+        assert [bytes(letter.data) for letter in letters] == [b"%d" % seq for seq in buried]
         self.apply(claimed)
         for seq in buried:
             self.where[seq] = ("dead",)

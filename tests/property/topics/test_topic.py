@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock.testing import ManualClock
+from penstock.topics.batch import Batch
 from penstock.topics.config import TopicConfig
 from penstock.topics.entries import Appended, TopicEntry
 from penstock.topics.errors import RecordTooLarge, TopicFull
-from penstock.topics.model import Record, TopicLimits, make_record
+from penstock.topics.model import Record, TopicLimits, make_record, size_of
 from penstock.topics.predicate import Predicate
 from penstock.topics.read import Diff, ReadRequest, read
 from penstock.topics.topic import Floors, Topic, Written
@@ -75,9 +76,9 @@ class TopicMachine(RuleBasedStateMachine):
         refusal = self.refusal(records)
         if refusal is not None:
             with pytest.raises(refusal):
-                self.topic.append(records, self.clock.now_ms())
+                self.topic.append(Batch.of(records), self.clock.now_ms())
             return
-        entry = self.topic.append(records, self.clock.now_ms())
+        entry = self.topic.append(Batch.of(records), self.clock.now_ms())
         assert isinstance(entry, Appended)
         self.apply(entry)
         self.accept(records)
@@ -90,9 +91,9 @@ class TopicMachine(RuleBasedStateMachine):
         refusal = self.refusal(records)
         if refusal is not None and key not in self.keys:
             with pytest.raises(refusal):
-                self.topic.append(records, self.clock.now_ms(), key=key)
+                self.topic.append(Batch.of(records), self.clock.now_ms(), key=key)
             return
-        entry = self.topic.append(records, self.clock.now_ms(), key=key)
+        entry = self.topic.append(Batch.of(records), self.clock.now_ms(), key=key)
         if key in self.keys:
             first_seq, last_seq, _ = self.keys[key]
             count = last_seq - first_seq + 1
@@ -182,7 +183,7 @@ class TopicMachine(RuleBasedStateMachine):
             assert topic.slot(seq) == (seq, fate.ts_ms, fate.record)
         assert topic.head_seq == len(self.fates)
         assert topic.count == len(live)
-        assert topic.size_bytes == sum(self.fates[seq].record.size_bytes for seq in live)
+        assert topic.size_bytes == sum(size_of(self.fates[seq].record) for seq in live)
         assert topic.earliest_seq == (live[0] if live else len(self.fates) + 1)
 
     @invariant()
@@ -221,13 +222,13 @@ class TopicMachine(RuleBasedStateMachine):
             self.fates[self.live()[0]].lost = "evicted"
 
     def bytes_of(self, seqs: list[int]) -> int:
-        return sum(self.fates[seq].record.size_bytes for seq in seqs)
+        return sum(size_of(self.fates[seq].record) for seq in seqs)
 
     def refusal(self, records: list[Record]) -> type[Exception] | None:
         config = self.config
         if config.discard == "old":
             return None
-        size_bytes = sum(record.size_bytes for record in records)
+        size_bytes = sum(size_of(record) for record in records)
 
         def is_over(count: int, size_bytes: int) -> bool:
             over_count = config.cap_records and count > config.cap_records
@@ -245,7 +246,7 @@ class TopicMachine(RuleBasedStateMachine):
         assert page.caught_up is (page.next_from_seq == page.head_seq)
         assert page.lag == page.head_seq - page.next_from_seq
         assert len(page.records) <= request.limit
-        sizes = [slot.record.size_bytes for slot in page.records]
+        sizes = [size_of(slot.record) for slot in page.records]
         assert len(sizes) <= 1 or sum(sizes) <= request.batch_bytes_max
         return page
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from penstock.topics.batch import Batch
 from penstock.topics.config import TopicConfig
 from penstock.topics.entries import Appended, Feed
 from penstock.topics.forward import step, take, traced_meta
-from penstock.topics.model import Record, TopicLimits, make_record
+from penstock.topics.model import Record, Routed, TopicLimits, hops_of, make_record
 from penstock.topics.predicate import parse_predicate
 from penstock.topics.routers import Router, RouterConfig
 from penstock.topics.topic import Topic
@@ -19,7 +20,7 @@ LIMITS = TopicLimits()
 def make_topic(name: str, *records: Record, **config: Any) -> Topic:
     topic = Topic(name, TopicConfig(**config), epoch=4, now_ms=0)
     if records:
-        entry = topic.append(records, 0)
+        entry = topic.append(Batch.of(records), 0)
         assert isinstance(entry, Appended)
         topic.apply(entry)
     return topic
@@ -36,6 +37,10 @@ def run(router: Router, source: Topic, dest: Topic) -> Appended | None:
     return entry
 
 
+def routed(record: Record, *, hops: int) -> Record:
+    return Routed(record.data, record.tag, record.node, record.meta, hops=hops)
+
+
 def live(topic: Topic) -> list[Record]:
     return [slot.record for slot in topic.live(0, topic.head_seq)]
 
@@ -46,7 +51,7 @@ def test_copies_keep_everything_but_seq_and_time() -> None:
     entry = run(make_router(), source, dest)
     assert entry is not None
     assert entry.feed == Feed("r", 4, 1)
-    assert live(dest)[1] == record._replace(hops=1)
+    assert live(dest)[1] == routed(record, hops=1)
     assert [slot.ts_ms for slot in dest.live(1, 2)] == [9]
 
 
@@ -68,7 +73,7 @@ def test_records_that_are_all_passed_over_still_move_the_place() -> None:
     source, dest = make_topic("s", make_record(b"1", tag="x")), make_topic("d")
     entry = run(make_router(filter=parse_predicate("y")), source, dest)
     assert entry is not None
-    assert (entry.records, entry.feed, dest.head_seq) == ((), Feed("r", 4, 1), 0)
+    assert (entry.batch.records, entry.feed, dest.head_seq) == ([], Feed("r", 4, 1), 0)
     assert dest.last_write_ms is None
 
 
@@ -76,21 +81,22 @@ def test_deleted_and_expired_records_are_not_forwarded() -> None:
     source, dest = make_topic("s", make_record(b"1", tag="x"), make_record(b"2")), make_topic("d")
     source.apply(source.delete(0, match=parse_predicate("x")))
     run(make_router(), source, dest)
-    assert [record.data for record in live(dest)] == [b"2"]
+    assert [bytes(record.data) for record in live(dest)] == [b"2"]
 
 
 def test_a_record_that_came_through_eight_routers_goes_no_further() -> None:
-    tired = make_record(b"1")._replace(hops=8)
-    source, dest = make_topic("s", tired, tired._replace(hops=7)), make_topic("d")
+    record = make_record(b"1")
+    source = make_topic("s", routed(record, hops=8), routed(record, hops=7))
+    dest = make_topic("d")
     run(make_router(), source, dest)
-    assert [record.hops for record in live(dest)] == [8]
+    assert [hops_of(record) for record in live(dest)] == [8]
 
 
 def test_one_step_takes_at_most_1024_seqs() -> None:
     source, dest = make_topic("s", *[make_record(b"1")] * 1_500), make_topic("d")
     first = step(make_router(), source, dest, 0, LIMITS)
     assert first.entry is not None
-    assert (len(first.entry.records), first.more) == (1_024, True)
+    assert (len(first.entry.batch), first.more) == (1_024, True)
 
 
 def test_a_full_destination_takes_what_fits_and_then_holds_the_place() -> None:
@@ -98,12 +104,12 @@ def test_a_full_destination_takes_what_fits_and_then_holds_the_place() -> None:
     dest = make_topic("d", cap_records=3, discard="reject")
     first = step(make_router(), source, dest, 0, LIMITS)
     assert first.entry is not None
-    assert (len(first.entry.records), first.entry.feed, first.more) == (3, Feed("r", 4, 3), True)
+    assert (len(first.entry.batch), first.entry.feed, first.more) == (3, Feed("r", 4, 3), True)
     dest.apply(first.entry)
     assert step(make_router(3), source, dest, 0, LIMITS) == (None, True, True)
     dest.apply(dest.delete(0, before_seq=3))
     run(make_router(3), source, dest)
-    assert [record.data for record in live(dest)] == [b"2", b"3", b"4"]
+    assert [bytes(record.data) for record in live(dest)] == [b"2", b"3", b"4"]
 
 
 def test_what_the_source_lost_first_is_a_told_hole_in_the_destination() -> None:
@@ -127,7 +133,7 @@ def test_the_same_copies_are_appended_once() -> None:
 def test_exactly_once_copies_say_where_they_come_from() -> None:
     source, dest = make_topic("s", make_record(b"1", b'{"m": 1}')), make_topic("d")
     run(make_router(guarantee="exactly_once"), source, dest)
-    meta = live(dest)[0].meta or b""
+    meta = bytes(live(dest)[0].meta or b"")
     assert meta.startswith(b'{"m": 1,')
     assert json.loads(meta)["_topics_router"] == {
         "idempotency_key": "r:4:1",

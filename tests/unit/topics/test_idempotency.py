@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from penstock.topics.batch import Batch
 from penstock.topics.config import TopicConfig
 from penstock.topics.entries import Appended
 from penstock.topics.idempotency import Answer, Answers
 from penstock.topics.model import make_record
 from penstock.topics.topic import Topic, Written
 
-ONE = [make_record(b"1")]
+ONE = Batch.of([make_record(b"1")])
 
 
 def make_topic(window_ms: int = 100, **config: object) -> Topic:

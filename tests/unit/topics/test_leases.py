@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from penstock.topics.errors import BatchTooLarge, InvalidRequest
 from penstock.topics.leases import (
@@ -19,7 +20,7 @@ from penstock.topics.leases import (
     parse_settle,
     parse_token,
 )
-from penstock.topics.model import TopicLimits, make_record
+from penstock.topics.model import Routed, TopicLimits, hops_of, make_record
 
 LIMITS = TopicLimits()
 
@@ -90,10 +91,19 @@ def test_a_delay_is_optional_and_a_day_at_most_but_an_extension_must_be_said() -
 
 def test_a_dead_letter_keeps_what_it_was() -> None:
     letter = dead_letter(make_record(b"1", b'{"a": 1}', "t", "n"), "q", 5, 3)
-    assert (letter.data, letter.tag, letter.node) == (b"1", "t", "n")
-    assert letter.meta == (
+    assert (bytes(letter.data), letter.tag, letter.node) == (b"1", "t", "n")
+    assert bytes(letter.meta or b"") == (
         b'{"a": 1,"$dead_letter_from":"q","$dead_letter_deliveries":"3","$dead_letter_src_seq":"5"}'
     )
+
+
+def test_a_dead_letter_of_a_dead_letter_tells_of_the_last_queue_and_keeps_its_hops() -> None:
+    first = dead_letter(Routed(Raw(b"1"), meta=Raw(b'{"a":1}'), hops=2), "q", 5, 3)
+    second = dead_letter(first, "r", 6, 4)
+    assert bytes(second.meta or b"") == (
+        b'{"a":1,"$dead_letter_from":"r","$dead_letter_deliveries":"4","$dead_letter_src_seq":"6"}'
+    )
+    assert hops_of(second) == 2
 
 
 def test_a_window_gathers_claims_from_the_first_until_it_closes() -> None:

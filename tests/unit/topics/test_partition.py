@@ -6,25 +6,29 @@ from typing import Any
 
 import pytest
 
-from penstock.topics.entries import Appended, Created
+from penstock.topics.batch import Batch, Write, parse_write
+from penstock.topics.entries import Appended, Created, Dropped
 from penstock.topics.errors import (
     BatchTooLarge,
     InvalidRequest,
     NotAQueue,
+    RecordTooLarge,
     RouterCycle,
     Throttled,
     TopicExistsIncompatible,
+    TopicFull,
     TopicNotEmpty,
     TopicNotFound,
 )
 from penstock.topics.leases import ClaimRequest, Settle
 from penstock.topics.model import TopicLimits, make_record
-from penstock.topics.partition import Change, Partition, Write
+from penstock.topics.partition import Change, Partition
 from penstock.topics.read import ReadRequest
-from penstock.topics.routers import RouterConfig
+from penstock.topics.registry import Registry
+from penstock.topics.routers import RouterConfig, RouterRemoved
 from penstock.topics.topic import Written
 
-ONE = [make_record(b"1")]
+ONE = Batch.of([make_record(b"1")])
 
 
 def run(partition: Partition, change: Change | Written) -> list[Any]:
@@ -34,11 +38,22 @@ def run(partition: Partition, change: Change | Written) -> list[Any]:
 
 
 def write(partition: Partition, topic: str, count: int = 1, **options: Any) -> list[Any]:
-    return run(partition, partition.write(Write(topic, ONE * count, **options), 0))
+    batch = Batch.of([make_record(b"1")] * count)
+    return run(partition, partition.write(topic, Write(batch, **options), 0))
+
+
+def limited(**limits: int) -> Partition:
+    return Partition(Registry(TopicLimits(**limits)))
+
+
+def put_router(partition: Partition, name: str, source: str, dest: str) -> list[Any]:
+    if source not in partition.topics:
+        run(partition, partition.put_topic(source, {}, 0))
+    return run(partition, partition.put_router(RouterConfig(name, source, dest), 0))
 
 
 def data(partition: Partition, topic: str) -> list[bytes]:
-    return [slot.record.data for slot in partition.read(topic, ReadRequest(), 0).records]
+    return [bytes(slot.record.data) for slot in partition.read(topic, ReadRequest(), 0).records]
 
 
 def test_putting_a_topic_makes_it_once_and_then_changes_what_is_named() -> None:
@@ -58,7 +73,7 @@ def test_a_name_is_checked_only_where_something_would_be_created() -> None:
     with pytest.raises(InvalidRequest):
         partition.put_topic("no spaces", {}, 0)
     with pytest.raises(InvalidRequest):
-        partition.write(Write("no spaces", ONE), 0)
+        partition.write("no spaces", Write(ONE), 0)
     with pytest.raises(TopicNotFound) as refused:
         partition.read("no spaces", ReadRequest(), 0)
     assert refused.value.detail == {"topic": "no spaces"}
@@ -66,7 +81,7 @@ def test_a_name_is_checked_only_where_something_would_be_created() -> None:
 
 def test_a_write_creates_its_topic_with_its_config_unless_told_not_to() -> None:
     partition = Partition()
-    change = partition.write(Write("t", ONE, config={"ttl_ms": 7}), 0)
+    change = partition.write("t", Write(ONE, config={"ttl_ms": 7}), 0)
     assert isinstance(change, Change)
     assert [type(entry) for entry in change.entries] == [Created, Appended]
     run(partition, change)
@@ -75,15 +90,16 @@ def test_a_write_creates_its_topic_with_its_config_unless_told_not_to() -> None:
     assert partition.topic("t").config.ttl_ms == 7
     for options in ({"create": False}, {"config": {"auto_create": False}}):
         with pytest.raises(TopicNotFound):
-            partition.write(Write("other", ONE, **options), 0)
+            partition.write("other", Write(ONE, **options), 0)
 
 
 def test_a_bad_batch_is_refused_before_anything_is_looked_up() -> None:
-    partition = Partition(TopicLimits(batch_records_max=1))
     with pytest.raises(BatchTooLarge):
-        partition.write(Write("absent", ONE * 2, create=False), 0)
+        parse_write(b'{"records":[{"data":1},{"data":2}]}', TopicLimits(batch_records_max=1))
+    body = '{"records":[{"data":1}],"idempotency_key":"%s"}'
+    assert parse_write((body % ("ä" * 128)).encode()).key == "ä" * 128
     with pytest.raises(InvalidRequest):
-        partition.write(Write("absent", ONE, key="ä" * 129), 0)
+        parse_write((body % ("ä" * 129)).encode())
 
 
 def test_writes_behind_a_creation_on_its_way_go_to_the_same_topic() -> None:
@@ -92,7 +108,7 @@ def test_writes_behind_a_creation_on_its_way_go_to_the_same_topic() -> None:
     assert [type(entry) for entry in second.entries] == [Appended]
     with pytest.raises(TopicNotFound):
         partition.topic("t")
-    again = partition.write(Write("t", ONE, key="a"), 0)
+    again = partition.write("t", Write(ONE, key="a"), 0)
     assert again == Written(1, 1, 1, 1, deduped=True)
     partition.commit(first)
     assert partition.topic("t").head_seq == 1
@@ -101,7 +117,7 @@ def test_writes_behind_a_creation_on_its_way_go_to_the_same_topic() -> None:
 
 
 def partition_write(partition: Partition, topic: str, key: str) -> Change:
-    change = partition.write(Write(topic, ONE, key=key), 0)
+    change = partition.write(topic, Write(ONE, key=key), 0)
     assert isinstance(change, Change)
     partition.stage(change)
     return change
@@ -115,12 +131,12 @@ def test_an_abandoned_creation_never_was() -> None:
 
 
 def test_the_limit_on_topics_is_for_new_ones_only() -> None:
-    partition = Partition(TopicLimits(topics_max=1))
+    partition = limited(topics_max=1)
     write(partition, "t")
     write(partition, "t")
     for refused_call in (
         lambda: partition.put_topic("u", {}, 0),
-        lambda: partition.write(Write("u", ONE), 0),
+        lambda: partition.write("u", Write(ONE), 0),
         lambda: partition.put_router(RouterConfig("r", "t", "u"), 0),
     ):
         with pytest.raises(Throttled) as refused:
@@ -130,11 +146,11 @@ def test_the_limit_on_topics_is_for_new_ones_only() -> None:
 
 
 def test_the_limit_on_bytes_counts_every_topic_and_what_left_them() -> None:
-    partition = Partition(TopicLimits(total_bytes_max=3))
+    partition = limited(total_bytes_max=3)
     write(partition, "a", 2)
     write(partition, "b")
     with pytest.raises(Throttled) as refused:
-        partition.write(Write("c", ONE), 0)
+        partition.write("c", Write(ONE), 0)
     assert refused.value.detail == {"limit": "max_total_bytes", "max": 3}
     run(partition, partition.delete("a", 0, before_seq=2))
     write(partition, "b")
@@ -142,13 +158,16 @@ def test_the_limit_on_bytes_counts_every_topic_and_what_left_them() -> None:
     write(partition, "c", 2)
 
 
-def test_dropping_a_topic_takes_the_routers_at_its_ends_along() -> None:
+def test_dropping_a_topic_takes_the_routers_into_it_along() -> None:
     partition = Partition()
-    for name, source, dest in (("x", "a", "b"), ("w", "b", "c"), ("y", "c", "d")):
-        run(partition, partition.put_router(RouterConfig(name, source, dest), 0))
+    for name, source, dest in (("x", "a", "b"), ("v", "a", "b"), ("w", "b", "c"), ("y", "c", "d")):
+        put_router(partition, name, source, dest)
+    assert partition.routers.touching("b") == ["v", "w", "x"]
+    run(partition, partition.remove_router("w"))
     change = partition.drop_topic("b", 0)
     run(partition, change)
-    assert change.entries[0] == ("b", ("w", "x"))
+    assert change.to_log == change.entries
+    assert change.entries == (RouterRemoved("x", "b"), RouterRemoved("v", "b"), Dropped("b"))
     assert [router.config.name for router in partition.routers] == ["y"]
     assert partition.drop_topic("b", 0).entries == ()
 
@@ -182,27 +201,32 @@ def test_a_delete_says_what_is_wrong_with_it_before_it_looks_for_the_topic() -> 
         Partition().delete("absent", 0, before_seq=1)
 
 
-def test_a_router_begins_at_the_head_of_its_source_and_makes_missing_ends() -> None:
+def test_a_router_begins_at_the_head_of_its_source_and_makes_a_missing_destination() -> None:
     partition = Partition()
     write(partition, "a", 3)
-    run(partition, partition.put_router(RouterConfig("r", "a", "b"), 0))
-    run(partition, partition.put_router(RouterConfig("s", "x", "y"), 0))
+    put_router(partition, "r", "a", "b")
+    put_router(partition, "s", "x", "y")
     assert partition.routers.get("r").source_seq == 3
     assert partition.routers.get("s").source_epoch == partition.topic("x").epoch
     assert len({topic.epoch for topic in partition.topics.values()}) == 4
     with pytest.raises(RouterCycle):
         partition.put_router(RouterConfig("t", "b", "a"), 0)
-    with pytest.raises(TopicNotFound):
-        partition.put_router(RouterConfig("t", "p", "q"), 0, create_dest=False)
+    with pytest.raises(TopicNotFound) as refused:
+        partition.put_router(RouterConfig("t", "a", "q"), 0, create_dest=False)
+    assert refused.value.detail == {"topic": "q"}
+    with pytest.raises(TopicNotFound) as refused:
+        partition.put_router(RouterConfig("t", "p", "q"), 0)
+    assert refused.value.detail == {"topic": "p"}
+    assert "q" not in partition.topics
 
 
 def test_forwarding_moves_the_router_with_the_copies() -> None:
     partition = Partition()
-    run(partition, partition.put_router(RouterConfig("r", "a", "b"), 0))
+    put_router(partition, "r", "a", "b")
     write(partition, "a", 2)
     entry = partition.forward("r", 0).entry
     assert entry is not None
-    run(partition, Change((entry,), (entry,)))
+    run(partition, partition.fed(entry))
     router = partition.routers.get("r")
     assert (router.source_seq, router.forwarded_total) == (2, 2)
     assert data(partition, "b") == [b"1", b"1"]
@@ -234,9 +258,22 @@ def queue_with_a_worn_job(**dead: Any) -> Partition:
     return partition
 
 
+def claim_and_bury(partition: Partition, name: str) -> Change:
+    """A claim with the burials it asks for, if their topic takes them."""
+    queue = partition.queue(name)
+    claimed = queue.claim([ClaimRequest("n")], 0, 0)
+    letters, dest = queue.letters(claimed), queue.topic.config.dead_letter or ""
+    try:
+        buried = partition.bury(dest, letters, 0)
+    except (TopicFull, RecordTooLarge):
+        return partition.settle(claimed.without_burials())
+    settled = partition.settle(claimed)
+    return Change((*settled.entries, *buried.entries), (*settled.to_log, *buried.to_log))
+
+
 def test_a_worn_job_is_buried_in_a_topic_made_for_it_all_in_one_change() -> None:
     partition = queue_with_a_worn_job()
-    change = partition.claim("q", [ClaimRequest("n")], 0, 0)
+    change = claim_and_bury(partition, "q")
     assert [type(entry).__name__ for entry in change.to_log] == ["Claimed", "Created", "Appended"]
     run(partition, change)
     assert data(partition, "dead") == [b"1"]
@@ -246,7 +283,7 @@ def test_a_worn_job_is_buried_in_a_topic_made_for_it_all_in_one_change() -> None
 @pytest.mark.parametrize("cap", [{"cap_records": 1}, {"cap_bytes": 9}])
 def test_a_worn_job_waits_while_the_dead_letters_have_no_room(cap: dict[str, int]) -> None:
     partition = queue_with_a_worn_job(discard="reject", **cap)
-    change = partition.claim("q", [ClaimRequest("n")], 0, 0)
+    change = claim_and_bury(partition, "q")
     run(partition, change)
     assert (change.to_log, data(partition, "dead")) == ((), [b"1"])
     assert partition.queue("q").counts(0) == (1, 0, 0)

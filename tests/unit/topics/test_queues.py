@@ -6,7 +6,9 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from penstock.topics.batch import Batch
 from penstock.topics.config import TopicConfig
 from penstock.topics.entries import Acked, Appended, Claimed
 from penstock.topics.errors import NotAQueue
@@ -24,7 +26,7 @@ def make_queue(count: int = 0, **config: Any) -> Queue:
 
 
 def write(queue: Queue, count: int, now_ms: int = 0) -> None:
-    entry = queue.topic.append([make_record(b"1")] * count, now_ms)
+    entry = queue.topic.append(Batch.of([make_record(b"1")] * count), now_ms)
     assert isinstance(entry, Appended)
     queue.topic.apply(entry)
 
@@ -169,10 +171,12 @@ def test_a_job_delivered_too_often_goes_to_the_dead_letters() -> None:
     for _ in range(2):
         claim(queue, 0)
         nack(queue, 0, 1)
-    claimed = claim(queue, 0)
-    assert (claimed.buried, seqs(claimed)) == ((1,), [2])
-    assert claimed.dead_letters[0].data == b"1"
-    assert json.loads(claimed.dead_letters[0].meta or b"") == {
+    claimed = queue.claim([ClaimRequest("n", 1, 1_000)], 0, token=0)
+    letters = queue.letters(claimed)
+    queue.apply(claimed)
+    assert (claimed.buried, seqs(claimed), len(letters)) == ((1,), [2], 1)
+    assert bytes(letters.records[0].data) == b"1"
+    assert json.loads(bytes(letters.records[0].meta or b"")) == {
         "$dead_letter_from": "q",
         "$dead_letter_deliveries": "2",
         "$dead_letter_src_seq": "1",
@@ -193,7 +197,7 @@ def test_jobs_whose_dead_letters_were_refused_wait_on() -> None:
     claim(queue, 0)
     nack(queue, 0, 1)
     claimed = queue.claim([ClaimRequest("n")], 0, token=0)
-    queue.apply(claimed.without_dead_letters())
+    queue.apply(claimed.without_burials())
     assert queue.counts(0) == (1, 0, 0)
     assert queue.claim([ClaimRequest("n")], 0, token=0).buried == (1,)
 
@@ -210,12 +214,14 @@ def test_only_what_must_survive_is_logged() -> None:
     queue = make_queue(1)
     claimed = queue.claim([ClaimRequest("n")], 0, token=0)
     assert queue.to_log(claimed) is None
-    buried = claimed._replace(buried=(1,))
-    assert queue.to_log(buried) == buried._replace(leases=())
+    buried = replace(claimed, buried=(1,))
+    assert queue.to_log(buried) == replace(buried, leases=())
     assert queue.to_log(queue.nack(Settle("n", (1,)), 0, 0)[0]) is None
     assert queue.to_log(Acked("q", 0, (1,))) == Acked("q", 0, (1,))
     queue.topic.apply(queue.topic.configure({"leases_durable": True}, 0))
     assert queue.to_log(claimed) == claimed
+    assert queue.to_log(replace(claimed, leases=())) is None
+    assert queue.to_log(Acked("q", 0, ())) is None
 
 
 def test_claims_that_were_not_logged_leave_their_jobs_claimable_behind_logged_ones() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock.topics.batch import Batch
 from penstock.topics.config import TopicConfig
 from penstock.topics.entries import Appended, Feed
 from penstock.topics.errors import InvalidRequest
@@ -26,7 +27,7 @@ def make_topic(count: int = 0, **config: Any) -> Topic:
 
 def write(topic: Topic, *records: Record, now_ms: int = 0) -> None:
     if records:
-        entry = topic.append(records, now_ms)
+        entry = topic.append(Batch.of(records), now_ms)
         assert isinstance(entry, Appended)
         topic.apply(entry)
 
@@ -163,7 +164,7 @@ def test_the_reason_names_the_floors_that_the_gap_reaches() -> None:
 
 def test_what_a_source_trimmed_is_told_as_such() -> None:
     topic = make_topic(1)
-    entry = topic.feed(Feed("r", 1, 9, trimmed=4), [make_record(b"1")], 0)
+    entry = topic.feed(Feed("r", 1, 9, trimmed=4), Batch.of([make_record(b"1")]), 0)
     assert entry is not None
     topic.apply(entry)
     page = diff(topic)

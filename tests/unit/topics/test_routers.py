@@ -13,16 +13,15 @@ from penstock.topics.errors import (
     RouterNotFound,
     Throttled,
     TopicExistsIncompatible,
-    TopicNotFound,
 )
 from penstock.topics.model import TopicLimits
 from penstock.topics.routers import (
+    Router,
     RouterConfig,
     RouterPut,
     RouterRemoved,
     RouterTable,
     parse_router,
-    topics_to_create,
 )
 
 
@@ -111,7 +110,7 @@ def test_a_router_keeps_its_ends() -> None:
 
 def test_putting_a_router_again_changes_it_and_keeps_its_place() -> None:
     routers = table("a>b")
-    routers.advance(Feed("a>b", 1, 30), forwarded=5)
+    routers.advance(Feed("a>b", 1, 30), "b", forwarded=5)
     assert put(routers, "a>b", preserve_tag=False) is False
     router = routers.get("a>b")
     assert (router.source_seq, router.forwarded_total, router.config.preserve_tag) == (30, 5, False)
@@ -119,10 +118,12 @@ def test_putting_a_router_again_changes_it_and_keeps_its_place() -> None:
 
 def test_a_place_never_goes_back_and_belongs_to_one_life_of_the_source() -> None:
     routers = table("a>b")
-    routers.advance(Feed("a>b", 1, 30), forwarded=1)
-    routers.advance(Feed("a>b", 1, 20), forwarded=0)
-    routers.advance(Feed("a>b", 2, 99), forwarded=9)
-    assert routers.get("a>b").source_seq == 30
+    routers.advance(Feed("a>b", 1, 30), "b", forwarded=1)
+    routers.advance(Feed("a>b", 1, 20), "b", forwarded=0)
+    routers.advance(Feed("a>b", 2, 99), "b", forwarded=9)
+    routers.advance(Feed("a>b", 1, 99), "other", forwarded=9)
+    router = routers.get("a>b")
+    assert (router.source_seq, router.forwarded_total) == (30, 1)
 
 
 def test_the_limit_on_routers_is_for_new_ones_only() -> None:
@@ -137,8 +138,9 @@ def test_the_limit_on_routers_is_for_new_ones_only() -> None:
 def test_a_removed_router_is_gone_from_every_view() -> None:
     routers = table("a>b", "b>c")
     assert routers.touching("b") == ["a>b", "b>c"]
-    assert routers.apply(RouterRemoved("a>b"))
-    assert not routers.apply(RouterRemoved("a>b"))
+    assert not routers.apply(RouterRemoved("a>b", "c"))
+    assert routers.apply(RouterRemoved("a>b", "b"))
+    assert not routers.apply(RouterRemoved("a>b", "b"))
     assert (routers.touching("a"), routers.feeders_of("b"), len(routers)) == ([], [], 1)
     with pytest.raises(RouterNotFound) as refused:
         routers.get("a>b")
@@ -151,10 +153,21 @@ def test_routers_are_listed_by_name_and_by_either_end() -> None:
     assert [router.config.dest for router in routers.fed_by("b")] == ["c", "d"]
 
 
-def test_missing_ends_are_made_unless_the_destination_must_exist() -> None:
-    config = RouterConfig("r", "a", "b")
-    assert topics_to_create(config, {"a"}.__contains__, create_dest=True) == ["b"]
-    assert topics_to_create(config, {"b"}.__contains__, create_dest=False) == ["a"]
-    with pytest.raises(TopicNotFound) as refused:
-        topics_to_create(config, {"a"}.__contains__, create_dest=False)
-    assert refused.value.detail == {"topic": "b"}
+def test_the_logs_of_two_destinations_may_be_replayed_in_any_order() -> None:
+    old, new = RouterConfig("r", "a", "b"), RouterConfig("r", "x", "y")
+    logs = [
+        [RouterPut(old, 1, 0), RouterRemoved("r", "b")],
+        [RouterPut(new, 2, 7)],
+    ]
+    tables = []
+    for order in (logs, logs[::-1]):
+        routers = RouterTable()
+        for log in order:
+            for entry in log:
+                routers.apply(entry)
+        tables.append(routers)
+    for routers in tables:
+        assert list(routers) == [Router(new, 2, 7)]
+        assert routers.get("r") == Router(new, 2, 7)
+        assert (routers.touching("a"), routers.touching("b")) == ([], [])
+        assert (routers.touching("x"), routers.touching("y")) == (["r"], ["r"])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.kernel.errors import Corrupt
+from penstock.topics.batch import Batch
 from penstock.topics.config import TopicConfig
 from penstock.topics.entries import Advanced, Appended
 from penstock.topics.errors import InvalidRequest, RecordTooLarge, TopicFull
@@ -21,12 +22,16 @@ def make_topic(**config: Any) -> Topic:
 
 def write(topic: Topic, *data: bytes, now_ms: int = 0, key: str | None = None) -> Written:
     records = [make_record(each, tag=each.decode()) for each in data]
-    entry = topic.append(records, now_ms, key=key)
+    entry = topic.append(Batch.of(records), now_ms, key=key)
     if isinstance(entry, Written):
         return entry
     written = topic.apply(entry)
     assert isinstance(written, Written)
     return written
+
+
+def batch_of(*data: bytes) -> Batch:
+    return Batch.of([make_record(each) for each in data])
 
 
 def seqs(topic: Topic) -> list[int]:
@@ -107,13 +112,13 @@ def test_a_write_over_the_whole_of_a_rejecting_cap_can_never_fit() -> None:
 
 def test_appends_on_their_way_have_their_seqs_and_their_room() -> None:
     topic = make_topic(cap_records=3, discard="reject")
-    first = topic.append([make_record(b"1")] * 2, 0)
+    first = topic.append(batch_of(b"1", b"1"), 0)
     assert isinstance(first, Appended)
     topic.pend(first)
     assert topic.head_seq == 0
     with pytest.raises(TopicFull):
-        topic.append([make_record(b"2")] * 2, 0)
-    second = topic.append([make_record(b"2")], 0)
+        topic.append(batch_of(b"2", b"2"), 0)
+    second = topic.append(batch_of(b"2"), 0)
     assert isinstance(second, Appended)
     assert second.first_seq == 3
     topic.pend(second)
@@ -124,7 +129,7 @@ def test_appends_on_their_way_have_their_seqs_and_their_room() -> None:
 
 def test_what_did_not_reach_the_log_leaves_no_gap() -> None:
     topic = make_topic()
-    entry = topic.append([make_record(b"1")], 0, key="k")
+    entry = topic.append(batch_of(b"1"), 0, key="k")
     assert isinstance(entry, Appended)
     topic.pend(entry)
     topic.abandon()
@@ -133,7 +138,7 @@ def test_what_did_not_reach_the_log_leaves_no_gap() -> None:
 
 def test_an_entry_out_of_place_stops_the_topic() -> None:
     topic = make_topic()
-    entry = topic.append([make_record(b"1")], 0)
+    entry = topic.append(batch_of(b"1"), 0)
     assert isinstance(entry, Appended)
     topic.apply(entry)
     with pytest.raises(Corrupt):
@@ -172,7 +177,7 @@ def test_a_longer_age_or_a_wider_cap_brings_nothing_back() -> None:
 
 def test_nothing_expires_by_a_configuration_whose_successor_is_on_its_way() -> None:
     topic, again = make_topic(ttl_ms=10), make_topic(ttl_ms=10)
-    append = topic.append([make_record(b"1")], 0)
+    append = topic.append(batch_of(b"1"), 0)
     assert isinstance(append, Appended)
     topic.apply(append)
     longer = topic.configure({"ttl_ms": 50}, 10)
@@ -242,7 +247,7 @@ def test_a_delete_must_say_of_what() -> None:
 
 def test_a_delete_decided_behind_an_append_on_its_way_takes_it_too() -> None:
     topic = make_topic()
-    append = topic.append([make_record(b"1")], 0)
+    append = topic.append(batch_of(b"1"), 0)
     assert isinstance(append, Appended)
     topic.pend(append)
     removal = topic.delete(0, before_seq=99)
@@ -255,9 +260,11 @@ def test_a_delete_decided_behind_an_append_on_its_way_takes_it_too() -> None:
 def test_seqs_that_only_memory_kept_are_not_used_again_and_count_as_lost() -> None:
     topic = make_topic(durability="ephemeral")
     topic.apply(Advanced("t", 40))
+    topic.lose_unlogged()
     assert (topic.head_seq, topic.earliest_seq, topic.floors.evicted) == (40, 41, 40)
     assert write(topic, b"1").first_seq == 41
     topic.apply(Advanced("t", 12))
+    topic.lose_unlogged()
     assert seqs(topic) == [41]
 
 
