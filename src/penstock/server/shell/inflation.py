@@ -29,11 +29,11 @@ class Inflation:
             part = self._inflator.decompress(self._rest, INFLATE_STEP_BYTES)
         except zlib.error as error:
             raise BadRequest(f"expected a gzip body, found a broken one: {error}") from None
-        self._parts.append(part)
-        self.size += len(part)
-        if self.size > self._bytes_max:
+        if self.size + len(part) > self._bytes_max:
             limit = format_bytes(self._bytes_max)
             raise PayloadTooLarge(f"expected a body of at most {limit}, found more when inflated")
+        self._parts.append(part)
+        self.size += len(part)
         self._rest = self._inflator.unconsumed_tail
         if self._inflator.eof:
             return self._next_member()
