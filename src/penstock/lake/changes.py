@@ -1,0 +1,161 @@
+"""What a snapshot changed, as the text that DuckLake keeps and its conflict detection reads.
+
+>>> made = Changes()
+>>> made.add("created_table", 'main', 'a "b" c')
+>>> made.add("inserted_into_table", 4)
+>>> made.text()
+'created_table:"main"."a ""b"" c",inserted_into_table:4'
+>>> parse(made.text()) == made
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.kernel.errors import Corrupt
+
+ORDER: Final = (
+    "dropped_schema",
+    "dropped_table",
+    "dropped_view",
+    "dropped_scalar_macro",
+    "dropped_table_macro",
+    "created_schema",
+    "created_table",
+    "created_view",
+    "created_scalar_macro",
+    "created_table_macro",
+    "inserted_into_table",
+    "deleted_from_table",
+    "altered_table",
+    "altered_view",
+    "inlined_insert",
+    "inlined_delete",
+    "inline_flush",
+    "compacted_table",
+    "merge_adjacent",
+    "rewrite_delete",
+)
+"""Every kind of change, in the order in which a snapshot lists them."""
+
+_NAMED: Final = frozenset(kind for kind in ORDER if kind.startswith("created_"))
+_SYNONYMS: Final = {"flushed_inlined": "inline_flush"}
+
+Value = int | tuple[str, ...]
+"""The id of what was changed, or the name (of a schema, or in a schema) of what was created."""
+
+
+@dataclass(slots=True)
+class Changes:
+    """Sets of changed things by kind. Names are compared without case, as DuckLake does."""
+
+    made: dict[str, set[Value]] = field(default_factory=dict)
+
+    def add(self, kind: str, *what: int | str) -> None:
+        """Note one change: a kind with an id, or with the names of schema and entry."""
+        value: Value = what[0] if isinstance(what[0], int) else tuple(str(word) for word in what)
+        self.made.setdefault(kind, set()).add(value)
+
+    def ids(self, *kinds: str) -> set[int]:
+        """The ids that any of these kinds concern."""
+        return {value for kind in kinds for value in self.made.get(kind, ()) if _is_id(value)}  # type: ignore[misc]
+
+    def names(self, *kinds: str) -> set[tuple[str, ...]]:
+        """The names, in lower case, that any of these kinds made."""
+        values = [value for kind in kinds for value in self.made.get(kind, ())]
+        return {tuple(w.lower() for w in value) for value in values if isinstance(value, tuple)}
+
+    def merge(self, other: Changes) -> None:
+        """Take in what another snapshot changed."""
+        for kind, values in other.made.items():
+            self.made.setdefault(kind, set()).update(values)
+
+    def text(self) -> str:
+        """The list as DuckLake writes it."""
+        return ",".join(f"{kind}:{_value_text(value)}" for kind, value in self._listed())
+
+    def _listed(self) -> Iterator[tuple[str, Value]]:
+        for kind in ORDER:
+            for value in sorted(self.made.get(kind, ()), key=str):
+                yield kind, value
+
+    def __bool__(self) -> bool:
+        return any(self.made.values())
+
+
+def parse(text: str | None) -> Changes:
+    """What a text lists. A kind that this version does not know is refused, not skipped."""
+    changes = Changes()
+    for entry in _entries(text or ""):
+        kind, colon, value = entry.partition(":")
+        kind = _SYNONYMS.get(kind.lower(), kind.lower())
+        if not colon or kind not in ORDER:
+            raise Corrupt(f"expected a change that DuckLake 1.0 knows, found {entry!r}")
+        if kind in _NAMED:
+            changes.add(kind, *_names(value))
+        elif value.isdecimal():
+            changes.add(kind, int(value))
+        else:
+            raise Corrupt(f"expected an id after {kind}:, found {value!r}")
+    return changes
+
+
+def parse_all(texts: Iterable[str | None]) -> Changes:
+    """What several snapshots changed together."""
+    changes = Changes()
+    for text in texts:
+        changes.merge(parse(text))
+    return changes
+
+
+def _is_id(value: Value) -> bool:
+    return isinstance(value, int)
+
+
+def _value_text(value: Value) -> str:
+    if isinstance(value, int):
+        return str(value)
+    return ".".join('"' + word.replace('"', '""') + '"' for word in value)
+
+
+def _entries(text: str) -> Iterator[str]:
+    """The parts between commas that stand outside of quotes."""
+    start, quoted = 0, False
+    for at, character in enumerate(text):
+        if character == '"':
+            quoted = not quoted
+        elif character == "," and not quoted:
+            yield text[start:at]
+            start = at + 1
+    if text:
+        yield text[start:]
+
+
+def _names(value: str) -> list[str]:
+    """The quoted names of `"schema"."entry"`."""
+    names, at = [], 0
+    while at < len(value):
+        if value[at] != '"':
+            raise Corrupt(f"expected names in double quotes, found {value!r}")
+        word, at = _quoted(value, at + 1)
+        names.append(word)
+        if at < len(value) and value[at] == ".":
+            at += 1
+    return names
+
+
+def _quoted(value: str, at: int) -> tuple[str, int]:
+    word: list[str] = []
+    while at < len(value):
+        if value[at] != '"':
+            word.append(value[at])
+            at += 1
+        elif value[at : at + 2] == '""':
+            word.append('"')
+            at += 2
+        else:
+            return "".join(word), at + 1
+    raise Corrupt(f"expected a closing quote, found {value!r}")

@@ -1,0 +1,131 @@
+"""Which rows of a file count: at one snapshot, or as changes between two. Pure arrays, no reading.
+
+Every row of a file has a snapshot that inserted it and perhaps one that deleted it. A rewrite
+(DuckLake's `rewrite_delete`) ends files and begins one that holds what was left of them: rows move,
+nothing changes. Their row ids tell a row that moved from one that is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.lake.model import DataFile
+
+Positions = npt.NDArray[np.int64]
+NEVER: Final = np.iinfo(np.int64).max
+"""The snapshot at which a row ends that is still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRows:
+    """Rows of one data file by position, or all of them (`positions` is None)."""
+
+    file: DataFile
+    positions: Positions | None = None
+
+    @property
+    def count(self) -> int:
+        """How many rows these are."""
+        return self.file.record_count if self.positions is None else len(self.positions)
+
+
+@dataclass(frozen=True, slots=True)
+class FileHistory:
+    """When each row of a file came and went, and its row id where rows may have moved."""
+
+    file: DataFile
+    begins: Positions
+    ends: Positions
+    row_ids: Positions | None = None
+
+
+def history(
+    file: DataFile,
+    begins: Positions | None,
+    deleted: Positions,
+    deleted_at: Positions,
+    row_ids: Positions | None = None,
+) -> FileHistory:
+    """The whole story of a file; a position deleted twice is gone since the first time."""
+    count = file.record_count
+    came = np.full(count, file.begin, np.int64) if begins is None else begins
+    went = np.full(count, NEVER if file.end is None else file.end, np.int64)
+    if len(deleted):
+        np.minimum.at(went, deleted, deleted_at)
+    return FileHistory(file, came, went, row_ids)
+
+
+def live(story: FileHistory, at: int) -> FileRows:
+    """The rows that are there at a snapshot."""
+    return _rows(story, (story.begins <= at) & (story.ends > at))
+
+
+def net_changes(
+    stories: Sequence[FileHistory], after: int, until: int, rewrites: Collection[int] = ()
+) -> tuple[list[FileRows], list[FileRows]]:
+    """What was inserted and deleted after one snapshot and by another, net.
+
+    A row that came and went in between is neither. `rewrites` are the snapshots in between that
+    only moved rows; the files they began or ended need row ids.
+    """
+    inserted: list[FileRows] = []
+    deleted: list[FileRows] = []
+    moved: list[FileHistory] = []
+    for story in stories:
+        if story.file.begin in rewrites or story.file.end in rewrites:
+            moved.append(story)
+            continue
+        came = (story.begins > after) & (story.begins <= until) & (story.ends > until)
+        went = (story.begins <= after) & (story.ends > after) & (story.ends <= until)
+        inserted.append(_rows(story, came))
+        deleted.append(_rows(story, went))
+    more_in, more_out = _moved_changes(moved, after, until, rewrites)
+    return (
+        [rows for rows in (*inserted, *more_in) if rows.count],
+        [rows for rows in (*deleted, *more_out) if rows.count],
+    )
+
+
+def _moved_changes(
+    stories: Sequence[FileHistory], after: int, until: int, rewrites: Collection[int]
+) -> tuple[list[FileRows], list[FileRows]]:
+    """Net changes of rows that rewrites carried from file to file.
+
+    Of a row id's versions in these files the first that was there at `after` is the old one, the
+    one that is there at `until` the new one; if all that happened to it is moving, nothing did.
+    """
+    if not stories:
+        return [], []
+    moves = np.array(sorted(rewrites), np.int64)
+    changed: set[int] = set()
+    for story in stories:
+        ids = _ids(story)
+        came = (story.begins > after) & (story.begins <= until) & ~np.isin(story.begins, moves)
+        went = (story.ends > after) & (story.ends <= until) & ~np.isin(story.ends, moves)
+        changed.update(ids[came | went].tolist())
+    wanted = np.array(sorted(changed), np.int64)
+    inserted, deleted = [], []
+    for story in stories:
+        touched = np.isin(_ids(story), wanted)
+        old = (story.begins <= after) & (story.ends > after)
+        new = (story.begins <= until) & (story.ends > until)
+        inserted.append(_rows(story, touched & new & ~old))
+        deleted.append(_rows(story, touched & old & ~new))
+    return inserted, deleted
+
+
+def _ids(story: FileHistory) -> Positions:
+    if story.row_ids is None:
+        raise ValueError(f"expected the row ids of data file {story.file.id}, found none")
+    return story.row_ids
+
+
+def _rows(story: FileHistory, mask: npt.NDArray[np.bool_]) -> FileRows:
+    if mask.all():
+        return FileRows(story.file)
+    return FileRows(story.file, np.flatnonzero(mask).astype(np.int64))

@@ -1,0 +1,1 @@
+"""The lake's touch of the world: databases, files, threads."""

@@ -1,0 +1,293 @@
+"""The catalog's database: SQLite or PostgreSQL behind one small interface.
+
+A database has one line of writers: a write transaction waits for the one before it. On SQLite that
+is the file's own lock, on PostgreSQL an advisory lock; DuckDB's writers are met by the primary key
+of the snapshot table and by retrying.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from penstock.kernel.errors import Rejected, Unknown
+
+_ADVISORY_LOCK: Final = 0x70656E73746F636B  # "penstock"
+_PG_RETRIED: Final = ("40001", "40P01", "23505", "55P03")
+_NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
+
+Row = tuple[Any, ...]
+
+
+class Retry(Exception):
+    """Another writer was in the way; nothing was changed and the same may work again."""
+
+
+class Database(Protocol):
+    """What a catalog needs of a database. SQL has `?` for its parameters."""
+
+    kind: str
+    parameter: str
+
+    def write(self) -> Any:
+        """A context: a write transaction and its cursor; commits on leaving."""
+        ...
+
+    def read(self) -> Any:
+        """A context: one consistent state for several questions, and its cursor."""
+        ...
+
+    def sql(self, text: str) -> str:
+        """The text with this driver's placeholders."""
+        ...
+
+    def tables(self, cursor: Any) -> set[str]:
+        """The names of all tables there are."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections of every thread."""
+        ...
+
+
+def open_database(address: str, *, timeout_ms: int = 10_000) -> Database:
+    """A database by its address: `sqlite:path`, a path, or `postgres:` and connection words."""
+    if address.startswith(("postgres:", "postgresql:")):
+        words = address if "://" in address else address.partition(":")[2]
+        return PostgresDatabase(words, timeout_ms=timeout_ms)
+    path = address.removeprefix("sqlite:")
+    if not path or "://" in path:
+        raise Rejected(f"expected sqlite:<path> or postgres:<words>, found {address!r}")
+    return SqliteDatabase(path, timeout_ms=timeout_ms)
+
+
+def time_text(at_ms: int) -> str:
+    """A moment as DuckDB spells it in SQLite; PostgreSQL reads the same."""
+    moment = datetime.fromtimestamp(at_ms / 1_000, UTC)
+    text = moment.strftime("%Y-%m-%d %H:%M:%S.%f").rstrip("0").rstrip(".")
+    return f"{text}+00"
+
+
+def read_time(value: Any) -> datetime:
+    """A moment as either database gives it."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC)
+    return datetime.fromisoformat(f"{value}:00" if value[-3] in "+-" else value).astimezone(UTC)
+
+
+class _Connections:
+    """One connection for each thread, and a new one after a fork."""
+
+    def __init__(self, connect: Any) -> None:
+        self._connect = connect
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._all: list[Any] = []
+
+    def get(self) -> Any:
+        if getattr(self._local, "pid", None) != os.getpid():
+            self._local.connection = self._connect()
+            self._local.pid = os.getpid()
+            with self._lock:
+                self._all.append(self._local.connection)
+        return self._local.connection
+
+    def drop(self) -> None:
+        """Forget this thread's connection, after it broke."""
+        connection = self._local.connection
+        self._local.pid = None
+        with self._lock:
+            self._all.remove(connection)
+        connection.close()
+
+    def close(self) -> None:
+        with self._lock:
+            for connection in self._all:
+                connection.close()
+            self._all.clear()
+        self._local = threading.local()
+
+
+class SqliteDatabase:
+    """A catalog in one file on this machine."""
+
+    kind = "sqlite"
+    parameter = "?"
+
+    def __init__(self, path: str, *, timeout_ms: int = 10_000) -> None:
+        self.path = path
+        self._timeout_ms = timeout_ms
+        self._connections = _Connections(self._connect)
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            connection = sqlite3.connect(
+                self.path,
+                timeout=self._timeout_ms / 1_000,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=512,
+            )
+        except sqlite3.OperationalError as error:
+            raise Rejected(f"expected a SQLite file at {self.path!r}, found: {error}") from error
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+    def use_wal(self) -> None:
+        """Keep readers and the writer out of each other's way, for every tool."""
+        self._connections.get().execute("PRAGMA journal_mode = WAL")
+
+    @contextmanager
+    def write(self) -> Iterator[sqlite3.Cursor]:
+        """A write transaction, begun when the file's lock is ours."""
+        with self._transaction("BEGIN IMMEDIATE") as cursor:
+            yield cursor
+
+    @contextmanager
+    def read(self) -> Iterator[sqlite3.Cursor]:
+        """A read transaction: one state of the file."""
+        with self._transaction("BEGIN") as cursor:
+            yield cursor
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[sqlite3.Cursor]:
+        cursor = self._connections.get().cursor()
+        try:
+            cursor.execute(begin)
+            yield cursor
+            cursor.execute("COMMIT")
+        except BaseException as error:
+            with suppress(sqlite3.OperationalError):
+                cursor.execute("ROLLBACK")
+            if _is_locked(error):
+                raise Retry(str(error)) from error
+            raise
+        finally:
+            cursor.close()
+
+    def sql(self, text: str) -> str:
+        """SQLite takes the text as it is."""
+        return text
+
+    def tables(self, cursor: Any) -> set[str]:
+        """The names of all tables there are."""
+        cursor.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        return {str(name) for (name,) in cursor.fetchall()}
+
+    def close(self) -> None:
+        """Close the connections of every thread."""
+        self._connections.close()
+
+
+class PostgresDatabase:
+    """A catalog that several machines share. `schema` is the PostgreSQL schema of its tables."""
+
+    kind = "postgres"
+    parameter = "%s"
+
+    def __init__(self, words: str, *, schema: str = "public", timeout_ms: int = 10_000) -> None:
+        if not _NAME.fullmatch(schema):
+            raise Rejected(f"expected a plain name for the schema, found {schema!r}")
+        self._words = words
+        self._schema = schema
+        self._timeout_ms = timeout_ms
+        self._connections = _Connections(self._connect)
+        self._texts: dict[str, str] = {}
+
+    def _connect(self) -> Any:
+        try:
+            import psycopg
+        except ImportError as error:
+            raise Rejected(
+                "expected psycopg for a catalog on PostgreSQL, found it missing: "
+                "pip install 'penstock[postgres]'"
+            ) from error
+        options = (
+            f"-c search_path={self._schema} -c timezone=UTC -c lock_timeout={self._timeout_ms}"
+        )
+        return psycopg.connect(self._words, autocommit=True, options=options)
+
+    @contextmanager
+    def write(self) -> Iterator[Any]:
+        """A write transaction, begun when the advisory lock is ours."""
+        with self._transaction("BEGIN") as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
+            yield cursor
+
+    @contextmanager
+    def read(self) -> Iterator[Any]:
+        """A read transaction: one state of the database."""
+        with self._transaction("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY") as cursor:
+            yield cursor
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[Any]:
+        import psycopg
+
+        connection = self._connections.get()
+        if connection.closed:
+            self._connections.drop()
+            connection = self._connections.get()
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(begin)
+                yield cursor
+                _commit(cursor)
+        except BaseException as error:
+            with suppress(psycopg.Error):
+                connection.execute("ROLLBACK")
+            if isinstance(error, psycopg.Error) and error.sqlstate in _PG_RETRIED:
+                raise Retry(str(error)) from error
+            raise
+
+    def sql(self, text: str) -> str:
+        """The text with psycopg's placeholders."""
+        made = self._texts.get(text)
+        if made is None:
+            made = self._texts[text] = text.replace("%", "%%").replace("?", "%s")
+        return made
+
+    def tables(self, cursor: Any) -> set[str]:
+        """The names of all tables there are."""
+        cursor.execute(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = %s",
+            (self._schema,),
+        )
+        return {str(name) for (name,) in cursor.fetchall()}
+
+    def close(self) -> None:
+        """Close the connections of every thread."""
+        self._connections.close()
+
+
+def _commit(cursor: Any) -> None:
+    """COMMIT on PostgreSQL; if the line breaks meanwhile nobody can tell what came of it."""
+    import psycopg
+
+    try:
+        cursor.execute("COMMIT")
+    except psycopg.OperationalError as error:
+        if error.sqlstate is None:
+            raise Unknown(f"expected an answer to COMMIT, found: {error}") from error
+        raise
+
+
+def _is_locked(error: BaseException) -> bool:
+    """SQLite's busy, and the primary key that a writer without our lock got first."""
+    if isinstance(error, sqlite3.IntegrityError):
+        return "ducklake_snapshot" in str(error)
+    if not isinstance(error, sqlite3.OperationalError):
+        return False
+    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def fetch(database: Database, cursor: Any, text: str, parameters: Sequence[Any] = ()) -> list[Row]:
+    """The rows of a question."""
+    cursor.execute(database.sql(text), tuple(parameters))
+    return list(cursor.fetchall())
