@@ -16,6 +16,7 @@ from penstock.server.message import BadRequest
 
 _PLAIN: Final = re.compile(rb"(/[A-Za-z0-9._~:@/-]*)(?:\?([!-\"$-~]*))?")
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_SLASH: Final = re.compile(rb"%2f", re.IGNORECASE)
 _ABSOLUTE: Final = re.compile(rb"https?://[^/?#]+", re.IGNORECASE)
 
 
@@ -44,7 +45,8 @@ def _decode_path(path: bytes) -> str:
     if b"%" in path:
         if _BAD_ESCAPE.search(path):
             raise BadRequest("expected two hexadecimal digits after '%' in the path")
-        path = unquote_to_bytes(path)
+        # An escaped slash stays escaped: it is part of a name, not the end of one.
+        path = unquote_to_bytes(_SLASH.sub(b"%252F", path))
     if b"\0" in path:
         raise BadRequest("expected a path without NUL")
     return _decode(path, "path")
