@@ -241,7 +241,7 @@ class Partition:
             if type(entry) is Appended:
                 if self.limits.total_bytes_max:
                     self._count_staged(-entry.batch.size_bytes)
-                answers.append(self._apply_append(entry))
+                answers.append(self.append(entry))
             elif isinstance(entry, Claimed | Acked | Nacked | Extended):
                 queue = self.queues.get(entry.topic)
                 if queue is not None:
@@ -286,6 +286,20 @@ class Partition:
             partition.routers.restore(router)
         return partition
 
+    @property
+    def epoch(self) -> int:
+        """The last one that was given to a topic."""
+        return self._epoch
+
+    def adopt(self, epoch: int, topic: Topic | None = None, queue: Queue | None = None) -> None:
+        """Take in a topic as a snapshot has it, and the last epoch that was given to one."""
+        self._epoch = max(self._epoch, epoch)
+        if topic is not None:
+            self.topics[topic.name] = topic
+            self.registry.add(topic)
+            if queue is not None:
+                self.queues[topic.name] = queue
+
     def abandon(self) -> None:
         """No staged change reached the log: everything is as committed."""
         self.registry.creating -= len(self._creating)
@@ -324,7 +338,7 @@ class Partition:
     def _apply(self, entry: Entry) -> Written | int:
         match entry:
             case Appended():
-                return self._apply_append(entry)
+                return self.append(entry)
             case Deleted() | Configured() | Advanced() | Skipped():
                 topic = self.topics[entry.topic]
                 answer = topic.apply(entry)
@@ -339,7 +353,8 @@ class Partition:
             case _:
                 raise TypeError(f"expected an entry of a topic, found {entry}")
 
-    def _apply_append(self, entry: Appended) -> Written:
+    def append(self, entry: Appended) -> Written:
+        """The log has an append that was counted on: let it take effect."""
         topic = self.topics[entry.topic]
         answer = topic.apply_append(entry)
         if entry.feed is not None:

@@ -38,6 +38,7 @@ class Written(NamedTuple):
     records: int
     head_seq: int
     deduped: bool = False
+    created: bool = False
 
 
 class Floors(NamedTuple):
@@ -77,6 +78,7 @@ class Topic:
         self.name = name
         self.config = config
         self.epoch = epoch
+        self.is_simple = _is_simple(config)
         self.now_ms = now_ms
         self.last_write_ms: int | None = None
         self.floors = Floors()
@@ -120,6 +122,10 @@ class Topic:
         """The live record of a seq."""
         return self._slots.get(seq)
 
+    def has(self, seq: int) -> bool:
+        """Whether a seq has a live record."""
+        return self._slots.has(seq)
+
     def slot(self, seq: int) -> Slot | None:
         """The live record of a seq, with its time."""
         return self._slots.slot(seq)
@@ -127,6 +133,19 @@ class Topic:
     def live(self, from_seq: int, upto_seq: int) -> Iterator[Slot]:
         """The live records after `from_seq` and up to `upto_seq`."""
         return self._slots.live(from_seq, upto_seq)
+
+    def live_seqs(self, from_seq: int, upto_seq: int) -> Iterator[int]:
+        """The seqs of the live records after `from_seq` and up to `upto_seq`."""
+        return self._slots.live_seqs(from_seq, upto_seq)
+
+    @property
+    def slots(self) -> Slots:
+        """Its records where they stand, for those who move them to files and back."""
+        return self._slots
+
+    @slots.setter
+    def slots(self, slots: Slots) -> None:
+        self._slots = slots
 
     def page(
         self, from_seq: int, upto_seq: int, limit: int, bytes_max: int
@@ -168,6 +187,22 @@ class Topic:
                 return Written(first_seq, last_seq, last_seq - first_seq + 1, last_seq, True)
         self.admit(len(batch.records), batch.size_bytes)
         return Appended(self.name, self.next_seq, now_ms, batch, key)
+
+    def take(self, batch: Batch, now_ms: int) -> Appended:
+        """Decide a batch without a key and count on it, in one go; for topics that are simple.
+
+        The same as `append` and `pend`, for the usual write, at a third of their cost.
+        """
+        if now_ms > self.now_ms:
+            self.now_ms = now_ms
+        count = len(batch.records)
+        entry = Appended(
+            self.name, self._slots.head_seq + self._pending_seqs + 1, self.now_ms, batch
+        )
+        self._pending_seqs += count
+        self._pending_count += count
+        self._pending_bytes += batch.size_bytes
+        return entry
 
     def feed(self, feed: Feed, batch: Batch, now_ms: int) -> Appended | None:
         """Decide a router's copies, and its mark with them; None if they are here already."""
@@ -307,7 +342,10 @@ class Topic:
             if not self._join(entry):
                 return Written(0, 0, 0, self.head_seq, deduped=True)
             slots = self._slots
-        self.expire(entry.now_ms)
+        if config.ttl_ms:
+            self.expire(entry.now_ms)
+        elif entry.now_ms > self.now_ms:
+            self.now_ms = entry.now_ms
         slots.extend(batch, entry.now_ms)
         if count:
             self.last_write_ms = entry.now_ms
@@ -362,6 +400,7 @@ class Topic:
             self.expire(entry.now_ms)
         before = self.count
         self.config = self.config.merged(entry.changes)
+        self.is_simple = _is_simple(self.config)
         self.expire(entry.now_ms)
         self._enforce_caps()
         return before - self.count
@@ -401,6 +440,12 @@ def check_selector(before_seq: int | None, match: Predicate | None) -> None:
     """Refuse a delete that does not say what to delete."""
     if before_seq is None and match is None:
         raise InvalidRequest("expected before_seq, match or both, found neither")
+
+
+def _is_simple(config: TopicConfig) -> bool:
+    """Whether a write without a key can neither be refused nor make another record leave by age."""
+    refuses = config.discard == "reject" and bool(config.cap_records or config.cap_bytes)
+    return not (refuses or config.ttl_ms or config.durability == "ephemeral")
 
 
 def _over(config: TopicConfig, count: int, size_bytes: int) -> bool:

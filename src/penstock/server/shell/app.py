@@ -22,7 +22,7 @@ from penstock.server.routes import ROUTES, Route
 from penstock.server.shell import app_probes, app_queues, app_routers, app_topics, app_watch, app_ws
 from penstock.topics.batch import Write, parse_write
 from penstock.topics.model import check_text
-from penstock.topics.shell.engine import WriteAnswer
+from penstock.topics.topic import Written
 
 Handler = Callable[[Call], Answer | Awaitable[Answer | None] | None]
 
@@ -114,22 +114,23 @@ class TopicApplication:
         started_ns: int,
         return_seqs: bool,
         grant: Grant | None,
-        outcome: WriteAnswer | Exception,
+        outcome: Written | Exception,
     ) -> None:
         if isinstance(outcome, Exception):
             self._refuse(exchange, outcome, grant)
             return
-        first_seq, last_seq, head_seq, count, created, deduped, append_ms, fsync_ms = outcome
+        first_seq, last_seq, count, head_seq, deduped, created = outcome
+        fsync_ms = self._engine.fsync_ms(name)
         total_ms = (self._now_ns() - started_ns) / 1e6
         if count == 1 and return_seqs and not created and not deduped:
-            spent = (total_ms, append_ms, fsync_ms)
+            spent = (total_ms, total_ms, fsync_ms)
             exchange.reply_json(written_one(name.encode(), first_seq, head_seq, spent))
         else:
             body = written(
                 name.encode(),
                 Numbers(first_seq, last_seq, head_seq, count),
                 Flags(created, deduped, return_seqs),
-                Spent(total_ms, append_ms, fsync_ms),
+                Spent(total_ms, total_ms, fsync_ms),
             )
             if created:
                 exchange.reply(201, body)

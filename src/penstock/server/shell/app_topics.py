@@ -20,7 +20,8 @@ from penstock.topics.errors import BatchTooLarge, InvalidRequest
 from penstock.topics.model import check_topic_name
 from penstock.topics.predicate import parse_predicate
 from penstock.topics.read import Diff, ReadRequest, parse_read, record_json
-from penstock.topics.shell.engine import TopicView, WriteAnswer
+from penstock.topics.shell.engine import TopicView
+from penstock.topics.topic import Written
 
 WRITES_MAX: Final = 256
 
@@ -236,13 +237,13 @@ def _parse_writes(call: Call) -> list[tuple[str, Write]]:
     return writes
 
 
-def _written(name: str, answer: WriteAnswer) -> dict[str, Any]:
+def _written(name: str, answer: Written) -> dict[str, Any]:
     return {
         "topic": name,
         "first_seq": answer.first_seq,
         "last_seq": answer.last_seq,
         "head_seq": answer.head_seq,
-        "count": answer.count,
+        "count": answer.records,
         "created": answer.created,
         "deduped": answer.deduped,
     }

@@ -36,8 +36,8 @@ from penstock.server.watching import (
 )
 from penstock.topics.batch import parse_write
 from penstock.topics.errors import InvalidRequest
-from penstock.topics.shell.engine import WriteAnswer
 from penstock.topics.shell.watch import Page
+from penstock.topics.topic import Written
 
 REPLIES_MAX: Final = 256
 """Answers that may wait for a peer that does not read, before it is let go."""
@@ -149,7 +149,7 @@ class Socket(Pusher):
         self.engine.write(operation.topic, write, partial(self._published, operation, started_ns))
 
     def _published(
-        self, operation: ws.Publish, started_ns: int, outcome: WriteAnswer | Exception
+        self, operation: ws.Publish, started_ns: int, outcome: Written | Exception
     ) -> None:
         if isinstance(outcome, Exception):
             self._fail(operation.request_id, outcome)
@@ -157,9 +157,9 @@ class Socket(Pusher):
         total_ms = (self.context.clock.monotonic_ns() - started_ns) / 1e6
         body = written(
             operation.topic.encode(),
-            Numbers(outcome.first_seq, outcome.last_seq, outcome.head_seq, outcome.count),
+            Numbers(outcome.first_seq, outcome.last_seq, outcome.head_seq, outcome.records),
             Flags(outcome.created, outcome.deduped, operation.return_seqs),
-            Spent(total_ms, outcome.wal_append_ms, outcome.fsync_ms),
+            Spent(total_ms, total_ms, self.engine.fsync_ms(operation.topic)),
         )
         self._reply(ws.acked(operation.request_id, body, return_seqs=operation.return_seqs))
 

@@ -35,7 +35,7 @@ from penstock.topics.registry import Registry
 from penstock.topics.routers import Router, RouterConfig
 from penstock.topics.shell.forwarder import Forwarder
 from penstock.topics.shell.journal import Journal
-from penstock.topics.shell.lane import Lane
+from penstock.topics.shell.lane import Audience, Lane, OnWritten
 from penstock.topics.shell.recovery import Recovery, close_clean
 from penstock.topics.shell.turns import Turns
 from penstock.topics.shell.watch import Watchers
@@ -56,19 +56,6 @@ class EngineOptions:
     limits: TopicLimits = field(default_factory=TopicLimits)
     disk_sync_ms: int = 100
     waiting_bytes_max: int = 256 * MIB
-
-
-class WriteAnswer(NamedTuple):
-    """What a write is told. `wal_append_ms` is the way to the log and back."""
-
-    first_seq: int
-    last_seq: int
-    head_seq: int
-    count: int  # type: ignore[assignment]  # a tuple has a method of this name; nobody calls it
-    created: bool
-    deduped: bool
-    wal_append_ms: float
-    fsync_ms: float
 
 
 class Deletion(NamedTuple):
@@ -113,9 +100,12 @@ class Engine:
         self.limits = self.options.limits
         self.clock: Clock = clock or SystemClock()
         self.registry = Registry(self.limits)
+        self._topics = self.registry.topics
         self.watchers = Watchers(self.limits)
         self.ready = False
         self.closing = False
+        self._is_open = True  # unless the governor refuses writes
+        self._waiting_bytes_max = self.options.waiting_bytes_max
         self._boot_id = boot_id
         self._loop = loop = asyncio.get_running_loop()
         count = self.options.partitions
@@ -126,19 +116,20 @@ class Engine:
             clock=self.clock,
             disk_sync_ms=self.options.disk_sync_ms,
         )
+        audience = Audience(
+            self._committed, self._mark, self.watchers.by_topic, self.registry.routers.by_source
+        )
         self._lanes = [
             Lane(
                 number,
                 Partition(self.registry),
                 self.journal,
                 loop=loop,
-                committed=self._committed,
+                audience=audience,
             )
             for number in range(count)
         ]
         self._lane_of: dict[str, Lane] = {}  # of topics that exist
-        self._listened = self.watchers.by_topic
-        self._routed = self.registry.routers.by_source
         self._consumed: dict[str, tuple[int, int]] = {}  # topic -> (wall, monotonic) ms
         self.turns = Turns(
             self._serve,
@@ -200,33 +191,40 @@ class Engine:
             raise TopicNotFound(name)
         return topic
 
-    def write(
-        self, name: str, write: Write, done: Callable[[WriteAnswer | Exception], None]
-    ) -> None:
+    def write(self, name: str, write: Write, done: OnWritten) -> None:
         """Append a batch. `done` is called exactly once, maybe before this returns."""
+        topic = self._topics.get(name)
         lane = self._lane_of.get(name) or self.lane(name)
         if lane.is_held:
             lane.later(partial(self.write, name, write, done))
             return
-        clock = self.clock
-        began_ns = clock.monotonic_ns()
+        if (
+            topic is not None
+            and topic.is_simple
+            and write.key is None
+            and len(write.batch.records) <= UNSYNCED_SEQS_MAX
+            and self._is_open
+            and lane.waiting_bytes <= self._waiting_bytes_max
+        ):
+            lane.append(topic, write.batch, self.clock.now_ms(), done)
+            return
         try:
             self._check_pressure(lane, write)
-            decided = lane.partition.write(name, write, clock.now_ms())
+            decided = lane.partition.write(name, write, self.clock.now_ms())
         except PenstockError as error:
             done(error)
             return
         if isinstance(decided, Written):
             self._answer_again(lane, name, decided, done)
             return
-        finish = partial(self._finish_write, done, began_ns, decided)
+        finish = partial(_finish_write, done, decided)
         lane.submit(decided, finish, sync=self._is_synced(lane, decided))
 
-    async def append(self, name: str, write: Write) -> WriteAnswer:
+    async def append(self, name: str, write: Write) -> Written:
         """As `write`, to be awaited."""
-        future: asyncio.Future[WriteAnswer] = self._loop.create_future()
+        future: asyncio.Future[Written] = self._loop.create_future()
 
-        def done(outcome: WriteAnswer | Exception) -> None:
+        def done(outcome: Written | Exception) -> None:
             if not future.done():
                 if isinstance(outcome, Exception):
                     future.set_exception(outcome)
@@ -236,7 +234,7 @@ class Engine:
         self.write(name, write, done)
         return await future
 
-    async def write_many(self, writes: Sequence[tuple[str, Write]]) -> list[WriteAnswer]:
+    async def write_many(self, writes: Sequence[tuple[str, Write]]) -> list[Written]:
         """Append to several topics of one partition, all or nothing."""
         lane = self.lane(writes[0][0])
         names = [name for name, _ in writes]
@@ -247,20 +245,30 @@ class Engine:
                 raise TopicsApart(names[0], name)
         while lane.is_held:
             await lane.settled()
-        began_ns, now_ms = self.clock.monotonic_ns(), self.clock.now_ms()
-        staged: list[Change | Written] = []
-        entries: list[Entry] = []
-        to_log: list[Entry] = []
+        now_ms = self.clock.now_ms()
+        decided: list[Change | Written] = []
         for name, write in writes:
             self._check_pressure(lane, write)
-            decided = lane.partition.write(name, write, now_ms)
-            staged.append(decided)
-            if isinstance(decided, Change):
-                entries += decided.entries
-                to_log += decided.to_log
-        change = Change(tuple(entries), tuple(to_log))
-        answers = await lane.commit(change, sync=self._is_synced(lane, change))
-        return self._split_answers(staged, answers, began_ns)
+            decided.append(lane.partition.write(name, write, now_ms))
+        changes = [each for each in decided if isinstance(each, Change)]
+        change = Change(
+            tuple(entry for each in changes for entry in each.entries),
+            tuple(entry for each in changes for entry in each.to_log),
+        )
+        answers = iter(await lane.commit(change, sync=self._is_synced(lane, change)))
+        return [
+            each
+            if isinstance(each, Written)
+            else _written(each, [next(answers) for _ in each.entries])
+            for each in decided
+        ]
+
+    def fsync_ms(self, name: str) -> float:
+        """How long the last sync took, for a topic that waits for it; 0 for any other."""
+        topic = self._topics.get(name)
+        if topic is None or topic.config.durability != "fsync":
+            return 0.0
+        return self.journal.counters.last_fsync_us / 1e3
 
     async def put_topic(self, name: str, body: dict[str, Any]) -> tuple[bool, TopicConfig]:
         """Make a topic or change the named keys of one. Whether it is new, and its configuration."""
@@ -454,7 +462,11 @@ class Engine:
             config.priority, config.auto_priority, consumed[1] if consumed else None, lowered
         )
 
+    def _mark(self, name: str) -> None:
+        self.turns.mark(name)
+
     def _on_rung(self, rung: Rung) -> None:
+        self._is_open = not rung.refusing
         self.journal.set_commit_window(rung.commit_window_ms)
 
     def _is_ingest_full(self) -> bool:
@@ -491,76 +503,26 @@ class Engine:
                 return True
         return False
 
-    def _finish_write(
-        self,
-        done: Callable[[WriteAnswer | Exception], None],
-        began_ns: int,
-        change: Change,
-        outcome: list[Any] | Exception,
-    ) -> None:
-        if isinstance(outcome, Exception):
-            done(outcome)
-            return
-        first_seq, last_seq, count, head_seq, _ = outcome[-1]
-        wal_ms = (self.clock.monotonic_ns() - began_ns) / 1e6
-        created = len(change.entries) > 1 and type(change.entries[0]) is Created
-        fsync_ms = self._fsync_ms(change)
-        done(WriteAnswer(first_seq, last_seq, head_seq, count, created, False, wal_ms, fsync_ms))
-
-    def _fsync_ms(self, change: Change) -> float:
-        entry = change.entries[-1]
-        topic = self.registry.topics.get(entry.topic) if isinstance(entry, Appended) else None
-        if topic is None or topic.config.durability != "fsync":
-            return 0.0
-        return self.journal.counters.last_fsync_us / 1e3
-
     def _answer_again(
         self,
         lane: Lane,
         name: str,
         written: Written,
-        done: Callable[[WriteAnswer | Exception], None],
+        done: OnWritten,
     ) -> None:
         """Repeat the answer of an earlier write, once that one is committed."""
-        first_seq, last_seq, count, head_seq, _ = written
-        answer = WriteAnswer(first_seq, last_seq, head_seq, count, False, True, 0.0, 0.0)
-        topic = self.registry.topics.get(name)
-        if topic is not None and topic.head_seq >= last_seq:
-            done(answer)
+        topic = self._topics.get(name)
+        if topic is not None and topic.head_seq >= written.last_seq:
+            done(written)
         else:
-            lane.after(lambda outcome: done(outcome if isinstance(outcome, Exception) else answer))
-
-    def _split_answers(
-        self, staged: Sequence[Change | Written], answers: list[Any], began_ns: int
-    ) -> list[WriteAnswer]:
-        wal_ms = (self.clock.monotonic_ns() - began_ns) / 1e6
-        results = []
-        place = 0
-        for decided in staged:
-            if isinstance(decided, Written):
-                first_seq, last_seq, count, head_seq, _ = decided
-                results.append(
-                    WriteAnswer(first_seq, last_seq, head_seq, count, False, True, 0.0, 0.0)
-                )
-                continue
-            place += len(decided.entries)
-            first_seq, last_seq, count, head_seq, _ = answers[place - 1]
-            created = isinstance(decided.entries[0], Created)
-            fsync_ms = self._fsync_ms(decided)
-            results.append(
-                WriteAnswer(first_seq, last_seq, head_seq, count, created, False, wal_ms, fsync_ms)
-            )
-        return results
+            lane.after(lambda outcome: done(outcome if isinstance(outcome, Exception) else written))
 
     def _committed(self, entries: tuple[Entry, ...]) -> None:
         """Entries took effect: their topics are dirty."""
-        listened, routed = self._listened, self._routed
         for entry in entries:
             kind = type(entry)
             if kind is Appended:
-                name = entry.topic  # type: ignore[union-attr]
-                if name in listened or name in routed:  # else nobody would notice its turn
-                    self.turns.mark(name)
+                self.turns.mark(entry.topic)  # type: ignore[union-attr]
             elif kind is Created:
                 name = entry.topic  # type: ignore[union-attr]
                 self._lane_of[name] = self._lanes[partition_of(name, len(self._lanes))]
@@ -621,3 +583,13 @@ class Engine:
 def _set(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+def _finish_write(done: OnWritten, change: Change, outcome: list[Any] | Exception) -> None:
+    done(outcome if isinstance(outcome, Exception) else _written(change, outcome))
+
+
+def _written(change: Change, answers: list[Any]) -> Written:
+    """The answer to a write, which also tells whether it made its topic."""
+    written: Written = answers[-1]
+    return written._replace(created=type(change.entries[0]) is Created)
