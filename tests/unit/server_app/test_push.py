@@ -1,0 +1,326 @@
+from __future__ import annotations
+
+from tests.unit.server_app.fakes import run, serving, until
+
+
+def payloads(events):
+    return [r["data"] for kind, data in events if kind == "record" for r in data["records"]]
+
+
+def kinds(events):
+    return [kind for kind, _ in events]
+
+
+def test_a_watcher_gets_what_is_there_and_what_comes():
+    async def go():
+        async with serving() as client:
+            await client.write("t", 1)
+            stream, _ = await client.watch(topics={"t": {}})
+            assert stream.text.startswith(b"retry: 2000\n\nid: ")
+            assert kinds(stream.events()) == ["record", "caught-up"]
+            await client.write("t", 2)
+            await until(lambda: len(stream.events()) == 4)
+            assert kinds(stream.events())[2:] == ["record", "caught-up"]
+            assert payloads(stream.events()) == [1, 2]
+
+    run(go)
+
+
+def test_a_watcher_that_does_not_read_misses_nothing_and_gets_nothing_twice():
+    async def go():
+        async with serving() as client:
+            await client.write("t", 0)
+            stream, _ = await client.watch(topics={"t": {}}, room=2)
+            for number in range(1, 6):
+                await client.write("t", number)
+            assert payloads(stream.events()) == [0]
+            stream.read(1)
+            assert payloads(stream.events()) == [0, 1, 2, 3, 4, 5]
+            await client.write("t", 6)
+            stream.read(None)
+            await until(lambda: payloads(stream.events()) == [0, 1, 2, 3, 4, 5, 6])
+
+    run(go)
+
+
+def test_streams_of_one_session_share_its_cursors():
+    async def go():
+        async with serving() as client:
+            await client.write("t", 1)
+            first, url = await client.watch(topics={"t": {}})
+            second = client.start("GET", url).live
+            assert payloads(first.events()) == [1]
+            assert payloads(second.events()) == []
+            await client.write("t", 2)
+            await until(lambda: payloads(first.events()) + payloads(second.events()) == [1, 2])
+
+    run(go)
+
+
+def test_a_last_event_id_goes_back_but_never_forward():
+    async def go():
+        async with serving() as client:
+            await client.write("t", 1, 2)
+            first, url = await client.watch(topics={"t": {}})
+            first.on_gone()
+            lower = "eyJ0IjoxfQ"  # {"t":1}
+            again = client.start("GET", url, last_event_id=lower).live
+            assert payloads(again.events()) == [2]
+            again.on_gone()
+            higher = "eyJ0Ijo5OX0"  # {"t":99}
+            await client.write("t", 3)
+            third = client.start("GET", url, last_event_id=higher).live
+            assert payloads(third.events()) == [3]
+
+    run(go)
+
+
+def test_the_first_tombstone_of_a_connection_blames_the_cursor_later_ones_the_cause():
+    async def go():
+        async with serving() as client:
+            await client.ask("PUT", "/v0/topics/t", {"cap_records": 1})
+            await client.write("t", 1, 2, 3)
+            stream, _ = await client.watch(topics={"t": {}}, room=2)
+            (kind, told), *rest = stream.events()
+            assert (kind, told["reason"], told["gap_to"]) == ("tombstone", "from_seq_too_old", 2)
+            assert payloads(rest) == [3]
+            await client.write("t", 4, 5, 6)
+            await client.write("t", 7)
+            stream.read(None)
+            later = [data for kind, data in stream.events() if kind == "tombstone"]
+            assert [data["reason"] for data in later] == ["from_seq_too_old", "cap"]
+            assert payloads(stream.events()) == [3, 7]
+
+    run(go)
+
+
+def test_a_stream_ends_with_the_last_of_its_topics():
+    async def go():
+        async with serving() as client:
+            for topic in ("a", "b"):
+                await client.write(topic, 1)
+            stream, _ = await client.watch(topics={"a": {}, "b": {}})
+            await client.ask("DELETE", "/v0/topics/a")
+            await until(lambda: "topic-deleted" in kinds(stream.events()))
+            assert not stream.closed
+            await client.ask("DELETE", "/v0/topics/b")
+            await until(lambda: stream.closed)
+            gone = [data["topic"] for kind, data in stream.events() if kind == "topic-deleted"]
+            assert gone == ["a", "b"]
+            assert client.application.context.caps.streams == 0
+
+    run(go)
+
+
+def test_a_topic_made_anew_is_told_and_read_from_its_start():
+    async def go():
+        async with serving() as client:
+            await client.write("a", 1)
+            await client.write("b", 1, 2)
+            stream, _ = await client.watch(topics={"a": {}, "b": {}})
+            await client.ask("DELETE", "/v0/topics/b")
+            await until(lambda: "topic-deleted" in kinds(stream.events()))
+            await client.write("b", "new", "new", "newer")
+            await until(lambda: "newer" in payloads(stream.events()))
+            told = [data for kind, data in stream.events() if kind == "tombstone"]
+            assert [data["reason"] for data in told] == ["recreated"]
+            assert payloads(stream.events())[-3:] == ["new", "new", "newer"]
+
+    run(go)
+
+
+def test_topics_of_a_prefix_join_when_they_are_made_as_long_as_there_is_room():
+    async def go():
+        async with serving() as client:
+            await client.write("a.1", "old")
+            stream, _ = await client.watch(prefixes=["a."])
+            assert payloads(stream.events()) == ["old"]
+            for number in range(2, 6):
+                await client.write(f"a.{number}", number)
+            await client.write("b.1", "other")
+            await until(lambda: payloads(stream.events()) == ["old", 2, 3, 4])
+            assert [data["code"] for kind, data in stream.events() if kind == "error"] == [
+                "throttled"
+            ]
+
+    run(go)
+
+
+def test_a_watcher_of_tags_gets_those_and_passes_the_rest():
+    async def go():
+        async with serving() as client:
+            records = [{"data": tag, "tag": tag} for tag in ("x1", "y", "x2")]
+            await client.ask("POST", "/v0/topics/t", {"records": records})
+            stream, _ = await client.watch(topics={"t": {"tag": "x*"}})
+            assert payloads(stream.events()) == ["x1", "x2"]
+            assert stream.events()[-1] == ("caught-up", {"topic": "t", "head_seq": 3})
+
+    run(go)
+
+
+def test_records_can_be_had_without_their_data():
+    async def go():
+        async with serving() as client:
+            await client.write("t", {"large": 1})
+            stream, _ = await client.watch(topics={"t": {}}, include_data=False)
+            (record,) = stream.events()[0][1]["records"]
+            assert set(record) == {"$seq", "$ts"}
+
+    run(go)
+
+
+def test_sessions_are_limited_and_unknown_topics_refuse_a_watch():
+    async def go():
+        async with serving(sessions_max=1) as client:
+            await client.write("t", 1)
+            body = {"topics": {"t": {}, "absent": {}}}
+            assert (await client.ask("POST", "/v0/watch", body)).code == "topic_not_found"
+            lenient = await client.ask("POST", "/v0/watch?lenient=true", body)
+            assert set(lenient.json["topics"]) == {"t"}
+            full = await client.ask("POST", "/v0/watch", {"topics": {"t": {}}})
+            assert full.json["error"]["detail"] == {"limit": "max_watch_sessions", "max": 1}
+            for bad in ({"topics": {}}, {"topics": {str(n): {} for n in range(5)}}, {"topics": 1}):
+                assert (await client.ask("POST", "/v0/watch", bad)).code == "invalid_request"
+
+    run(go)
+
+
+def test_a_heartbeat_comes_when_nothing_else_does():
+    async def go():
+        async with serving() as client:
+            client.application.context.heartbeat_ms_min = 5
+            await client.write("t", 1)
+            stream, _ = await client.watch(topics={"t": {}}, heartbeat_ms=5)
+            await until(lambda: stream.text.endswith(b": hb\n\n"))
+
+    run(go)
+
+
+def test_a_socket_subscribes_publishes_and_leaves():
+    async def go():
+        async with serving() as client:
+            await client.write("t", 1)
+            socket = await client.socket()
+            socket.say(op="subscribe", topic="t", request_id=1)
+            await until(lambda: len(socket.messages) == 3)
+            assert socket.ops() == ["subscribed", "record", "caught_up"]
+            socket.say(op="publish", topic="t", records=[{"data": 2}], request_id=2)
+            await until(lambda: len(socket.messages) == 6)
+            assert sorted(socket.ops()[3:]) == ["ack", "caught_up", "record"]
+            socket.say(op="unsubscribe", request_id=3)
+            assert socket.messages[-1] == {"op": "unsubscribed", "request_id": 3, "topics": ["t"]}
+            await client.write("t", 3)
+            socket.say(op="ping", request_id=4)
+            assert socket.messages[-1] == {"op": "pong", "request_id": 4}
+            socket.on_gone()
+            assert client.application.context.caps.streams == 0
+            assert not client.engine.watchers.has("t")
+
+    run(go)
+
+
+def test_a_socket_that_does_not_read_gets_every_record_and_every_answer_once():
+    async def go():
+        async with serving() as client:
+            for number in range(3):
+                await client.write("t", number)
+            socket = await client.socket(room=1)
+            socket.say(op="subscribe", topic="t", limit=1, request_id=1)
+            socket.say(op="ping", request_id=2)
+            for _ in range(12):
+                await client.ask("GET", "/v0/topics/t")
+                socket.read(1)
+            records = [m["records"][0]["data"] for m in socket.messages if m["op"] == "record"]
+            assert records == [0, 1, 2]
+            assert socket.ops().count("pong") == socket.ops().count("subscribed") == 1
+            assert socket.ops()[-1] == "caught_up"
+
+    run(go)
+
+
+def test_a_socket_that_never_reads_its_answers_is_let_go():
+    async def go():
+        async with serving() as client:
+            socket = await client.socket(room=0)
+            for number in range(300):
+                if not socket.closed:
+                    socket.say(op="ping", request_id=number)
+            assert socket.code == 1008
+            assert client.application.context.caps.streams == 0
+
+    run(go)
+
+
+def test_a_socket_is_told_what_it_may_not_do():
+    async def go():
+        async with serving(keys="w:write,r:read") as client:
+            exchange = await client.ask(
+                "GET", "/v0/ws", upgrade="websocket", authorization="Bearer w"
+            )
+            socket = exchange.live
+            socket.say(op="subscribe", topic="t", request_id=1)
+            assert (socket.messages[-1]["code"], socket.messages[-1]["request_id"]) == (
+                "forbidden",
+                1,
+            )
+            socket.say(op="publish", topic="t", records=[{"data": 1}], config={}, request_id=2)
+            assert socket.messages[-1]["code"] == "forbidden"
+            protocols = "penstock.v0, bearer.cg"
+            browser = await client.ask(
+                "GET", "/v0/ws", upgrade="websocket", sec_websocket_protocol=protocols
+            )
+            assert browser.headers == {b"protocol": b"penstock.v0"}
+
+    run(go)
+
+
+def test_a_worker_holds_as_many_as_it_asked_for_and_gives_them_back_when_it_goes():
+    async def go():
+        async with serving() as client:
+            await client.ask("PUT", "/v0/topics/q", {"type": "queue"})
+            await client.write("q", "a", "b", "c")
+            stream = client.start("GET", "/v0/topics/q/work?node=n&max=2").live
+            await until(lambda: len(stream.events()) == 2)
+            assert [data["$seq"] for _, data in stream.events()] == [1, 2]
+            await client.ask("POST", "/v0/topics/q/ack", {"node": "n", "seqs": [1]})
+            await until(lambda: len(stream.events()) == 3)
+            stream.on_gone()
+            await until(lambda: client.application.context.caps.streams == 0)
+            queue = (await client.ask("GET", "/v0/topics/q")).json["queue"]
+            assert queue == {"ready": 2, "in_flight": 0, "dead_lettered": 0}
+
+    run(go)
+
+
+def test_a_worker_without_room_leaves_jobs_to_others():
+    async def go():
+        async with serving() as client:
+            await client.ask("PUT", "/v0/topics/q", {"type": "queue"})
+            await client.write("q", "a", "b", "c")
+            stream = client.start("GET", "/v0/topics/q/work?node=n&max=3", room=2).live
+            await until(lambda: len(stream.events()) == 1)
+
+            async def ready():
+                return (await client.ask("GET", "/v0/topics/q")).json["queue"]["ready"]
+
+            while await ready() != 2:
+                pass
+            stream.read(None)
+            await until(lambda: len(stream.events()) == 3)
+            assert [data["$seq"] for _, data in stream.events()] == [1, 2, 3]
+
+    run(go)
+
+
+def test_a_worker_of_a_queue_that_is_gone_is_told():
+    async def go():
+        async with serving() as client:
+            await client.ask("PUT", "/v0/topics/q", {"type": "queue"})
+            stream = client.start("GET", "/v0/topics/q/work?node=n").live
+            await client.ask("DELETE", "/v0/topics/q")
+            await until(lambda: stream.closed)
+            assert stream.events() == [
+                ("error", {"code": 409, "error": "topic is no longer a queue", "topic": "q"})
+            ]
+
+    run(go)
