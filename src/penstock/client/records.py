@@ -70,7 +70,7 @@ def encode_records(records: Iterable[object]) -> bytes:
         kind = type(records).__name__
         raise InvalidRequest(f"expected a list of records, found one {kind}: put it into a list")
     if isinstance(records, list | tuple) and not any(isinstance(r, _SPECIAL) for r in records):
-        return _ENCODER.encode([_Plain(record) for record in records])
+        return encode_data([_Plain(record) for record in records])
     return b"[%b]" % b",".join([encode_record(record) for record in records])
 
 

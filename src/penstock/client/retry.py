@@ -50,7 +50,10 @@ class RetryPolicy:
 class Tries:
     """The tries of one call: what failed so far, and what that means for its outcome."""
 
-    __slots__ = ("_backoff", "_failures", "_key", "_last", "_maybe_done", "_policy", "_repeatable")
+    __slots__ = (
+        "_backoff", "_failures", "_key", "_last", "_maybe_done", "_policy", "_repeatable",
+        "_window_ms",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -62,6 +65,7 @@ class Tries:
     ) -> None:
         self._policy = policy
         self._backoff = Backoff(policy.base_ms, policy.cap_ms, policy.jitter, window_ms)
+        self._window_ms = window_ms
         self._repeatable = repeatable
         self._key = idempotency_key
         self._failures = 0
@@ -70,17 +74,16 @@ class Tries:
 
     def failed(self, error: ClientError, *, elapsed_ms: float, random: Random) -> float | None:
         """Take note of a failure; the delay before the next try, or None if there is none."""
-        self._last = error
+        if self._last is None or elapsed_ms < self._window_ms:
+            self._last = error  # one that only says that time is over would hide what was wrong
         self._failures += 1
         self._maybe_done = self._maybe_done or error.maybe_done
         if self._failures >= self._policy.tries_max or not self._worth_another(error):
             return None
-        delay_ms = self._backoff.next_ms(self._failures, elapsed_ms=elapsed_ms, random=random)
-        wish_ms = getattr(error, "retry_after_ms", None)
-        if delay_ms is None or wish_ms is None:
-            return delay_ms
-        too_late = elapsed_ms + wish_ms > self._backoff.window_ms
-        return None if too_late else max(delay_ms, float(wish_ms))
+        delay_ms = self._backoff.nominal_ms(self._failures)
+        delay_ms *= 1.0 - self._backoff.jitter * random.random()
+        delay_ms = max(delay_ms, float(getattr(error, "retry_after_ms", None) or 0))
+        return delay_ms if elapsed_ms + delay_ms < self._window_ms else None
 
     def verdict(self) -> ClientError:
         """What the call ends with: the last error, unless an earlier try may have done it."""

@@ -46,7 +46,8 @@ class AsyncClient:
         self, url: str | ClientSettings = DEFAULT_URL, *, token: str | None = None
     ) -> None:
         settings = url if isinstance(url, ClientSettings) else ClientSettings(url, token)
-        self._runner = Runner(settings, AsyncioTransport(settings), Random())
+        self._transport = AsyncioTransport(settings)
+        self._runner = Runner(settings, self._transport, Random())
 
     @property
     def settings(self) -> ClientSettings:
@@ -56,6 +57,7 @@ class AsyncClient:
     def within(self, timeout_s: float) -> Self:
         """The same client, and the same connections, with another deadline for each call."""
         other = object.__new__(type(self))
+        other._transport = self._transport
         other._runner = self._runner.within(timeout_s)
         return other
 
@@ -67,7 +69,7 @@ class AsyncClient:
 
     async def aclose(self) -> None:
         """Close every connection; calls and streams under way fail."""
-        self._runner.transport.close()
+        await self._transport.aclose()
 
     async def __aenter__(self) -> Self:
         return self

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import cast
+from typing import Final, cast
 
 from penstock.client.errors import (
     ClientClosed,
@@ -23,6 +23,9 @@ from penstock.client.settings import ClientSettings
 from penstock.client.shell.connecting import tls_context, unreachable
 from penstock.client.shell.transport import Stream, time_left
 from penstock.client.wire import Answer, AnswerReader, HttpRequest, RequestEncoder
+
+_CLOSING_TURNS: Final = 100
+"""Turns of the loop that closed connections get; an abort needs one or two."""
 
 
 class AsyncioTransport:
@@ -94,6 +97,14 @@ class AsyncioTransport:
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+    async def aclose(self) -> None:
+        """Close every connection and see them gone."""
+        self.close()
+        for _ in range(_CLOSING_TURNS):
+            if not self._open:
+                return
+            await asyncio.sleep(0)
 
     def _use_loop(self) -> asyncio.AbstractEventLoop:
         """The loop we are in; connections of one that ran before are forgotten."""

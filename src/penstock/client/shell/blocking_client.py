@@ -48,7 +48,8 @@ class Client:
         self, url: str | ClientSettings = DEFAULT_URL, *, token: str | None = None
     ) -> None:
         settings = url if isinstance(url, ClientSettings) else ClientSettings(url, token)
-        self._runner = Runner(settings, BlockingTransport(settings), Random())
+        self._transport = BlockingTransport(settings)
+        self._runner = Runner(settings, self._transport, Random())
 
     @property
     def settings(self) -> ClientSettings:
@@ -58,6 +59,7 @@ class Client:
     def within(self, timeout_s: float) -> Self:
         """The same client, and the same connections, with another deadline for each call."""
         other = object.__new__(type(self))
+        other._transport = self._transport
         other._runner = self._runner.within(timeout_s)
         return other
 
@@ -69,7 +71,7 @@ class Client:
 
     def close(self) -> None:
         """Close every connection; calls and streams under way fail."""
-        self._runner.transport.close()
+        self._transport.close()
 
     def __enter__(self) -> Self:
         return self

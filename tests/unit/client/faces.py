@@ -1,0 +1,78 @@
+"""The two faces of the client, called the same way by tests."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from penstock.client import AsyncClient, Client, ClientSettings
+
+
+class Blocking:
+    """Calls the blocking client."""
+
+    def call(self, settings: ClientSettings, name: str, *args: Any, **options: Any) -> Any:
+        return self.calls(settings, (name, args, options))[0]
+
+    def calls(
+        self, settings: ClientSettings, *steps: tuple[str, tuple[Any, ...], Any]
+    ) -> list[Any]:
+        with Client(settings) as client:
+            return [getattr(client, name)(*args, **options) for name, args, options in steps]
+
+    def gathered(
+        self, settings: ClientSettings, name: str, *args: Any, **options: Any
+    ) -> list[Any]:
+        with Client(settings) as client:
+            return list(getattr(client, name)(*args, **options))
+
+    def watched(self, settings: ClientSettings, count: int, *args: Any, **options: Any) -> Any:
+        with Client(settings) as client, client.watch(*args, **options) as watch:
+            events = [event for _, event in zip(range(count), watch, strict=False)]
+            return events, watch
+
+
+class Async:
+    """Calls the async client."""
+
+    def call(self, settings: ClientSettings, name: str, *args: Any, **options: Any) -> Any:
+        return self.calls(settings, (name, args, options))[0]
+
+    def calls(
+        self, settings: ClientSettings, *steps: tuple[str, tuple[Any, ...], Any]
+    ) -> list[Any]:
+        async def run() -> list[Any]:
+            async with AsyncClient(settings) as client:
+                return [
+                    await getattr(client, name)(*args, **options) for name, args, options in steps
+                ]
+
+        return asyncio.run(run())
+
+    def gathered(
+        self, settings: ClientSettings, name: str, *args: Any, **options: Any
+    ) -> list[Any]:
+        async def run() -> list[Any]:
+            async with AsyncClient(settings) as client:
+                return [item async for item in getattr(client, name)(*args, **options)]
+
+        return asyncio.run(run())
+
+    def watched(self, settings: ClientSettings, count: int, *args: Any, **options: Any) -> Any:
+        async def run() -> Any:
+            async with AsyncClient(settings) as client, client.watch(*args, **options) as watch:
+                events = []
+                async for event in watch:
+                    events.append(event)
+                    if len(events) == count:
+                        break
+                return events, watch
+
+        return asyncio.run(run())
+
+
+FACES = [Blocking(), Async()]
+
+
+def named(face: object) -> str:
+    return type(face).__name__.lower()
