@@ -245,6 +245,7 @@ class Queue:
         """The queue a snapshot was taken of."""
         queue = cls(topic)
         queue._fresh_seq = state.fresh_seq
+        queue._removals_seen = -1  # some jobs may have left before the snapshot was taken
         queue._delayed = dict(state.delayed)
         queue._dues = sorted((due_ms, seq) for seq, due_ms in state.delayed)
         queue._returned = list(state.returned)
@@ -257,7 +258,7 @@ class Queue:
     def _claim(self, lease: Lease, moved: list[_Before]) -> None:
         seq = lease.seq
         self._pass_fresh(seq)
-        if self.topic.get(seq) is not None:
+        if self.topic.has(seq):
             moved.append(self._before(seq))
             self._leave(seq)
             self._deliveries[seq] = lease.deliveries
@@ -265,7 +266,7 @@ class Queue:
 
     def _settle(self, seq: int, moved: list[_Before]) -> None:
         """Keep a job from everyone until it is known whether it is finished."""
-        if self.topic.get(seq) is not None:
+        if self.topic.has(seq):
             moved.append(self._before(seq))
             self._leave(seq)
             self._settling.add(seq)
@@ -278,7 +279,7 @@ class Queue:
         seq, lease, deliveries = before
         self._leave(seq)
         self._deliveries.pop(seq, None)
-        if self.topic.get(seq) is None:
+        if not self.topic.has(seq):
             return
         if deliveries:
             self._deliveries[seq] = deliveries
@@ -303,7 +304,7 @@ class Queue:
 
     def _nack(self, entry: Nacked, moved: list[_Before]) -> None:
         for seq in entry.seqs:
-            if self.topic.get(seq) is None or seq >= self._fresh_seq:
+            if not self.topic.has(seq) or seq >= self._fresh_seq:
                 continue
             moved.append(self._before(seq))
             self._leave(seq)
@@ -329,15 +330,14 @@ class Queue:
     def _pass_fresh(self, seq: int) -> None:
         """Go past a seq. Fresh jobs before it, whose claims were not logged, are not lost."""
         if seq >= self._fresh_seq:
-            for slot in self.topic.live(self._fresh_seq - 1, seq - 1):
-                insort(self._returned, slot.seq)
+            for fresh in self.topic.live_seqs(self._fresh_seq - 1, seq - 1):
+                insort(self._returned, fresh)
             self._fresh_seq = seq + 1
 
     def _waiting(self) -> Iterator[int]:
         """The jobs to hand out, in order."""
         yield from self._returned
-        for slot in self.topic.live(self._fresh_seq - 1, self.topic.head_seq):
-            yield slot.seq
+        yield from self.topic.live_seqs(self._fresh_seq - 1, self.topic.head_seq)
 
     def _held(self, settle: Settle) -> tuple[tuple[int, ...], list[int]]:
         """Split seqs into those that the node holds, each once, and all others."""
@@ -357,12 +357,12 @@ class Queue:
         if self._removals_seen == self.topic.removals:
             return
         self._removals_seen = self.topic.removals
-        get = self.topic.get
+        has = self.topic.has
         for kept in (self._leases, self._delayed, self._deliveries):
-            for seq in [seq for seq in kept if get(seq) is None]:
+            for seq in [seq for seq in kept if not has(seq)]:
                 del kept[seq]
-        self._returned = [seq for seq in self._returned if get(seq) is not None]
-        self._settling = {seq for seq in self._settling if get(seq) is not None}
+        self._returned = [seq for seq in self._returned if has(seq)]
+        self._settling = {seq for seq in self._settling if has(seq)}
 
     def _dead_letter(self, seq: int) -> Record:
         record = self.topic.get(seq)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -250,22 +250,6 @@ def decode_run(first_seq: int, times: bytes, sizes: bytes, batch: bytes) -> Run:
     if not len(run_times) == len(run_sizes) == len(records):
         raise ValueError(f"{len(run_times)} times and {len(run_sizes)} sizes")
     return Run(first_seq, run_times, run_sizes, records)
-
-
-def cut(runs: Iterator[Run], events_max: int, bytes_max: int) -> Iterator[list[Run]]:
-    """Runs in lists of at most so many slots and bytes each, at least one run in each."""
-    here: list[Run] = []
-    events = size_bytes = 0
-    for run in runs:
-        more = sum(run.sizes)
-        if here and (events + len(run.sizes) > events_max or size_bytes + more > bytes_max):
-            yield here
-            here, events, size_bytes = [], 0, 0
-        here.append(run)
-        events += len(run.sizes)
-        size_bytes += more
-    if here:
-        yield here
 
 
 def _body(run: Run) -> _BlockBody:

@@ -311,15 +311,26 @@ class Slots:
             self._cold = stop
         return self._cold - before
 
+    def hot_from(self, slots_max: int, bytes_max: int) -> int:
+        """The place from which on there are at most so many slots, and bytes if that is not 0."""
+        place = max(len(self._times) - slots_max, 0)
+        if bytes_max:
+            room = bytes_max - sum(self._sizes[place:])
+            while room < 0 and place < len(self._sizes):
+                room += self._sizes[place]
+                place += 1
+        return place
+
     def runs(
-        self, from_place: int, slots_max: int = BLOCK_RECORDS_MAX, bytes_max: int = BLOCK_BYTES_MAX
+        self, start: int, end: int | None = None, slots_max: int = BLOCK_RECORDS_MAX
     ) -> Iterator[Run]:
-        """The hot slots from a place on, empty ones too, in runs that are not too large."""
-        start, end = from_place, len(self._times)
+        """The hot slots of some places, empty ones too, in runs that fit into a block."""
+        end = len(self._times) if end is None else end
+        slots_max = min(slots_max, BLOCK_RECORDS_MAX)
         while start < end:
             sizes = self._sizes[start : min(start + slots_max, end)]
-            if sum(sizes) > bytes_max:
-                sizes = sizes[: max(1, _fitting(sizes, bytes_max, first=False))]
+            if sum(sizes) > BLOCK_BYTES_MAX:
+                sizes = sizes[: max(1, _fitting(sizes, BLOCK_BYTES_MAX, first=False))]
             stop = start + len(sizes)
             records = self._records[start - self._cold : stop - self._cold]
             yield Run(self._base_seq + start, self._times[start:stop], sizes, records)
