@@ -27,9 +27,9 @@ EVENT_STREAM: Final = b"text/event-stream"
 class Request(msgspec.Struct, gc=False, eq=False):
     """One complete request.
 
-    `path` is percent-decoded and has no query; `query` is as it was sent, without the question
-    mark. Names in `headers` are lower-case, repeated ones are joined with a comma and a blank.
-    Requests that look alike share their headers: do not change them. `body` is inflated. A HEAD
+    `path` is percent-decoded, but for slashes (`%2F`), and has no query; `query` is as it was sent,
+    without the question mark. Names in `headers` are lower-case, repeated ones are joined with a
+    comma and a blank. Requests that look alike share their headers: do not change them. `body` is inflated. A HEAD
     request is handed on as GET; the transport keeps the body of its answer back.
     """
 

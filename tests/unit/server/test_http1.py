@@ -4,6 +4,7 @@ import gzip
 import json
 import logging
 import zlib
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -63,7 +64,7 @@ def test_requests_cut_at_any_one_place_get_the_same_answers():
 def test_requests_cut_anywhere_get_the_same_answers(cuts):
     peer = Peer(echo)
     places = [0, *sorted(cuts), len(SEVERAL)]
-    for start, end in zip(places, places[1:], strict=False):
+    for start, end in pairwise(places):
         peer.send(SEVERAL[start:end])
     assert peer.sent == whole_answers()
 
@@ -275,8 +276,8 @@ def test_a_body_of_several_steps_and_members_is_inflated_whole():
 
 @pytest.mark.parametrize(
     "body",
-    [b"no gzip", gzip.compress(b"hello")[:-4], gzip.compress(b"hello") + b"rest", zlib.compress(b"a")],
-)  # fmt: skip
+    [b"no gzip", gzip.compress(b"a")[:-4], gzip.compress(b"a") + b"rest", zlib.compress(b"a")],
+)
 def test_a_broken_gzip_body_is_invalid_and_the_connection_survives(body):
     peer = Peer(echo)
     peer.send(post("/", body, "Content-Encoding: gzip") + get("/"))

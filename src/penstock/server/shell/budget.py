@@ -2,7 +2,8 @@
 
 Bytes are counted when they arrive and given back when the request is answered. Above the budget
 an unfinished body must wait, except one: somebody can always finish, so nobody waits for ever. The
-memory in use stays below the budget, one body, and one read of each connection.
+favour goes to the next only when that one is answered, so the memory in use stays below the
+budget, one body, and one read of each connection.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class BodyBudget:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.used = 0
-        self._favoured: Waiter | None = None
+        self._favoured: Waiter | bytes | None = None
+        """Who may go beyond the budget: a reader, or its body until that is answered."""
         self._waiting: dict[Waiter, None] = {}
 
     def take(self, waiter: Waiter, size: int) -> bool:
@@ -37,20 +39,30 @@ class BodyBudget:
         self._waiting[waiter] = None
         return False
 
-    def finish(self, waiter: Waiter) -> None:
-        """A body is complete or given up: its reader waits no more and favours go on."""
+    def finish(self, waiter: Waiter, body: bytes | None) -> None:
+        """A body is whole, or given up: its reader waits no more."""
         self._waiting.pop(waiter, None)
         if self._favoured is waiter:
-            self._favoured = None
-            if self._waiting and self.used > self.bytes_max:
-                self._favoured = next(iter(self._waiting))
-                del self._waiting[self._favoured]
-                self._favoured.resume_body()
+            self._favoured = body or None
+            self._wake()
 
-    def give(self, size: int) -> None:
-        """Take bytes back from an answered request."""
+    def give(self, size: int, body: bytes | None) -> None:
+        """Take bytes back, with the body if they were those of a whole one."""
         self.used -= size
-        if self._waiting and self.used <= self.bytes_max:
-            waiting, self._waiting = self._waiting, {}
+        if body and self._favoured is body:
+            self._favoured = None
+        if self._waiting:
+            self._wake()
+
+    def _wake(self) -> None:
+        waiting = self._waiting
+        if not waiting:
+            return
+        if self.used <= self.bytes_max:
+            self._waiting = {}
             for waiter in waiting:
                 waiter.resume_body()
+        elif self._favoured is None:
+            self._favoured = favoured = next(iter(waiting))
+            del waiting[favoured]
+            favoured.resume_body()

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Final, cast
+from typing import cast
 
 from penstock.server.message import TooManyConnections
 from penstock.server.shell.exchange import refusal
 from penstock.server.shell.http1 import Http1Connection
-from penstock.server.shell.http2 import Http2Connection
+from penstock.server.shell.http2 import PREFACE, Http2Connection
 from penstock.server.shell.service import Service
-
-PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 class Doorman(asyncio.Protocol):

@@ -54,6 +54,8 @@ class Http1Connection(asyncio.Protocol):
         self._buffer = bytearray()
         self._scanned = 0
         self._body: Body | None = None
+        self._held_bytes = 0
+        """Bytes of the body that comes in, compressed and inflated, as the budget counts them."""
         self._inflation: Inflation | None = None
         self._inflated = cast("tuple[Line, Terms]", None)
         """The head of the request whose body is inflated."""
@@ -185,7 +187,8 @@ class Http1Connection(asyncio.Protocol):
         line = self.line
         if self._simple and len(line) == 1:
             line.clear()
-            self._budget.give(len(exchange.request.body))
+            body = exchange.request.body
+            self._budget.give(len(body), body)
             self._counters.bytes_out += len(answer)
             self._touched_s = self.service.now_s
             self._transport.write(answer)
@@ -206,7 +209,7 @@ class Http1Connection(asyncio.Protocol):
         if self.line[0] is not exchange or self._upgrading is not exchange:
             raise Rejected("expected a WebSocket's request alone, found others before it")
         self.line.clear()
-        self.service.budget.give(len(exchange.request.body))
+        self._give_back(exchange.request.body)
         self._simple = False
         self._stage = STOPPED
         self._upgrading = None
@@ -217,6 +220,9 @@ class Http1Connection(asyncio.Protocol):
         self._read(True)
         websocket.begin(self._transport, answer, early)
         return websocket
+
+    def _give_back(self, body: bytes) -> None:
+        self._budget.give(len(body), body)
 
     # requests ------------------------------------------------------------------------------------
 
@@ -308,19 +314,21 @@ class Http1Connection(asyncio.Protocol):
         body = cast(Body, self._body)
         before = body.size
         whole = body.take(self._buffer)
-        if not self.service.budget.take(self, body.size - before) and not whole:
+        if not self._count(body.size - before) and not whole:
             self._body_waits = True
-        if not whole:
-            return False
-        content = body.content()
-        self._end_body()
-        self._complete(body.line, body.terms, content)
-        return True
+        if whole:
+            self._complete(body.line, body.terms, body.content())
+        return whole
+
+    def _count(self, size: int) -> bool:
+        self._held_bytes += size
+        return self._budget.take(self, size)
 
     def _complete(self, line: Line, terms: Terms, content: bytes) -> None:
-        self._stage = HEAD
         if terms.gzip_body and content:
             self._stage = INFLATING
+            self._body = None
+            self._body_waits = False
             self._inflation = Inflation(content, self.service.limits.body_bytes_max)
             self._inflated = line, terms
             self._inflate()
@@ -328,6 +336,9 @@ class Http1Connection(asyncio.Protocol):
             self._accept(line, terms, content)
 
     def _accept(self, line: Line, terms: Terms, content: bytes) -> None:
+        self._stage = HEAD
+        if self._held_bytes:
+            self._end_body(content)
         if not terms.keep_alive:
             self._stop_reading_requests()
         self._hand_over(line, terms, content)
@@ -347,10 +358,8 @@ class Http1Connection(asyncio.Protocol):
             self._refuse(refused, ends=not terms.keep_alive)
             self._advance()
             return
-        may_go_on = self.service.budget.take(self, inflation.size - before)
+        may_go_on = self._count(inflation.size - before)
         if content is not None:
-            self._end_body()
-            self._stage = HEAD
             self._accept(line, terms, content)
             self._advance()
         elif may_go_on:
@@ -376,15 +385,14 @@ class Http1Connection(asyncio.Protocol):
         self._simple = False
         self._buffer.clear()
 
-    def _end_body(self) -> None:
-        """Forget the unfinished body."""
-        body = self._body or self._inflation
+    def _end_body(self, content: bytes | None = None) -> None:
+        """Forget the body that came in: it is whole, or given up."""
         self._body = self._inflation = None
         self._body_waits = False
         self._continue_owed = False
-        if body is not None:
-            self.service.budget.finish(self)
-            self.service.budget.give(body.size)
+        held, self._held_bytes = self._held_bytes, 0
+        self._budget.finish(self, content)
+        self._budget.give(held, None)
 
     def _sweep_body(self, body: Body, now_s: float) -> None:
         limits = self.service.limits
@@ -413,7 +421,7 @@ class Http1Connection(asyncio.Protocol):
             elif exchange.live is None:
                 break  # a thread compresses it
             line.popleft()
-            self.service.budget.give(len(exchange.request.body))
+            self._give_back(exchange.request.body)
             if exchange is self._upgrading:
                 self._upgrading = None
             if exchange.ends:
@@ -461,7 +469,7 @@ class Http1Connection(asyncio.Protocol):
     def _drop_line(self) -> None:
         while self.line:
             exchange = self.line.popleft()
-            self.service.budget.give(len(exchange.request.body))
+            self._give_back(exchange.request.body)
             was_open = exchange.state < ANSWERED
             exchange.state = GONE
             if exchange.live is not None:

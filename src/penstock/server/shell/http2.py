@@ -19,15 +19,16 @@ from h2.events import (
 )
 from h2.exceptions import H2Error
 from h2.settings import SettingCodes, Settings
-from hyperframe.frame import GoAwayFrame
 
 from penstock.server.message import BadRequest, Refused
 from penstock.server.shell.exchange import GONE
+from penstock.server.shell.frame_guard import FrameGuard
 from penstock.server.shell.head import REFUSED_TERMS, Line, Terms
 from penstock.server.shell.http2_exchange import Http2Exchange
 from penstock.server.shell.service import TICK_S, Service
 from penstock.server.shell.target import split_target
 
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _RESETS_WITHIN_S: Final = 10.0
 _BAD_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _REFUSED_LINE: Final = Line("GET", "", "", is_head=False, old=False)
@@ -41,6 +42,7 @@ class Http2Connection(asyncio.Protocol):
         self._limits = service.limits
         self._transport = cast(asyncio.Transport, None)
         self._h2 = _server_side(service)
+        self._guard = FrameGuard(self._h2.max_inbound_frame_size, skip=len(PREFACE))
         self._exchanges: dict[int, Http2Exchange] = {}
         self._unopened_bytes = 0
         self._writes_paused = False
@@ -67,6 +69,9 @@ class Http2Connection(asyncio.Protocol):
         self.service.counters.bytes_in += len(data)
         self._touched_s = self.service.now_s
         if self._transport.is_closing():
+            return
+        if not self._guard.allows(data):
+            self._leave(ErrorCodes.FRAME_SIZE_ERROR)
             return
         try:
             events = self._h2.receive_data(data)
@@ -125,14 +130,12 @@ class Http2Connection(asyncio.Protocol):
             self._leave(ErrorCodes.NO_ERROR)
 
     def drain(self) -> None:
-        """Say that no new request is taken; close when the last one is answered."""
-        if not self._leaving:
-            self._leaving = True
-            # The library would not answer what is open after its own goodbye.
-            goodbye = GoAwayFrame(0, last_stream_id=self._h2.highest_inbound_stream_id)
-            self._transport.write(goodbye.serialize())
-        if not self._exchanges:
-            self._transport.close()
+        """Close when the last request is answered; new ones are refused until then.
+
+        Not with an early goodbye: a client made with the h2 library takes no answer after it.
+        """
+        self._leaving = True
+        self._close_if_done()
 
     def abort(self) -> None:
         """Close now."""
@@ -330,9 +333,8 @@ class Http2Connection(asyncio.Protocol):
                 return
 
     def _close_if_done(self) -> None:
-        if self._leaving and not self._exchanges and not self._transport.is_closing():
-            self._write()
-            self._transport.close()
+        if self._leaving and not self._exchanges:
+            self._leave(ErrorCodes.NO_ERROR)
 
     def _leave(self, code: ErrorCodes) -> None:
         """Say goodbye and close."""

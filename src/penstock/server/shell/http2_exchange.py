@@ -115,7 +115,7 @@ class Http2Exchange:
 
     def _hand_over(self, content: bytes) -> None:
         service = self.connection.service
-        service.budget.finish(self)
+        service.budget.finish(self, content)
         self.waits = False
         self.request.body = content
         if not service.hand_over(self) and self.state == OPEN:
@@ -215,8 +215,8 @@ class Http2Exchange:
 
     def _free(self) -> None:
         budget = self.connection.service.budget
-        budget.finish(self)
-        budget.give(self._counted_bytes)
+        budget.finish(self, None)
+        budget.give(self._counted_bytes, self.request.body)
         self._counted_bytes = 0
 
 

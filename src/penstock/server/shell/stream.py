@@ -37,6 +37,8 @@ class SocketStream:
         """Send bytes, or take none of them and return False."""
         if self._closed:
             return False
+        if self._bodyless:
+            return True
         buffered = self.buffered
         if buffered and buffered + len(data) > self._bytes_max:
             self._lagged = True
@@ -62,7 +64,6 @@ class SocketStream:
         """It is this stream's turn: send the head and what was written before."""
         self._transport = transport
         if self._bodyless:
-            del self._early[1:]
             # Not before the application could set `on_gone`.
             self._service.loop.call_soon(self.lost)
         early = b"".join(self._early)

@@ -30,9 +30,10 @@ class SocketWriter:
     def write(self, data: bytes) -> None:
         """Send all bytes, buffering what the socket does not take."""
         transport = self._transport
-        # A transport that is closing may have closed its descriptor, and the number may be
-        # somebody else's by now.
-        if self._fd < 0 or transport.get_write_buffer_size() or transport.is_closing():
+        if transport.is_closing():
+            # It may have closed its descriptor, and the number may be somebody else's by now.
+            return
+        if self._fd < 0 or transport.get_write_buffer_size():
             transport.write(data)
             return
         try:

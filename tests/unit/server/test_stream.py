@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from penstock.server.message import TransportLimits
+from tests.unit.server.fake_loop import Desk, Peer, get
+
+LIMITS = TransportLimits(stream_buffer_bytes_max=10)
+
+
+def stream_of(peer: Peer, desk: Desk, told: list[str] | None = None):
+    stream = desk.exchanges[-1].stream(b"text/event-stream", [(b"Cache-Control", b"no-store")])
+    if told is not None:
+        stream.on_room = lambda: told.append("room")
+        stream.on_gone = lambda: told.append("gone")
+    return stream
+
+
+def test_a_stream_is_sent_as_it_is_written_and_ends_with_the_connection():
+    desk = Desk()
+    peer = Peer(desk)
+    peer.send(get("/watch"))
+    stream = stream_of(peer, desk)
+    assert stream.write(b"one\n")
+    assert stream.write(b"two\n")
+    head, _, body = peer.sent.partition(b"\r\n\r\n")
+    assert b"Content-Type: text/event-stream\r\n" in head
+    assert b"Cache-Control: no-store" in head
+    assert b"Connection: close" in head
+    assert b"Content-Length" not in head
+    assert body == b"one\ntwo\n"
+    stream.close()
+    assert peer.transport.closing
+    assert not stream.write(b"late")
+    assert peer.service.counters.streams_open == 0
+
+
+def test_a_stream_is_never_compressed():
+    desk = Desk()
+    peer = Peer(desk)
+    peer.send(get("/watch", "Accept-Encoding: gzip"))
+    stream_of(peer, desk).write(b"x" * 5_000)
+    assert peer.sent.endswith(b"x" * 5_000)
+    assert b"gzip" not in peer.sent
+
+
+def test_a_lagged_stream_takes_nothing_until_its_buffer_is_empty():
+    desk, told = Desk(), []
+    peer = Peer(desk, LIMITS)
+    peer.send(get("/watch"))
+    stream = stream_of(peer, desk, told)
+    peer.transport.stuck = True
+    assert stream.write(b"12345678")
+    assert stream.buffered == 8
+    assert not stream.write(b"9012")
+    assert stream.write(b"90")
+    peer.transport.unstick()
+    assert told == ["room"]
+    assert stream.buffered == 0
+    assert stream.write(b"more than the buffer, but it was empty")
+    assert peer.sent.endswith(b"1234567890more than the buffer, but it was empty")
+
+
+def test_room_is_told_only_to_those_who_were_refused():
+    desk, told = Desk(), []
+    peer = Peer(desk, LIMITS)
+    peer.send(get("/watch"))
+    stream = stream_of(peer, desk, told)
+    peer.transport.stuck = True
+    stream.write(b"1")
+    peer.transport.unstick()
+    assert told == []
+
+
+def test_a_stream_waits_for_the_answers_before_it():
+    desk, told = Desk(), []
+    peer = Peer(desk, LIMITS)
+    peer.send(get("/first") + get("/watch") + get("/never"))
+    stream = desk.exchanges[1].stream()
+    stream.on_room = lambda: told.append("room")
+    assert stream.write(b"early")
+    assert stream.write(b"12345")
+    assert not stream.write(b"too much")
+    assert not peer.sent
+    desk.exchanges[0].reply_json(b"1")
+    peer.loop.run()
+    assert peer.sent.endswith(b"early12345")
+    assert told == ["room"]
+    assert desk.gone == ["/never"]
+
+
+def test_a_stream_that_was_closed_before_its_turn_is_sent_whole():
+    desk = Desk()
+    peer = Peer(desk)
+    peer.send(get("/first") + get("/watch"))
+    stream = desk.exchanges[1].stream()
+    stream.write(b"all")
+    stream.close()
+    desk.exchanges[0].reply_json(b"1")
+    assert peer.sent.endswith(b"all")
+    assert peer.transport.closing
+
+
+def test_a_watcher_that_goes_is_told_once_and_a_closed_stream_is_not():
+    for closed, expected in ((False, ["gone"]), (True, [])):
+        desk, told = Desk(), []
+        peer = Peer(desk)
+        peer.send(get("/watch"))
+        stream = stream_of(peer, desk, told)
+        if closed:
+            stream.close()
+        peer.go()
+        assert told == expected
+        assert not stream.write(b"nobody")
+        assert peer.service.counters.streams_open == 0
+
+
+def test_a_stream_for_head_is_a_head_only():
+    desk, told = Desk(), []
+    peer = Peer(desk)
+    peer.send(b"HEAD /watch HTTP/1.1\r\nHost: a\r\n\r\n")
+    stream = stream_of(peer, desk, told)
+    stream.write(b"no body")
+    peer.loop.run()
+    assert peer.sent.endswith(b"\r\n\r\n")
+    assert told == ["gone"]
+    assert peer.transport.closing
+
+
+def test_what_a_watcher_sends_is_thrown_away_and_time_does_not_end_it():
+    desk = Desk()
+    peer = Peer(desk)
+    peer.send(get("/watch"))
+    stream_of(peer, desk)
+    peer.send(get("/ignored"))
+    peer.wait(1_000)
+    assert len(desk.exchanges) == 1
+    assert not peer.transport.closing
+
+
+def test_a_watcher_that_never_reads_the_end_is_cut_off():
+    desk = Desk()
+    peer = Peer(desk)
+    peer.send(get("/watch"))
+    stream = stream_of(peer, desk)
+    peer.transport.stuck = True
+    stream.write(b"1")
+    stream.close()
+    peer.wait(58)
+    assert not peer.transport.aborted
+    peer.wait(5)
+    assert peer.transport.aborted
