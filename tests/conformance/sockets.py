@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from typing import Any, Self
@@ -16,7 +17,8 @@ class Socket:
 
     def __init__(self, address: Address, *, key: str | None = None, **options: Any) -> None:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        self.raw: ClientConnection = connect(
+        self._stack = contextlib.ExitStack()
+        opening = connect(
             f"ws://{address.host}:{address.port}/v0/ws",
             additional_headers=headers,
             open_timeout=DEADLINE_S,
@@ -25,12 +27,13 @@ class Socket:
             proxy=None,
             **options,
         )
+        self.raw: ClientConnection = self._stack.enter_context(opening)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.raw.close()
+        self._stack.close()
 
     def send(self, op: str, **fields: Any) -> None:
         self.raw.send(json.dumps({"op": op, **fields}))

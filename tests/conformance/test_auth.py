@@ -336,20 +336,19 @@ def test_probes_need_no_key(secured, path):
     assert secured.with_key(None).get(path).status == 200
 
 
-@row("1.7 probe auth")
-def test_probes_need_a_key_when_so_configured(launch):
-    process = launch(ready=False, API_KEYS="full", PROBE_AUTH=1)
+@row("1.7 probe auth", "2 open bind")
+def test_an_open_door_with_keys_starts_and_its_probes_may_need_one(launch):
+    process = launch(ready=False, HOST="0.0.0.0", API_KEYS="full", PROBE_AUTH=1)
     process.launch()
-    api = Api(process.listening())
+    api = Api(process.listening()._replace(host="127.0.0.1"))
     for path in ("/healthz", "/readyz", "/v0/health", "/v0/ready"):
         expect.refusal(api.get(path), 401, "unauthorized")
         assert api.with_key("full").get(path).status in (200, 503)
 
 
 @row("2 bad scope")
-@pytest.mark.parametrize("keys", ["key:raed", "good,bad:read+fly"])
-def test_an_unknown_scope_refuses_to_start(launch, keys):
-    process = launch(ready=False, API_KEYS=keys)
+def test_an_unknown_scope_refuses_to_start(launch):
+    process = launch(ready=False, API_KEYS="good,bad:read+fly")
     process.launch()
     assert process.wait() != 0
 
@@ -362,9 +361,8 @@ def test_an_open_door_without_keys_refuses_to_start(launch):
 
 
 @row("2 open bind")
-@pytest.mark.parametrize("settings", [{"ALLOW_INSECURE_NO_AUTH": 1}, {"API_KEYS": "full"}])
-def test_an_open_door_with_keys_or_on_purpose_starts(launch, settings):
-    process = launch(ready=False, HOST="0.0.0.0", **settings)
+def test_an_open_door_on_purpose_starts(launch):
+    process = launch(ready=False, HOST="0.0.0.0", ALLOW_INSECURE_NO_AUTH=1)
     process.launch()
     address = process.listening()
     assert Api(address._replace(host="127.0.0.1")).get("/healthz").status == 200

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance import expect
 from tests.conformance.rows import row
-from tests.conformance.wire import Api, at, done, payloads, records, seqs, until
+from tests.conformance.wire import Api, at, done, payloads, seqs, until
 
 COUNT = 25
 
@@ -191,21 +191,3 @@ def test_a_router_loses_nothing_by_a_restart(crashed, guarantee):
     if guarantee == "exactly_once":
         assert found == [1, 2, 3, 4]
     assert seqs(page) == sorted(set(seqs(page)))
-
-
-@row("2 fsync", "2 shutdown answers")
-def test_a_graceful_restart_keeps_everything_again(launch):
-    process = launch()
-    api = Api(process.address)
-    for durability in ("memory", "disk", "fsync"):
-        api.write(durability, 1, 2, 3, config={"durability": durability})
-    process.terminate()
-    assert process.wait() == 0
-    process.start()
-    api = Api(process.address)
-    for durability in ("disk", "fsync"):
-        assert payloads(api.diff(durability)) == [1, 2, 3]
-        assert done(api.post(at(durability), records(4)))["first_seq"] == 4
-    process.kill()
-    process.start()
-    assert payloads(Api(process.address).diff("fsync")) == [1, 2, 3, 4]

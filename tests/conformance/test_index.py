@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 from pathlib import Path
 
@@ -13,6 +14,7 @@ PAGE = HERE.parents[1] / "docs" / "internals" / "conformance.md"
 BEGIN, END = "<!-- rows: begin -->\n", "<!-- rows: end -->"
 
 
+@functools.cache
 def covered() -> dict[str, list[str]]:
     """For each row the tests that name it, as `file::test`."""
     found: dict[str, list[str]] = {}

@@ -21,7 +21,7 @@ CUT = (ConnectionError, http.client.NotConnected)
 """What a client sees of a connection that the server has closed."""
 
 
-@row("2 shutdown", "2 shutdown websocket", "2 shutdown work")
+@row("2 shutdown", "2 shutdown websocket", "2 shutdown work", "2 shutdown answers")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_streams_are_told_and_the_server_ends(launch, number):
     process = launch()
@@ -39,6 +39,9 @@ def test_streams_are_told_and_the_server_ends(launch, number):
         working.frame()
         ws.send("subscribe", topic="t")
         ws.until("caught_up")
+        api.make("polled")
+        polling = Later(lambda: api.post(at("polled", "diff"), {"wait_ms": 30_000}))
+        until(lambda: api.state("polled")["last_read_ts"], "the reader is there")
         process.terminate(number)
         frame = watching.next("error")
         expect.keys(frame.data, {"code", "message"})
@@ -53,17 +56,28 @@ def test_streams_are_told_and_the_server_ends(launch, number):
         assert error["code"] == "server_shutting_down"
         with pytest.raises(ConnectionClosed):
             ws.next()
+    _answered(polling.result(15))
     assert process.wait(15) == 0
     with pytest.raises(ConnectionError):
         api.get("/healthz")
 
 
-@row("2 shutdown answers")
+def _answered(answer: Answer) -> None:
+    """A long poll is not cut: it has an answer."""
+    if answer.status == 200:
+        assert answer.json["records"] == []
+    else:
+        expect.refusal(answer, 503, "shutting_down")
+
+
+@row("2 shutdown answers", "2 disk", "2 fsync")
 def test_what_was_acknowledged_while_shutting_down_is_kept(launch):
     process = launch()
     api = Api(process.address)
     api.make("t", durability="disk")
     api.route("r", "t", "copy")
+    for durability in ("disk", "fsync"):
+        api.write(durability, 1, 2, 3, config={"durability": durability})
 
     def write_until_refused() -> int:
         count = 0
@@ -84,6 +98,9 @@ def test_what_was_acknowledged_while_shutting_down_is_kept(launch):
     assert process.wait(15) == 0
     process.start()
     api = Api(process.address)
+    for durability in ("disk", "fsync"):
+        assert payloads(api.diff(durability)) == [1, 2, 3]
+        assert api.write(durability, 4)["first_seq"] == 4
     found: list[int] = []
     while True:
         page = api.diff("t", len(found), limit=1000)
@@ -94,22 +111,6 @@ def test_what_was_acknowledged_while_shutting_down_is_kept(launch):
     assert len(found) - acknowledged in (0, 1), "only the write without an answer may be there too"
     copies = api.diff("copy", limit=1000)
     assert copies["head_seq"] >= len(found), "copies of all that was written"
-
-
-@row("2 shutdown answers")
-def test_a_long_poll_is_answered_and_not_cut(launch):
-    process = launch()
-    api = Api(process.address)
-    api.make("t")
-    waiting = Later(lambda: api.post(at("t", "diff"), {"wait_ms": 30_000}))
-    until(lambda: api.state("t")["last_read_ts"], "the reader is there")
-    process.terminate()
-    answer: Answer = waiting.result(15)
-    if answer.status == 200:
-        assert answer.json["records"] == []
-    else:
-        expect.refusal(answer, 503, "shutting_down")
-    assert process.wait(15) == 0
 
 
 @row("2 shutdown answers", "1.0 retry-after")

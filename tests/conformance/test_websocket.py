@@ -229,6 +229,14 @@ def test_a_bad_publication_is_an_error_and_the_socket_stays_open(ws, topic, fiel
     ws.next("pong")
 
 
+@row("1.5 publish", "1.2 write limits")
+def test_a_publication_may_be_larger_than_its_largest_record(api, ws, topic):
+    data = ["x" * 900_000, "y" * 900_000]
+    ws.send("publish", topic=topic, records=[{"data": datum} for datum in data])
+    assert ws.next("ack")["count"] == 2
+    assert api.state(topic)["bytes"] == 1_800_004
+
+
 @row("1.5 publish", "1.5 record")
 def test_what_a_socket_publishes_it_can_see_itself(ws, topic):
     ws.send("publish", topic=topic, records=[{"data": 0}])
