@@ -130,7 +130,7 @@ ROUTES: Final = RouteTable(
         Route(
             "POST", "/v0/write", "write_many",
             "Append to several topics of one partition in one commit.", "WrittenMany", WRITE,
-            body="WriteMany", errors=(404, 409, 413, 422, 429),
+            body="WriteMany", statuses=(200, 201), errors=(404, 409, 413, 422, 429),
         ),
         Route(
             "PUT", _ROUTER, "put_router", "Make a router, or change it where it stands.", "Router",

@@ -25,9 +25,9 @@ from penstock.topics.errors import Throttled, TopicFull, TopicNotFound
 
 
 def test_the_answer_to_the_usual_write_is_the_general_one():
-    numbers, spent = Numbers(7, 7, 9, 1), Spent(1.25, 0.5, 0.25)
+    numbers, spent = Numbers(7, 7, 9, 1), Spent(1.25, 1.25, 0.25)
     general = written(b"jobs", numbers, Flags(), spent)
-    assert written_one(b"jobs", 7, 9, (1.25, 0.5, 0.25)) == general
+    assert written_one(b"jobs", 7, 9, 1.25, 0.25) == general
     assert json.loads(general) == {
         "topic": "jobs",
         "first_seq": 7,
@@ -37,7 +37,7 @@ def test_the_answer_to_the_usual_write_is_the_general_one():
         "count": 1,
         "created": False,
         "deduped": False,
-        "performance": {"server_total_ms": 1.25, "wal_append_ms": 0.5, "fsync_ms": 0.25},
+        "performance": {"server_total_ms": 1.25, "wal_append_ms": 1.25, "fsync_ms": 0.25},
     }
 
 

@@ -123,8 +123,8 @@ class TopicApplication:
         fsync_ms = self._engine.fsync_ms(name)
         total_ms = (self._now_ns() - started_ns) / 1e6
         if count == 1 and return_seqs and not created and not deduped:
-            spent = (total_ms, total_ms, fsync_ms)
-            exchange.reply_json(written_one(name.encode(), first_seq, head_seq, spent))
+            body = written_one(name.encode(), first_seq, head_seq, total_ms, fsync_ms)
+            exchange.reply_json(body)
         else:
             body = written(
                 name.encode(),

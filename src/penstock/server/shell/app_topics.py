@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import msgspec
 
-from penstock.kernel.errors import Conflict
 from penstock.server.answers import Answer, encode, performance, spliced
 from penstock.server.arrow import arrow_page, page_facts
 from penstock.server.auth import ADMIN
@@ -24,13 +23,6 @@ from penstock.topics.shell.engine import TopicView
 from penstock.topics.topic import Written
 
 WRITES_MAX: Final = 256
-
-
-class PartitionsDiffer(Conflict):
-    """Topics that were to be written in one commit live on different partitions."""
-
-    code = "invalid_request"
-    status: ClassVar[int] = 409
 
 
 async def put_topic(call: Call) -> Answer:
@@ -131,12 +123,6 @@ async def write_many(call: Call) -> Answer:
     check_json(call.request.headers)
     engine = call.context.engine
     writes = _parse_writes(call)
-    places = {name: engine.lane(name).number for name, _ in writes}
-    if len(set(places.values())) > 1:
-        raise PartitionsDiffer(
-            "expected topics of one partition, found several: write to them one by one",
-            partitions=places,
-        )
     answers = await engine.write_many(writes)
     shown = [_written(name, answer) for (name, _), answer in zip(writes, answers, strict=True)]
     created = any(answer.created for answer in answers)
@@ -225,8 +211,6 @@ def _parse_writes(call: Call) -> list[tuple[str, Write]]:
         raise InvalidRequest("expected at least one write, found none")
     if len(named) > WRITES_MAX:
         raise BatchTooLarge(f"expected at most {WRITES_MAX} writes, found {len(named)}")
-    if len({name for name, _ in named}) < len(named):
-        raise InvalidRequest("expected one write for each topic, found several for one")
     writes = [
         (check_topic_name(name), parse_write(bytes(raw), engine.limits)) for name, raw in named
     ]
