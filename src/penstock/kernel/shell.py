@@ -14,5 +14,4 @@ class SystemClock:
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
 
-    def monotonic_ns(self) -> int:
-        return time.monotonic_ns()
+    monotonic_ns = staticmethod(time.monotonic_ns)

@@ -155,19 +155,13 @@ def _parse_plain(body: bytes, limits: TopicLimits) -> Write | None:
         or b"\r" in body
     ):
         return None
-    if len(records) == 1:
-        record = records[0]
+    for record in records:
         if record.meta is not None or record.tag is not None or record.node is not None:
             return None
-        sizes = [len(record.data)]
-        largest_bytes = sizes[0]
-    else:
-        if b'"tag"' in body or b'"node"' in body or b'"meta"' in body or b"\\" in body:
-            return None
-        sizes = [len(record.data) for record in records]
-        if not 0 < len(sizes) <= limits.batch_records_max:
-            return None
-        largest_bytes = max(sizes)
+    sizes = [len(record.data) for record in records]
+    if not 0 < len(sizes) <= limits.batch_records_max:
+        return None
+    largest_bytes = max(sizes)
     if largest_bytes > _SMALL_BYTES or largest_bytes > limits.record_bytes_max:
         return None
     batch = Batch(records, sizes, body)

@@ -61,6 +61,7 @@ class Lane:
         self.partition = partition
         self.index = 0  # the last log index that is committed here
         self.waiting_bytes = 0
+        self.is_held = False  # an exclusive command runs or waits: others must go through `later`
         self._journal = journal
         self._loop = loop
         self._committed = audience.committed
@@ -76,11 +77,6 @@ class Lane:
         self._held: deque[Callable[[], None]] | None = None  # commands behind an exclusive one
         self._idle: list[asyncio.Future[None]] = []
         self._exclusive = asyncio.Lock()
-
-    @property
-    def is_held(self) -> bool:
-        """Whether an exclusive command runs or waits: others must go through `later`."""
-        return self._held is not None
 
     @property
     def is_idle(self) -> bool:
@@ -153,12 +149,14 @@ class Lane:
         async with self._exclusive:
             held: deque[Callable[[], None]] = deque()
             self._held = held
+            self.is_held = True
             try:
                 await self._until_idle()
                 yield self.partition
                 await self._until_idle()
             finally:
                 self._held = None
+                self.is_held = False
                 for command in held:
                     self._guarded(command)
 
