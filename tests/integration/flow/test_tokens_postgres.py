@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.flow import Permits, SqlTokenPool
+from tests.integration.postgres import PROGRAMS, postgres_server
 from tests.unit.flow import test_tokens as shared
 
-PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
 NAMES = count()
 
 if PROGRAMS:
@@ -34,27 +28,8 @@ if PROGRAMS:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    """A PostgreSQL server of our own, on a socket in a directory of our own."""
-    programs = PROGRAMS[-1].parent
-    root = os.geteuid() == 0
-    directory = Path(tempfile.mkdtemp(prefix="pg-"))
-    if root:
-        shutil.chown(directory, "postgres", "postgres")
-    owner: dict[str, Any] = {"user": "postgres", "group": "postgres"} if root else {}
-
-    def run(*command: object) -> None:
-        words = [str(word) for word in command]
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL, cwd=directory, **owner)
-
-    run(programs / "initdb", "-D", directory / "data", "-A", "trust")
-    options = f"-c listen_addresses='' -k {directory} -c fsync=off"
-    control = (programs / "pg_ctl", "-D", directory / "data", "-w")
-    run(*control, "-l", directory / "log", "-o", options, "start")
-    try:
-        yield f"host={directory} dbname=postgres user={'postgres' if root else getpass.getuser()}"
-    finally:
-        run(*control, "-m", "immediate", "stop")
-        shutil.rmtree(directory)
+    with postgres_server() as words:
+        yield words
 
 
 @pytest.fixture

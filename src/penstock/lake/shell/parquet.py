@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 from uuid import uuid4
@@ -41,7 +41,6 @@ _ROW_ID_COLUMN: Final = pa.field(
 )
 _OPTIONS: Final[dict[str, Any]] = {
     "compression": "zstd",
-    "write_statistics": True,
     "store_schema": False,
 }
 
@@ -69,13 +68,13 @@ def write_file(
     for field, values in ((_ROW_ID_COLUMN, row_ids), (_SNAPSHOT_COLUMN, snapshots)):
         if values is not None:
             table = table.append_column(field, pa.array(values, pa.int64()))
+    nans = _nans(columns, table)
     path = joined(directory, file_name(token))
     storage.create_directory(directory)
     with storage.open_output(path) as sink:
-        pq.write_table(table, sink, **_OPTIONS)
+        pq.write_table(table, sink, **_OPTIONS, write_statistics=_bounded(columns, nans))
     storage.sync(path)
     described = describe_file(storage, path, columns)
-    nans = _nans(columns, table)
     stats = tuple(
         replace(entry, contains_nan=nans.get(entry.column_id)) for entry in described.stats
     )
@@ -176,6 +175,32 @@ def _stored(field: pa.Field) -> pa.Field:
 
 def _store(array: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     return array if array.type == field.type else array.cast(field.type)
+
+
+def _bounded(columns: tuple[Column, ...], nans: dict[int, bool]) -> bool | list[str]:
+    """The columns whose bounds go into the footer.
+
+    Bounds leave NaNs out, but DuckDB orders NaN above everything and skips row groups by bounds: a
+    column with NaNs, or of floats in nested values, has none.
+    """
+    unsure = {
+        column.id
+        for column in leaves(columns)
+        if column.type in ("float32", "float64") and nans.get(column.id) is not False
+    }
+    if not unsure:
+        return True
+    paths = (path for column in columns for path in _leaf_paths(column, column.name))
+    return [path for path, number in paths if number not in unsure]
+
+
+def _leaf_paths(column: Column, path: str) -> Iterator[tuple[str, int]]:
+    """Parquet's paths of the columns that hold values."""
+    if not column.is_nested:
+        yield path, column.id
+    middle = {"list": ".list", "map": ".key_value"}.get(column.type, "")
+    for child in column.children:
+        yield from _leaf_paths(child, f"{path}{middle}.{child.name}")
 
 
 def _nans(columns: tuple[Column, ...], table: pa.Table) -> dict[int, bool]:

@@ -1,0 +1,40 @@
+"""A PostgreSQL server of our own for tests, where PostgreSQL is installed."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+
+
+@contextmanager
+def postgres_server() -> Iterator[str]:
+    """The connection words of a new server, on a socket in a directory of its own."""
+    programs = PROGRAMS[-1].parent
+    root = os.geteuid() == 0
+    directory = Path(tempfile.mkdtemp(prefix="pg-"))
+    if root:
+        shutil.chown(directory, "postgres", "postgres")
+    owner: dict[str, Any] = {"user": "postgres", "group": "postgres"} if root else {}
+
+    def run(*command: object) -> None:
+        words = [str(word) for word in command]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL, cwd=directory, **owner)
+
+    run(programs / "initdb", "-D", directory / "data", "-A", "trust")
+    options = f"-c listen_addresses='' -k {directory} -c fsync=off"
+    control = (programs / "pg_ctl", "-D", directory / "data", "-w")
+    run(*control, "-l", directory / "log", "-o", options, "start")
+    try:
+        yield f"host={directory} dbname=postgres user={'postgres' if root else getpass.getuser()}"
+    finally:
+        run(*control, "-m", "immediate", "stop")
+        shutil.rmtree(directory)
