@@ -28,7 +28,7 @@ def test_a_retry_gets_the_seqs_and_the_head_of_the_first_try() -> None:
     topic = make_topic()
     write(topic, "a", 0)
     write(topic, "b", 0)
-    assert write(topic, "a", 50) == (1, 1, 1, 1, True)
+    assert write(topic, "a", 50) == Written(1, 1, 1, 1, deduped=True)
     assert topic.head_seq == 2
 
 
@@ -36,8 +36,8 @@ def test_the_last_millisecond_of_the_window_counts_and_the_next_does_not() -> No
     topic = make_topic()
     write(topic, "a", 0)
     assert write(topic, "a", 100).deduped
-    assert write(topic, "a", 101) == (2, 2, 1, 2, False)
-    assert write(topic, "a", 201) == (2, 2, 1, 2, True)
+    assert write(topic, "a", 101) == Written(2, 2, 1, 2)
+    assert write(topic, "a", 201) == Written(2, 2, 1, 2, deduped=True)
 
 
 def test_a_retry_is_answered_even_when_the_topic_is_full_by_now() -> None:
@@ -79,4 +79,4 @@ def test_answers_survive_replay() -> None:
         assert isinstance(entry, Appended)
         topic.apply(entry)
         again.apply(entry)
-    assert write(again, "a", 60) == write(topic, "a", 60) == (1, 1, 1, 1, True)
+    assert write(again, "a", 60) == write(topic, "a", 60) == Written(1, 1, 1, 1, deduped=True)

@@ -127,7 +127,7 @@ def test_an_abandoned_creation_never_was() -> None:
     partition = Partition()
     partition_write(partition, "t", "a")
     partition.abandon()
-    assert write(partition, "t", key="a")[1] == (1, 1, 1, 1, False)
+    assert write(partition, "t", key="a")[1] == Written(1, 1, 1, 1)
 
 
 def test_the_limit_on_topics_is_for_new_ones_only() -> None:
@@ -187,7 +187,7 @@ def test_a_topic_made_again_starts_over_in_another_epoch() -> None:
     write(partition, "t", 3, key="k")
     first = partition.topic("t").epoch
     run(partition, partition.drop_topic("t", 0))
-    assert write(partition, "t", 1, key="k")[1] == (1, 1, 1, 1, False)
+    assert write(partition, "t", 1, key="k")[1] == Written(1, 1, 1, 1)
     assert partition.topic("t").epoch > first
     page = partition.read("t", ReadRequest(from_seq=1, epoch=first), 0)
     assert page.tombstone is not None

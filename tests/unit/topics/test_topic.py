@@ -47,8 +47,8 @@ def delete(topic: Topic, before_seq: int | None = None, match: str | None = None
 
 def test_a_batch_gets_a_contiguous_block_from_one_on() -> None:
     topic = make_topic()
-    assert write(topic, b"1", b"2") == (1, 2, 2, 2, False)
-    assert write(topic, b"3", b"4", b"5") == (3, 5, 3, 5, False)
+    assert write(topic, b"1", b"2") == Written(1, 2, 2, 2)
+    assert write(topic, b"3", b"4", b"5") == Written(3, 5, 3, 5)
     assert (topic.count, topic.size_bytes, topic.earliest_seq, topic.next_seq) == (5, 5, 1, 6)
 
 
@@ -133,7 +133,7 @@ def test_what_did_not_reach_the_log_leaves_no_gap() -> None:
     assert isinstance(entry, Appended)
     topic.pend(entry)
     topic.abandon()
-    assert write(topic, b"1", key="k") == (1, 1, 1, 1, False)
+    assert write(topic, b"1", key="k") == Written(1, 1, 1, 1)
 
 
 def test_an_entry_out_of_place_stops_the_topic() -> None:
@@ -275,5 +275,5 @@ def test_a_restored_topic_is_the_one_the_snapshot_was_taken_of() -> None:
     restored = Topic.restored(topic.state())
     assert restored.state() == topic.state()
     assert (restored.count, restored.size_bytes) == (topic.count, topic.size_bytes)
-    assert write(restored, b"9", key="k", now_ms=8) == (1, 5, 5, 5, True)
+    assert write(restored, b"9", key="k", now_ms=8) == Written(1, 5, 5, 5, deduped=True)
     assert write(restored, b"9").first_seq == 6
