@@ -29,8 +29,8 @@ class Request(msgspec.Struct, gc=False, eq=False):
 
     `path` is percent-decoded, but for slashes (`%2F`), and has no query; `query` is as it was sent,
     without the question mark. Names in `headers` are lower-case, repeated ones are joined with a
-    comma and a blank. Requests that look alike share their headers: do not change them. `body` is inflated. A HEAD
-    request is handed on as GET; the transport keeps the body of its answer back.
+    comma and a blank. Requests that look alike share their headers: do not change them. `body` is
+    inflated. A HEAD request is handed on as GET; the transport keeps the body of its answer back.
     """
 
     method: str

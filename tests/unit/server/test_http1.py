@@ -424,6 +424,17 @@ def test_a_peer_that_never_reads_its_answer_is_cut_off():
     assert peer.transport.aborted
 
 
+def test_a_peer_that_reads_slowly_is_not_cut_off():
+    peer = Peer(lambda exchange: exchange.reply(200, b"x" * 5_000),
+                TransportLimits(write_buffer_bytes_max=1_000))  # fmt: skip
+    peer.transport.stuck = True
+    peer.send(get("/"))
+    for _ in range(10):
+        peer.wait(40)
+        del peer.transport.buffer[:100]
+    assert not peer.transport.aborted
+
+
 # 100-continue ------------------------------------------------------------------------------------
 
 

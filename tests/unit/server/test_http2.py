@@ -331,6 +331,16 @@ def test_an_idle_connection_and_a_stalled_body_end():
     assert client.peer.transport.closing
 
 
+def test_a_peer_that_never_opens_its_window_is_cut_off():
+    client = Client(lambda exchange: exchange.reply(200, b"x" * 5_000), window=1_000)
+    client.opens_windows = False
+    client.ask()
+    client.peer.wait(59)
+    assert not client.peer.transport.aborted
+    client.peer.wait(4)
+    assert client.peer.transport.aborted
+
+
 def test_the_peer_that_goes_is_told_to_every_request():
     desk = Desk()
     client = Client(desk)

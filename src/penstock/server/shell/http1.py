@@ -18,6 +18,7 @@ from penstock.server.shell.exchange import ANSWERED, GONE, HOT, OPEN, Http1Excha
 from penstock.server.shell.head import REFUSED_TERMS, Line, Terms
 from penstock.server.shell.inflation import Inflation
 from penstock.server.shell.service import TICK_S, Service
+from penstock.server.shell.stall import Stall
 from penstock.server.shell.stream import SocketStream
 from penstock.server.shell.websocket import WebSocketConnection, accept_head
 
@@ -71,7 +72,7 @@ class Http1Connection(asyncio.Protocol):
         """When the first byte of the unfinished head came."""
         self._lingers = False
         self._linger_until_s: float | None = None
-        self._closing_s: float | None = None
+        self._stall = Stall()
 
     # the transport's calls -----------------------------------------------------------------------
 
@@ -139,19 +140,18 @@ class Http1Connection(asyncio.Protocol):
         if self._linger_until_s is not None:
             if now_s >= self._linger_until_s:
                 self._transport.abort()
-        elif self._transport.is_closing():
-            self._closing_s = self._closing_s or now_s
-            if now_s - self._closing_s > limits.write_stall_s:
+        elif self._transport.is_closing() or self._writes_paused:
+            buffered = self._transport.get_write_buffer_size()
+            # What becomes of a lagged stream is the application's decision.
+            mine = self._live is None or self._transport.is_closing()
+            if self._stall.lasted_s(buffered, now_s) > limits.write_stall_s and mine:
                 self._transport.abort()
         elif self._live is None:
             self._sweep_requests(now_s, now_s - self._touched_s)
 
     def _sweep_requests(self, now_s: float, waited_s: float) -> None:
         limits = self.service.limits
-        if self._writes_paused:
-            if waited_s > limits.write_stall_s:
-                self._transport.abort()
-        elif self._stage is BODY and self._body is not None:
+        if self._stage is BODY and self._body is not None:
             self._sweep_body(self._body, now_s)
         elif self._stage is HEAD and self._buffer and self._may_advance():
             if now_s - self._began_s > limits.head_s:

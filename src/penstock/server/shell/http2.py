@@ -26,6 +26,7 @@ from penstock.server.shell.frame_guard import FrameGuard
 from penstock.server.shell.head import REFUSED_TERMS, Line, Terms
 from penstock.server.shell.http2_exchange import Http2Exchange
 from penstock.server.shell.service import TICK_S, Service
+from penstock.server.shell.stall import Stall
 from penstock.server.shell.target import split_target
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -51,8 +52,7 @@ class Http2Connection(asyncio.Protocol):
         self._resets = 0
         self._resets_since_s = service.now_s
         self._touched_s = service.now_s
-        self._sent_s = service.now_s
-        self._closing_s: float | None = None
+        self._stall = Stall()
 
     # the transport's calls -----------------------------------------------------------------------
 
@@ -80,7 +80,8 @@ class Http2Connection(asyncio.Protocol):
             self._transport.close()
             return
         for event in events:
-            self._take(event)
+            if not self._transport.is_closing():
+                self._take(event)
         if not self._transport.is_closing():
             self.open_windows()
             self.pump()
@@ -112,16 +113,11 @@ class Http2Connection(asyncio.Protocol):
     def sweep(self, now_s: float) -> None:
         """Close if something took too long."""
         limits = self._limits
-        if self._transport.is_closing():
-            self._closing_s = self._closing_s or now_s
-            if now_s - self._closing_s > limits.write_stall_s:
-                self._transport.abort()
-            return
-        owed = any(each.outbox and each.live is None for each in self._exchanges.values())
-        if not owed and not self._writes_paused:
-            self._sent_s = now_s
-        elif now_s - self._sent_s > limits.write_stall_s:
+        owed = sum(len(each.outbox) for each in self._exchanges.values() if each.live is None)
+        owed += self._transport.get_write_buffer_size()
+        if self._stall.lasted_s(owed, now_s) > limits.write_stall_s:
             self._transport.abort()
+        if self._transport.is_closing():
             return
         for exchange in list(self._exchanges.values()):
             if not exchange.complete:
@@ -315,7 +311,6 @@ class Http2Connection(asyncio.Protocol):
             self._forget(exchange.stream_id)
             return False
         del outbox[:size]
-        self._sent_s = self.service.now_s
         if ends:
             self._finished(exchange)
         elif not outbox and exchange.live is not None:
