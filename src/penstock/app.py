@@ -86,7 +86,10 @@ class Server:
         self.clock: Clock = clock or SystemClock()
         self.keys: KeyRing | None = parse_keys(settings.api_keys)
         self._gate = Gate(self.clock, self.keys, probe_auth=settings.probe_auth)
-        limits = TransportLimits(body_bytes_max=settings.max_body_bytes)
+        limits = TransportLimits(
+            body_bytes_max=settings.max_body_bytes,
+            websocket_message_bytes_max=settings.max_ws_message_bytes,
+        )
         self._listener = Listener(self._gate, limits, tls=_tls(settings))
         self._store: Store | None = None
         self.engine: Engine | None = None

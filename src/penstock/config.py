@@ -80,6 +80,7 @@ class Settings:
     hot_retain_segments: int = _setting(4, "Closed segments that stay hot.")
     hot_retain_bytes: int = _setting(0, "Bytes of closed segments that stay hot; 0: any.")
     max_body_bytes: int = _setting(64 * MIB, "A request body, inflated.", least=1)
+    max_ws_message_bytes: int = _setting(16 * MIB, "A WebSocket message.", least=1)
     max_topics: int = _setting(100_000, "Topics; 0: any number.")
     max_routers: int = _setting(10_000, "Routers; 0: any number.")
     max_watch_sessions: int = _setting(10_000, "Watch sessions; 0: any number.")

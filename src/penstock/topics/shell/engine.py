@@ -106,6 +106,7 @@ class Engine:
         self.closing = False
         self._is_open = True  # unless the governor refuses writes
         self._waiting_bytes_max = self.options.waiting_bytes_max
+        self._has_no_quota = not self.limits.total_bytes_max
         self._boot_id = boot_id
         self._loop = loop = asyncio.get_running_loop()
         count = self.options.partitions
@@ -201,6 +202,7 @@ class Engine:
         if (
             topic is not None
             and topic.is_simple
+            and self._has_no_quota
             and write.key is None
             and len(write.batch.records) <= UNSYNCED_SEQS_MAX
             and self._is_open
