@@ -153,3 +153,34 @@ def test_a_meta_without_room_is_kept_whole_beside_the_trace() -> None:
     again = json.loads(traced_meta(config, 4, 2, json.dumps(traced).encode(), LIMITS))
     assert again["_topics_original_meta"] == traced
     assert again["_topics_router"]["source_seq"] == 2
+
+
+def test_a_delete_in_the_source_does_not_reach_the_copies() -> None:
+    source, dest = make_topic("s", make_record(b"1", tag="x"), make_record(b"2")), make_topic("d")
+    run(make_router(), source, dest)
+    source.apply(source.delete(0, before_seq=9))
+    assert step(make_router(2), source, dest, 0, LIMITS).entry is None
+    assert [bytes(record.data) for record in live(dest)] == [b"1", b"2"]
+
+
+def test_what_a_source_deleted_on_request_leaves_no_hole_in_the_destination() -> None:
+    source = make_topic("s", *[make_record(b"1")] * 5)
+    dest = make_topic("d")
+    source.apply(source.delete(0, before_seq=4))
+    entry = run(make_router(), source, dest)
+    assert entry is not None
+    assert (entry.feed, entry.first_seq) == (Feed("r", 4, 5), 1)
+    assert dest.floors.involuntary == 0
+
+
+def test_a_router_ahead_of_its_source_waits_for_it() -> None:
+    source, dest = make_topic("s", make_record(b"1")), make_topic("d")
+    assert step(make_router(5), source, dest, 0, LIMITS) == (None, False, False)
+    assert dest.fed == {}
+
+
+def test_a_meta_with_a_number_of_any_length_can_be_traced() -> None:
+    meta = b'{"n":%b}' % (b"9" * 5_000)
+    traced = traced_meta(make_router().config, 4, 1, meta, LIMITS)
+    assert traced.startswith(b'{"n":9999')
+    assert b'"_topics_router":{' in traced

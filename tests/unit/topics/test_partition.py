@@ -296,3 +296,43 @@ def test_a_restored_partition_is_the_one_the_snapshot_was_taken_of() -> None:
     assert again.state() == partition.state()
     assert write(again, "new")[1] == write(partition, "new")[1]
     assert again.state() == partition.state()
+
+
+def test_a_topic_at_the_limit_can_still_be_put_again() -> None:
+    partition = limited(topics_max=1)
+    run(partition, partition.put_topic("t", {}, 0))
+    run(partition, partition.put_topic("t", {"ttl_ms": 5}, 0))
+    assert partition.topic("t").config.ttl_ms == 5
+
+
+def test_a_router_at_the_limit_can_still_be_put_again() -> None:
+    partition = limited(routers_max=1)
+    put_router(partition, "r", "a", "b")
+    assert put_router(partition, "r", "a", "b") == [0]
+
+
+def test_the_same_key_in_two_topics_is_two_writes() -> None:
+    partition = Partition()
+    for topic in ("t", "u"):
+        assert not write(partition, topic, key="k")[-1].deduped
+
+
+def test_a_write_on_its_way_is_not_there_for_readers() -> None:
+    partition = Partition()
+    write(partition, "t")
+    change = partition.write("t", Write(ONE), 0)
+    assert isinstance(change, Change)
+    partition.stage(change)
+    assert data(partition, "t") == [b"1"]
+    partition.commit(change)
+    assert data(partition, "t") == [b"1", b"1"]
+
+
+def test_a_configuration_that_is_nonsense_is_refused_however_deep_it_is() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(InvalidRequest):
+        Partition().put_topic("t", {"ttl_ms": deep}, 0)
+    while deep:  # taken apart by hand: to forget it in one go is just as deep
+        deep = deep.pop()

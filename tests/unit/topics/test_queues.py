@@ -240,3 +240,48 @@ def test_a_restored_queue_is_the_one_the_snapshot_was_taken_of() -> None:
     assert again.state() == queue.state()
     assert again.counts(50) == queue.counts(50) == (3, 2, 0)
     assert again.counts(1_001) == queue.counts(1_001) == (5, 0, 0)
+
+
+def test_a_job_that_is_too_old_is_not_handed_out() -> None:
+    queue = make_queue(1, ttl_ms=10)
+    write(queue, 1, now_ms=5)
+    assert seqs(claim(queue, 11, jobs_max=9)) == [2]
+    assert queue.counts(11) == (0, 1, 0)
+    assert queue.counts(16) == (0, 0, 0)
+
+
+def test_a_job_that_leaves_while_its_claim_is_on_its_way_stays_away_when_that_fails() -> None:
+    queue = make_queue(3)
+    claim(queue, 0)
+    acked, _ = queue.ack(Settle("n", (1,)), 0)
+    queue.stage(acked)
+    queue.stage(queue.claim([ClaimRequest("n")], 0, token=7))
+    queue.topic.apply(queue.topic.delete(0, before_seq=3))
+    assert queue.counts(0) == (1, 0, 0)
+    queue.abandon()
+    assert queue.counts(0) == (1, 0, 0)
+    assert (queue.lease_of(1), queue.lease_of(2)) == (None, None)
+    assert seqs(claim(queue, 0, jobs_max=9)) == [3]
+
+
+def test_a_finished_job_is_there_until_the_log_has_it_and_nobody_gets_it_meanwhile() -> None:
+    queue = make_queue(1)
+    claim(queue, 0)
+    acked, _ = queue.ack(Settle("n", (1,)), 0)
+    queue.stage(acked)
+    assert queue.topic.count == 1
+    assert queue.counts(0) == (0, 0, 0)
+    assert seqs(queue.claim([ClaimRequest("n")], 5_000, token=0)) == []
+    assert queue.ack(Settle("n", (1,)), 0)[1] == [1]
+    queue.commit(acked)
+    assert queue.topic.count == 0
+
+
+def test_an_ack_that_did_not_reach_the_log_gives_the_lease_back_as_it_was() -> None:
+    queue = make_queue(1)
+    lease = claim(queue, 0).leases[0]
+    queue.stage(queue.ack(Settle("n", (1,)), 0)[0])
+    queue.abandon()
+    assert queue.lease_of(1) == lease
+    assert queue.counts(1_000) == (0, 1, 0)
+    assert queue.counts(1_001) == (1, 0, 0)

@@ -12,9 +12,9 @@ from penstock.topics.entries import Appended, Feed
 from penstock.topics.errors import InvalidRequest
 from penstock.topics.model import Record, TopicLimits, make_record
 from penstock.topics.predicate import parse_predicate
-from penstock.topics.read import Diff, Tombstone, parse_read, read, record_json
+from penstock.topics.read import Diff, Tombstone, find_tombstone, parse_read, read, record_json
 from penstock.topics.slots import Slot
-from penstock.topics.topic import Topic
+from penstock.topics.topic import Floors, Topic
 
 LIMITS = TopicLimits()
 
@@ -237,3 +237,99 @@ def test_a_record_is_shown_compact_with_its_payload_untouched() -> None:
     assert bare.decode() == '{"$node":"nö","$seq":2,"$ts":7,"data":{ "a" : 1.50 }}'
     plain = record_json(Slot(1, 0, make_record(b"null")), include_tags=True, include_meta=True)
     assert plain == b'{"$seq":1,"$ts":0,"data":null}'
+
+
+def test_age_comes_before_the_node_filter_so_that_a_loss_is_told_to_everyone() -> None:
+    topic = make_topic(ttl_ms=10)
+    write(topic, make_record(b"1", node="a"), now_ms=0)
+    write(topic, make_record(b"2", node="a"), now_ms=5)
+    page = diff(topic, node="a", now_ms=11)
+    assert (seqs(page), page.tombstone) == ([], Tombstone(1, 1, "ttl", 1, 2, 2))
+    assert page.next_from_seq == 2
+
+
+def test_nodes_that_look_alike_are_others() -> None:
+    topic = make_topic()
+    write(topic, make_record(b"1", node="\u00e9"), make_record(b"2", node="e\u0301"))
+    assert seqs(diff(topic, node="\u00e9")) == [2]
+
+
+@pytest.mark.parametrize(
+    ("floors", "from_seq", "reason"),
+    [
+        (Floors(evicted=5), 0, "cap"),
+        (Floors(expired=5), 0, "ttl"),
+        (Floors(source_trimmed=5), 0, "source_trim"),
+        (Floors(evicted=3, expired=5), 0, "mixed"),
+        (Floors(evicted=5, expired=3), 0, "mixed"),
+        (Floors(evicted=5, expired=3), 2, "mixed"),
+        (Floors(evicted=5, expired=3), 3, "cap"),
+        (Floors(evicted=3, expired=5), 3, "ttl"),
+        (Floors(evicted=3, source_trimmed=5), 0, "cap"),
+        (Floors(evicted=3, source_trimmed=5), 3, "source_trim"),
+        (Floors(expired=3, source_trimmed=5), 0, "ttl"),
+        (Floors(expired=3, source_trimmed=5), 3, "source_trim"),
+        (Floors(evicted=1, expired=1, source_trimmed=5), 0, "mixed"),
+        (Floors(evicted=5, deleted=9), 0, "cap"),
+    ],
+)
+def test_the_reason_is_that_of_the_floors_at_or_above_the_start_of_the_gap(
+    floors: Floors, from_seq: int, reason: str
+) -> None:
+    topic = make_topic(9)
+    topic.floors = floors
+    assert find_tombstone(topic, from_seq) == Tombstone(from_seq + 1, 5, reason, 5 - from_seq, 6, 9)
+
+
+def test_a_deletion_above_an_involuntary_floor_does_not_make_the_gap_wider() -> None:
+    topic = make_topic(9)
+    topic.floors = Floors(deleted=9)
+    assert find_tombstone(topic, 0) is None
+    topic.floors = Floors(evicted=2, deleted=9)
+    assert find_tombstone(topic, 2) is None
+
+
+def test_a_cursor_at_the_head_of_the_same_topic_has_lost_nothing() -> None:
+    topic = make_topic(3)
+    assert diff(topic, 3, epoch=3).tombstone is None
+    assert diff(topic, 4, epoch=3).tombstone is not None
+
+
+def test_a_recreated_topic_is_read_from_its_earliest_record_on() -> None:
+    topic = make_topic(6)
+    topic.apply(topic.delete(0, before_seq=4))
+    page = diff(topic, 99)
+    assert page.tombstone == Tombstone(1, 6, "recreated", 6, 4, 6)
+    assert seqs(page) == [4, 5, 6]
+
+
+def test_a_reader_may_ask_for_one_tag_and_passes_all_others() -> None:
+    topic = make_topic()
+    write(topic, *[make_record(b"1", tag=tag) for tag in ("a1", "b", None, "a2", "c")])
+    page = diff(topic, tag="a*")
+    assert (seqs(page), page.next_from_seq, page.caught_up) == ([1, 4], 5, True)
+    assert seqs(diff(topic, tag=["tag", "Eq", "b"])) == [2]
+    limited = diff(topic, tag="a*", limit=1)
+    assert (seqs(limited), limited.next_from_seq) == ([1], 1)
+    with pytest.raises(InvalidRequest):
+        diff(topic, tag="a*b")
+
+
+def test_the_byte_budget_counts_only_what_is_sent() -> None:
+    topic = make_topic()
+    write(topic, make_record(b"1" * 90, node="a"), make_record(b"22"), make_record(b"333"))
+    page = diff(topic, node="a", max_batch_bytes=5)
+    assert (seqs(page), page.next_from_seq) == ([2, 3], 3)
+    page = diff(topic, node="a", max_batch_bytes=4)
+    assert (seqs(page), page.next_from_seq) == ([2], 2)
+
+
+def test_what_is_on_its_way_to_the_log_is_not_read() -> None:
+    topic = make_topic(1)
+    entry = topic.append(Batch.of([make_record(b"2")]), 0)
+    assert isinstance(entry, Appended)
+    topic.pend(entry)
+    page = diff(topic)
+    assert (seqs(page), page.head_seq, page.caught_up) == ([1], 1, True)
+    topic.apply(entry)
+    assert seqs(diff(topic)) == [1, 2]

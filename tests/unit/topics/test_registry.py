@@ -16,7 +16,7 @@ from penstock.topics.topic import Written
 
 
 class Node:
-    """Two partitions, each with its log: `left` has topics that begin with l, `right` all others."""
+    """Two partitions, each with its log: `left` has the topics that begin with l."""
 
     def __init__(self, **limits: int) -> None:
         self.limits = TopicLimits(**limits)

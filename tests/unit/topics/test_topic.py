@@ -277,3 +277,133 @@ def test_a_restored_topic_is_the_one_the_snapshot_was_taken_of() -> None:
     assert (restored.count, restored.size_bytes) == (topic.count, topic.size_bytes)
     assert write(restored, b"9", key="k", now_ms=8) == Written(1, 5, 5, 5, deduped=True)
     assert write(restored, b"9").first_seq == 6
+
+
+def test_a_rejecting_cap_is_full_only_beyond_its_last_record_and_byte() -> None:
+    topic = make_topic(cap_records=2, discard="reject")
+    write(topic, b"1", b"2")
+    with pytest.raises(TopicFull):
+        write(topic, b"3")
+    topic = make_topic(cap_bytes=4, discard="reject")
+    write(topic, b"12", b"34")
+    with pytest.raises(TopicFull):
+        write(topic, b"5")
+
+
+def test_what_left_a_rejecting_topic_by_age_or_by_tag_makes_room() -> None:
+    topic = make_topic(cap_records=2, discard="reject", ttl_ms=10)
+    write(topic, b"1", b"2", now_ms=0)
+    with pytest.raises(TopicFull):
+        write(topic, b"3", now_ms=10)
+    assert write(topic, b"3", b"4", now_ms=11).first_seq == 3
+    delete(topic, match="3")
+    assert write(topic, b"5", now_ms=11).first_seq == 5
+
+
+def test_a_write_that_could_never_fit_is_told_so_even_by_a_full_topic() -> None:
+    topic = make_topic(cap_records=2, discard="reject")
+    write(topic, b"1", b"2")
+    with pytest.raises(RecordTooLarge) as refused:
+        write(topic, b"3", b"4", b"5")
+    assert (refused.value.code, refused.value.status) == ("record_too_large", 400)
+
+
+def test_a_cap_on_bytes_counts_data_and_meta_as_compact_json() -> None:
+    topic = make_topic(cap_bytes=9)
+    record = make_record(b"[ 1 ]", b"{ }")
+    for _ in range(2):
+        entry = topic.append(Batch.of([record]), 0)
+        assert isinstance(entry, Appended)
+        topic.apply(entry)
+    assert (seqs(topic), topic.size_bytes) == ([2], 5)
+
+
+def test_a_record_larger_than_a_cap_that_discards_leaves_with_all_before_it() -> None:
+    topic = make_topic(cap_bytes=3)
+    write(topic, b"1", b"2222")
+    assert (seqs(topic), topic.count, topic.floors.evicted, topic.earliest_seq) == ([], 0, 2, 3)
+
+
+def test_a_delete_before_the_first_seq_deletes_nothing() -> None:
+    topic = make_topic()
+    write(topic, b"1", b"2")
+    assert [delete(topic, before_seq=seq) for seq in (0, 1)] == [0, 0]
+    assert (topic.floors.deleted, seqs(topic)) == (0, [1, 2])
+
+
+def test_a_second_delete_does_not_take_the_first_back() -> None:
+    topic = make_topic()
+    write(topic, b"1", b"2", b"3")
+    delete(topic, before_seq=3)
+    assert delete(topic, before_seq=2) == 0
+    assert (topic.floors.deleted, seqs(topic)) == (2, [3])
+
+
+def test_a_delete_by_prefix_of_a_tag_is_literal_and_spares_records_without_one() -> None:
+    topic = make_topic()
+    tags = ["chat-42:a", "chat-420:a", None, "chat-42", "chat-42:b"]
+    entry = topic.append(Batch.of([make_record(b"1", tag=tag) for tag in tags]), 0)
+    assert isinstance(entry, Appended)
+    topic.apply(entry)
+    assert delete(topic, match="chat-42:*") == 2
+    assert seqs(topic) == [2, 3, 4]
+    assert delete(topic, match="*") == 2
+    assert seqs(topic) == [3]
+
+
+def test_a_delete_by_tag_spares_records_that_come_later() -> None:
+    topic = make_topic()
+    write(topic, b"1")
+    removal = topic.delete(0, match=parse_predicate("1"))
+    write(topic, b"1")
+    assert topic.apply(removal) == 1
+    assert seqs(topic) == [2]
+
+
+def test_a_delete_is_silent_and_a_loss_behind_it_is_told_from_there_on() -> None:
+    topic = make_topic(cap_records=3)
+    write(topic, b"1", b"2", b"3")
+    delete(topic, before_seq=3)
+    assert topic.floors.involuntary == 0
+    write(topic, b"4", b"5")
+    assert (topic.floors.involuntary, topic.floors.deleted, seqs(topic)) == (2, 2, [3, 4, 5])
+
+
+def test_a_deleted_front_run_is_skipped_also_when_the_run_was_made_from_behind() -> None:
+    topic = make_topic()
+    write(topic, b"1", b"2", b"3", b"4")
+    for tag in ("3", "2"):
+        delete(topic, match=tag)
+    assert topic.earliest_seq == 1
+    delete(topic, match="1")
+    assert topic.earliest_seq == 4
+
+
+def test_a_write_that_did_not_reach_the_log_leaves_no_trace() -> None:
+    topic = make_topic(cap_records=3, discard="reject")
+    write(topic, b"1", key="a")
+    before = topic.state()
+    entry = topic.append(batch_of(b"2", b"3"), 0, key="b")
+    assert isinstance(entry, Appended)
+    topic.pend(entry)
+    assert topic.has_pending
+    assert topic.state() == before
+    topic.abandon()
+    assert (topic.state(), topic.has_pending, topic.next_seq) == (before, False, 2)
+    assert write(topic, b"2", b"3").first_seq == 2
+
+
+def test_a_reader_of_a_time_gets_the_records_of_that_time_and_later() -> None:
+    topic = make_topic()
+    assert topic.seq_before(0) == 0
+    for now_ms in (10, 20, 20, 30):
+        write(topic, b"1", now_ms=now_ms)
+    assert [topic.seq_before(ts_ms) for ts_ms in (0, 10, 11, 20, 21, 30, 31)] == [
+        0,
+        0,
+        1,
+        1,
+        3,
+        3,
+        4,
+    ]
