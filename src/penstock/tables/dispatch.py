@@ -65,10 +65,14 @@ class ParallelMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DispatchSettings:
-    """Limits of one coordinator; the cluster's own limit is the pool it asks for permits."""
+    """Limits of one coordinator; the cluster's own limit is the pool it asks for permits.
+
+    `yield_ms` is how long at most it leaves a permit that it gave back to others who wait for one.
+    """
 
     parallel_refresh_mode: ParallelMode = ParallelMode.ON
     max_concurrent_refreshes: int = 4
+    yield_ms: int = 1_000
     retry: RetryPolicy = field(default_factory=RetryPolicy)
 
     def __post_init__(self) -> None:
@@ -122,6 +126,7 @@ class Coordinator:
         self._asked = 0
         self._starved = False
         self._contended = False
+        self._yield_until_ms: int | None = None
         self._serving: dict[int, dict[str, Request]] = {}
         self._outdated: set[int] = set()
         self._wakes: list[tuple[int, str]] = []
@@ -134,7 +139,7 @@ class Coordinator:
         self.now_ms = max(self.now_ms, now_ms)
         self._wake_up()
         self._take(event)
-        self._dispatch(on_tick=isinstance(event, Tick))
+        self._dispatch()
         effects, self._effects = tuple(self._effects), []
         return effects
 
@@ -156,9 +161,13 @@ class Coordinator:
     @property
     def free_slots(self) -> int:
         """How many more jobs may start now; none while the cluster's pool is known to be empty."""
-        if self._starved:
+        if self._starved or self._yields:
             return 0
         return self.settings.running_max - len(self.board.jobs)
+
+    @property
+    def _yields(self) -> bool:
+        return self._yield_until_ms is not None and self.now_ms < self._yield_until_ms
 
     @property
     def starved(self) -> bool:
@@ -248,7 +257,7 @@ class Coordinator:
         match event:
             case TokenWon():
                 self._asked -= 1
-                self._starved = False
+                self._starved, self._yield_until_ms = False, None
                 if not self._start_next():
                     self._effects.append(ReleaseToken())
             case TokenLost():
@@ -256,6 +265,7 @@ class Coordinator:
                 self._starved = True
             case PoolContended(contended):
                 self._contended = contended
+                self._yield_until_ms = self._yield_until_ms if contended else None
 
     # how jobs end --------------------------------------------------------------------------------
 
@@ -360,6 +370,8 @@ class Coordinator:
         if self.settings.parallel_refresh_mode is ParallelMode.ON:
             self._effects.append(ReleaseToken())
             self._starved = False
+            if self._contended:
+                self._yield_until_ms = self.now_ms + self.settings.yield_ms
         state = self._home(job)
         if state is not None and finished:
             state.finished_ms = self.now_ms
@@ -474,12 +486,10 @@ class Coordinator:
 
     # dispatch ------------------------------------------------------------------------------------
 
-    def _dispatch(self, *, on_tick: bool) -> None:
+    def _dispatch(self) -> None:
         if self.settings.parallel_refresh_mode is not ParallelMode.ON:
             while self.free_slots > 0 and self._start_next():
                 pass
-            return
-        if self._contended and not on_tick:
             return
         wanted = min(len(self.ready), self.free_slots) - self._asked
         for _ in range(wanted):

@@ -133,8 +133,8 @@ class TokenLost:
 class PoolContended:
     """Whether other coordinators wait for permits.
 
-    If so, a permit given back is not taken again at once, but at the next tick, when the others
-    have had their chance.
+    If so, a coordinator whose job ends asks for no permit until nobody else waits, or until it has
+    waited long enough for them to come and take it.
     """
 
     contended: bool

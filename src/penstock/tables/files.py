@@ -59,8 +59,7 @@ def parse_table_file(path: str, text: str) -> TableDefinition:
     try:
         return define(name, query, **values)
     except Rejected as error:
-        line = options["name"].line if "name" in options and "name" in error.message else query_line
-        raise InvalidTableFile(f"{path}:{line}: {error.message}") from None
+        raise InvalidTableFile(f"{path}:{query_line}: {error.message}") from None
 
 
 def parse_folder(files: Mapping[str, str]) -> dict[str, TableDefinition]:
@@ -118,13 +117,10 @@ def _header(path: str, text: str) -> tuple[dict[str, _Option], int]:
 def _check_each(path: str, options: Mapping[str, _Option]) -> None:
     """Try each option by itself, so that an error names its line."""
     for key, (line, value) in options.items():
-        if key in ("name", "description"):
-            continue
         try:
-            define("x", "SELECT 1 AS one", **{key: value})
+            define(**{"name": "x", "query": "SELECT 1 AS one", key: value})
         except Rejected as error:
-            if key != "mode" or "no schedule" not in error.message:
-                raise InvalidTableFile(f"{path}:{line}: {error.message}") from None
+            raise InvalidTableFile(f"{path}:{line}: {error.message}") from None
 
 
 def _unknown(key: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.tables.errors import TableInUse
 from penstock.tables.graph import StreamGraph, check_modes
 from penstock.tables.model import Status, TableDefinition
 from penstock.tables.sources import normal_query
@@ -67,7 +68,8 @@ def plan_tables(
 ) -> TablePlan:
     """Compare wanted and existing tables; without `prune` tables that are not wanted stay.
 
-    A cycle or an IMMEDIATE table with nothing to follow is refused here, before any step.
+    Refused here, before any step: a cycle, an IMMEDIATE table with nothing to follow, a table that
+    is dropped while a wanted one reads it.
     """
     kept = {} if prune else {name: t for name, t in existing.items() if name not in wanted}
     graph = StreamGraph({**kept, **wanted}.values())
@@ -88,6 +90,9 @@ def plan_tables(
             unchanged.append(name)
     old = StreamGraph(existing.values())
     drop = tuple(name for name in reversed(old.order) if name not in graph.tables)
+    for name in drop:
+        if graph.readers.get(name):
+            raise TableInUse(name, graph.readers[name])
     return TablePlan(
         tuple(create), tuple(replace), tuple(alter), drop, tuple(sorted(unchanged)), graph
     )

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.tables.diamonds import diamond
+from penstock.tables.graph import StreamGraph
+from penstock.tables.model import Mode
+from penstock.tables.units import ExecutionUnitGraph, UnitKind, immediate_closures
+from tests.property.tables.generated import definitions, edges, naive_diamond, naive_units
+
+MANY = settings(max_examples=1_500)
+
+
+@MANY
+@given(definitions())
+def test_the_units_are_those_of_the_naive_model(tables):
+    graph = StreamGraph(tables)
+    units = ExecutionUnitGraph(graph)
+    assert {frozenset(unit.members) for unit in units} == naive_units(graph)
+
+
+@MANY
+@given(definitions())
+def test_every_table_is_in_exactly_one_unit_and_every_edge_is_respected(tables):
+    graph = StreamGraph(tables)
+    units = ExecutionUnitGraph(graph)
+    members = [name for unit in units for name in unit.members]
+    assert sorted(members) == sorted(graph.tables)
+    assert [unit.position for unit in units] == list(range(len(units)))
+    place = {name: index for index, name in enumerate(members)}
+    for source, name in edges(graph):
+        above, below = units.unit_of(source), units.unit_of(name)
+        if above.key == below.key:
+            assert place[source] < place[name]
+        else:
+            assert above.position < below.position
+            assert above.key in below.upstreams
+            assert below.key in above.downstreams
+    pairs = {(units.unit_of(a).key, units.unit_of(b).key) for a, b in edges(graph)}
+    for unit in units:
+        assert {(up, unit.key) for up in unit.upstreams} == {
+            pair for pair in pairs if pair[1] == unit.key and pair[0] != unit.key
+        }
+
+
+@MANY
+@given(definitions(), st.integers())
+def test_the_order_and_the_keys_do_not_depend_on_the_order_of_insertion(tables, seed):
+    shuffled = list(tables)
+    Random(seed).shuffle(shuffled)
+    one, other = ExecutionUnitGraph(StreamGraph(tables)), ExecutionUnitGraph(StreamGraph(shuffled))
+    assert list(one) == list(other)
+    assert one.graph.order == other.graph.order
+
+
+@settings(max_examples=600)
+@given(definitions(tables_max=7))
+def test_a_diamond_is_what_paths_that_share_nothing_in_between_make(tables):
+    graph = StreamGraph(tables)
+    for tip in graph.tables:
+        assert diamond(graph, tip) == naive_diamond(graph, tip)
+
+
+@settings(max_examples=600)
+@given(definitions())
+def test_a_unit_without_diamond_and_without_immediate_table_is_a_singleton(tables):
+    graph = StreamGraph(tables)
+    for unit in ExecutionUnitGraph(graph):
+        modes = {graph.tables[name].mode for name in unit.members}
+        if unit.kind is UnitKind.SINGLETON:
+            assert len(unit.members) == 1
+            assert Mode.IMMEDIATE not in modes
+        if unit.kind is UnitKind.IMMEDIATE_CLOSURE:
+            assert Mode.IMMEDIATE in modes
+
+
+@settings(max_examples=600)
+@given(definitions())
+def test_an_immediate_table_is_in_the_unit_of_every_stream_table_it_reads(tables):
+    graph = StreamGraph(tables)
+    units = ExecutionUnitGraph(graph)
+    for closure in immediate_closures(graph):
+        assert len({units.unit_of(name).key for name in closure}) == 1
+    for source, name in edges(graph):
+        if graph.tables[name].mode is Mode.IMMEDIATE:
+            assert units.unit_of(source) is units.unit_of(name)
