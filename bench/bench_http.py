@@ -9,7 +9,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,14 +21,17 @@ from penstock.server.message import Exchange
 from penstock.server.shell import Listener
 
 CONNECTIONS = 64
-SECONDS = 1.5
-ROUNDS = 4
+SECONDS = 0.7
+ROUNDS = 9
 BODY = b'{"records":[{"data":{"meter":17,"kwh":1.25}}]}'
 ANSWER = b'{"first_seq":1,"last_seq":1,"head_seq":1,"count":1,"deduped":false}'
 HEADERS = (
     b"Host: localhost:4000\r\nUser-Agent: bench\r\nAccept: */*\r\nAuthorization: Bearer 0123\r\n"
 )
 BARE = "bare httptools protocol"
+KEPT: list[object] = []
+"""Servers, for as long as their process lives."""
+USUAL = "transport, one head again and again"
 
 
 class Rate(NamedTuple):
@@ -42,7 +45,7 @@ class Rate(NamedTuple):
 def run(report: Report) -> None:
     cases = {
         BARE: (serve_bare, same),
-        "transport, one head again and again": (serve_penstock, same),
+        USUAL: (serve_penstock, same),
         "transport, every head another": (serve_penstock, different),
     }
     best = measure(cases)
@@ -52,8 +55,8 @@ def run(report: Report) -> None:
             report.row(name, rate.a_second, "requests/s")
         else:
             ratio = rate.a_second / bare.a_second
-            report.row(name, rate.a_second, "requests/s", ratio=ratio, against=BARE,
-                       goal="at least 0.7×", met=ratio >= 0.7)  # fmt: skip
+            goal = {"goal": "at least 0.7×", "met": ratio >= 0.7} if name == USUAL else {}
+            report.row(name, rate.a_second, "requests/s", ratio=ratio, against=BARE, **goal)
     for name, rate in best.items():
         ratio = None if name == BARE else rate.cpu_us / bare.cpu_us
         report.row(f"{name}: processor time", rate.cpu_us, "µs/request", ratio=ratio,
@@ -63,10 +66,11 @@ def run(report: Report) -> None:
 def measure(cases: dict[str, tuple[Callable[..., Any], Callable[..., Any]]]) -> dict[str, Rate]:
     """The best of several rounds of each case; the rounds take turns, as the machine is shared."""
     found: dict[str, list[Rate]] = {name: [] for name in cases}
-    for _ in range(ROUNDS):
-        for name, (serve, requests) in cases.items():
-            with serving(serve) as (port, pid):
-                found[name].append(load(port, pid, requests))
+    with ExitStack() as stack:
+        servers = {name: stack.enter_context(serving(serve)) for name, (serve, _) in cases.items()}
+        for _ in range(ROUNDS):
+            for name, (_, requests) in cases.items():
+                found[name].append(load(*servers[name], requests))
     return {
         name: Rate(max(rate.a_second for rate in rates), min(rate.cpu_us for rate in rates))
         for name, rates in found.items()
@@ -110,7 +114,7 @@ def load(port: int, pid: int, requests: Callable[[], Iterator[bytes]]) -> Rate:
         poll.register(connection, select.EPOLLIN)
     for _, send, _ in sockets.values():
         send(following())
-    exchange_for(0.3, poll, sockets, following)
+    exchange_for(0.2, poll, sockets, following)
     cpu_s = processor_s(pid)
     began = time.perf_counter()
     done = exchange_for(SECONDS, poll, sockets, following)
@@ -198,7 +202,7 @@ FIXED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %
 async def serve_bare() -> int:
     server = await asyncio.get_running_loop().create_server(Bare, "127.0.0.1", 0)
     port: int = server.sockets[0].getsockname()[1]
-    serve_bare.server = server
+    KEPT.append(server)
     return port
 
 
@@ -207,5 +211,5 @@ async def serve_penstock() -> int:
         exchange.reply_json(ANSWER)
 
     listener = Listener(application)
-    serve_penstock.listener = listener
+    KEPT.append(listener)
     return (await listener.start(port=0))[1]
