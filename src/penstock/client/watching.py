@@ -171,7 +171,6 @@ class WatchCore:
         self._reconnects = Reconnects(backoff, random)
         self._resuming = False
         self._step: Step = self._create()
-        self._epochs: dict[str, int | None] = {}
 
     def next_step(self) -> Step:
         """What to do next. After a pause, ask again."""
@@ -192,7 +191,6 @@ class WatchCore:
             del self.positions[name]
             if self._resuming:
                 gone.append(TopicDeleted(topic=name))
-        self._epochs = {name: given.epoch for name, given in topics.items()}
         for name, given in topics.items():
             known = self.positions.get(name)
             if known is None or known.tail:
@@ -222,11 +220,10 @@ class WatchCore:
 
     def ended(self, now_ms: float, error: ClientError | None = None) -> None:
         """The stream, or the try to get one, ended. Plan what comes next."""
-        if error is None:
-            if not self.positions and not self._options.prefixes:
-                self._step = Stop()
-                return
-            error = ServerUnavailable("expected the stream to go on, found it ended")
+        if self._resuming and not self.positions and not self._options.prefixes:
+            self._step = Stop()  # nothing is left to be watched, however the stream ended
+            return
+        error = error or ServerUnavailable("expected the stream to go on, found it ended")
         if not self._worth_another(error):
             self._step = Stop(error)
             return
@@ -269,10 +266,10 @@ class WatchCore:
         # A gap ends just before what is left. That of another topic of the same name spans all of
         # it, and reading begins at its first record: the old cursor says nothing about its seqs.
         from_seq = max(0, min(gap.gap_to, gap.earliest_seq - 1))
-        epoch = gap.epoch if gap.epoch is not None else self._epochs.get(gap.topic)
         if gap.reason != "recreated" and gap.gap_from > position.from_seq:
             from_seq = max(from_seq, position.from_seq)
-        self.positions[gap.topic] = Position(from_seq, epoch)
+        # Whose epoch this is the frame need not say; the next session will.
+        self.positions[gap.topic] = Position(from_seq, gap.epoch)
         return gap
 
     def _caught_up(self, event: CaughtUp) -> WatchEvent:

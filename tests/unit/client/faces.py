@@ -26,9 +26,13 @@ class Blocking:
         with Client(settings) as client:
             return list(getattr(client, name)(*args, **options))
 
-    def watched(self, settings: ClientSettings, count: int, *args: Any, **options: Any) -> Any:
+    def watched(self, settings: ClientSettings, enough: Any, *args: Any, **options: Any) -> Any:
         with Client(settings) as client, client.watch(*args, **options) as watch:
-            events = [event for _, event in zip(range(count), watch, strict=False)]
+            events: list[Any] = []
+            for event in watch:
+                events.append(event)
+                if has_enough(events, enough):
+                    break
             return events, watch
 
 
@@ -58,17 +62,22 @@ class Async:
 
         return asyncio.run(run())
 
-    def watched(self, settings: ClientSettings, count: int, *args: Any, **options: Any) -> Any:
+    def watched(self, settings: ClientSettings, enough: Any, *args: Any, **options: Any) -> Any:
         async def run() -> Any:
             async with AsyncClient(settings) as client, client.watch(*args, **options) as watch:
-                events = []
+                events: list[Any] = []
                 async for event in watch:
                     events.append(event)
-                    if len(events) == count:
+                    if has_enough(events, enough):
                         break
                 return events, watch
 
         return asyncio.run(run())
+
+
+def has_enough(events: list[Any], enough: Any) -> bool:
+    """Whether so many events came, or the last one is what was waited for."""
+    return enough(events[-1]) if callable(enough) else len(events) == enough
 
 
 FACES = [Blocking(), Async()]
