@@ -50,19 +50,19 @@ def serve(settings: Settings, *, say: Say, on_progress: OnProgress | None = None
     `say` gets the lines that a person at the terminal wants to see; `on_progress` how much of
     the log has been replayed, 0 to 1.
     """
+    server = Server(settings)
     set_up_logging(settings.log)
     sys.setswitchinterval(SWITCH_S)
-    uvloop.run(_run(settings, say, on_progress))
+    uvloop.run(_run(server, say, on_progress))
 
 
-async def _run(settings: Settings, say: Say, on_progress: OnProgress | None) -> None:
+async def _run(server: Server, say: Say, on_progress: OnProgress | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    server = Server(settings)
     host, port = await server.listen()
-    say(describe(settings, host, port, server.keys))
+    say(describe(server.settings, host, port, server.keys))
     opening = asyncio.ensure_future(server.open(on_progress))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -106,8 +106,13 @@ class Server:
                 f"{error.strerror or error}"
             ) from error
         if settings.port_file is not None:
-            write_atomically(settings.port_file, f"{host}:{port}\n")
+            _tell_port(settings.port_file, host, port)
         return host, port
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        return self._listener.address
 
     async def open(self, on_progress: OnProgress | None = None) -> None:
         """Replay the log, then serve."""
@@ -206,15 +211,27 @@ def write_atomically(path: Path, text: str) -> None:
     draft.replace(path)
 
 
+def _tell_port(path: Path, host: str, port: int) -> None:
+    try:
+        write_atomically(path, f"{host}:{port}\n")
+    except OSError as error:
+        raise Rejected(f"expected a file for the port, found {path} unusable: {error}") from error
+
+
 def _open_store(settings: Settings) -> Store:
     options: dict[str, Any] = {}
     if settings.store == "segment":
         options["segment_bytes"] = settings.segment_max_bytes
     if settings.store == "sqlite" and settings.wal_shards:
         options["shards"] = settings.wal_shards
-    if settings.store != "memory":
-        settings.data_dir.mkdir(parents=True, exist_ok=True)
-    return open_store(settings.store, settings.data_dir, **options)
+    try:
+        if settings.store != "memory":
+            settings.data_dir.mkdir(parents=True, exist_ok=True)
+        return open_store(settings.store, settings.data_dir, **options)
+    except OSError as error:
+        raise Rejected(
+            f"expected a directory for the log, found {settings.data_dir} unusable: {error}"
+        ) from error
 
 
 def _tls(settings: Settings) -> ssl.SSLContext | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import Task
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -40,10 +42,18 @@ class Context:
     draining: bool = False
     started_ms: int = 0
     streams: dict[OpenStream, None] = field(default_factory=dict)
+    tasks: set[Task[Any]] = field(default_factory=set)
     parked: dict[Task[Any], None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.started_ms = self.clock.monotonic_ms()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> Task[None]:
+        """Run something that the server waits for before it ends."""
+        task = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
 
 
 class Call:

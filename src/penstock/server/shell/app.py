@@ -50,7 +50,6 @@ class TopicApplication:
         self._limits = context.engine.limits
         self._topics = context.engine.registry.topics
         self._now_ns = context.clock.monotonic_ns
-        self._tasks: set[asyncio.Task[None]] = set()
         self._is_plain = False
 
     def open(self) -> None:
@@ -67,9 +66,9 @@ class TopicApplication:
             task.cancel()
 
     async def settle(self, span_s: float) -> None:
-        """Wait until every request under way is answered, though not longer than a span."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=span_s)
+        """Wait until what is under way is done, though not longer than a span."""
+        if self.context.tasks:
+            await asyncio.wait(self.context.tasks, timeout=span_s)
 
     def __call__(self, exchange: Exchange) -> None:
         """Answer a request, now or later."""
@@ -165,9 +164,7 @@ class TopicApplication:
             if result is None or isinstance(result, Answer):
                 self._finish(exchange, result, entered)
             else:
-                task = asyncio.ensure_future(self._later(exchange, result, entered))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self.context.spawn(self._later(exchange, result, entered))
         except Exception as error:
             self._refuse(exchange, error, entered)
 

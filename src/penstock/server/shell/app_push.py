@@ -99,6 +99,8 @@ class Pusher:
         page = self.engine.watchers.page(
             found, follower.cursor, follower.epoch, follower.shape, self.engine.clock.now_ms()
         )
+        if page.waits:  # the topic has another turn when its cold records are loaded
+            return False
         events = follower.take(page)
         if not events:
             self.store(follower)

@@ -55,7 +55,6 @@ class WorkStream:
         self._news = asyncio.Event()
         self._ended = False
         self._is_full = False
-        self._task: asyncio.Task[None] | None = None
         self._epoch = call.context.engine.topic(call.name).epoch
 
     def start(self) -> None:
@@ -63,7 +62,7 @@ class WorkStream:
         self._context.streams[self] = None
         self._engine.watchers.listen(self._topic, self._on_turn)
         self._stream.write(sse.RETRY)
-        self._task = asyncio.ensure_future(self._run())
+        self._context.spawn(self._run())
 
     def end(self) -> None:
         """The server ends."""

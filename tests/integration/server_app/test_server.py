@@ -1,0 +1,169 @@
+"""The whole server in this process: its start, its end, and what lies between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.app import Server, describe
+from penstock.config import Settings
+from penstock.kernel.errors import Rejected
+
+
+async def ask(server: Server, method: str, path: str, body: object = None) -> tuple[int, dict]:
+    """One request over a connection of its own."""
+    host, port = server.address
+    reader, writer = await asyncio.open_connection(host, port)
+    raw = b"" if body is None else json.dumps(body).encode()
+    kind = b"" if body is None else b"Content-Type: application/json\r\n"
+    writer.write(
+        b"%b %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%bContent-Length: %d\r\n\r\n%b"
+        % (method.encode(), path.encode(), kind, len(raw), raw)
+    )
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    head, _, told = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(told)
+
+
+def settings(path: Path, **more: object) -> Settings:
+    return Settings(port=0, data_dir=path / "data", drain_ms=2_000, **more)
+
+
+def test_before_the_log_is_open_health_answers_and_nothing_else(tmp_path):
+    async def go():
+        server = Server(settings(tmp_path, port_file=tmp_path / "port"))
+        host, port = await server.listen()
+        assert (tmp_path / "port").read_text() == f"{host}:{port}\n"
+        assert (await ask(server, "GET", "/healthz"))[0] == 200
+        for method, path in (("GET", "/readyz"), ("POST", "/v0/topics/t"), ("GET", "/v0/topics")):
+            status, told = await ask(server, method, path)
+            assert (status, told["error"]["code"]) == (503, "not_ready")
+        assert (await ask(server, "GET", "/nothing"))[0] == 404
+        await server.open()
+        assert (await ask(server, "GET", "/readyz"))[1]["status"] == "ready"
+        await server.close()
+
+    asyncio.run(go())
+
+
+def test_what_was_written_is_there_after_a_restart_and_progress_is_told(tmp_path):
+    async def first():
+        server = Server(settings(tmp_path))
+        await server.listen()
+        await server.open()
+        for number in range(5):
+            body = {"records": [{"data": number}], "idempotency_key": f"k{number}"}
+            status, _ = await ask(server, "POST", "/v0/topics/t", body)
+            assert status == (201 if number == 0 else 200)
+        await server.close()
+
+    async def second():
+        server = Server(settings(tmp_path))
+        await server.listen()
+        told: list[float] = []
+        await server.open(told.append)
+        assert told[-1] == 1.0
+        _, page = await ask(server, "POST", "/v0/topics/t/diff", {})
+        assert [record["data"] for record in page["records"]] == [0, 1, 2, 3, 4]
+        body = {"records": [{"data": 4}], "idempotency_key": "k4"}
+        assert (await ask(server, "POST", "/v0/topics/t", body))[1]["deduped"] is True
+        await server.close()
+
+    asyncio.run(first())
+    asyncio.run(second())
+
+
+def test_a_server_that_is_ended_while_it_replays_leaves_in_good_order(tmp_path):
+    async def fill():
+        server = Server(settings(tmp_path))
+        await server.listen()
+        await server.open()
+        for _ in range(20):
+            body = {"records": [{"data": number} for number in range(1_000)]}
+            await ask(server, "POST", "/v0/topics/t", body)
+        await server.close()
+
+    async def interrupt():
+        server = Server(settings(tmp_path))
+        await server.listen()
+        opening = asyncio.ensure_future(server.open())
+        while server.engine is None:
+            await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.wait([opening])
+        await server.close()
+
+    async def check():
+        server = Server(settings(tmp_path))
+        await server.listen()
+        await server.open()
+        assert (await ask(server, "GET", "/v0/topics/t"))[1]["count"] == 20_000
+        await server.close()
+
+    asyncio.run(fill())
+    asyncio.run(interrupt())
+    asyncio.run(check())
+
+
+def test_a_worker_that_is_cut_off_by_the_end_gives_its_jobs_back(tmp_path):
+    async def go():
+        server = Server(settings(tmp_path))
+        host, port = await server.listen()
+        await server.open()
+        await ask(server, "PUT", "/v0/topics/q", {"type": "queue", "leases_durable": True})
+        await ask(server, "POST", "/v0/topics/q", {"records": [{"data": 1}]})
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"GET /v0/topics/q/work?node=n HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(b"event: job")
+        await server.close()
+        assert b"server_shutting_down" in await reader.read()
+        writer.close()
+        again = Server(settings(tmp_path))
+        await again.listen()
+        await again.open()
+        _, told = await ask(again, "GET", "/v0/topics/q")
+        assert told["queue"] == {"ready": 1, "in_flight": 0, "dead_lettered": 0}
+        await again.close()
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_other_stores_serve_as_well(tmp_path, store):
+    async def go():
+        server = Server(settings(tmp_path, store=store))
+        await server.listen()
+        await server.open()
+        status, _ = await ask(server, "POST", "/v0/topics/t", {"records": [{"data": 1}]})
+        assert status == 201
+        await server.close()
+
+    asyncio.run(go())
+
+
+def test_an_address_or_a_directory_that_cannot_be_had_is_told(tmp_path):
+    async def go():
+        server = Server(settings(tmp_path))
+        _, port = await server.listen()
+        other = Server(Settings(port=port, data_dir=tmp_path / "other"))
+        with pytest.raises(Rejected, match="expected a free address"):
+            await other.listen()
+        (tmp_path / "data").write_text("a file")
+        with pytest.raises(Rejected, match="directory"):
+            await server.open()
+        await server.close()
+
+    asyncio.run(go())
+
+
+def test_the_first_line_says_where_what_and_who(tmp_path):
+    server = Server(Settings(api_keys="a,b", data_dir=Path("d")))
+    line = describe(server.settings, "::1", 4000, server.keys)
+    assert "http://[::1]:4000" in line
+    assert "data in d (segment)" in line
+    assert "auth on: 2 keys" in line
