@@ -177,6 +177,13 @@ class TooManyConnections(Refused):
     status = 429
 
 
+class ShuttingDown(Refused):
+    """The server takes no more connections."""
+
+    code = "shutting_down"
+    status = 503
+
+
 def error_body(code: str, message: str, detail: dict[str, Any] | None = None) -> bytes:
     """The envelope of an error, as compact JSON."""
     error: dict[str, Any] = {"code": code, "message": message}

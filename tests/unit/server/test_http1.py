@@ -360,6 +360,20 @@ def test_connections_over_the_limit_are_turned_away():
     assert peer.answers()[0].status == 200
 
 
+def test_a_connection_that_comes_while_draining_is_told_so():
+    peer = Peer(echo)
+    peer.service.drain()
+    (answer,) = Peer(echo, service=peer.service).answers()
+    assert (answer.status, answer.code) == (503, "shutting_down")
+    assert answer.headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize("name", ["body_bytes_max", "idle_s", "pipelined_max"])
+def test_every_limit_must_be_above_zero(name):
+    with pytest.raises(Rejected, match=name):
+        TransportLimits(**{name: 0})
+
+
 # time --------------------------------------------------------------------------------------------
 
 

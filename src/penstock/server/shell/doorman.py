@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import cast
+from typing import Final, cast
 
-from penstock.server.message import TooManyConnections
+from penstock.server.message import Refused, ShuttingDown, TooManyConnections
 from penstock.server.shell.exchange import refusal
 from penstock.server.shell.http1 import Http1Connection
 from penstock.server.shell.http2 import PREFACE, Http2Connection
 from penstock.server.shell.service import Service
+
+_KEEPALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+"""Seconds of silence before the first question, between questions, and how many."""
 
 
 class Doorman(asyncio.Protocol):
@@ -27,11 +30,16 @@ class Doorman(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         service = self._service
         service.counters.connections_total += 1
-        if service.draining or len(service.connections) >= service.limits.connections_max:
-            self._turn_away()
+        most = service.limits.connections_max
+        if service.draining:
+            self._turn_away(ShuttingDown("expected a server that goes on, found it shutting down"))
+            return
+        if len(service.connections) >= most:
+            text = f"expected at most {most} connections, found all in use"
+            self._turn_away(TooManyConnections(text, limit="max_connections"))
             return
         service.add(self)
-        set_no_delay(transport)
+        tune(transport)
         secure = transport.get_extra_info("ssl_object")
         if secure is not None and secure.selected_alpn_protocol() == "h2":
             self._pass_on(Http2Connection(service))
@@ -69,19 +77,19 @@ class Doorman(asyncio.Protocol):
         if self._first:
             successor.data_received(self._first)
 
-    def _turn_away(self) -> None:
-        service = self._service
-        service.counters.connections_refused += 1
-        most = service.limits.connections_max
-        refused = TooManyConnections(
-            f"expected at most {most} connections, found all in use", limit="max_connections"
-        )
-        self._transport.write(refusal(service.answers, refused, ends=True))
+    def _turn_away(self, refused: Refused) -> None:
+        self._service.counters.connections_refused += 1
+        self._transport.write(refusal(self._service.answers, refused, ends=True))
         self._transport.close()
 
 
-def set_no_delay(transport: asyncio.BaseTransport) -> None:
-    """Send small answers at once; a loop may have done it already."""
+def tune(transport: asyncio.BaseTransport) -> None:
+    """Send small answers at once, and notice peers that vanished without a word."""
     found = transport.get_extra_info("socket")
-    if found is not None and found.family in (socket.AF_INET, socket.AF_INET6):
-        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE:
+        if hasattr(socket, name):
+            found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

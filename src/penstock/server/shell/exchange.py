@@ -14,6 +14,7 @@ from penstock.server.message import (
     Headers,
     Refused,
     Request,
+    ShuttingDown,
     TooManyConnections,
     error_body,
 )
@@ -143,7 +144,7 @@ def refusal(answers: AnswerHeads, refused: Refused, *, ends: bool) -> bytes:
     """The whole answer to a request that is not handed on."""
     body = error_body(refused.code, refused.message, refused.detail)
     first = answers.head(refused.status, JSON)
-    if isinstance(refused, TooManyConnections):
+    if isinstance(refused, TooManyConnections | ShuttingDown):
         first += b"Retry-After: 1\r\n"
     if ends:
         first += b"Connection: close\r\n"

@@ -43,7 +43,12 @@ class Listener:
         if self._tls is not None:
             self._tls.set_alpn_protocols(["h2", "http/1.1"])
         self._server = await loop.create_server(
-            lambda: Doorman(service), host, port, ssl=self._tls, backlog=_BACKLOG
+            lambda: Doorman(service),
+            host,
+            port,
+            ssl=self._tls,
+            ssl_handshake_timeout=None if self._tls is None else self._limits.head_s,
+            backlog=_BACKLOG,
         )
         self._service = service
         service.start()
