@@ -56,6 +56,7 @@ class Diff(NamedTuple):
     tombstone: Tombstone | None
     epoch: int
     records_scanned: int
+    cold_segments_read: int = 0
 
     @property
     def caught_up(self) -> bool:
@@ -100,17 +101,26 @@ def parse_nodes(value: Any) -> frozenset[str]:
     return frozenset(nodes)
 
 
-def read(topic: Topic, request: ReadRequest, now_ms: int, limits: TopicLimits) -> Diff:
+def read(
+    topic: Topic,
+    request: ReadRequest,
+    now_ms: int,
+    limits: TopicLimits,
+    upto_seq: int | None = None,
+) -> Diff:
     """Read one page. Changes nothing but the age of the records.
 
     At least one record is delivered even if it is over the byte budget; one that is left out is
-    not passed. At most `scan_records_max` seqs are looked at.
+    not passed. At most `scan_records_max` seqs are looked at, none after `upto_seq`. `NotLoaded`
+    if a record is wanted that is in a file.
     """
     topic.expire(now_ms)
     tombstone = find_tombstone(topic, request.from_seq, request.epoch)
     start = 0 if tombstone and tombstone.reason == "recreated" else request.from_seq
     start = max(start, topic.earliest_seq - 1)
     upto = min(topic.head_seq, start + limits.scan_records_max)
+    if upto_seq is not None:
+        upto = max(start, min(upto, upto_seq))
     nodes = request.nodes if topic.config.dedupe_node else frozenset()
     records, next_from_seq = _take(topic, start, upto, nodes, request)
     return Diff(

@@ -99,7 +99,7 @@ class Block:
         return f"Block({self.file}, seqs {self.first_seq} to {self.last_seq})"
 
 
-class NotLoaded(Exception):  # noqa: N818  (a request for a block, no error)
+class NotLoaded(Exception):
     """A record is wanted whose block is not in memory: load it, then ask again."""
 
     def __init__(self, block: Block) -> None:

@@ -311,6 +311,14 @@ class Slots:
             self._cold = stop
         return self._cold - before
 
+    def hot_records(self, first_seq: int, last_seq: int) -> list[Record | None]:
+        """The records of some seqs, None for each that is not here or no longer."""
+        start = first_seq - self._base_seq - self._cold
+        stop = max(last_seq + 1 - self._base_seq - self._cold, 0)
+        return [None] * min(max(-start, 0), last_seq + 1 - first_seq) + self._records[
+            max(start, 0) : stop
+        ]
+
     def hot_from(self, slots_max: int, bytes_max: int) -> int:
         """The place from which on there are at most so many slots, and bytes if that is not 0."""
         place = max(len(self._times) - slots_max, 0)

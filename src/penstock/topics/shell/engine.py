@@ -12,12 +12,13 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from penstock.flow.governor import REFUSE_RETRY_MS, Rung
 from penstock.flow.priority import Urgency, base_priority
 from penstock.kernel.clock import Clock
-from penstock.kernel.errors import PenstockError
+from penstock.kernel.errors import PenstockError, Rejected
 from penstock.kernel.ids import partition_of
 from penstock.kernel.shell import SystemClock
 from penstock.kernel.units import MIB
@@ -33,10 +34,15 @@ from penstock.topics.queues import QueueCounts
 from penstock.topics.read import Diff, ReadRequest, read
 from penstock.topics.registry import Registry
 from penstock.topics.routers import Router, RouterConfig
+from penstock.topics.sealing import SealOptions
+from penstock.topics.segments import NotLoaded
+from penstock.topics.shell.cold import ColdCache
+from penstock.topics.shell.compaction import Compaction
 from penstock.topics.shell.forwarder import Forwarder
 from penstock.topics.shell.journal import Journal
 from penstock.topics.shell.lane import Audience, Lane, OnWritten
 from penstock.topics.shell.recovery import Recovery, close_clean
+from penstock.topics.shell.snapshots import COLD_DIR, SNAPSHOT_DIR, ColdFiles, SnapshotFiles
 from penstock.topics.shell.turns import Turns
 from penstock.topics.shell.watch import Watchers
 from penstock.topics.shell.work import WorkDesk
@@ -50,12 +56,23 @@ after a crash of the machine, and no more may have been given out without a sync
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """Sizes of an engine. `waiting_bytes_max` is what may wait for the log before writes are refused."""
+    """Sizes of an engine, and where it keeps what is not in its log.
+
+    `waiting_bytes_max` is what may wait for the log before writes are refused. Without a
+    `data_dir` there are no snapshots: the log is never cut, and every record stays in memory.
+    Snapshots are made when the log since the last ones has more than `compact_bytes_min`, and
+    more than they have. `cold_dir` is in the data directory unless it is named.
+    """
 
     partitions: int = 2
     limits: TopicLimits = field(default_factory=TopicLimits)
     disk_sync_ms: int = 100
     waiting_bytes_max: int = 256 * MIB
+    data_dir: Path | None = None
+    cold_dir: Path | None = None
+    seal: SealOptions = field(default_factory=SealOptions)
+    compact_bytes_min: int = 64 * MIB
+    cold_cache_bytes: int = 128 * MIB
 
 
 class Deletion(NamedTuple):
@@ -142,7 +159,36 @@ class Engine:
         )
         self.forwarder = Forwarder(self.registry, self.lane, self.turns.mark, self.clock)
         self.work = WorkDesk(self)
-        self.recovery = Recovery(self.journal, self._lanes, self.registry)
+        self._set_up_files()
+
+    def _set_up_files(self) -> None:
+        options, directory = self.options, self.options.data_dir
+        self.snapshots = self.cold_files = self.compaction = None
+        if directory is not None:
+            self.snapshots = SnapshotFiles(directory / SNAPSHOT_DIR)
+            self.cold_files = ColdFiles(options.cold_dir or directory / COLD_DIR)
+            self.compaction = Compaction(
+                self.journal,
+                self._lanes,
+                self.registry,
+                self.snapshots,
+                self.cold_files,
+                seal=options.seal,
+                log_bytes_min=options.compact_bytes_min,
+                clock=self.clock,
+            )
+        cache_bytes = options.cold_cache_bytes
+        self.cold = ColdCache(self.cold_files, bytes_max=cache_bytes, loop=self._loop)
+        self.forwarder.cold = self.watchers.cold = self.cold
+        self.watchers.mark = self.turns.mark
+        self.recovery = Recovery(
+            self.journal,
+            self._lanes,
+            self.registry,
+            directory=directory,
+            snapshots=self.snapshots,
+            cold=self.cold_files,
+        )
 
     # Life
 
@@ -158,7 +204,10 @@ class Engine:
         for lane in self._lanes:
             for name in lane.partition.topics:
                 self._lane_of[name] = lane
-        await self.recovery.settle(self._boot_id)
+        recovery = self.recovery
+        await recovery.settle(self._boot_id)
+        if self.compaction is not None:
+            self.compaction.start(recovery.indexes, recovery.sizes, recovery.log_bytes)
         self.ready = True
         self.turns.start()
         for name in self.registry.topics:
@@ -173,9 +222,14 @@ class Engine:
             try:
                 for router in list(self.registry.routers):
                     await self.forwarder.drain(router.config.dest)
-                await close_clean(self._lanes, self.journal, self._boot_id)
+                await close_clean(
+                    self._lanes, self.journal, self._boot_id, self.options.data_dir
+                )
+                if self.compaction is not None:
+                    await self.compaction.finish()
             except PenstockError as error:
                 _LOGGER.error("the end was not clean: %s", error)
+        self.cold.close()
         self.journal.stop_syncing()
         await self._loop.run_in_executor(None, self.journal.stop)
 
@@ -359,20 +413,33 @@ class Engine:
         """One page after a cursor; waits if asked to and there is nothing to tell yet."""
         if self.forwarder.owes(name):
             await self.forwarder.drain(name)
-        first = self.read(name, request)
+        first = await self._read(name, request)
         if not request.wait_ms or not first.parks or self.closing:
             return first
         if not await self._woken(name, request.wait_ms / 1e3):
             return first
         if self.forwarder.owes(name):
             await self.forwarder.drain(name)
-        return self.read(name, request)
+        return await self._read(name, request)
 
-    def read(self, name: str, request: ReadRequest) -> Diff:
-        """One page of what is committed now, without what routers still owe."""
+    async def _read(self, name: str, request: ReadRequest) -> Diff:
+        """One page; what is cold is loaded first."""
+        try:
+            return self.read(name, request)
+        except NotLoaded as missing:
+            with self.cold.hold() as hold:
+                await hold.load(missing.block)
+                diff = await hold.answer(lambda upto_seq: self.read(name, request, upto_seq))
+                return diff._replace(cold_segments_read=len(hold.files))
+
+    def read(self, name: str, request: ReadRequest, upto_seq: int | None = None) -> Diff:
+        """One page of what is committed now, without what routers still owe.
+
+        `NotLoaded` if it takes cold records that are not in memory; `diff` sees to that.
+        """
         topic = self.topic(name)
         now_ms = self.clock.now_ms()
-        diff = read(topic, request, now_ms, self.limits)
+        diff = read(topic, request, now_ms, self.limits, upto_seq)
         self.touch(name)
         if topic.config.ttl_ms:
             self.registry.recount(topic)
@@ -425,6 +492,14 @@ class Engine:
                 await lane.commit(change, sync=True)
             return bool(change.entries)
 
+    # Snapshots
+
+    async def compact(self) -> int:
+        """Make snapshots of all that was logged since the last; of how many partitions."""
+        if self.compaction is None:
+            raise Rejected("expected a data directory for snapshots, found none")
+        return await self.compaction.compact()
+
     # The scheduler
 
     def scheduler_view(self, topic: str | None = None) -> dict[str, Any]:
@@ -436,6 +511,8 @@ class Engine:
             "queue_depth": self.journal.queue_depth,
             "waiting_bytes": sum(lane.waiting_bytes for lane in self._lanes),
         }
+        if self.compaction is not None:
+            view["compaction"] = self.compaction.view()
         if topic is not None:
             view["topic"]["watchers"] = self.watchers.count(topic)
             view["topic"]["routers"] = self.forwarder.view(topic)

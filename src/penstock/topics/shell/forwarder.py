@@ -11,6 +11,8 @@ from penstock.topics.errors import RouterNotFound, TopicNotFound
 from penstock.topics.forward import Step
 from penstock.topics.registry import Registry
 from penstock.topics.routers import Router
+from penstock.topics.segments import NotLoaded
+from penstock.topics.shell.cold import ColdCache
 from penstock.topics.shell.lane import Lane
 
 
@@ -30,6 +32,7 @@ class Forwarder:
         self._clock = clock
         self._moving: set[str] = set()
         self._held: set[str] = set()  # routers whose destination is full
+        self.cold: ColdCache | None = None
 
     def turn(self, source: str) -> None:
         """The source has a turn: every router of it takes one step."""
@@ -114,7 +117,12 @@ class Forwarder:
         if lane.is_held:
             lane.later(partial(self._mark, router.config.source))
             return
-        step = self._decide(lane, router.config.name)
+        try:
+            step = self._decide(lane, router.config.name)
+        except NotLoaded as missing:
+            assert self.cold is not None, "whoever has cold records can load them"
+            self.cold.soon(missing.block, partial(self._mark, router.config.source))
+            return
         if step is None or step.entry is None:
             return
         self._moving.add(router.config.name)
@@ -127,7 +135,12 @@ class Forwarder:
         if name in self._moving or lane.is_held:
             await lane.settled()
             return True
-        step = self._decide(lane, name)
+        try:
+            step = self._decide(lane, name)
+        except NotLoaded as missing:
+            assert self.cold is not None, "whoever has cold records can load them"
+            await self.cold.load(missing.block)
+            return True
         if step is None or step.entry is None:
             return False
         self._moving.add(name)

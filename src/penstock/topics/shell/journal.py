@@ -133,6 +133,11 @@ class Journal:
         self._on_its_way += 1
         self._wal.submit(SetHardState(0, _TERM, 0), partial(self._answered, done, True))
 
+    def submit(self, operation: Operation, done: Callable[[Exception | None], None]) -> None:
+        """Do something else to a partition's log, durably."""
+        self._on_its_way += 1
+        self._wal.submit(operation, partial(self._answered, done, True))
+
     def resume(self, number: int) -> None:
         """After a failure, with nothing of the partition on its way: go on where its log ends."""
         self._next_index[number] = self.store.bounds(number).last_index + 1

@@ -1,63 +1,243 @@
-"""What a node takes in when it starts, and what it leaves when it ends well."""
+"""What a node takes in when it starts, and what it leaves when it ends well.
+
+Each partition begins with its newest snapshot that is whole, then takes the log after it. After a
+crash of the machine, seqs may have been given out whose records are lost: they are passed over, so
+that none is given out again.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from penstock.kernel.errors import Corrupt, Rejected
+from penstock.log.store import Bounds
 from penstock.topics.codec import decode_entries
 from penstock.topics.entries import Advanced, Skipped
 from penstock.topics.partition import Change, Entry
 from penstock.topics.registry import Registry
 from penstock.topics.shell.journal import Journal
 from penstock.topics.shell.lane import Lane
+from penstock.topics.shell.snapshots import (
+    Boot,
+    ColdFiles,
+    File,
+    FoundSnapshot,
+    Layout,
+    SnapshotFiles,
+    read_boot,
+    read_layout,
+    this_boot_id,
+    verify_snapshot,
+    write_boot,
+    write_layout,
+)
+from penstock.topics.snapshot import Restoring, SnapshotReader, decode_kept
 
+_LOGGER: Final = logging.getLogger("penstock.topics")
 _SLICE_S: Final = 0.02
-_SKIP_SEQS: Final = 4_096
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_SNAPSHOT_UNIT_BYTES: Final = 1_024
+"""So many bytes of a snapshot count as much as one entry of the log."""
+SKIP_SEQS: Final = 4_096
+"""How many seqs are passed over: no more are given out without a sync."""
+LAYOUT_VERSION: Final = 1
 
 
 class Recovery:
-    """Replays every partition's log on the loop, in slices, and tells how far it is."""
+    """Takes in every partition on the loop, in slices, and tells how far it is."""
 
-    def __init__(self, journal: Journal, lanes: Sequence[Lane], registry: Registry) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        lanes: Sequence[Lane],
+        registry: Registry,
+        *,
+        directory: Path | None = None,
+        snapshots: SnapshotFiles | None = None,
+        cold: ColdFiles | None = None,
+    ) -> None:
         self._journal = journal
         self._lanes = lanes
         self._registry = registry
+        self._directory = directory
+        self._snapshots = snapshots
+        self._cold = cold
         self._total = 0
         self._done = 0
-        self.entries = 0
+        self._began_s = 0.0
+        self.indexes: dict[int, int] = {}  # the snapshot that each partition began with
+        self.sizes: dict[int, int] = {}
+        self.log_bytes = 0
+        self.damaged: list[str] = []  # what is wrong with snapshots that were passed over
+        self._boot: Boot | None = None
 
     @property
     def progress(self) -> float:
-        """How much of the log has been taken in, 0 to 1."""
-        return self._done / self._total if self._total else 1.0
+        """How much of snapshots and log has been taken in, 0 to 1."""
+        return min(self._done / self._total, 1.0) if self._total else 1.0
 
     async def run(self) -> None:
         """Take in everything."""
+        self._check_directory()
         bounds = [self._journal.bounds(lane.number) for lane in self._lanes]
-        self._total = sum(bound.last_index - bound.boundary_index for bound in bounds)
-        began_s = time.monotonic()
+        self._total = 1 + sum(bound.last_index - bound.boundary_index for bound in bounds)
+        chosen: list[FoundSnapshot | None] = []
         for lane, bound in zip(self._lanes, bounds, strict=True):
-            lane.index = bound.last_index
-            for entry in self._journal.read(lane.number, bound.boundary_index + 1):
-                lane.partition.replay(decode_entries(entry.payload))
-                self._done += 1
-                if time.monotonic() - began_s > _SLICE_S:
-                    await asyncio.sleep(0)
-                    began_s = time.monotonic()
+            found = await self._choose(lane.number, bound)
+            chosen.append(found)
+            if found is not None:
+                self.sizes[lane.number] = found.path.stat().st_size
+                self.indexes[lane.number] = found.index
+                self._total += self.sizes[lane.number] // _SNAPSHOT_UNIT_BYTES
+                self._total -= max(found.index - bound.boundary_index, 0)
+        gc.disable()  # what is taken in stays: looking through it again and again finds nothing
+        try:
+            for lane, bound, found in zip(self._lanes, bounds, chosen, strict=True):
+                await self._restore(lane, bound, found)
+        finally:
+            gc.enable()
         for topic in self._registry.topics.values():
             topic.lose_unlogged()
+        await self._sweep()
+        self._done = self._total
 
     async def settle(self, boot_id: str | None) -> None:
         """After a crash of the machine, pass over seqs that may have been given out and lost."""
+        if self._directory is None:
+            return
+        boot_id = boot_id or this_boot_id()
+        last = self._boot
+        is_new = last is None and not self._registry.topics
+        has_lost = last is None or not (
+            last.clean or (boot_id is not None and last.boot_id == boot_id)
+        )
+        if has_lost and not is_new:
+            await self._skip()
+        write_boot(self._directory, Boot(boot_id, clean=False))
+
+    async def _skip(self) -> None:
+        for lane in self._lanes:
+            entries: tuple[Entry, ...] = tuple(
+                Skipped(name, topic.head_seq + SKIP_SEQS)
+                for name, topic in lane.partition.topics.items()
+                if topic.config.durability in ("memory", "disk")
+            )
+            if entries:
+                _LOGGER.warning(
+                    "the machine crashed: %d topics of partition %d pass over %d seqs",
+                    len(entries),
+                    lane.number,
+                    SKIP_SEQS,
+                )
+                await lane.commit(Change(entries, entries), sync=True)
+
+    def _check_directory(self) -> None:
+        """Refuse a directory that was made for another store or number of partitions."""
+        if self._directory is None:
+            return
+        made = Layout(LAYOUT_VERSION, self._journal.store.status().kind, len(self._lanes))
+        found = read_layout(self._directory)
+        if found is None:
+            write_layout(self._directory, made)
+        elif found != made:
+            raise Rejected(
+                f"expected {self._directory} to be used as it was made, with store "
+                f"{found.store!r}, {found.partitions} partitions and layout {found.version}, found "
+                f"store {made.store!r}, {made.partitions} partitions and layout {made.version}"
+            )
+        self._boot = read_boot(self._directory)
+
+    async def _choose(self, number: int, bounds: Bounds) -> FoundSnapshot | None:
+        """The newest whole snapshot from which the log goes on, or None to begin with nothing."""
+        found = self._snapshots.found(number) if self._snapshots else []
+        for each in found:
+            if each.index < bounds.boundary_index:
+                break  # the log does not reach back to it, nor to any older one
+            try:
+                await asyncio.get_running_loop().run_in_executor(None, self._check, each, bounds)
+            except (Corrupt, OSError) as error:
+                self.damaged.append(f"{each.path}: {error}")
+                _LOGGER.error("snapshot %s cannot be used: %s", each.path, error)
+            else:
+                return each
+        if not bounds.boundary_index:
+            return None
+        reasons = "; ".join(self.damaged) or f"found {len(found)} snapshots, all of them older"
+        raise Corrupt(
+            f"expected a whole snapshot of partition {number} at log index "
+            f"{bounds.boundary_index} or later, for the log begins after it: {reasons}",
+            partition=number,
+            boundary_index=bounds.boundary_index,
+        )
+
+    def _check(self, found: FoundSnapshot, bounds: Bounds) -> None:
+        _, summary = verify_snapshot(found.path)
+        missing = self._cold.missing(summary.files) if self._cold else summary.files
+        if missing:
+            raise Corrupt(f"expected segment {missing[0]} and {len(missing) - 1} more, found none")
+        if found.index > bounds.last_index:
+            raise Corrupt(
+                f"expected a log up to index {found.index} or later, found it to end at "
+                f"{bounds.last_index}: it is not the log that this snapshot was made of"
+            )
+
+    async def _restore(self, lane: Lane, bounds: Bounds, found: FoundSnapshot | None) -> None:
+        self._began_s = time.monotonic()
+        index = bounds.boundary_index
+        if found is not None:
+            index = found.index
+            await self._take_snapshot(lane, found)
+        lane.index = bounds.last_index
+        replay = lane.partition.replay
+        before = self._done
+        for entry in self._journal.read(lane.number, index + 1):
+            payload = entry.payload
+            replay(decode_entries(payload))
+            self.log_bytes += len(payload)
+            self._done = before + entry.index - index
+            if time.monotonic() - self._began_s > _SLICE_S:
+                await self._breathe()
+
+    async def _take_snapshot(self, lane: Lane, found: FoundSnapshot) -> None:
+        before = self._done
+        with File(found.path) as file:
+            reader = SnapshotReader(found.path.name, file.read)
+            restoring = Restoring(lane.partition)
+            for payload in reader.payloads():
+                restoring.take(decode_kept(reader.name, payload))
+                self._done = before + reader.offset // _SNAPSHOT_UNIT_BYTES
+                if time.monotonic() - self._began_s > _SLICE_S:
+                    await self._breathe()
+
+    async def _breathe(self) -> None:
+        await asyncio.sleep(0)
+        self._began_s = time.monotonic()
+
+    async def _sweep(self) -> None:
+        """Remove what the last life left half done. Nothing is removed while something is wrong."""
+        if self._snapshots is None or self._cold is None or self.damaged:
+            return
+        snapshots, cold = self._snapshots, self._cold
+
+        def sweep() -> None:
+            snapshots.sweep()
+            cold.sweep(snapshots.files_named())
+
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, sweep)
+        except (OSError, Corrupt) as error:
+            _LOGGER.warning("leftovers could not be removed: %s", error)
 
 
-async def close_clean(lanes: Sequence[Lane], journal: Journal, boot_id: str | None) -> None:
-    """Log the heads that only memory knows, and sync everything."""
+async def close_clean(
+    lanes: Sequence[Lane], journal: Journal, boot_id: str | None, directory: Path | None = None
+) -> None:
+    """Log the heads that only memory knows, sync everything, and say that the end was clean."""
     for lane in lanes:
         entries: list[Entry] = [
             Advanced(name, topic.head_seq)
@@ -69,10 +249,11 @@ async def close_clean(lanes: Sequence[Lane], journal: Journal, boot_id: str | No
             await lane.commit(change, sync=True)
         else:
             await lane.settled()
-    if journal.unsynced:
-        done = asyncio.get_running_loop().create_future()
+    if journal.unsynced or directory is not None:
+        done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         journal.sync(done.set_result)
-        await done
-
-
-_ = (Skipped, _SKIP_SEQS, _BOOT_ID)
+        error = await done
+        if error is not None:
+            raise error
+    if directory is not None:
+        write_boot(directory, Boot(boot_id or this_boot_id(), clean=True))

@@ -8,10 +8,13 @@ no wake-up is missed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from penstock.topics.model import TopicLimits
 from penstock.topics.read import Diff, ReadRequest, read, record_json
+from penstock.topics.segments import Block, NotLoaded
+from penstock.topics.shell.cold import ColdCache
 from penstock.topics.topic import Topic
 
 Listener = Callable[[str], None]
@@ -30,11 +33,16 @@ class Shape(NamedTuple):
 
 
 class Page:
-    """What a cursor gets now: the diff, its records as JSON, and room for frames made of it."""
+    """What a cursor gets now: the diff, its records as JSON, and room for frames made of it.
 
-    __slots__ = ("diff", "frames", "records")
+    `waits`: its records are being loaded. There is nothing to tell yet, not even that nothing is
+    there; the topic gets a turn when they are.
+    """
 
-    def __init__(self, diff: Diff, records: bytes) -> None:
+    __slots__ = ("diff", "frames", "records", "waits")
+
+    def __init__(self, diff: Diff, records: bytes, *, waits: bool = False) -> None:
+        self.waits = waits
         self.diff = diff
         self.records = records
         self.frames: dict[object, bytes] = {}
@@ -49,6 +57,8 @@ class Watchers:
         self._created: dict[Listener, None] = {}
         self._pages: dict[tuple[int, int | None, Shape], Page] = {}
         self._pages_of: tuple[Topic, int, int] | None = None
+        self.cold: ColdCache | None = None
+        self.mark: Callable[[str], None] = self.wake
 
     def listen(self, topic: str, listener: Listener) -> None:
         """Call a listener in every turn of a topic from now on."""
@@ -104,10 +114,21 @@ class Watchers:
         page = self._pages.get(key)
         if page is None:
             request = shape.request._replace(from_seq=from_seq, epoch=epoch)
-            diff = read(topic, request, now_ms, self._limits)
+            try:
+                diff = read(topic, request, now_ms, self._limits)
+            except NotLoaded as missing:
+                return self._wait(topic, from_seq, epoch, missing.block)
             page = Page(diff, encode_records(diff, shape))
             self._pages[key] = page
         return page
+
+    def _wait(self, topic: Topic, from_seq: int, epoch: int | None, block: Block) -> Page:
+        """Have a block loaded, and the topic served again when it is there."""
+        assert self.cold is not None, "whoever has cold records can load them"
+        self.cold.soon(block, partial(self.mark, topic.name))
+        epoch = topic.epoch if epoch is None else epoch
+        diff = Diff([], from_seq, topic.head_seq, topic.earliest_seq, None, epoch, 0)
+        return Page(diff, b"", waits=True)
 
     def forget_pages(self) -> None:
         """Give back what is kept for the topic that was served."""

@@ -12,6 +12,8 @@ from penstock.topics.errors import RecordTooLarge, Throttled, TopicFull
 from penstock.topics.leases import ClaimRequest, ClaimWindow, Lease, Settle
 from penstock.topics.partition import Change
 from penstock.topics.queues import Queue, QueueCounts
+from penstock.topics.segments import Block, NotLoaded
+from penstock.topics.shell.cold import Hold
 from penstock.topics.shell.lane import Lane
 from penstock.topics.slots import Slot
 
@@ -125,14 +127,28 @@ class WorkDesk:
         engine = self._engine
         lane = engine.lane(name)
         queue = lane.partition.queue(name)
-        if queue.topic.config.dead_letter is None or not queue.topic.config.max_deliveries:
-            entry = queue.claim(requests, engine.clock.now_ms(), secrets.randbits(64))
-            return await self._lease(lane, queue, requests, lane.partition.settle(entry), entry)
-        async with self._burying.setdefault(name, asyncio.Lock()):
-            queue = await self._queue(name)
-            entry = queue.claim(requests, engine.clock.now_ms(), secrets.randbits(64))
-            change, entry = await self._bury(lane, queue, entry)
-            return await self._lease(lane, queue, requests, change, entry)
+        with engine.cold.hold() as hold:
+            if queue.topic.config.dead_letter is None or not queue.topic.config.max_deliveries:
+                queue, entry = await self._choose(queue, requests, hold)
+                change = lane.partition.settle(entry)
+                return await self._lease(lane, queue, requests, change, entry)
+            async with self._burying.setdefault(name, asyncio.Lock()):
+                queue, entry = await self._choose(await self._queue(name), requests, hold)
+                change, entry = await self._bury(lane, queue, entry)
+                return await self._lease(lane, queue, requests, change, entry)
+
+    async def _choose(
+        self, queue: Queue, requests: Sequence[ClaimRequest], hold: Hold
+    ) -> tuple[Queue, Claimed]:
+        """Decide who gets which job, once the records of all of them are in memory."""
+        while True:
+            entry = queue.claim(requests, self._engine.clock.now_ms(), secrets.randbits(64))
+            missing = _not_loaded(queue, entry) if queue.topic.slots.cold_count else []
+            if not missing:
+                return queue, entry
+            for block in missing:
+                await hold.load(block)
+            queue = await self._queue(queue.topic.name)
 
     async def _bury(self, lane: Lane, queue: Queue, entry: Claimed) -> tuple[Change, Claimed]:
         """Bring the dead letters to their topic: with the claim if it is near, before it if not."""
@@ -185,3 +201,14 @@ class WorkDesk:
     def _is_synced(self, lane: Lane, name: str) -> bool:
         config = lane.partition.topics[name].config
         return config.durability == "fsync" or config.leases_durable
+
+
+def _not_loaded(queue: Queue, entry: Claimed) -> list[Block]:
+    """The blocks, each once, whose records a claim takes and memory does not have."""
+    missing: dict[Block, None] = {}
+    for seq in (*entry.buried, *(lease.seq for lease in entry.leases)):
+        try:
+            queue.topic.get(seq)
+        except NotLoaded as found:
+            missing[found.block] = None
+    return list(missing)

@@ -1,0 +1,183 @@
+"""The process that makes snapshots: `python -m penstock.topics.shell.compactor`, fed by the server.
+
+It gets the path of the last snapshot and the payloads of the log after it, replays both, moves
+cold records to segments, writes the new snapshot, and says so in one line. The server's event loop
+has nothing to do with it, and its memory is given back when it ends. It never looks at the log
+itself, so it works beside every store; it knows by the end of its input that the server is gone,
+and then leaves nothing behind that counts.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import struct
+import sys
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+from msgspec import Struct
+
+from penstock.topics.codec import decode_entries
+from penstock.topics.model import TopicLimits
+from penstock.topics.partition import Partition
+from penstock.topics.registry import Registry
+from penstock.topics.sealing import SealOptions, segments_to_seal
+from penstock.topics.segments import BlockPlace, SegmentHead
+from penstock.topics.shell.snapshots import (
+    ColdFiles,
+    File,
+    SnapshotFiles,
+    segment_name,
+    write_file,
+)
+from penstock.topics.snapshot import (
+    Restoring,
+    SnapshotHeader,
+    SnapshotReader,
+    decode_kept,
+    encode_snapshot,
+)
+
+PIECE: Final = struct.Struct("<cI")  # what it is, how many bytes follow
+JOB: Final = b"J"
+PAYLOADS: Final = b"P"  # any number of log payloads, each with its length before it
+END: Final = b"E"
+LENGTH: Final = struct.Struct("<I")
+_NICENESS: Final = 5
+
+
+class Job(Struct, frozen=True):
+    """One partition to make a snapshot of, up to an index of its log."""
+
+    partition: int
+    index: int
+    previous: str | None
+    snapshots: str
+    cold: str | None
+    seal: SealOptions | None
+    now_ms: int
+
+
+class Sealed(Struct, frozen=True):
+    """A segment that holds records of a topic now."""
+
+    topic: str
+    epoch: int
+    file: str
+    blocks: list[BlockPlace]
+
+
+class Manifest(Struct, frozen=True):
+    """What was made of a job."""
+
+    partition: int
+    index: int
+    size_bytes: int
+    records: int
+    sealed: list[Sealed]
+
+
+def main() -> int:
+    """Do jobs until the input ends."""
+    os.nice(_NICENESS)
+    gc.disable()  # nothing here goes in circles, and every job ends
+    source = sys.stdin.buffer
+    while True:
+        piece = _piece(source)
+        if piece is None:
+            return 0
+        kind, data = piece
+        if kind != JOB:
+            raise ValueError(f"expected a job, found a piece of kind {kind!r}")
+        manifest = work(msgspec.json.decode(data, type=Job), source)
+        sys.stdout.buffer.write(msgspec.json.encode(manifest) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def work(job: Job, source: BinaryIO) -> Manifest:
+    """Do one job, its log payloads coming from the source."""
+    partition = Partition(Registry(TopicLimits(topics_max=0, routers_max=0)))
+    if job.previous is not None:
+        restore(partition, Path(job.previous))
+    while (piece := _needed(source))[0] == PAYLOADS:
+        for payload in _payloads(piece[1]):
+            partition.replay(decode_entries(payload))
+    sealed = seal(partition, job)
+    header = SnapshotHeader(job.partition, job.index)
+    path = SnapshotFiles(Path(job.snapshots)).path_of(header)
+    if _is_orphan(source):
+        sys.exit(3)
+    size_bytes = write_file(path, encode_snapshot(partition, header))
+    records = sum(topic.count for topic in partition.topics.values())
+    return Manifest(job.partition, job.index, size_bytes, records, sealed)
+
+
+def restore(partition: Partition, path: Path) -> None:
+    """Take in a snapshot at once."""
+    with File(path) as file:
+        restoring = Restoring(partition)
+        reader = SnapshotReader(path.name, file.read)
+        for payload in reader.payloads():
+            restoring.take(decode_kept(path.name, payload))
+
+
+def seal(partition: Partition, job: Job) -> list[Sealed]:
+    """Move what has become cold to segments, durably."""
+    if job.seal is None or job.cold is None:
+        return []
+    files = ColdFiles(Path(job.cold))
+    sealed: list[Sealed] = []
+    for topic in partition.topics.values():
+        for runs in list(segments_to_seal(topic, job.seal, job.now_ms)):
+            name = segment_name(job.partition, job.index, len(sealed))
+            blocks = files.write(name, SegmentHead(job.partition, topic.name, topic.epoch), runs)
+            topic.slots.seal(blocks)
+            places = [
+                BlockPlace(block.first_seq, block.last_seq, block.offset, block.length)
+                for block in blocks
+            ]
+            sealed.append(Sealed(topic.name, topic.epoch, name, places))
+    if sealed:
+        files.sync()
+    return sealed
+
+
+def _payloads(data: bytes) -> list[bytes]:
+    found = []
+    at = 0
+    while at < len(data):
+        (length,) = LENGTH.unpack_from(data, at)
+        at += LENGTH.size
+        found.append(data[at : at + length])
+        at += length
+    return found
+
+
+def _piece(source: BinaryIO) -> tuple[bytes, bytes] | None:
+    head = source.read(PIECE.size)
+    if len(head) < PIECE.size:
+        return None
+    kind, length = PIECE.unpack(head)
+    data = source.read(length)
+    return (kind, data) if len(data) == length else None
+
+
+def _needed(source: BinaryIO) -> tuple[bytes, bytes]:
+    piece = _piece(source)
+    if piece is None:
+        sys.exit(3)  # whoever asked is gone
+    return piece
+
+
+def _is_orphan(source: BinaryIO) -> bool:
+    """Whether the server is gone: another may have the directory by now."""
+    poll = select.poll()
+    poll.register(source.fileno(), select.POLLIN)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,310 @@
+"""The files of a data directory beside its log: snapshots, segments, how the last life ended.
+
+A file has its name only once all of it is on the disk, so what has a name is whole or damaged,
+never half written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+import msgspec
+
+from penstock.kernel.errors import Corrupt
+from penstock.log.disk import make_directory
+from penstock.topics.segments import (
+    Block,
+    BlockPlace,
+    Run,
+    SegmentHead,
+    SegmentWriter,
+    read_block,
+    read_segment,
+)
+from penstock.topics.snapshot import SnapshotHeader, SnapshotReader, Summary, read_summary
+
+LOG_DIR: Final = "log"
+SNAPSHOT_DIR: Final = "snapshots"
+COLD_DIR: Final = "cold"
+LAYOUT_FILE: Final = "layout.json"
+BOOT_FILE: Final = "boot.json"
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_MAKING: Final = ".making"
+_SNAPSHOT: Final = re.compile(r"(\d{5})-(\d{20})\.snapshot")
+_SEGMENT: Final = re.compile(r"(\d{5})-(\d{20})-(\d+)\.segment")
+
+
+class File:
+    """An open file that is read by place."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.size_bytes = os.fstat(self._fd).st_size
+
+    def read(self, count: int, offset: int) -> bytes:
+        """So many bytes from there on; fewer only at the end."""
+        data = os.pread(self._fd, count, offset)
+        while len(data) < count:
+            more = os.pread(self._fd, count - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def close(self) -> None:
+        """Let it go."""
+        os.close(self._fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class FoundSnapshot(NamedTuple):
+    """A snapshot by its name; whether it is whole is seen when it is read."""
+
+    partition: int
+    index: int  # type: ignore[assignment]  # a tuple has a method of this name; nobody calls it
+    path: Path
+
+
+class SnapshotFiles:
+    """The snapshots of a data directory. Every call blocks."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def found(self, partition: int) -> list[FoundSnapshot]:
+        """The snapshots of a partition, newest first."""
+        return [each for each in self.all() if each.partition == partition]
+
+    def all(self) -> list[FoundSnapshot]:
+        """Every snapshot, newest first."""
+        if not self.path.exists():
+            return []
+        found = [
+            FoundSnapshot(int(match[1]), int(match[2]), path)
+            for path in self.path.iterdir()
+            if (match := _SNAPSHOT.fullmatch(path.name))
+        ]
+        return sorted(found, key=lambda each: each.index, reverse=True)
+
+    def path_of(self, header: SnapshotHeader) -> Path:
+        """Where a snapshot lies."""
+        return self.path / f"{header.partition:05d}-{header.index:020d}.snapshot"
+
+    def remove_older(self, partition: int, index: int) -> None:
+        """Forget the snapshots of a partition before an index."""
+        for each in self.found(partition):
+            if each.index < index:
+                with contextlib.suppress(FileNotFoundError):
+                    each.path.unlink()
+
+    def sweep(self) -> None:
+        """Remove what was never finished."""
+        remove_unfinished(self.path)
+
+    def files_named(self) -> set[str]:
+        """The segments that any snapshot needs; one that cannot be read raises `Corrupt`."""
+        named: set[str] = set()
+        for each in self.all():
+            named.update(summary_of(each.path).files)
+        return named
+
+
+def verify_snapshot(path: Path) -> tuple[SnapshotHeader, Summary]:
+    """Read all of a snapshot and check it; `Corrupt` says what is wrong."""
+    with File(path) as file:
+        reader = SnapshotReader(path.name, file.read)
+        for _ in reader.payloads():
+            pass
+        match = _SNAPSHOT.fullmatch(path.name)
+        named = (int(match[1]), int(match[2])) if match else None
+        if named is not None and named != reader.header:
+            raise Corrupt(
+                f"{path.name}: expected partition and index as in its name, found {reader.header}"
+            )
+        assert reader.summary is not None
+        return reader.header, reader.summary
+
+
+def summary_of(path: Path) -> Summary:
+    """What a snapshot holds, from its end."""
+    with File(path) as file:
+        return read_summary(path.name, file.read, file.size_bytes)
+
+
+class ColdFiles:
+    """The segments of a data directory. Every call blocks; any thread may read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, name: str, head: SegmentHead, runs: Iterable[Run]) -> list[Block]:
+        """Make a segment; it is durable, and so is its name after `sync`."""
+        make_directory(self.path)
+        writer = SegmentWriter(name, head)
+
+        def parts() -> Iterator[bytes]:
+            yield writer.start()
+            for run in runs:
+                yield writer.block(run)
+            yield writer.end()
+
+        write_file(self.path / name, parts(), sync_directory=False)
+        return writer.blocks
+
+    def sync(self) -> None:
+        """Make the names of the segments durable."""
+        sync_directory(self.path)
+
+    def read(self, block: Block) -> Run:
+        """The records of a block."""
+        with File(self.path / block.file) as file:
+            run = read_block(block.file, file.read, block.offset)
+        if (run.first_seq, len(run.records)) != (
+            block.first_seq,
+            block.last_seq - block.first_seq + 1,
+        ):
+            raise Corrupt(
+                f"{block.file} at {block.offset}: expected seqs {block.first_seq} to "
+                f"{block.last_seq}, found {len(run.records)} from {run.first_seq} on"
+            )
+        return run
+
+    def names(self) -> list[str]:
+        """Every segment, by name."""
+        if not self.path.exists():
+            return []
+        names = (path.name for path in self.path.iterdir())
+        return sorted(name for name in names if _SEGMENT.fullmatch(name))
+
+    def open(self, name: str) -> tuple[SegmentHead, list[BlockPlace]]:
+        """Whose records a segment holds, and where."""
+        with File(self.path / name) as file:
+            return read_segment(name, file.read, file.size_bytes)
+
+    def verify(self, name: str) -> int:
+        """Read all of a segment and check it; returns how many records it has."""
+        with File(self.path / name) as file:
+            _, places = read_segment(name, file.read, file.size_bytes)
+            return sum(
+                len(run.sizes) - run.sizes.count(0)
+                for run in (read_block(name, file.read, place.offset) for place in places)
+            )
+
+    def sweep(self, wanted: set[str]) -> list[str]:
+        """Remove every segment that nobody names, and what was never finished."""
+        remove_unfinished(self.path)
+        gone = [name for name in self.names() if name not in wanted]
+        for name in gone:
+            with contextlib.suppress(FileNotFoundError):
+                (self.path / name).unlink()
+        return gone
+
+    def missing(self, wanted: Iterable[str]) -> list[str]:
+        """Those of some segments that are not there."""
+        return [name for name in wanted if not (self.path / name).is_file()]
+
+
+def segment_name(partition: int, index: int, number: int) -> str:
+    """The name of a segment: by the snapshot that first names it."""
+    return f"{partition:05d}-{index:020d}-{number}.segment"
+
+
+class Boot(msgspec.Struct, frozen=True):
+    """How a life of the node began and ended: on which start of the machine, and whether well."""
+
+    boot_id: str | None
+    clean: bool
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """What a data directory was made with."""
+
+    version: int
+    store: str
+    partitions: int
+
+
+def read_boot(directory: Path) -> Boot | None:
+    """How the last life ended; None if nobody said."""
+    try:
+        return msgspec.json.decode((directory / BOOT_FILE).read_bytes(), type=Boot)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def write_boot(directory: Path, boot: Boot) -> None:
+    """Say how this life began, or that it ends."""
+    write_file(directory / BOOT_FILE, [msgspec.json.encode(boot)])
+
+
+def read_layout(directory: Path) -> Layout | None:
+    """What a data directory was made with; None if it was not made yet."""
+    try:
+        return msgspec.json.decode((directory / LAYOUT_FILE).read_bytes(), type=Layout)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"{directory / LAYOUT_FILE}: expected a layout, found {error}") from error
+
+
+def write_layout(directory: Path, layout: Layout) -> None:
+    """Say what a data directory is made with."""
+    write_file(directory / LAYOUT_FILE, [msgspec.json.encode(layout)])
+
+
+def this_boot_id() -> str | None:
+    """Which start of the machine this is; None where the machine does not say."""
+    try:
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+def write_file(path: Path, parts: Iterable[bytes], *, sync_directory: bool = True) -> int:
+    """Make a file whole or not at all; it survives a loss of power on return."""
+    make_directory(path.parent)
+    making = path.with_name(path.name + _MAKING)
+    size_bytes = 0
+    with making.open("wb", buffering=1 << 20) as file:
+        for part in parts:
+            file.write(part)
+            size_bytes += len(part)
+        file.flush()
+        os.fsync(file.fileno())
+    making.rename(path)
+    if sync_directory:
+        sync_directory_of(path)
+    return size_bytes
+
+
+def sync_directory_of(path: Path) -> None:
+    """Make the name of a file durable."""
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make what was made, renamed and removed in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove the files of a directory that never got their names."""
+    if path.exists():
+        for each in path.iterdir():
+            if each.name.endswith(_MAKING):
+                with contextlib.suppress(FileNotFoundError):
+                    each.unlink()

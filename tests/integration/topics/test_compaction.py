@@ -1,0 +1,180 @@
+"""Snapshots of a running node: what comes back after them, and after any end of either process."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.kernel.errors import Corrupt
+from penstock.topics.leases import ClaimRequest, Settle
+from penstock.topics.predicate import Predicate
+from penstock.topics.routers import RouterConfig
+from penstock.topics.shell.compaction import CompactionFailed
+from penstock.topics.shell.engine import Engine
+
+from tests.integration.topics.node import PARTITIONS, drained, node, on_a_loop, until, write
+
+
+async def fill(engine: Engine, first: int = 0) -> None:
+    """Something of everything."""
+    if "q" not in engine.registry.topics:
+        queue = {"type": "queue", "leases_durable": True}
+        await engine.put_topic("q", queue)
+        await engine.put_topic("capped", {"cap_records": 7})
+        await engine.put_topic("e", {"durability": "ephemeral"})
+        await engine.put_router(RouterConfig("r", "a", "copies"))
+    for number in range(first, first + 30):
+        await write(engine, "a", number)
+        await write(engine, "capped", number)
+        await write(engine, "e", number)
+        await write(engine, "q", number, idempotency_key=f'"k{number}"')
+    await engine.delete("a", match=Predicate("t3", prefix=False))
+    claims = await engine.work.claim("q", ClaimRequest("n", 4, 60_000))
+    await engine.work.ack("q", Settle("n", (claims.jobs[0].lease.seq,)))
+    await engine.forwarder.drain("copies")
+
+
+def seen(engine: Engine) -> dict[str, Any]:
+    """All that replay must bring back."""
+    states = [lane.partition.state() for lane in engine._lanes]
+    topics = {
+        topic.name: topic._replace(now_ms=0, reserved_seq=0)
+        for state in states
+        for topic in state.topics
+        if topic.name != "e"
+    }
+    queues = {name: queue for state in states for name, queue in state.queues}
+    return {"topics": topics, "queues": queues, "routers": list(engine.registry.routers)}
+
+
+@pytest.mark.parametrize("store", ["segment", "sqlite", "rocksdb"])
+@on_a_loop
+async def test_what_was_compacted_comes_back_with_what_came_later(
+    tmp_path: Path, store: str
+) -> None:
+    async with node(tmp_path, store=store) as engine:
+        await fill(engine)
+        assert await engine.compact() == PARTITIONS
+        await fill(engine, 30)
+        expected = seen(engine)
+        copies = await drained(engine, "copies")
+    async with node(tmp_path, store=store) as engine:
+        assert seen(engine) == expected
+        assert await drained(engine, "copies") == copies
+        assert len(engine.recovery.indexes) == PARTITIONS
+        again = await write(engine, "q", 1, idempotency_key='"k1"')
+        assert again.deduped
+        assert again.first_seq == 2
+
+
+@on_a_loop
+async def test_the_log_is_cut_and_one_snapshot_is_kept(tmp_path: Path) -> None:
+    async with node(tmp_path, end_well=False) as engine:
+        for round_number in range(3):
+            await fill(engine, 30 * round_number)
+            await engine.compact()
+            for number in range(PARTITIONS):
+                bounds = engine.journal.bounds(number)
+                assert bounds.boundary_index == bounds.last_index
+        assert engine.snapshots is not None
+        assert len(engine.snapshots.all()) == PARTITIONS
+        expected = seen(engine)
+        assert await engine.compact() == 0
+    async with node(tmp_path) as engine:
+        assert seen(engine) == expected
+        assert engine.recovery.log_bytes == 0
+
+
+@on_a_loop
+async def test_a_log_that_grew_is_compacted_unasked(tmp_path: Path) -> None:
+    async with node(tmp_path, compact_bytes_min=10_000) as engine:
+        assert engine.compaction is not None
+        while engine.compaction.log_bytes < 10_000:
+            await write(engine, "a", 0, 100)
+        await until(lambda: engine.compaction.view()["done_total"] == 1)
+        assert engine.compaction.view()["error"] is None
+        assert engine.compaction.log_bytes < 10_000
+
+
+@on_a_loop
+async def test_writes_and_reads_go_on_while_a_snapshot_is_made(tmp_path: Path) -> None:
+    async with node(tmp_path) as engine:
+        await write(engine, "a", 0, 1_000)
+        task = asyncio.ensure_future(engine.compact())
+        number = 1_000
+        while not task.done():
+            await write(engine, "a", number)
+            number += 1
+        await task
+        assert await drained(engine, "a", limit=1_000) == list(range(number))
+    async with node(tmp_path) as engine:
+        assert await drained(engine, "a", limit=1_000) == list(range(number))
+
+
+@on_a_loop
+async def test_a_compactor_that_dies_changes_nothing_and_is_seen(tmp_path: Path) -> None:
+    async with node(tmp_path, end_well=False) as engine:
+        await fill(engine)
+        task = asyncio.ensure_future(engine.compact())
+        compaction = engine.compaction
+        assert compaction is not None
+        await until(lambda: compaction._process is not None)
+        compaction._process.kill()
+        with pytest.raises(CompactionFailed):
+            await task
+        view = engine.scheduler_view()["compaction"]
+        assert view["failures"] == 1
+        assert "compactor" in view["error"]
+        assert all(not engine.journal.bounds(n).boundary_index for n in range(PARTITIONS))
+        assert await engine.compact() == PARTITIONS
+        assert engine.scheduler_view()["compaction"]["error"] is None
+
+
+@on_a_loop
+async def test_a_damaged_snapshot_is_reported_and_an_older_one_used_if_the_log_reaches_it(
+    tmp_path: Path,
+) -> None:
+    async with node(tmp_path, end_well=False) as engine:
+        await fill(engine)
+        await engine.compact()
+        assert engine.snapshots is not None
+        older = {each.path: each.path.read_bytes() for each in engine.snapshots.all()}
+        await fill(engine, 30)
+        expected = seen(engine)
+    async with node(tmp_path, end_well=False) as engine:
+        cut = engine.journal.submit
+        engine.journal.submit = lambda op, done: cut(  # type: ignore[method-assign]
+            op if type(op).__name__ != "Compact" else type(op)(op.partition, 0), done
+        )
+        await engine.compact()
+        assert engine.snapshots is not None
+        newest = [each.path for each in engine.snapshots.all()]
+    for path, data in older.items():
+        path.write_bytes(data)
+    spoil(newest[0])
+    async with node(tmp_path, end_well=False) as engine:
+        assert len(engine.recovery.damaged) == 1
+        assert newest[0].name in engine.recovery.damaged[0]
+        assert seen(engine) == expected
+
+
+@on_a_loop
+async def test_a_damaged_snapshot_without_an_older_one_stops_the_node(tmp_path: Path) -> None:
+    async with node(tmp_path) as engine:
+        await fill(engine)
+        await engine.compact()
+        assert engine.snapshots is not None
+        path = engine.snapshots.all()[0].path
+    spoil(path)
+    with pytest.raises(Corrupt, match="expected a whole snapshot of partition"):
+        async with node(tmp_path):
+            raise AssertionError("it must not open")
+
+
+def spoil(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
