@@ -119,7 +119,7 @@ class _Running:
     start_ms: int
     read: dict[str, int]
     at: dict[str, LakePosition]
-    void: bool = False
+    queries: list[str | None]
 
 
 @dataclass
@@ -337,7 +337,7 @@ class Warehouse:
         self.tries[job.unit_key] += 1
         number = self.tries[job.unit_key]
         self.jobs[job.job_id] = job.claimed(worker, self.cluster.now_ms)
-        running = _Running(job, worker, self.cluster.now_ms, *self._read(job))
+        running = _Running(job, worker, self.cluster.now_ms, *self._read(job), self._queries(job))
         self.running[job.job_id] = running
         of = self.coordinator
         self._later(lambda: self._tell_if(of, JobStarted(job.job_id, worker)))
@@ -384,8 +384,18 @@ class Warehouse:
             self._note(running, fault)
             kind = FailureKind.PERMANENT if fault == "permanent" else FailureKind.RETRYABLE
             self.tell(JobFailed(job.job_id, kind, fault, job.root))
+        elif self._queries(job) != running.queries:
+            # The commit expects the definitions it was made by; they changed while nobody was
+            # there to cancel the job.
+            self.jobs[job.job_id] = self.jobs[job.job_id].cancelled(self.cluster.now_ms, "outdated")
+            self._note(running, "cancelled")
+            self.tell(JobCancelled(job.job_id))
         else:
             self._commit(running)
+
+    def _queries(self, job: Job) -> list[str | None]:
+        tables = self.graph.tables
+        return [tables[name].query if name in tables else None for name in job.members]
 
     def _cancel(self, job_id: int, detail: str) -> None:
         running = self.running.pop(job_id, None)
