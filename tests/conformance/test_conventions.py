@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 
@@ -492,3 +493,71 @@ def test_a_router_name_may_have_an_arrow(api, topic, name):
 def test_names_are_case_sensitive(api, topic):
     api.make(topic + "a")
     expect.refusal(api.get(at(topic + "A")), 404, "topic_not_found")
+
+
+@row("1.0 wrong type", "1.0 fidelity")
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"NaN",
+        b"Infinity",
+        b"01",
+        b"1.",
+        b".5",
+        b"+1",
+        b"'x'",
+        b'"a\nb"',
+        b'"\x01"',
+        b'"\\x41"',
+        b'"\xff"',
+        b'"\xed\xa0\x80"',
+        b"[1,]",
+        b'{"a":1,}',
+        b"{a:1}",
+        b"tru",
+        b"[1",
+        b'"open',
+    ],
+)
+def test_data_that_is_no_json_is_400_and_nothing_is_written(api, topic, raw):
+    for body in (b'{"records":[{"data":%b}]}', b'{"records":[{"data":1,"meta":{"m":%b}}]}'):
+        expect.refusal(api.post(at(topic), body % raw), 400, "invalid_request")
+    expect.refusal(api.get(at(topic)), 404, "topic_not_found")
+
+
+@row("1.0 wrong type")
+def test_data_that_is_nested_too_deep_is_refused_or_kept_and_harms_nobody(api, topic):
+    api.make(topic)
+    raw = b"[" * 50_000 + b"]" * 50_000
+    answer = api.post(at(topic), b'{"records":[{"data":%b}]}' % raw)
+    if answer.status == 200:
+        assert b'"data":' + raw in api.post(at(topic, "diff")).body
+    else:
+        expect.refusal(answer, 400, "invalid_request")
+    assert api.write(topic, "after")["count"] == 1
+
+
+@row("1.0 keep-alive")
+@pytest.mark.parametrize(
+    "noise",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 64,
+        b"NOISE\r\n\r\n",
+        b"GET /v0/topics HTTP/9.9\r\n\r\n",
+        b"POST /v0/topics/x HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v0/topics/x HTTP/1.1\r\nHost: x\r\nContent-Length: ten\r\n\r\n",
+        b"GET /v0/topics HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 300_000 + b"\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 64,
+    ],
+    ids=["tls", "no request", "version", "negative", "no length", "large head", "bad frames"],
+)
+def test_noise_is_answered_with_an_end_and_harms_nobody(api, noise):
+    with socket.create_connection(api.address, timeout=DEADLINE_S) as raw:
+        received = b""
+        with contextlib.suppress(ConnectionError):
+            raw.sendall(noise)
+            while chunk := raw.recv(65536):
+                received += chunk
+    assert b" 200 " not in received[:20]
+    assert b" 500 " not in received[:20]
+    assert api.get("/healthz").status == 200

@@ -221,3 +221,30 @@ def test_a_client_that_leaves_its_long_poll_harms_nobody(api, topic):
     connection.close()
     api.write(topic, "x")
     assert payloads(api.diff(topic)) == ["x"]
+
+
+@row("1.2 diff wait deadline")
+def test_a_long_poll_is_not_woken_by_what_it_has_seen(api, topic):
+    for seq in range(1, 16):
+        api.write(topic, seq)
+        begin = time.monotonic()
+        found = api.diff(topic, seq, wait_ms=60)
+        assert (found["records"], found["next_from_seq"]) == ([], seq)
+        assert time.monotonic() - begin >= 0.05, f"poll {seq} came back empty before its deadline"
+
+
+@row("1.2 diff errors", "2 recreated")
+def test_a_cursor_may_be_any_u64(api, topic):
+    api.write(topic, 1)
+    assert api.diff(topic, 2**64 - 1)["tombstone"]["reason"] == "recreated"
+    expect.refusal(api.post(at(topic, "diff"), {"from_seq": 2**64}), 400, "invalid_request")
+
+
+@row("1.2 diff wait")
+def test_a_long_poll_passes_over_own_records_and_says_so(api, topic):
+    api.make(topic)
+    waiting = Later(lambda: api.diff(topic, node="me", wait_ms=30_000))
+    until(lambda: api.state(topic)["last_read_ts"], "the reader is there")
+    api.write(topic, "mine", node="me")
+    found = waiting.result()
+    assert (found["records"], found["next_from_seq"], found["caught_up"]) == ([], 1, True)

@@ -32,7 +32,9 @@ def test_a_compressed_body_is_understood(api, topic):
 
 @row("1.0 gzip requests")
 @pytest.mark.parametrize(
-    "body", [b"not gzip at all", gzip.compress(b'{"records":[{"data":1}]}')[:-9], b"\x1f\x8b"]
+    "body",
+    [b"not gzip at all", gzip.compress(b'{"records":[{"data":1}]}')[:-9], b"\x1f\x8b"],
+    ids=["plain", "cut", "only the mark"],
 )
 def test_a_body_that_is_not_gzip_is_400(api, topic, body):
     expect.refusal(api.post(at(topic), body, ENCODED), 400, "invalid_request")

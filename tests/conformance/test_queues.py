@@ -9,6 +9,7 @@ import pytest
 
 from tests.conformance import expect
 from tests.conformance.rows import row
+from tests.conformance.streams import EventStream
 from tests.conformance.wire import at, at_once, done, until
 
 SETTLE = {"topic", "skipped", "ready", "in_flight", "performance"}
@@ -364,3 +365,42 @@ def test_claimers_at_the_same_time_never_get_the_same_job(api, topic):
 def test_a_queue_can_be_read_as_a_log_too(api, queue):
     api.claim(queue)
     assert [record["$seq"] for record in api.diff(queue)["records"]] == [1, 2, 3]
+
+
+@row("2 dead letter")
+def test_a_watcher_of_the_grave_is_told(api, topic, name):
+    grave = name()
+    api.make(grave)
+    api.make(topic, type="queue", max_deliveries=1, dead_letter=grave)
+    api.write(topic, "job")
+    with EventStream(api.address, api.watch(grave)) as stream:
+        stream.next("caught-up")
+        api.claim(topic)
+        done(settle(api, "nack", topic, 1))
+        assert api.claim(topic) == []
+        assert stream.next("record").data["records"][0]["data"] == "job"
+
+
+@row("1.6 ack", "2 cap_records")
+def test_a_job_that_a_cap_took_is_held_by_nobody(api, topic):
+    api.make(topic, type="queue", cap_records=1)
+    api.write(topic, 1)
+    api.claim(topic)
+    api.write(topic, 2)
+    assert api.state(topic)["queue"] == {"ready": 1, "in_flight": 0, "dead_lettered": 0}
+    assert done(settle(api, "ack", topic, 1))["skipped"] == [1]
+
+
+@row("1.6 check order claim", "1.0 wrong type")
+@pytest.mark.parametrize("fields", [{"max": "5"}, {"max": -1}, {"lease_ms": "x"}, {"lease_ms": -1}])
+def test_a_claim_with_a_field_of_the_wrong_type_is_400_even_without_a_topic(api, topic, fields):
+    answer = api.post(at(topic, "claim"), {"node": "n1", **fields})
+    expect.refusal(answer, 400, "invalid_request")
+
+
+@row("1.6 ack")
+def test_a_job_is_acknowledged_once_by_callers_at_the_same_time(api, queue):
+    api.claim(queue, max=3)
+    answers = at_once([lambda: done(settle(api, "ack", queue, 1, 2, 3))] * 6)
+    assert sum(answer["acked"] for answer in answers) == 3
+    assert sum(len(answer["skipped"]) for answer in answers) == 15

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conformance import expect
 from tests.conformance.rows import row
-from tests.conformance.wire import at, done, payloads, records, seqs, until
+from tests.conformance.wire import at, at_once, done, payloads, records, seqs, until
 
 
 @row("2 cap_records")
@@ -155,3 +155,12 @@ def test_a_creating_write_that_could_never_fit_is_refused(api, topic):
     config = {"cap_records": 1, "discard": "reject"}
     answer = api.post(at(topic), records(1, 2, config=config))
     expect.refusal(answer, 400, "record_too_large")
+
+
+@row("2 reject")
+def test_writers_at_the_same_time_never_overfill_a_topic(api, topic):
+    api.make(topic, cap_records=5, discard="reject")
+    answers = at_once([lambda: api.post(at(topic), records("x"))] * 16)
+    assert sorted(answer.status for answer in answers) == [200] * 5 + [422] * 11
+    state = api.state(topic)
+    assert (state["count"], state["head_seq"]) == (5, 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import itertools
 import json
 
@@ -11,7 +12,7 @@ import pytest
 from tests.conformance import expect
 from tests.conformance.rows import row
 from tests.conformance.streams import EventStream
-from tests.conformance.wire import at, done, payloads, router_at, seqs, until
+from tests.conformance.wire import at, at_once, done, payloads, router_at, seqs, until
 
 DEFAULTS = {
     "preserve_node": True,
@@ -422,3 +423,30 @@ def test_a_watcher_at_the_end_of_a_chain_is_woken(api, topic, name):
         stream.next("caught-up")
         api.write(topic, "far")
         assert payloads(stream.next("record").data) == ["far"]
+
+
+@row("1.3 fan-in")
+def test_of_two_routers_into_one_dest_at_the_same_time_one_wins(api, dest, name):
+    bodies = [{"source": name(), "dest": dest} for _ in range(4)]
+    answers = at_once([functools.partial(api.put, router_at(name()), body) for body in bodies])
+    assert sorted(answer.status for answer in answers) == [201, 409, 409, 409]
+
+
+@row("1.3 cycle")
+def test_of_two_routers_that_would_be_a_cycle_at_the_same_time_one_wins(api, topic, dest, name):
+    ends = [{"source": topic, "dest": dest}, {"source": dest, "dest": topic}]
+    answers = at_once([functools.partial(api.put, router_at(name()), body) for body in ends])
+    assert sorted(answer.status for answer in answers) == [201, 409]
+
+
+@row("2 router reads", "2 router copies")
+def test_a_router_keeps_the_order_of_many_writers(api, topic, dest, router):
+    api.route(router, topic, dest)
+    at_once([functools.partial(_write_some, api, topic, writer) for writer in range(4)])
+    assert payloads(api.diff(dest, limit=1000)) == payloads(api.diff(topic, limit=1000))
+    assert api.diff(dest)["head_seq"] == 100
+
+
+def _write_some(api, topic, writer):
+    for number in range(25):
+        api.write(topic, [writer, number])

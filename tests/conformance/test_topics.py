@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
+import random
 import socket
 
 import pytest
 
 from tests.conformance import expect
 from tests.conformance.rows import row
-from tests.conformance.wire import DEADLINE_S, Api, at, done, records, seqs
+from tests.conformance.wire import (
+    DEADLINE_S,
+    Answer,
+    Api,
+    at,
+    at_once,
+    done,
+    records,
+    router_at,
+    seqs,
+)
 
 CROWD = 1_003
 
@@ -235,7 +247,9 @@ def test_a_corrupt_cursor_is_400(api, path, cursor):
 def crowded(launch) -> Api:
     """A server with more topics than a page or the metrics show."""
     api = Api(launch().address)
-    head = "PUT /v0/topics/crowd-%04d HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+    body = '{"records":[{"data":0}]}'
+    head = "POST /v0/topics/crowd-%04d HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n{body}"
     with socket.create_connection(api.address, timeout=6 * DEADLINE_S) as raw:
         for start in range(0, CROWD, 100):
             count = min(100, CROWD - start)
@@ -333,3 +347,63 @@ def test_a_topic_with_records_is_not_deleted_if_only_an_empty_one_should_be(api,
 def test_if_empty_is_false_by_default_and_for_anything_that_is_no_boolean(api, topic):
     done(api.post(at(topic), records(1)))
     assert done(api.delete(at(topic), if_empty="perhaps"))["deleted"] is True
+
+
+@row("1.2 PUT")
+def test_a_topic_that_many_create_at_once_is_created_once(api, topic):
+    answers = at_once([lambda: api.put(at(topic))] * 8)
+    assert sorted(answer.status for answer in answers) == [200] * 7 + [201]
+
+
+@row("1.2 DELETE")
+def test_a_topic_that_many_delete_at_once_is_deleted_once(api, topic):
+    api.write(topic, 1)
+    answers = at_once([lambda: done(api.delete(at(topic)))] * 8)
+    assert sum(answer["deleted"] for answer in answers) == 1
+
+
+@row("1.0 error body", "1.2 DELETE", "2 seq")
+@pytest.mark.parametrize("seed", range(3))
+def test_any_mix_of_calls_at_the_same_time_is_answered_in_the_protocol(api, topic, seed):
+    names = [f"{topic}:{letter}" for letter in "ab"]
+
+    def calls(number: int) -> list[Answer]:
+        chance = random.Random(f"{seed} {number}")
+        return [_any_call(api, chance, names, topic) for _ in range(60)]
+
+    for answers in at_once([functools.partial(calls, number) for number in range(4)]):
+        for answer in answers:
+            assert answer.status < 500, str(answer)
+            if answer.status >= 400:
+                expect.envelope(answer.json)
+    for name in names:
+        api.delete(at(name))
+        assert api.write(name, "after")["first_seq"] == 1
+
+
+def _any_call(api: Api, chance: random.Random, names: list[str], router: str) -> Answer:
+    """One call out of many on a few topics."""
+    name, other = chance.sample(names, 2)
+    seq = chance.randrange(1, 9)
+    settle = {"node": "n", "seqs": [seq]}
+    return chance.choice(
+        [
+            lambda: api.put(at(name), {"type": chance.choice(["log", "queue"])}),
+            lambda: api.put(at(name), {"cap_records": chance.randrange(4), "ttl_ms": 5}),
+            lambda: api.post(at(name), records(1, 2, idempotency_key=f"k{seq}")),
+            lambda: api.post(at(name), records(*range(seq))),
+            lambda: api.post(at(name), records(1, create=False)),
+            lambda: api.post(at(name, "diff"), {"from_seq": seq, "wait_ms": 5}),
+            lambda: api.post(at(name, "delete"), {"before_seq": seq}),
+            lambda: api.post(at(name, "claim"), {"node": "n", "max": 3}),
+            lambda: api.post(at(name, "ack"), settle),
+            lambda: api.post(at(name, "nack"), {**settle, "delay_ms": 1}),
+            lambda: api.put(router_at(router), {"source": name, "dest": other}),
+            lambda: api.get(router_at(router)),
+            lambda: api.delete(router_at(router)),
+            lambda: api.get(at(name)),
+            lambda: api.get("/v0/topics", prefix=router),
+            lambda: api.post("/v0/watch", {"topics": {name: {}}}),
+            lambda: api.delete(at(name)),
+        ]
+    )()

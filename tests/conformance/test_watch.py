@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import re
+import time
 
 import pytest
 
 from tests.conformance import expect
 from tests.conformance.rows import row
 from tests.conformance.streams import EventStream
-from tests.conformance.wire import at, done, payloads, seqs
+from tests.conformance.wire import DEADLINE_S, at, done, payloads, seqs
 
 RECORD = {"topic", "from_seq", "to_seq", "head_seq", "records"}
 
@@ -417,9 +418,8 @@ def test_two_streams_of_one_session_share_the_records(api, topic, stream):
     found: list[int] = []
     for number in range(20):
         api.write(topic, number)
-    end = 200
-    while len(found) < 20 and end:
-        end -= 1
+    end = time.monotonic() + DEADLINE_S
+    while len(found) < 20 and time.monotonic() < end:
         for each in streams:
             found += _soon(each)
     assert sorted(found) == list(range(1, 21)), "each record once, on one of the two"
@@ -428,7 +428,7 @@ def test_two_streams_of_one_session_share_the_records(api, topic, stream):
 def _soon(watching) -> list[int]:
     """The seqs of the next frame, if there is one soon."""
     try:
-        frame = watching.next(deadline_s=0.05)
+        frame = watching.next(deadline_s=0.005)
     except TimeoutError:
         return []
     return seqs(frame.data) if frame.event == "record" else []
@@ -442,3 +442,27 @@ def test_many_watchers_all_get_every_record_in_order(api, topic, stream):
         api.write(topic, number)
     for each in streams:
         assert [record["data"] for record in each.records(30)] == list(range(30))
+
+
+@row("1.4 record")
+def test_a_reader_that_does_not_read_harms_nobody_and_misses_nothing(api, topic, stream):
+    api.make(topic)
+    slow, quick = stream(api.watch(topic)), stream(api.watch(topic))
+    slow.next("caught-up")
+    for number in range(60):
+        api.write(topic, [number, "x" * 200_000])
+    numbers = [record["data"][0] for record in quick.records(60)]
+    assert numbers == list(range(60))
+    numbers = [record["data"][0] for record in slow.records(60)]
+    assert numbers == list(range(60)), "nothing is lost on a topic without caps"
+
+
+@row("1.4 record", "1.1 priority")
+@pytest.mark.parametrize("priority", [-1000, -1, 0, 1000, None])
+def test_a_quiet_server_pushes_whatever_the_priority(api, topic, stream, priority):
+    api.make(topic, priority=priority)
+    watching = stream(api.watch(topic))
+    watching.next("caught-up")
+    api.write(topic, "x")
+    assert payloads(watching.next("record").data) == ["x"]
+    assert payloads(api.diff(topic)) == ["x"]

@@ -345,3 +345,29 @@ def test_a_fragmented_message_and_a_ping_frame_are_understood(ws):
     ws.raw.send(iter(['{"op":', '"ping",', '"request_id":9}']))
     assert ws.next() == {"op": "pong", "request_id": 9}
     assert ws.raw.ping().wait(10), "a ping frame is answered with a pong frame"
+
+
+@row("1.5 record")
+def test_a_socket_that_is_not_read_harms_nobody_and_misses_nothing(api, server, topic):
+    api.make(topic)
+    with (
+        Socket(server, max_queue=1, compression=None) as slow,
+        Socket(server, compression=None) as quick,
+    ):
+        for each in (slow, quick):
+            each.send("subscribe", topic=topic)
+        for number in range(60):
+            api.write(topic, [number, "x" * 200_000])
+        for each in (quick, slow):
+            assert [record["data"][0] for record in each.records(60)] == list(range(60))
+
+
+@row("1.5 error", "1.5 subscribe")
+@pytest.mark.parametrize(
+    "fields", [{}, {"topics": {}}, {"topic": 5}, {"topics": ["a"]}, {"topic": "a", "from_seq": -1}]
+)
+def test_a_bad_subscription_is_an_error(ws, fields):
+    ws.send("subscribe", request_id=3, **fields)
+    error = ws.next("error")
+    assert error["request_id"] == 3
+    assert error["code"] in ("invalid_request", "topic_not_found")

@@ -191,3 +191,26 @@ def test_the_dest_of_a_router_can_be_worked_on(api, queue, work, name):
     assert stream.frame().lines == ["retry: 2000"]
     api.write(source, "routed")
     assert stream.next("job").data["data"] == "routed"
+
+
+@row("1.6 work", "2 lease expiry")
+def test_a_job_whose_lease_runs_out_comes_again(api, queue, work):
+    api.write(queue, "slow")
+    stream = work(queue, "node=w1&lease_ms=100")
+    first, second = stream.next("job").data, stream.next("job").data
+    assert (first["deliveries"], second["deliveries"]) == (1, 2)
+    assert first["lease_id"] != second["lease_id"]
+
+
+@row("1.6 work", "2 dead letter")
+def test_a_job_that_was_delivered_too_often_is_buried_and_the_stream_goes_on(
+    api, queue, work, name
+):
+    grave = name()
+    api.make(queue, max_deliveries=1, dead_letter=grave)
+    api.write(queue, "bad", "good")
+    stream = work(queue)
+    stream.next("job")
+    done(api.post(at(queue, "nack"), {"node": "w1", "seqs": [1]}))
+    assert stream.next("job").data["data"] == "good"
+    assert [record["data"] for record in api.diff(grave)["records"]] == ["bad"]
