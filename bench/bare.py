@@ -16,9 +16,9 @@ import msgspec
 import uvloop
 
 ANSWER = b'{"topic":"t","first_seq":1,"last_seq":1,"seqs":[1],"head_seq":1,"count":1}'
-FIXED = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
-    % (len(ANSWER), ANSWER)
+FIXED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (
+    len(ANSWER),
+    ANSWER,
 )
 ZEROED = 256 << 20
 

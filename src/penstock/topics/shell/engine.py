@@ -40,7 +40,7 @@ from penstock.topics.shell.cold import ColdCache
 from penstock.topics.shell.compaction import Compaction
 from penstock.topics.shell.forwarder import Forwarder
 from penstock.topics.shell.journal import Journal
-from penstock.topics.shell.lane import Audience, Lane, OnWritten
+from penstock.topics.shell.lane import UNSYNCED_SEQS_MAX, Audience, Lane, OnWritten
 from penstock.topics.shell.recovery import Recovery, close_clean
 from penstock.topics.shell.snapshots import COLD_DIR, SNAPSHOT_DIR, ColdFiles, SnapshotFiles
 from penstock.topics.shell.turns import Turns
@@ -49,9 +49,6 @@ from penstock.topics.shell.work import WorkDesk
 from penstock.topics.topic import Topic, Written, check_selector
 
 _LOGGER: Final = logging.getLogger("penstock.topics")
-UNSYNCED_SEQS_MAX: Final = 4_096
-"""A write of more records than this is synced whatever its class: so many seqs are passed over
-after a crash of the machine, and no more may have been given out without a sync."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +219,7 @@ class Engine:
             try:
                 for router in list(self.registry.routers):
                     await self.forwarder.drain(router.config.dest)
-                await close_clean(
-                    self._lanes, self.journal, self._boot_id, self.options.data_dir
-                )
+                await close_clean(self._lanes, self.journal, self._boot_id, self.options.data_dir)
                 if self.compaction is not None:
                     await self.compaction.finish()
             except PenstockError as error:
@@ -416,11 +411,14 @@ class Engine:
         first = await self._read(name, request)
         if not request.wait_ms or not first.parks or self.closing:
             return first
-        if not await self._woken(name, request.wait_ms / 1e3):
-            return first
-        if self.forwarder.owes(name):
-            await self.forwarder.drain(name)
-        return await self._read(name, request)
+        until_s = self._loop.time() + request.wait_ms / 1e3
+        while await self._woken(name, until_s - self._loop.time()):
+            if self.forwarder.owes(name):
+                await self.forwarder.drain(name)
+            again = await self._read(name, request)
+            if not again.parks:
+                return again  # else it was woken for a record that its first read had already
+        return first
 
     async def _read(self, name: str, request: ReadRequest) -> Diff:
         """One page; what is cold is loaded first."""

@@ -1,0 +1,142 @@
+"""Durable writes over HTTP: the topic server against its limit and its peers, 64 in flight"""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from bench import servers
+from bench.load import Outcome, closed_loop, connect, http_is_whole, pin, post
+from bench.report import Report
+
+CONNECTIONS = 64
+SECONDS = 2.0
+ROUNDS = 3
+RECORD = b'{"data":{"meter":17,"kwh":1.25,"at":"2026-01-01T00:00:00Z"}}'
+BARE = "bare httptools with a group commit"
+REDIS = "Redis Streams, appendfsync always"
+NATS = "NATS JetStream, sync always"
+POSTGRES = "PostgreSQL 15, single-row inserts"
+
+Measure = Callable[[], dict[str, Outcome]]
+
+
+def run(report: Report) -> None:
+    pin(1)
+    found: dict[str, list[Outcome]] = {}
+    for _ in range(ROUNDS):  # they take turns, as the machine is shared
+        for measure in (bare, penstock, redis, nats, postgres):
+            try:
+                outcomes = measure()
+            except FileNotFoundError as missing:
+                print(f"left out: {missing}")
+                continue
+            for name, outcome in outcomes.items():
+                found.setdefault(name, []).append(outcome)
+    best = {name: max(outcomes) for name, outcomes in found.items()}
+    for count in (1, 100):
+        limit, ours = best[f"{BARE}, {count} a request"], best[f"penstock, {count} a request"]
+        report.row(f"{BARE}, {count} a request", limit.a_second * count, "records/s")
+        ratio = ours.a_second / limit.a_second
+        report.row(f"penstock, {count} a request", ours.a_second * count, "records/s", ratio=ratio,
+                   against=BARE, goal="at least 0.5×", met=ratio >= 0.5)  # fmt: skip
+    ours = best["penstock, 1 a request"]
+    for peer in (REDIS, NATS, POSTGRES):
+        if peer in best:
+            report.row(peer, best[peer].a_second, "records/s")
+            ratio = ours.a_second / best[peer].a_second
+            report.row(f"penstock against {peer.split(',')[0]}", ours.a_second, "records/s",
+                       ratio=ratio, against=peer, goal="ahead", met=ratio > 1)  # fmt: skip
+    for name, outcome in best.items():
+        report.row(f"{name}: half are answered within", outcome.p50_ms, "ms")
+        report.row(f"{name}: 99 of 100 are answered within", outcome.p99_ms, "ms")
+
+
+def body(count: int) -> bytes:
+    return b'{"records":[%b]}' % b",".join([RECORD] * count)
+
+
+def http(port: int, count: int) -> Outcome:
+    content = body(count)
+    return closed_loop(
+        connect(port, CONNECTIONS),
+        lambda number: post(f"/v0/topics/t{number}", content),
+        http_is_whole,
+        seconds=SECONDS,
+    )
+
+
+def bare() -> dict[str, Outcome]:
+    with servers.bare() as port:
+        return {f"{BARE}, {count} a request": http(port, count) for count in (1, 100)}
+
+
+def penstock() -> dict[str, Outcome]:
+    with durable_topics() as port:
+        return {f"penstock, {count} a request": http(port, count) for count in (1, 100)}
+
+
+@contextmanager
+def durable_topics() -> Iterator[int]:
+    """Our server with a topic for each connection, every write of which is synced."""
+    with servers.penstock() as port:
+        connection = connect(port, 1)[0]
+        for number in range(CONNECTIONS):
+            request = post(f"/v0/topics/t{number}", b'{"durability":"fsync"}')
+            connection.sendall(request.replace(b"POST", b"PUT", 1))
+            answer = b""
+            while not (answer and http_is_whole(answer)):
+                answer += connection.recv(1 << 16)
+        connection.close()
+        yield port
+
+
+def redis() -> dict[str, Outcome]:
+    command = b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\nd\r\n$%d\r\n%b\r\n" % (
+        len(RECORD),
+        RECORD,
+    )
+    with servers.redis() as port:
+        outcome = closed_loop(
+            connect(port, CONNECTIONS),
+            lambda _number: command,
+            lambda data: data.endswith(b"\r\n"),
+            seconds=SECONDS,
+        )
+    return {REDIS: outcome}
+
+
+def nats() -> dict[str, Outcome]:
+    with servers.nats() as port:
+        connections: list[socket.socket] = [
+            servers.nats_connect(port, b"in%d" % number) for number in range(CONNECTIONS)
+        ]
+        outcome = closed_loop(
+            connections,
+            lambda number: b"PUB bench in%d %d\r\n%b\r\n" % (number, len(RECORD), RECORD),
+            lambda data: data.endswith(b"}\r\n"),
+            seconds=SECONDS,
+        )
+    return {NATS: outcome}
+
+
+def postgres() -> dict[str, Outcome]:
+    """pgbench, which is a quicker client than ours; its own numbers are taken."""
+    with servers.postgres() as port, tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
+        script.write("insert into bench (data) values ('%s');\n" % RECORD.decode())
+        script.flush()
+        done = subprocess.run(
+            ["pgbench", "-n", "-h", "127.0.0.1", "-p", str(port), "-U", "postgres",
+             "-c", str(CONNECTIONS), "-T", str(int(SECONDS) + 1), "-f", script.name, "-M", "prepared",
+             "postgres"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    rate = re.search(r"tps = ([0-9.]+)", done.stdout)
+    latency = re.search(r"latency average = ([0-9.]+)", done.stdout)
+    assert rate and latency, done.stdout
+    average_ms = float(latency[1])
+    return {POSTGRES: Outcome(float(rate[1]), average_ms, average_ms)}

@@ -1,0 +1,328 @@
+"""The engine on a real loop and a real log thread, with a store that waits and fails on demand."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from penstock.log.store import DiskFull
+from penstock.topics.batch import parse_write
+from penstock.topics.errors import Saturated, TopicFull, TopicNotFound, TopicsApart
+from penstock.topics.leases import ClaimRequest, Settle
+from penstock.topics.predicate import Predicate
+from penstock.topics.read import ReadRequest
+from penstock.topics.routers import RouterConfig
+from penstock.topics.shell.lane import LogFailed
+
+from tests.integration.topics.engines import body, data, engine_on, until, write
+from tests.integration.topics.gated import GatedStore
+
+
+@pytest.mark.parametrize("durability", ["fsync", "disk", "memory"])
+def test_a_record_is_not_visible_before_the_log_has_it(durability: str) -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store) as engine:
+            await engine.put_topic("t", {"durability": durability})
+            woken: list[str] = []
+            engine.watchers.listen("t", woken.append)
+            store.shut()
+            writing = asyncio.create_task(write(engine, "t", 1, 2))
+            poll = asyncio.create_task(engine.diff("t", ReadRequest(wait_ms=30_000)))
+            for _ in range(20):
+                await asyncio.sleep(0.001)
+                assert await data(engine, "t") == []
+                assert (await engine.show_topic("t")).head_seq == 0
+            assert not (writing.done() or poll.done() or woken)
+            store.open()
+            assert (await writing).last_seq == 2
+            assert [slot.seq for slot in (await poll).records] == [1, 2]
+            assert woken == ["t"]
+
+    asyncio.run(main())
+
+
+def test_an_ephemeral_record_waits_for_nobody_once_its_seqs_are_set_aside() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store) as engine:
+            await engine.put_topic("t", {"durability": "ephemeral"})
+            await write(engine, "t", 1)
+            store.shut()
+            await write(engine, "t", 2)
+            assert await data(engine, "t") == [b"1", b"2"]
+            store.open()
+
+    asyncio.run(main())
+
+
+def test_writes_of_one_moment_share_one_sync() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=4) as engine:
+            for number in range(64):
+                await engine.put_topic(f"t{number}", {"durability": "fsync"})
+            store.groups.clear()
+            await asyncio.gather(*(write(engine, f"t{number}", 0) for number in range(64)))
+            operations = sum(count for count, _ in store.groups)
+            assert operations <= 4, "one entry for each partition"
+            assert [synced for _, synced in store.groups] == [True] * len(store.groups)
+
+    asyncio.run(main())
+
+
+def test_a_write_to_disk_is_synced_within_its_time_though_nothing_follows() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, disk_sync_ms=20) as engine:
+            await engine.put_topic("t", {"durability": "disk"})
+            store.groups.clear()
+            await write(engine, "t", 1)
+            assert store.groups == [(1, False)]
+            await until(lambda: (1, True) in store.groups)
+
+    asyncio.run(main())
+
+
+def test_what_the_log_refused_leaves_no_trace_and_the_next_write_goes_on() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=1) as engine:
+            await engine.put_topic("t", {"durability": "fsync"})
+            await write(engine, "t", 1)
+            store.shut()
+            store.failures.append(DiskFull("no space is left"))
+            first = asyncio.create_task(write(engine, "t", 2, idempotency_key="k"))
+            await asyncio.sleep(0.01)
+            behind = asyncio.create_task(write(engine, "t", 3))
+            await asyncio.sleep(0.01)
+            store.open()
+            with pytest.raises(LogFailed, match="no space is left"):
+                await first
+            with pytest.raises(LogFailed):
+                await behind
+            assert await data(engine, "t") == [b"1"]
+            again = await write(engine, "t", 2, idempotency_key="k")
+            assert (again.first_seq, again.deduped) == (2, False)
+            assert await data(engine, "t") == [b"1", b"2"]
+
+    asyncio.run(main())
+
+
+def test_jobs_whose_ack_the_log_refused_are_still_held_and_can_be_acked_again() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=1) as engine:
+            await engine.put_topic("q", {"type": "queue"})
+            await write(engine, "q", 1, 2)
+            await engine.work.claim("q", ClaimRequest("n", 2))
+            store.failures.append(DiskFull("no space is left"))
+            with pytest.raises(LogFailed):
+                await engine.work.ack("q", Settle("n", (1, 2)))
+            assert await data(engine, "q") == [b"1", b"2"]
+            settled = await engine.work.ack("q", Settle("n", (1, 2)))
+            assert (settled.seqs, settled.skipped) == ((1, 2), [])
+            assert await data(engine, "q") == []
+
+    asyncio.run(main())
+
+
+def test_a_change_of_configuration_waits_for_writes_before_it_and_holds_those_after_it() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=1) as engine:
+            await engine.put_topic("t", {})
+            store.shut()
+            before = [asyncio.create_task(write(engine, "t", n)) for n in range(3)]
+            await asyncio.sleep(0)
+            change = asyncio.create_task(engine.put_topic("t", {"cap_records": 2}))
+            await asyncio.sleep(0.005)
+            after = [asyncio.create_task(write(engine, "t", n)) for n in range(3, 6)]
+            await asyncio.sleep(0.005)
+            store.open()
+            written = [(await each).first_seq for each in before + after]
+            assert written == [1, 2, 3, 4, 5, 6]
+            assert (await change)[1].cap_records == 2
+            assert await data(engine, "t") == [b"4", b"5"]
+
+    asyncio.run(main())
+
+
+def test_what_a_source_has_is_read_from_its_destinations_at_once_through_a_chain() -> None:
+    async def main() -> None:
+        async with engine_on(partitions=4) as engine:
+            for number in range(5):
+                await engine.put_router(RouterConfig(f"r{number}", f"t{number}", f"t{number + 1}"))
+            for number in range(20):
+                await write(engine, "t0", number)
+                assert len(await data(engine, "t5")) == number + 1
+
+    asyncio.run(main())
+
+
+def test_a_watcher_of_a_destination_is_woken_without_anyone_reading() -> None:
+    async def main() -> None:
+        async with engine_on(partitions=4) as engine:
+            await engine.put_router(RouterConfig("r", "a", "b"))
+            poll = asyncio.create_task(engine.diff("b", ReadRequest(wait_ms=30_000)))
+            await asyncio.sleep(0)
+            await write(engine, "a", 7)
+            assert len((await asyncio.wait_for(poll, 10)).records) == 1
+
+    asyncio.run(main())
+
+
+def test_a_router_is_held_by_a_full_destination_and_goes_on_when_there_is_room() -> None:
+    async def main() -> None:
+        async with engine_on(partitions=4) as engine:
+            await engine.put_topic("b", {"cap_records": 2, "discard": "reject"})
+            await engine.put_router(RouterConfig("r", "a", "b"))
+            await write(engine, "a", 1, 2, 3)
+            assert await data(engine, "b") == [b"1", b"2"]
+            reason = engine.scheduler_view("a")["topic"]["routers"][0]["reason"]
+            assert "full" in reason
+            with pytest.raises(TopicFull):
+                await write(engine, "b", 9)
+            await engine.delete("b", before_seq=2)
+            await until(lambda: engine.topic("b").head_seq == 3)
+            assert await data(engine, "b") == [b"2", b"3"]
+
+    asyncio.run(main())
+
+
+def test_a_dropped_topic_takes_its_routers_along_wherever_they_live() -> None:
+    async def main() -> None:
+        async with engine_on(partitions=8) as engine:
+            for number in range(6):
+                await engine.put_router(RouterConfig(f"out{number}", "t", f"d{number}"))
+            await engine.put_router(RouterConfig("in", "s", "t"))
+            deleted, removed = await engine.drop_topic("t")
+            assert deleted and removed == ["in", *[f"out{n}" for n in range(6)]]
+            assert await engine.drop_topic("t") == (False, [])
+            with pytest.raises(TopicNotFound):
+                await data(engine, "t")
+            await write(engine, "t", 1)
+            assert await data(engine, "t") == [b"1"]
+            assert await data(engine, "d0") == []
+
+    asyncio.run(main())
+
+
+def test_dead_letters_reach_their_topic_wherever_it_lives() -> None:
+    async def main() -> None:
+        async with engine_on(partitions=8) as engine:
+            for number in range(6):
+                name, dead = f"q{number}", f"dead{number}"
+                config = {"type": "queue", "max_deliveries": 1, "dead_letter": dead}
+                await engine.put_topic(name, config)
+                await write(engine, name, number)
+                claims = await engine.work.claim(name, ClaimRequest("n"))
+                await engine.work.nack(name, Settle("n", (claims.jobs[0].lease.seq,)), 0)
+                assert (await engine.work.claim(name, ClaimRequest("n"))).jobs == []
+                assert await data(engine, dead) == [b"%d" % number]
+                view = await engine.show_topic(name)
+                assert view.queue is not None
+                assert (view.queue.dead_lettered, view.count) == (1, 0)
+
+    asyncio.run(main())
+
+
+def test_claims_that_wait_in_a_window_are_served_in_turns() -> None:
+    async def main() -> None:
+        async with engine_on() as engine:
+            await engine.put_topic("q", {"type": "queue", "claim_jitter_ms": 30})
+            await write(engine, "q", *range(6))
+            claims = [engine.work.claim("q", ClaimRequest(f"n{n}", 2)) for n in range(3)]
+            found = await asyncio.gather(*claims)
+            got = [[job.lease.seq for job in each.jobs] for each in found]
+            assert got == [[1, 4], [2, 5], [3, 6]]
+
+    asyncio.run(main())
+
+
+def test_a_write_to_several_topics_is_whole_or_not_at_all() -> None:
+    async def main() -> None:
+        async with engine_on(partitions=1) as engine:
+            await engine.put_topic("full", {"cap_records": 1, "discard": "reject"})
+            await write(engine, "full", 0)
+            wanted = [(name, parse_write(body(1))) for name in ("a", "b", "full")]
+            with pytest.raises(TopicFull):
+                await engine.write_many(wanted)
+            assert "a" not in engine.registry.topics
+            written = await engine.write_many(wanted[:2])
+            assert [each.created for each in written] == [True, True]
+            assert await data(engine, "a") == await data(engine, "b") == [b"1"]
+
+    asyncio.run(main())
+
+
+def test_topics_that_live_apart_cannot_be_written_in_one_commit() -> None:
+    async def main() -> None:
+        async with engine_on(partitions=16) as engine:
+            names = [f"t{number}" for number in range(32)]
+            other = next(name for name in names if engine.lane(name) is not engine.lane("t0"))
+            with pytest.raises(TopicsApart):
+                await engine.write_many(
+                    [("t0", parse_write(body(1))), (other, parse_write(body(1)))]
+                )
+            assert not engine.registry.topics
+
+    asyncio.run(main())
+
+
+def test_what_waits_for_the_log_is_bounded_and_refused_before_it_is_appended() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=1, waiting_bytes_max=1_000) as engine:
+            await engine.put_topic("t", {})
+            store.shut()
+            tasks = []
+            for _ in range(30):
+                tasks.append(asyncio.create_task(write(engine, "t", "x" * 100)))
+                await asyncio.sleep(0.001)
+            refused = [task for task in tasks if task.done()]
+            assert refused
+            for task in refused:
+                with pytest.raises(Saturated) as error:
+                    task.result()
+                assert error.value.detail["retry_after_ms"] > 0
+            store.open()
+            kept = [await task for task in tasks if task not in refused]
+            assert (await engine.show_topic("t")).head_seq == len(kept)
+
+    asyncio.run(main())
+
+
+def test_a_restart_finds_everything_that_was_answered() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=4) as engine:
+            await engine.put_router(RouterConfig("r", "a", "b", guarantee="exactly_once"))
+            await engine.put_topic("e", {"durability": "ephemeral"})
+            await engine.put_topic("q", {"type": "queue"})
+            for number in range(10):
+                await write(engine, "a", number, idempotency_key=f"k{number}")
+                await write(engine, "e", number)
+                await write(engine, "q", number)
+            await engine.delete("a", match=Predicate("none", prefix=False))
+            await engine.delete("a", before_seq=4)
+            claims = await engine.work.claim("q", ClaimRequest("n", 3))
+            await engine.work.ack("q", Settle("n", (claims.jobs[0].lease.seq,)))
+            before = await shown(engine)
+        async with engine_on(store, partitions=4) as engine:
+            after = await shown(engine)
+            assert after == before | {"e": (10, 11, [])}
+            assert (await write(engine, "a", 99, idempotency_key="k7")).first_seq == 8
+            assert (await write(engine, "e", 0)).first_seq == 11
+            assert len((await engine.work.claim("q", ClaimRequest("n", 99))).jobs) == 9
+
+    async def shown(engine: Any) -> dict[str, Any]:
+        found = {}
+        for name in ("a", "b", "e", "q"):
+            view = await engine.show_topic(name)
+            found[name] = (view.head_seq, view.earliest_seq, await data(engine, name))
+        return found
+
+    asyncio.run(main())

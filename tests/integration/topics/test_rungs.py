@@ -1,0 +1,173 @@
+"""The ladder of pressure, rung by rung: what changes, and that nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from penstock.topics.batch import parse_write
+from penstock.topics.errors import Saturated
+from penstock.topics.read import ReadRequest
+from penstock.topics.routers import RouterConfig
+from penstock.topics.shell.engine import Engine
+from tests.integration.topics.engines import body, data, engine_on, records, until, write
+from tests.integration.topics.gated import GatedStore
+
+TOPICS = {"low": {"priority": -5}, "plain": {}, "high": {"priority": 900}}
+PRESSURES = {"steady": 0.0, "coalesce": 0.3, "widen": 0.5, "defer": 0.9}
+
+
+class Watcher:
+    """Follows a topic from its cursor and keeps what it gets, push by push."""
+
+    def __init__(self, engine: Engine, topic: str) -> None:
+        self.engine, self.topic = engine, topic
+        self.cursor = 0
+        self.got: list[bytes] = []
+        self.pushes = 0
+        engine.watchers.listen(topic, self.push)
+
+    def push(self, _topic: str) -> None:
+        diff = self.engine.read(self.topic, ReadRequest(self.cursor, limit=1000))
+        assert [slot.seq for slot in diff.records] == list(
+            range(self.cursor + 1, diff.next_from_seq + 1)
+        )
+        self.cursor = diff.next_from_seq
+        self.got += records(diff)
+        self.pushes += bool(diff.records)
+
+
+def under(pressure: float, script: Callable[[Engine], Awaitable[Any]], **options: Any) -> Any:
+    async def main() -> Any:
+        async with engine_on(partitions=2, **options) as engine:
+            for name, config in TOPICS.items():
+                await engine.put_topic(name, config)
+            await engine.put_router(RouterConfig("r", "plain", "copy"))
+            for _ in range(3):  # deferral begins with the third hot sample
+                engine.turns.force_pressure(pressure)
+            return await script(engine)
+
+    return asyncio.run(main())
+
+
+async def load(engine: Engine) -> dict[str, Watcher]:
+    watchers = {name: Watcher(engine, name) for name in [*TOPICS, "copy"]}
+    for number in range(30):
+        await asyncio.gather(*(write(engine, name, number) for name in TOPICS))
+    return watchers
+
+
+@pytest.mark.parametrize("rung", PRESSURES)
+def test_each_rung_delivers_the_same_records_in_the_same_order(rung: str) -> None:
+    async def script(engine: Engine) -> None:
+        assert engine.turns.rung.level.name.lower() == rung
+        watchers = await load(engine)
+        expected = [b"%d" % number for number in range(30)]
+        for name in [*TOPICS, "copy"]:
+            assert await data(engine, name) == expected, "whatever is pushed, all is pollable"
+        engine.turns.force_pressure(None)
+        for watcher in watchers.values():
+            await until(lambda watcher=watcher: watcher.cursor == 30)  # type: ignore[misc]
+            assert watcher.got == expected
+
+    under(PRESSURES[rung], script)
+
+
+def test_coalescing_carries_more_in_a_push() -> None:
+    async def script(engine: Engine) -> int:
+        watchers = await load(engine)
+        await until(lambda: watchers["high"].cursor == 30)
+        return watchers["high"].pushes
+
+    assert under(0.7, script) < under(0.0, script)
+
+
+def test_widening_sets_the_commit_window_of_the_log() -> None:
+    async def script(engine: Engine) -> float:
+        return float(engine.scheduler_view()["commit_window_ms"])
+
+    assert under(0.0, script) == 0.5
+    assert under(0.7, script) > 0.5
+
+
+def test_a_topic_of_negative_priority_is_paused_and_says_why_and_is_pushed_later() -> None:
+    async def script(engine: Engine) -> None:
+        watchers = await load(engine)
+        await until(lambda: all(watchers[name].cursor == 30 for name in ("plain", "high", "copy")))
+        assert watchers["low"].cursor == 0
+        shown = engine.scheduler_view("low")
+        assert shown["deferring"] and shown["bands"][0]["paused"]
+        assert "deferred" in shown["topic"]["reason"]
+        assert shown["topic"]["standing"] == "waiting"
+        assert len(await data(engine, "low")) == 30
+        engine.turns.force_pressure(0.7)  # hysteresis: not released above 0.6
+        assert engine.turns.rung.deferring
+        await asyncio.sleep(0.05)
+        assert watchers["low"].cursor == 0
+        engine.turns.force_pressure(0.5)
+        await until(lambda: watchers["low"].cursor == 30)
+
+    under(0.9, script)
+
+
+def test_saturation_refuses_a_write_before_it_is_appended_unless_it_says_otherwise() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=1, waiting_bytes_max=20_000) as engine:
+            await engine.put_topic("t", {})
+            store.shut()
+            filling = asyncio.create_task(write(engine, "t", "x" * 15_000))
+            await until(lambda: engine.scheduler_view()["log"]["waiting_bytes"] > 10_000)
+            engine.turns.force_pressure(1.0)
+            assert engine.turns.rung.refusing
+            with pytest.raises(Saturated) as refused:
+                await write(engine, "t", 1)
+            assert refused.value.detail == {"retry_after_ms": 1_000}
+            insisting = engine.append("t", parse_write(body(2, disable_backpressure=True)))
+            taken = asyncio.create_task(insisting)
+            await asyncio.sleep(0.01)
+            store.open()
+            assert (await filling).first_seq == 1
+            assert (await taken).first_seq == 2
+            engine.turns.force_pressure(None)
+            await until(lambda: not engine.turns.rung.refusing)
+            assert (await write(engine, "t", 3)).first_seq == 3
+            assert len(await data(engine, "t")) == 3
+
+    asyncio.run(main())
+
+
+def test_real_load_raises_the_pressure_and_its_end_lowers_it() -> None:
+    """A watcher that is slow to serve makes topics wait; nothing of theirs is lost meanwhile."""
+
+    async def main() -> None:
+        async with engine_on(partitions=2) as engine:
+            watchers = []
+            for number in range(40):
+                name = f"t{number}"
+                await engine.put_topic(name, {})
+                watchers.append(Watcher(engine, name))
+                engine.watchers.listen(name, lambda _topic: burn(0.002))
+            highest = 0.0
+            sent = 0
+            while highest <= 0.2 and sent < 400:
+                await asyncio.gather(*(write(engine, f"t{n}", sent) for n in range(40)))
+                sent += 1
+                highest = max(highest, engine.turns.rung.pressure)
+            assert highest > 0.2
+            await until(lambda: all(watcher.cursor == sent for watcher in watchers))
+            await until(lambda: engine.turns.rung.pressure < 0.2)
+            expected = [b"%d" % number for number in range(sent)]
+            assert all(watcher.got == expected for watcher in watchers)
+
+    asyncio.run(main())
+
+
+def burn(span_s: float) -> None:
+    """Keep the loop busy, as a watcher with much to encode would."""
+    until_s = asyncio.get_running_loop().time() + span_s
+    while asyncio.get_running_loop().time() < until_s:
+        pass
