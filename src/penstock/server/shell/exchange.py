@@ -39,6 +39,9 @@ OPEN: Final = 1
 ANSWERED: Final = 2
 GONE: Final = 3
 
+_LENGTHS: Final = tuple(b"%d\r\n\r\n" % size for size in range(GZIP_ABOVE_BYTES + 1))
+"""The end of a head, for every length of a small body."""
+
 
 class Http1Exchange(msgspec.Struct, eq=False):
     """A request in the line of its connection; answers leave in the order of the requests."""
@@ -57,11 +60,11 @@ class Http1Exchange(msgspec.Struct, eq=False):
 
     def reply_json(self, body: bytes) -> None:
         """Answer 200 with JSON."""
-        if self.state == HOT and (len(body) <= GZIP_ABOVE_BYTES or not self.terms.accepts_gzip):
+        if self.state == HOT and len(body) <= GZIP_ABOVE_BYTES:
             connection = self.connection
             self.state = ANSWERED
             connection.answered(
-                self, b"%b%d\r\n\r\n%b" % (connection.service.answers.json, len(body), body)
+                self, b"".join((connection.service.answers.json, _LENGTHS[len(body)], body))
             )
         else:
             self.reply(200, body)

@@ -45,6 +45,11 @@ class Http1Connection(asyncio.Protocol):
         self._lines = service.heads.lines
         self._terms = service.heads.terms
         self._pipelined_max = service.limits.pipelined_max
+        # What the connection's last request looked like; the next one is most often the same.
+        self._same_head = b""
+        self._same_size = -1
+        self._same_line = _REFUSED_LINE
+        self._same_terms = REFUSED_TERMS
         self.line: deque[Http1Exchange] = deque()
         self.last = False
         """Whether the next answer ends the connection: the service is draining."""
@@ -85,20 +90,11 @@ class Http1Connection(asyncio.Protocol):
         """Take what was read."""
         self._counters.bytes_in += len(data)
         self._touched_s = self.service.now_s
-        if self._simple:
-            first = data.find(b"\r\n")
-            end = data.find(_BLANK_LINE, first) + 4
-            line = self._lines.get(data[:first])
-            terms = self._terms.get(data[first + 2 : end])
-            if line is None or terms is None:
-                line, terms = self._learn(data, end)
-            if (
-                terms.hot
-                and end + terms.length == len(data)
-                and not terms.gzip_body
-                and len(self.line) < self._pipelined_max
-            ):
-                self._hand_over(line, terms, data[end:])
+        if self._simple and len(self.line) < self._pipelined_max:
+            if len(data) == self._same_size and data.startswith(self._same_head):
+                self._hand_over(self._same_line, self._same_terms, data[len(self._same_head) :])
+                return
+            if self._take_single(data):
                 return
         if self._stage is STOPPED:
             return
@@ -243,6 +239,23 @@ class Http1Connection(asyncio.Protocol):
         except Exception:
             self.service.failed("the application failed on %s", line.path)
             exchange.fail()
+
+    def _take_single(self, data: bytes) -> bool:
+        """Hand a read over if it is exactly one request as usual, and remember its head."""
+        first = data.find(b"\r\n")
+        end = data.find(_BLANK_LINE, first) + 4
+        line = self._lines.get(data[:first])
+        terms = self._terms.get(data[first + 2 : end])
+        if line is None or terms is None:
+            line, terms = self._learn(data, end)
+        if not terms.hot or terms.gzip_body or end + terms.length != len(data):
+            return False
+        self._same_head = data[:end]
+        self._same_size = len(data)
+        self._same_line = line
+        self._same_terms = terms
+        self._hand_over(line, terms, data[end:])
+        return True
 
     def _learn(self, data: bytes, end: int) -> tuple[Line, Terms]:
         """Parse a head that is whole and new; what is refused goes the long way."""

@@ -2,7 +2,7 @@
 
 >>> stall = Stall()
 >>> [stall.lasted_s(size, now_s) for now_s, size in enumerate([9, 9, 9, 5, 7, 7, 0, 0])]
-[0.0, 1.0, 2.0, 0.0, 1.0, 2.0, 0.0, 0.0]
+[0, 1, 2, 0, 1, 2, 0, 0]
 """
 
 from __future__ import annotations
