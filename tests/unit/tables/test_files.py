@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.tables.errors import InvalidTableFile, TableCycle, TableInUse
+from penstock.tables.files import format_table_file, parse_folder, parse_table_file
+from penstock.tables.model import Consistency, Mode, Status, define
+from penstock.tables.plan import plan_tables
+
+FILE = """\
+-- Totals of each day, for the front page.
+-- name: sales.daily
+-- schedule: */5 * * * *
+-- Mode: differential
+-- consistency: none
+-- description: what was sold
+
+SELECT day, sum(amount) AS total  -- in cents: as stored
+FROM orders
+GROUP BY day;
+"""
+
+
+def test_a_file_is_a_header_and_a_query():
+    table = parse_table_file("tables/x.sql", FILE)
+    assert table.name == "sales.daily"
+    assert table.schedule.text == "*/5 * * * *"
+    assert (table.mode, table.consistency) == (Mode.DIFFERENTIAL, Consistency.NONE)
+    assert table.description == "what was sold"
+    assert table.query.startswith("SELECT day")
+    assert table.query.endswith("GROUP BY day")
+
+
+def test_the_name_of_the_file_is_the_name_of_the_table():
+    assert parse_table_file("tables/Daily.sql", "SELECT * FROM a").name == "daily"
+
+
+def test_a_file_that_was_written_is_read_as_the_same_table():
+    table = parse_table_file("x.sql", FILE)
+    assert parse_table_file("y.sql", format_table_file(table)) == table
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("-- scedule: 5s\nSELECT 1 AS a", r"x.sql:1: .*did you mean 'schedule'"),
+        ("-- mode: auto\n-- mode: full\nSELECT 1 AS a", r"x.sql:2: .*in line 1 already"),
+        ("--\n-- schedule: soon\nSELECT 1 AS a", r"x.sql:2: expected a duration"),
+        ("-- mode:\nSELECT 1 AS a", r"x.sql:1: expected a value for 'mode'"),
+        ("-- mode: fast\nSELECT 1 AS a", r"x.sql:1: expected mode to be one of"),
+        ("-- name: a b\nSELECT 1 AS a", r"x.sql:1: expected a name"),
+        ("-- mode: full\n", r"x.sql:2: expected a query"),
+        ("", r"x.sql:1: expected a query"),
+        ("-- mode: full\n\nDROP TABLE a", r"x.sql:3: expected a SELECT"),
+        ("-- status: error\nSELECT 1 AS a", r"x.sql:1: expected status active or paused"),
+        ("-- mode: immediate\n-- schedule: 1s\nSELECT 1 AS a", r"x.sql:3: expected no schedule"),
+    ],
+)
+def test_an_error_names_file_and_line(text, message):
+    with pytest.raises(InvalidTableFile, match=message):
+        parse_table_file("x.sql", text)
+
+
+def test_two_files_may_not_define_one_table():
+    with pytest.raises(InvalidTableFile, match=r"b/x.sql: .*'x' in a/x.sql too"):
+        parse_folder({"b/x.sql": "SELECT 1 AS a", "a/x.sql": "SELECT 1 AS a"})
+
+
+def folder(**files: str):
+    return parse_folder({f"{name}.sql": text for name, text in files.items()})
+
+
+def test_a_plan_creates_inputs_first_and_drops_readers_first():
+    new = folder(z="SELECT * FROM raw", a="SELECT * FROM z")
+    plan = plan_tables(new, {})
+    assert [table.name for table in plan.create] == ["z", "a"]
+    assert plan_tables({}, new).drop == ("a", "z")
+    assert plan.lines() == ["+ create z", "+ create a"]
+
+
+def test_another_query_replaces_and_another_option_alters():
+    old = folder(a="SELECT * FROM raw", b="SELECT * FROM raw", c="SELECT * FROM raw")
+    new = folder(
+        a="SELECT x FROM raw",
+        b="-- schedule: 5s\n-- status: paused\nselect *\nfrom raw",
+        c="-- mode: auto\nSELECT * FROM RAW",
+    )
+    plan = plan_tables(new, old)
+    assert [(step.table.name, step.changes) for step in plan.replace] == [
+        ("a", ("query",)), ("c", ("query",)),
+    ]  # fmt: skip
+    assert [(step.table.name, step.changes) for step in plan.alter] == [
+        ("b", ("schedule", "status"))
+    ]
+    assert plan_tables(new, new).empty
+
+
+def test_a_table_that_failed_is_not_changed_by_applying_the_same_file():
+    from dataclasses import replace
+
+    old = folder(a="SELECT * FROM raw")
+    failed = {"a": replace(old["a"], status=Status.ERROR)}
+    assert plan_tables(old, failed).empty
+
+
+def test_without_pruning_other_tables_stay_and_are_part_of_the_graph():
+    old = folder(a="SELECT * FROM raw")
+    plan = plan_tables(folder(b="SELECT * FROM a"), old, prune=False)
+    assert plan.drop == ()
+    assert plan.unchanged == ("a",)
+    assert plan.graph.order == ("a", "b")
+
+
+def test_a_plan_that_cannot_be_is_refused_before_any_step():
+    old = folder(a="SELECT * FROM raw", b="SELECT * FROM a")
+    with pytest.raises(TableCycle, match="a > b > a"):
+        plan_tables(folder(a="SELECT * FROM b", b="SELECT * FROM a"), old)
+    with pytest.raises(TableInUse, match="found b"):
+        plan_tables(folder(b="SELECT * FROM a"), old)
+    with pytest.raises(Exception, match="in whose commit"):
+        plan_tables({"i": define("i", "SELECT * FROM raw", mode="immediate")}, {})
