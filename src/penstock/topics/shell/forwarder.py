@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from penstock.kernel.clock import Clock
 from penstock.topics.errors import RouterNotFound, TopicNotFound
@@ -14,6 +15,9 @@ from penstock.topics.routers import Router
 from penstock.topics.segments import NotLoaded
 from penstock.topics.shell.cold import ColdCache
 from penstock.topics.shell.lane import Lane
+
+_AGAIN_S: Final = 1.0
+"""How long a router waits after the log did not take its copies."""
 
 
 class Forwarder:
@@ -125,7 +129,6 @@ class Forwarder:
             return
         if step is None or step.entry is None:
             return
-        self._moving.add(router.config.name)
         self._submit(lane, router, step, lambda _outcome: None)
 
     async def _advance(self, router: Router) -> bool:
@@ -143,31 +146,33 @@ class Forwarder:
             return True
         if step is None or step.entry is None:
             return False
-        self._moving.add(name)
-        change = lane.partition.fed(step.entry)
-        try:
-            await lane.commit(change, sync=self._is_synced(lane, router))
-        finally:
-            self._moving.discard(name)
-        if step.more:
-            self._mark(router.config.source)
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._submit(lane, router, step, partial(_answer, future))
+        outcome = await future
+        if isinstance(outcome, Exception):
+            raise outcome
         return True
 
-    def _submit(self, lane: Lane, router: Router, step: Step, then: Callable[[Any], None]) -> None:
+    def _submit(
+        self, lane: Lane, router: Router, step: Step, then: Callable[[object], None]
+    ) -> None:
         assert step.entry is not None
+        self._moving.add(router.config.name)
         change = lane.partition.fed(step.entry)
-        moved = partial(self._moved, router, step, then)
+        moved = partial(self._moved, router, then)
         lane.submit(change, moved, sync=self._is_synced(lane, router))
 
-    def _moved(
-        self, router: Router, step: Step, then: Callable[[Any], None], outcome: object
-    ) -> None:
+    def _moved(self, router: Router, then: Callable[[object], None], outcome: object) -> None:
+        """A step is over. What came to the source meanwhile had its turn while this one ran."""
+        source = router.config.source
         self._moving.discard(router.config.name)
-        source = self._registry.topics.get(router.config.source)
-        found = self._registry.routers.find(router.config.name)
-        if source is not None and found is not None and found.source_seq < source.head_seq:
-            if not isinstance(outcome, Exception):
-                self._mark(router.config.source)
+        if isinstance(outcome, Exception):
+            asyncio.get_running_loop().call_later(_AGAIN_S, self._mark, source)
+        else:
+            topic = self._registry.topics.get(source)
+            found = self._registry.routers.find(router.config.name)
+            if topic is not None and found is not None and found.source_seq < topic.head_seq:
+                self._mark(source)
         then(outcome)
 
     def _decide(self, lane: Lane, name: str) -> Step | None:
@@ -183,3 +188,8 @@ class Forwarder:
 
     def _is_synced(self, lane: Lane, router: Router) -> bool:
         return lane.partition.topics[router.config.dest].config.durability == "fsync"
+
+
+def _answer(future: asyncio.Future[object], outcome: object) -> None:
+    if not future.done():
+        future.set_result(outcome)
