@@ -33,6 +33,7 @@ from penstock.topics.predicate import Predicate
 from penstock.topics.routers import RouterConfig, RouterPut, RouterRemoved
 
 MOST = 2**64 - 1
+DEEP = b"[" * 100_000 + b"]" * 100_000
 WRITTEN = parse_write(b'{"records":[{"data": {"a" : 1} ,"meta":{}},{"data":2}],"node":"n"}').batch
 EVERY_KIND: list[Entry] = [
     Created("t", 5, 1, TopicConfig(type="queue", ttl_ms=MOST, priority=-3, dead_letter="d")),
@@ -107,9 +108,9 @@ def test_a_configuration_holds_only_what_the_log_can_hold() -> None:
         b"\x01" + msgspec.msgpack.encode([["a", "t", 1, 5, 7]]),
         b"\x01" + msgspec.msgpack.encode([["a", "t", 1, 5, "text"]]),
         b"\x01" + msgspec.msgpack.encode([["a", "t", 1, 5, None]]),
-        b"\x01" + msgspec.msgpack.encode([["a", "t", 1, 5, b"[" * 100_000]]),
+        b"\x01" + msgspec.msgpack.encode([["a", "t", 1, 5, b'{"records":[{"data":%b}]}' % DEEP]]),
         b"\x01" + b"\x91" * 100_000,
-        b"\x01" + msgspec.msgpack.encode([["p", "t", 5]])[:-1] + b"\x05\x81\xa1a" + b"\x91" * 9_999,
+        b"\x01\x91\x94\xa1p\xa1t\x05\x81\xa1a" + b"\x91" * 100_000 + b"\xc0",
     ],
 )
 def test_what_is_no_commit_of_this_version_stops_the_node(payload: bytes) -> None:
