@@ -95,6 +95,8 @@ class Journal:
         self._disk_sync_s = disk_sync_ms / 1e3
         self._sync_timer: asyncio.TimerHandle | None = None
         self.unsynced = False
+        self.sync_round = 0  # grows when a sync begins and none is under way
+        self._syncing = False
 
     def start(self) -> None:
         """Begin to write."""
@@ -131,7 +133,15 @@ class Journal:
         """Make everything durable that was written before."""
         self.unsynced = False
         self._on_its_way += 1
+        if not self._syncing:
+            self._syncing = True
+            self.sync_round += 1
+            done = partial(self._synced, done)
         self._wal.submit(SetHardState(0, _TERM, 0), partial(self._answered, done, True))
+
+    def _synced(self, done: Callable[[Exception | None], None], error: Exception | None) -> None:
+        self._syncing = False
+        done(error)
 
     def submit(self, operation: Operation, done: Callable[[Exception | None], None]) -> None:
         """Do something else to a partition's log, durably."""

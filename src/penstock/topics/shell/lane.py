@@ -28,6 +28,9 @@ Waiting = list[tuple[Change | Appended, Any]]
 
 _LOGGER: Final = logging.getLogger("penstock.topics")
 _NOTHING: Final = Change((), ())
+UNSYNCED_SEQS_MAX: Final = 4_096
+"""No more seqs of a topic than this are given out without a sync: half of them while one is on
+its way, half before the next begins. So many are passed over after a crash of the machine."""
 
 
 class Audience(NamedTuple):
@@ -77,6 +80,8 @@ class Lane:
         self._held: deque[Callable[[], None]] | None = None  # commands behind an exclusive one
         self._idle: list[asyncio.Future[None]] = []
         self._exclusive = asyncio.Lock()
+        self._unsynced_seqs: dict[str, int] = {}  # of each topic, since the last sync began
+        self._sync_round = 0
 
     @property
     def is_idle(self) -> bool:
@@ -178,6 +183,10 @@ class Lane:
             else:
                 self._commit_all(waiting)
             return
+        if sync or self._is_far(entries):
+            # Whatever comes later in this lane is answered after this: it counts from here.
+            self._unsynced_seqs.clear()
+            sync = True
         payload = encode_entries(entries)
         self.waiting_bytes += len(payload)
         self._flying.append(waiting)
@@ -187,6 +196,19 @@ class Lane:
             )
         except Exception as error:
             self._written(len(payload), error)
+
+    def _is_far(self, entries: list[Entry]) -> bool:
+        """Whether a topic would have too many seqs given out that a loss of power could take."""
+        counts, far = self._unsynced_seqs, False
+        if self._sync_round != self._journal.sync_round:
+            self._sync_round = self._journal.sync_round
+            counts.clear()
+        for entry in entries:
+            if type(entry) is Appended:
+                count = counts.get(entry.topic, 0) + len(entry.batch.records)
+                counts[entry.topic] = count
+                far = far or count > UNSYNCED_SEQS_MAX // 2
+        return far
 
     def _written(self, size_bytes: int, error: Exception | None) -> None:
         """The oldest entry on its way is in the log, or is not."""

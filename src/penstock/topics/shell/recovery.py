@@ -22,7 +22,7 @@ from penstock.topics.entries import Advanced, Skipped
 from penstock.topics.partition import Change, Entry
 from penstock.topics.registry import Registry
 from penstock.topics.shell.journal import Journal
-from penstock.topics.shell.lane import Lane
+from penstock.topics.shell.lane import UNSYNCED_SEQS_MAX, Lane
 from penstock.topics.shell.snapshots import (
     Boot,
     ColdFiles,
@@ -43,8 +43,6 @@ _LOGGER: Final = logging.getLogger("penstock.topics")
 _SLICE_S: Final = 0.02
 _SNAPSHOT_UNIT_BYTES: Final = 1_024
 """So many bytes of a snapshot count as much as one entry of the log."""
-SKIP_SEQS: Final = 4_096
-"""How many seqs are passed over: no more are given out without a sync."""
 LAYOUT_VERSION: Final = 1
 
 
@@ -123,7 +121,7 @@ class Recovery:
     async def _skip(self) -> None:
         for lane in self._lanes:
             entries: tuple[Entry, ...] = tuple(
-                Skipped(name, topic.head_seq + SKIP_SEQS)
+                Skipped(name, topic.head_seq + UNSYNCED_SEQS_MAX)
                 for name, topic in lane.partition.topics.items()
                 if topic.config.durability in ("memory", "disk")
             )
@@ -132,7 +130,7 @@ class Recovery:
                     "the machine crashed: %d topics of partition %d pass over %d seqs",
                     len(entries),
                     lane.number,
-                    SKIP_SEQS,
+                    UNSYNCED_SEQS_MAX,
                 )
                 await lane.commit(Change(entries, entries), sync=True)
 
