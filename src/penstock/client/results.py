@@ -142,7 +142,7 @@ class Written(Struct, frozen=True, kw_only=True):
     performance: dict[str, float] = {}
 
 
-class StoredRecord(Struct, frozen=True, kw_only=True):
+class StoredRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A record as a reader gets it. `tag` is only there if it was asked for."""
 
     seq: int = field(name="$seq")
