@@ -272,13 +272,14 @@ class Coordinator:
     def _succeeded(self, job: Job, event: JobSucceeded) -> None:
         board = self.board
         fresh_ms = job.started_at_ms if job.started_at_ms is not None else job.enqueued_at_ms
+        outdated = job.job_id in self._outdated
         for name, made in event.refreshed.items():
             known = board.tables.get(name)
             if known is None:
                 continue  # dropped meanwhile
             if made.position is not None:
                 known.position = board.positions[name] = made.position
-            if job.job_id in self._outdated:
+            if outdated:
                 continue  # made by a query that is no more: it has to be made again
             known.frontier, known.fresh_ms = made.frontier, fresh_ms
             board.saw(made.frontier)
@@ -289,8 +290,11 @@ class Coordinator:
         if state is not None:
             state.retry = Retry()
             state.skipped.clear()
-        self._answer(job, ok=True, detail="refreshed")
-        self._free(job, finished=True)
+        if outdated:
+            self._ask_again(job)
+        else:
+            self._answer(job, ok=True, detail="refreshed")
+        self._free(job, finished=not outdated)
         self._consider_all(board.readers(event.refreshed))
 
     def _failed(self, job: Job, event: JobFailed) -> None:

@@ -110,6 +110,7 @@ def test_after_any_chaos_every_table_equals_its_query_and_nothing_is_leaked(seed
         assert not warehouse.running
         assert not any(job.status.live for job in warehouse.jobs.values())
         assert cluster.pool.held() == {}
-        # Requests made to a coordinator that crashed are lost with it; no other is.
-        lost = warehouse.asked - set(warehouse.answers)
-        assert not lost or warehouse.coordinator.identity != "w/1"
+        # Requests made to a coordinator that crashed may be lost with it; no other is.
+        last = warehouse.coordinator.identity
+        made = {request for request, identity in warehouse.asked.items() if identity == last}
+        assert made <= set(warehouse.answers)

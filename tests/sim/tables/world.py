@@ -161,7 +161,7 @@ class Warehouse:
         self.runs: list[Run] = []
         self.skips: list[RecordSkip] = []
         self.answers: dict[str, Answer] = {}
-        self.asked: set[str] = set()
+        self.asked: dict[str, str] = {}
         self.locks: set[str] = set()
         self.gates: set[str] = set()
         self.would: list[WouldDispatch] = []
@@ -244,7 +244,8 @@ class Warehouse:
 
     def request(self, table: str) -> None:
         if self.alive and table in self.graph.tables:
-            self.asked.add(request_id := f"r{len(self.asked)}")
+            request_id = f"r{len(self.asked)}"
+            self.asked[request_id] = self.coordinator.identity
             self.tell(RefreshRequested(request_id, table))
 
     def set_status(self, table: str, status: Status) -> None:
