@@ -33,10 +33,14 @@ from penstock.server.sessions import Sessions
 from penstock.server.shell.app import TopicApplication
 from penstock.server.shell.app_gate import Gate
 from penstock.server.shell.listener import Listener
+from penstock.topics.sealing import SealOptions
 from penstock.topics.shell.engine import Engine, EngineOptions
 
 SWITCH_S: Final = 0.0002
 """How often threads take turns: often, so that the log's answers do not wait for the loop."""
+
+LOG_DIR: Final = "log"
+"""Where in the data directory the log is."""
 
 _LOGGER: Final = logging.getLogger("penstock")
 
@@ -119,12 +123,7 @@ class Server:
         settings = self.settings
         loop = asyncio.get_running_loop()
         self._store = await loop.run_in_executor(None, _open_store, settings)
-        options = EngineOptions(
-            partitions=settings.partitions,
-            limits=settings.topic_limits(),
-            disk_sync_ms=settings.disk_sync_ms,
-        )
-        engine = self.engine = Engine(self._store, options, clock=self.clock)
+        engine = self.engine = Engine(self._store, _engine_options(settings), clock=self.clock)
         context = Context(
             engine,
             self.clock,
@@ -218,16 +217,33 @@ def _tell_port(path: Path, host: str, port: int) -> None:
         raise Rejected(f"expected a file for the port, found {path} unusable: {error}") from error
 
 
+def _engine_options(settings: Settings) -> EngineOptions:
+    return EngineOptions(
+        partitions=settings.partitions,
+        limits=settings.topic_limits(),
+        disk_sync_ms=settings.disk_sync_ms,
+        data_dir=None if settings.store == "memory" else settings.data_dir,
+        cold_dir=settings.cold_dir,
+        seal=SealOptions(
+            segment_records_max=settings.segment_max_events,
+            segment_bytes_max=settings.segment_max_bytes,
+            segment_age_ms_max=settings.segment_max_age_ms,
+            hot_segments=settings.hot_retain_segments,
+            hot_bytes_max=settings.hot_retain_bytes,
+        ),
+    )
+
+
 def _open_store(settings: Settings) -> Store:
     options: dict[str, Any] = {}
     if settings.store == "segment":
-        options["segment_bytes"] = settings.segment_max_bytes
+        options["segment_bytes"] = settings.log_segment_bytes
     if settings.store == "sqlite" and settings.wal_shards:
         options["shards"] = settings.wal_shards
     try:
         if settings.store != "memory":
             settings.data_dir.mkdir(parents=True, exist_ok=True)
-        return open_store(settings.store, settings.data_dir, **options)
+        return open_store(settings.store, settings.data_dir / LOG_DIR, **options)
     except OSError as error:
         raise Rejected(
             f"expected a directory for the log, found {settings.data_dir} unusable: {error}"

@@ -62,8 +62,8 @@ class Settings:
     probe_auth: bool = _setting(False, "Ask for a key on the health and ready probes too.")
     tls_cert: Path | None = _setting(None, "Certificate chain (PEM); with `tls_key` it turns on.")
     tls_key: Path | None = _setting(None, "Private key (PEM) of the certificate.")
-    data_dir: Path = _setting(Path("topics-data"), "Directory of the log.")
-    cold_dir: Path | None = _setting(None, "Directory for segments that are no longer hot.")
+    data_dir: Path = _setting(Path("topics-data"), "Directory of all data.")
+    cold_dir: Path | None = _setting(None, "Directory of cold segments, if elsewhere.")
     store: str = _setting("segment", "Where the log rests: segment, rocksdb, sqlite or memory.")
     partitions: int = _setting(
         2, "Partitions of the log; fixed when it is made.", least=1, most=65_536
@@ -74,11 +74,18 @@ class Settings:
     disk_sync_ms: int = _setting(
         100, "How soon a record of class `disk` is synced after its answer.", least=1
     )
-    segment_max_events: int = _setting(10_000, "Entries of a cold segment.", least=1)
-    segment_max_bytes: int = _setting(64 * MIB, "Bytes of a log segment.", least=64 * KIB)
-    segment_max_age_ms: int = _setting(3_600_000, "Age at which a segment is closed.", least=1)
-    hot_retain_segments: int = _setting(4, "Closed segments that stay hot.")
-    hot_retain_bytes: int = _setting(0, "Bytes of closed segments that stay hot; 0: any.")
+    log_segment_bytes: int = _setting(64 * MIB, "A file of the log.", least=64 * KIB)
+    segment_max_events: int = _setting(10_000, "Records of a cold segment.", least=1)
+    segment_max_bytes: int = _setting(64 * MIB, "Bytes of a cold segment.", least=1)
+    segment_max_age_ms: int = _setting(
+        3_600_000, "Age of a record at which its segment is made though not full.", least=1
+    )
+    hot_retain_segments: int = _setting(
+        4, "Records of a topic that stay in memory, in segments' worth."
+    )
+    hot_retain_bytes: int = _setting(
+        0, "Bytes of a topic that stay in memory at most; 0: however many."
+    )
     max_body_bytes: int = _setting(64 * MIB, "A request body, inflated.", least=1)
     max_ws_message_bytes: int = _setting(16 * MIB, "A WebSocket message.", least=1)
     max_topics: int = _setting(100_000, "Topics; 0: any number.")

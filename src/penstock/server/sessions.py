@@ -11,6 +11,8 @@ from penstock.server.watching import WatchRequest
 from penstock.topics.errors import Throttled
 
 SESSION_TTL_MS: Final = 300_000
+_COLLECT_MS: Final = 1_000
+"""How often all sessions are looked at, at most, while there is room for more."""
 
 
 @dataclass(slots=True)
@@ -47,13 +49,16 @@ class Sessions:
         self._sessions_max = sessions_max
         self.ttl_ms = ttl_ms
         self._sessions: dict[str, Session] = {}
+        self._collected_ms = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def check_room(self, now_ms: int) -> None:
         """Refuse another session if there are as many as there may be."""
-        self.collect(now_ms)
+        is_full = self._sessions_max and len(self._sessions) >= self._sessions_max
+        if is_full or now_ms - self._collected_ms >= _COLLECT_MS:
+            self.collect(now_ms)
         if self._sessions_max and len(self._sessions) >= self._sessions_max:
             raise Throttled(
                 f"expected at most {self._sessions_max} watch sessions, found no room",
@@ -69,8 +74,11 @@ class Sessions:
 
     def find(self, wid: str, now_ms: int) -> Session | None:
         """A session that is still kept."""
-        self.collect(now_ms)
-        return self._sessions.get(wid)
+        session = self._sessions.get(wid)
+        if session is not None and self._is_over(session, now_ms):
+            del self._sessions[wid]
+            return None
+        return session
 
     def remove(self, wid: str) -> None:
         """End a session."""
@@ -78,10 +86,10 @@ class Sessions:
 
     def collect(self, now_ms: int) -> None:
         """Forget sessions without a stream that nobody has used for a while."""
-        over = [
-            wid
-            for wid, session in self._sessions.items()
-            if not session.streams and now_ms - session.used_ms > self.ttl_ms
-        ]
-        for wid in over:
+        self._collected_ms = now_ms
+        sessions = self._sessions.items()
+        for wid in [wid for wid, session in sessions if self._is_over(session, now_ms)]:
             del self._sessions[wid]
+
+    def _is_over(self, session: Session, now_ms: int) -> bool:
+        return not session.streams and now_ms - session.used_ms > self.ttl_ms

@@ -167,3 +167,46 @@ def test_the_first_line_says_where_what_and_who(tmp_path):
     assert "http://[::1]:4000" in line
     assert "data in d (segment)" in line
     assert "auth on: 2 keys" in line
+
+
+def test_cold_records_are_read_and_pushed_like_any_other(tmp_path):
+    async def go():
+        cold = {"segment_max_events": 50, "hot_retain_segments": 1}
+        server = Server(settings(tmp_path, **cold))
+        await server.listen()
+        await server.open()
+        for first in range(0, 1_000, 100):
+            body = {"records": [{"data": number} for number in range(first, first + 100)]}
+            await ask(server, "POST", "/v0/topics/t", body)
+        assert server.engine is not None
+        assert server.engine.compaction is not None
+        await server.engine.compaction.compact()
+        await server.close()
+        again = Server(settings(tmp_path, **cold))
+        host, port = await again.listen()
+        await again.open()
+        read: list[int] = []
+        cold_segments, place, caught_up = 0, 0, False
+        while not caught_up:
+            asked = {"from_seq": place, "limit": 1_000}
+            _, page = await ask(again, "POST", "/v0/topics/t/diff", asked)
+            read += [record["data"] for record in page["records"]]
+            cold_segments += page["performance"].get("cold_segments_read", 0)
+            place, caught_up = page["next_from_seq"], page["caught_up"]
+        assert read == list(range(1_000))
+        assert cold_segments > 0
+        _, session = await ask(again, "POST", "/v0/watch", {"topics": {"t": {}}, "limit": 1_000})
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % session["stream_url"].encode())
+        text = await asyncio.wait_for(reader.readuntil(b"event: caught-up"), 10)
+        pushed = [
+            record["data"]
+            for line in text.split(b"\n")
+            if line.startswith(b'data: {"topic":"t","from_seq"')
+            for record in json.loads(line[6:])["records"]
+        ]
+        assert pushed == list(range(1_000))
+        writer.close()
+        await again.close()
+
+    asyncio.run(go())

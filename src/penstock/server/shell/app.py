@@ -30,6 +30,7 @@ _LOGGER: Final = logging.getLogger("penstock.server")
 _TOPICS: Final = "/v0/topics/"
 _JSON: Final = "application/json"
 _TOKEN_IN_QUERY: Final = "open_work"
+_TELL_MS: Final = 1_000
 
 HANDLERS: Final[Mapping[str, Handler]] = {
     **app_topics.HANDLERS,
@@ -51,6 +52,7 @@ class TopicApplication:
         self._topics = context.engine.registry.topics
         self._now_ns = context.clock.monotonic_ns
         self._is_plain = False
+        self._told_ms = -_TELL_MS
 
     def open(self) -> None:
         """The engine is ready: data routes are served from now on."""
@@ -223,15 +225,23 @@ class TopicApplication:
         if entered is not None:
             self.context.caps.leave(entered)
 
+    def _tell(self, request: Request, error: Exception) -> None:
+        """Log a failure; one that is known, such as a full disk, once a second and no more."""
+        known = isinstance(error, PenstockError)
+        now_ms = self.context.clock.monotonic_ms()
+        if known and now_ms - self._told_ms < _TELL_MS:
+            return
+        self._told_ms = now_ms
+        _LOGGER.error(
+            "%s %s failed: %s",
+            request.method,
+            request.path,
+            error,
+            exc_info=None if known else error,
+        )
+
     def _refuse(self, exchange: Exchange, error: Exception, entered: Grant | None) -> None:
         """Answer with an error; what nobody expected is logged in full."""
         if describe(error)[0] == 500:
-            known = isinstance(error, PenstockError)
-            _LOGGER.error(
-                "%s %s failed: %s",
-                exchange.request.method,
-                exchange.request.path,
-                error,
-                exc_info=None if known else error,
-            )
+            self._tell(exchange.request, error)
         self._finish(exchange, error_answer(error), entered)

@@ -161,6 +161,8 @@ def _page(call: Call, found: Diff, request: ReadRequest) -> bytes:
         for slot in found.records
     ]
     spent = performance(call.total_ms(), records_scanned=found.records_scanned)
+    if found.cold_segments_read:
+        spent["cold_segments_read"] = found.cold_segments_read
     fields = {"topic": topic, "records": None, **facts, "performance": spent}
     return spliced(fields, "records", records)
 

@@ -234,6 +234,7 @@ class WatchStream(Pusher):
         self._join(name)
         if name in self._session.cursors and name not in self.followers:
             self.follow(self._follower(name))
+            self._loop.call_soon(self.push, name)
 
     def _beat(self) -> None:
         idle_s = self._loop.time() - self._spoke_s

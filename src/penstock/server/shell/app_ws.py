@@ -200,6 +200,7 @@ class Socket(Pusher):
                 full = len(self.followers) >= self.context.watch_topics_max
                 if name not in self.followers and not full:
                     self.follow(Follower(name, 0, shape_of(request, None)))
+                    asyncio.get_running_loop().call_soon(self.push, name)
                 return
 
     def _unsubscribe(self, operation: ws.Unsubscribe) -> None:
