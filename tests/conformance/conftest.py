@@ -71,7 +71,7 @@ def launch(
 
     yield start
     for process in started:
-        process.close()
+        process.discard()
 
 
 @pytest.fixture

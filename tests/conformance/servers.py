@@ -93,8 +93,13 @@ class ServerProcess:
         """Wait for the end of the process; its exit code."""
         return self.process.wait(deadline_s)
 
+    def discard(self) -> None:
+        """End the process at once, if it is still there."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+
     def close(self) -> None:
-        """End the process however it is doing."""
+        """End the process as a person would, or at once if it does not end."""
         if self._process is None or self._process.poll() is not None:
             return
         self._process.terminate()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from websockets.exceptions import InvalidStatus
@@ -197,7 +198,7 @@ def _wait_for_no_streams(api: Api) -> None:
 def test_a_key_has_so_many_requests_at_a_time(narrow, topic):
     other = narrow.with_key("two")
     other.make(topic)
-    waiting = [Later(lambda: narrow.diff(topic, wait_ms=30_000)) for _ in range(2)]
+    waiting = [Later(lambda: _long_poll(narrow, topic)) for _ in range(2)]
     answer = until(
         lambda: (found := narrow.get(at(topic), touch="false")).status == 429 and found,
         "two requests in flight",
@@ -209,6 +210,16 @@ def test_a_key_has_so_many_requests_at_a_time(narrow, topic):
     for each in waiting:
         assert payloads(each.result()) == ["wake"]
     assert narrow.get(at(topic)).status == 200
+
+
+def _long_poll(api: Api, topic: str) -> Any:
+    """A long poll that tries again while another request is in its way."""
+    body = {"wait_ms": 30_000}
+    return until(
+        lambda: (found := api.post(at(topic, "diff"), body)).status == 200 and found.json,
+        "a place for a long poll",
+        60,
+    )
 
 
 @row("2 max_inflight_per_key")

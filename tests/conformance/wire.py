@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
 import json
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -203,41 +205,30 @@ def until(probe: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> 
 def at_once(calls: Iterable[Callable[[], T]]) -> list[T]:
     """Make all calls at the same time, each on a thread; their results in order."""
     wanted = list(calls)
-    results: dict[int, T] = {}
     barrier = threading.Barrier(len(wanted))
 
-    def run(index: int, call: Callable[[], T]) -> None:
+    def together(call: Callable[[], T]) -> T:
         barrier.wait(DEADLINE_S)
-        results[index] = call()
+        return call()
 
-    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(wanted)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(6 * DEADLINE_S)
-    assert len(results) == len(wanted), "a call at the same time as others failed or hung"
-    return [results[index] for index in range(len(wanted))]
+    running = [Later(functools.partial(together, call)) for call in wanted]
+    return [each.result(6 * DEADLINE_S) for each in running]
 
 
 class Later:
-    """A call on a thread of its own whose result is asked for later."""
+    """A call on a thread of its own whose result, or failure, is asked for later."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
-        self._result: Any = None
-        self._done = False
+        self._future: Future[Any] = Future()
         self._call = call
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
-        self._result = self._call()
-        self._done = True
-
-    @property
-    def pending(self) -> bool:
-        return self._thread.is_alive()
+        try:
+            self._future.set_result(self._call())
+        except BaseException as error:
+            self._future.set_exception(error)
 
     def result(self, deadline_s: float = DEADLINE_S) -> Any:
-        self._thread.join(deadline_s)
-        assert self._done, "the call failed or did not return in time"
-        return self._result
+        """Wait for the result; a call that failed raises here."""
+        return self._future.result(deadline_s)
