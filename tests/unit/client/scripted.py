@@ -86,7 +86,7 @@ class ScriptedServer:
         self._over = threading.Event()
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
-        self.url = "http://127.0.0.1:%d" % self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:

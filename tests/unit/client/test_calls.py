@@ -87,7 +87,6 @@ def test_an_answer_that_says_close_is_followed_by_another_connection(face):
 
 def test_a_connection_that_the_server_ended_while_idle_is_not_used_again(face):
     with scripted(in_turn([*answered(200, HEALTH), CUT])) as server:
-        face.calls(quick(server.url), *[("get_router", ("r",), {})] * 0, ("health", (), {}))
         steps = [("metrics", (), {})] * 4
         assert len(face.calls(quick(server.url), *steps)) == 4
 
@@ -223,16 +222,18 @@ def test_slow_but_steady_bytes_are_no_silence(face):
         assert face.call(quick(server.url), "health").status == "ok"
 
 
-def test_something_else_at_the_address_is_told_apart(face):
-    with scripted(in_turn([b"220 mail.example ESMTP\r\n"])) as server:
-        with pytest.raises(NotPenstock, match="220 mail"):
-            face.call(quick(server.url), "get_topic", "a")
-    with scripted(in_turn(answered(200, b"<html>"))) as server:
-        with pytest.raises(NotPenstock, match="html"):
-            face.call(quick(server.url), "get_topic", "a")
-    with scripted(in_turn(answered(404, b"<html>"))) as server:
-        with pytest.raises(Rejected, match="expected a Penstock server at http://127"):
-            face.call(quick(server.url), "get_topic", "a")
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        ([b"220 mail.example ESMTP\r\n"], NotPenstock, "220 mail"),
+        (answered(200, b"<html>"), NotPenstock, "html"),
+        (answered(404, b"<html>"), Rejected, "expected a Penstock server at http://127"),
+    ],
+    ids=["mail", "page", "missing page"],
+)
+def test_something_else_at_the_address_is_told_apart(face, answer, kind, words):
+    with scripted(in_turn(answer)) as server, pytest.raises(kind, match=words):
+        face.call(quick(server.url), "get_topic", "a")
 
 
 def test_ready_tells_at_once_that_the_server_is_not(face):
@@ -368,20 +369,20 @@ def test_a_cancelled_call_takes_its_connection_with_it():
         assert server.connections == 2
 
 
+async def once(client):
+    await client.health()
+
+
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # the first loop's, which nobody closed
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_one_async_client_serves_one_loop_after_the_other():
     with scripted(in_turn(answered(200, HEALTH))) as server:
         client = AsyncClient(quick(server.url))
-
-        async def run():
-            await client.health()
-
-        asyncio.run(run())
-        asyncio.run(run())
+        for _ in range(2):
+            asyncio.run(once(client))
         assert server.connections == 2
-        del client, run
-        gc.collect()
+    del client
+    gc.collect()
 
 
 def test_the_blocking_client_works_inside_a_running_loop():

@@ -112,11 +112,9 @@ def test_tail_begins_behind_what_is_there_and_stays_there_after_a_resume(face):
 
 def test_a_watch_begins_where_it_is_told_to():
     model = LogServer({"a": 4, "b": 4}, [])
+    starts = {"a": 2, "b": Position(3, 5)}
     with scripted(model) as server, Client(quick(server.url)) as client:
-        with client.watch(
-            {"a": 2, "b": Position(3, 5)}, node="me", tag="t*", prefixes=["c"]
-        ) as watch:
-            batch = next(watch)
+        batch = next(client.watch(starts, node="me", tag="t*", prefixes=["c"]))
     assert [record.seq for record in batch.records] == [3, 4]
     (body,) = model.bodies
     assert body["topics"] == {"a": {"from_seq": 2}, "b": {"from_seq": 3, "epoch": 5}}
@@ -219,10 +217,11 @@ def test_silence_of_two_and_a_half_heartbeats_is_the_end_of_a_connection():
         return model(seen)
 
     with scripted(answer) as server, Client(quick(server.url)) as client:
-        with client.watch("a", heartbeat_ms=1_000) as watch:
-            watch._flow.core.silence_ms = 50
-            assert next(watch).to_seq == 2
-            assert watch.reconnects == 1
+        watch = client.watch("a", heartbeat_ms=1_000)
+        assert watch._flow.core.silence_ms == 2_500
+        watch._flow.core.silence_ms = 50
+        assert next(watch).to_seq == 2
+        assert watch.reconnects == 1
 
 
 def test_a_refused_token_ends_a_watch(face):
@@ -246,13 +245,13 @@ def test_a_throttled_session_is_asked_for_again(face):
     assert events[0].to_seq == 2
 
 
-def test_the_next_event_can_be_waited_for_a_while(face):
-    with scripted(LogServer({"a": 2}, [])) as server:
-        with Client(quick(server.url)) as client, client.watch("a") as watch:
-            assert watch.next_event(20).to_seq == 2
-            assert isinstance(watch.next_event(20), CaughtUp)
-            assert watch.next_event(0.02) is None
-            assert watch.next_event(0) is None
+def test_the_next_event_can_be_waited_for_a_while():
+    with scripted(LogServer({"a": 2}, [])) as server, Client(quick(server.url)) as client:
+        watch = client.watch("a")
+        assert watch.next_event(20).to_seq == 2
+        assert isinstance(watch.next_event(20), CaughtUp)
+        assert watch.next_event(0.02) is None
+        assert watch.next_event(0) is None
 
 
 def test_an_async_watch_loses_nothing_when_a_wait_for_it_is_cancelled():
@@ -297,7 +296,7 @@ def job_frame(seq):
     })  # fmt: skip
 
 
-def test_jobs_come_until_the_stream_is_lost_and_then_on(face):
+def test_jobs_come_until_the_stream_is_lost_and_then_on():
     streams = [
         [STREAM_HEAD, chunk(job_frame(1)), CUT],
         [STREAM_HEAD, chunk(frame("error", {"code": "server_shutting_down", "error": "x"})), CUT],
@@ -314,11 +313,12 @@ def test_jobs_come_until_the_stream_is_lost_and_then_on(face):
         return answered(200, {"topic": "q", "acked": 1, "nacked": 1, **counts})
 
     with scripted(answer) as server, Client(quick(server.url)) as client:
-        with client.work("q", "me", count=3, lease_ms=500) as work:
-            assert next(work).ack()
-            with pytest.raises(ZeroDivisionError), next(work) as job:
-                assert job.data == {"n": 2}
-                raise ZeroDivisionError
+        work = client.work("q", "me", count=3, lease_ms=500)
+        assert next(work).ack()
+        second = next(work)
+        assert second.data == {"n": 2}
+        with pytest.raises(ZeroDivisionError), second:
+            raise ZeroDivisionError
     assert server.seen[0].target == "/v0/topics/q/work?node=me&max=3&lease_ms=500"
     assert settled == [
         ("/v0/topics/q/ack", {"node": "me", "seqs": [1], "lease_ids": ["lease_1"]}),
@@ -328,6 +328,9 @@ def test_jobs_come_until_the_stream_is_lost_and_then_on(face):
 
 def test_a_topic_that_is_no_queue_any_more_ends_the_work():
     error = frame("error", {"code": 409, "error": "topic is no longer a queue", "topic": "q"})
-    with scripted(in_turn([STREAM_HEAD, chunk(error), CUT])) as server:
-        with Client(quick(server.url)) as client, pytest.raises(NotAQueue):
-            next(client.work("q", "me"))
+    with (
+        scripted(in_turn([STREAM_HEAD, chunk(error), CUT])) as server,
+        Client(quick(server.url)) as client,
+        pytest.raises(NotAQueue),
+    ):
+        next(client.work("q", "me"))
