@@ -255,7 +255,9 @@ class Partition:
     def replay(self, entries: Iterable[Entry]) -> None:
         """Take logged entries, as they were before the restart."""
         for entry in entries:
-            if isinstance(entry, Claimed | Acked | Nacked | Extended):
+            if type(entry) is Appended:
+                self.append(entry)
+            elif isinstance(entry, Claimed | Acked | Nacked | Extended):
                 queue = self.queues[entry.topic]
                 queue.apply(entry)
                 self.registry.recount(queue.topic)

@@ -14,7 +14,6 @@ from penstock.topics.predicate import Predicate
 from penstock.topics.routers import RouterConfig
 from penstock.topics.shell.compaction import CompactionFailed
 from penstock.topics.shell.engine import Engine
-
 from tests.integration.topics.node import PARTITIONS, drained, node, on_a_loop, until, write
 
 

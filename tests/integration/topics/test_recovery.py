@@ -13,7 +13,6 @@ from penstock.log.store import Operation
 from penstock.log.stores import open_store
 from penstock.topics.shell.engine import Engine, EngineOptions
 from penstock.topics.shell.lane import UNSYNCED_SEQS_MAX
-
 from tests.integration.topics.node import drained, node, on_a_loop, write
 
 CLASSES = ("ephemeral", "memory", "disk", "fsync")
