@@ -54,8 +54,10 @@ class Batch:
         if body.startswith(_ROUTED):
             routed = _ROUTED_DECODER.decode(memoryview(body)[1:]).records
             return cls([_plain(record) for record in routed], sizes or _sizes(body, routed), body)
-        wanted = _DECODER.decode(body)
-        records = _completed(body, wanted.records, wanted.node)
+        wanted = _decode(body)
+        records = wanted.records
+        if wanted.node is not None or b"null" in body:
+            records = _completed(body, records, wanted.node)
         return cls(records, sizes or _sizes(body, records), body)
 
     def encoded(self) -> bytes:
@@ -126,21 +128,21 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 def parse_write(body: bytes, limits: TopicLimits = TopicLimits()) -> Write:  # noqa: B008
     """Read the body of a write and check every limit on it, or `InvalidRequest` and its like."""
-    plain = _parse_plain(body, limits)
-    return _parse_any(body, limits) if plain is None else plain
+    try:
+        wanted = _decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return _parse_any(body, _parse_loose(body), limits)
+    plain = _parse_plain(body, wanted, limits)
+    return _parse_any(body, wanted, limits) if plain is None else plain
 
 
-def _parse_plain(body: bytes, limits: TopicLimits) -> Write | None:
+def _parse_plain(body: bytes, wanted: _WriteBody, limits: TopicLimits) -> Write | None:
     """The usual write: compact ASCII, records of data alone, nothing said about the batch.
 
     None if it is not that, whether it is right or wrong. In a few looks at the whole body it sees
     that no single record has to be looked at: a write of one record is read in less than half the
     time, one of a hundred in two thirds.
     """
-    try:
-        wanted = _decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return None
     records = wanted.records
     if (
         b" " in body
@@ -170,13 +172,20 @@ def _parse_plain(body: bytes, limits: TopicLimits) -> Write | None:
     return Write(batch)
 
 
-def _parse_any(body: bytes, limits: TopicLimits) -> Write:
+def _parse_loose(body: bytes) -> _LooseBody:
+    """The fields of a write that may have others beside them; of a wrong one, what is wrong."""
     try:
-        wanted = _decoded(body)
-        if not body.isascii():
-            body.decode()
+        return _LOOSE_DECODER.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"expected a write, found: {error}") from None
+
+
+def _parse_any(body: bytes, wanted: _WriteBody | _LooseBody, limits: TopicLimits) -> Write:
+    if not body.isascii():
+        try:
+            body.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidRequest(f"expected a write, found: {error}") from None
     records = _completed(body, wanted.records, wanted.node)
     sizes = _sizes(body, records)
     check_batch(records, sizes, limits)
@@ -185,9 +194,10 @@ def _parse_any(body: bytes, limits: TopicLimits) -> Write:
         check_text("idempotency_key", key, limits.key_bytes_max)
     batch = Batch(records, sizes, body)
     # What is logged has the fields of records and nothing else, and not much else than them.
-    is_plain = type(wanted) is _WriteBody and wanted.config is None
-    if not is_plain or len(body) > 2 * batch.size_bytes + _SLACK_BYTES * (len(records) + 4):
-        batch = _copied(batch)
+    if len(body) > 2 * batch.size_bytes + _SLACK_BYTES * (len(records) + 4):
+        batch = Batch.decoded(_bare(batch).encoded())
+    elif type(wanted) is _LooseBody or wanted.config is not None:
+        batch = _bare(batch)
     return Write(batch, key, wanted.create, wanted.config, bool(wanted.disable_backpressure))
 
 
@@ -231,14 +241,6 @@ def _check_depths(records: Sequence[Record], sizes: Sequence[int]) -> None:
                 check_depth(record.meta)
 
 
-def _decoded(body: bytes) -> _WriteBody | _LooseBody:
-    """The fields of a write. Those it does not know are looked for only if there are some."""
-    try:
-        return _DECODER.decode(body)
-    except msgspec.ValidationError:
-        return _LOOSE_DECODER.decode(body)
-
-
 def _completed(body: bytes, records: Sequence[Record], node: str | None) -> list[Record]:
     """Records with the node of their batch, if they have none; a meta of null is none."""
     if b"null" in body:
@@ -262,10 +264,10 @@ def _sizes(body: bytes, records: Sequence[Record]) -> list[int]:
     ]
 
 
-def _copied(batch: Batch) -> Batch:
-    """The same batch without the bytes of its request that are no record's."""
+def _bare(batch: Batch) -> Batch:
+    """The same batch, to be logged without what its request had beside records."""
     records = [Record(each.data, each.tag, each.node, each.meta) for each in batch.records]
-    return Batch.decoded(Batch(records, batch.sizes).encoded())
+    return Batch(records, batch.sizes)
 
 
 def _with_hops(record: Record) -> Routed:
