@@ -224,6 +224,7 @@ def _engine_options(settings: Settings) -> EngineOptions:
         disk_sync_ms=settings.disk_sync_ms,
         data_dir=None if settings.store == "memory" else settings.data_dir,
         cold_dir=settings.cold_dir,
+        compact_bytes_min=settings.compact_log_bytes,
         seal=SealOptions(
             segment_records_max=settings.segment_max_events,
             segment_bytes_max=settings.segment_max_bytes,

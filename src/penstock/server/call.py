@@ -15,6 +15,7 @@ from penstock.server.caps import Caps
 from penstock.server.message import Exchange, Request
 from penstock.server.queries import Query, json_object
 from penstock.server.sessions import Sessions
+from penstock.server.shell.cohort import Cohorts
 from penstock.topics.shell.engine import Engine
 
 WORK_HEARTBEAT_MS: Final = 15_000
@@ -44,9 +45,11 @@ class Context:
     streams: dict[OpenStream, None] = field(default_factory=dict)
     tasks: set[Task[Any]] = field(default_factory=set)
     parked: dict[Task[Any], None] = field(default_factory=dict)
+    cohorts: Cohorts = field(init=False)
 
     def __post_init__(self) -> None:
         self.started_ms = self.clock.monotonic_ms()
+        self.cohorts = Cohorts(self.engine, lambda: self.clock.monotonic_ns() / 1e9)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> Task[None]:
         """Run something that the server waits for before it ends."""

@@ -30,6 +30,8 @@ class Session:
     used_ms: int
     streams: int = 0
     gone: set[str] = field(default_factory=set)
+    step_out: Callable[[], None] | None = None
+    """Brings the cursors up to date, while a cohort keeps them."""
 
     def resume(self, places: dict[str, int]) -> None:
         """Go back to where a client says it was; never forward, and only in known topics."""

@@ -102,12 +102,11 @@ class Pusher:
         if page.waits:  # the topic has another turn when its cold records are loaded
             return False
         events = follower.take(page)
-        if not events:
-            self.store(follower)
-            return not page.diff.caught_up
-        taken = self.send(follower, page, events)
+        taken = self.send(follower, page, events) if events else 0
         if taken == len(events):
             self.store(follower)
+            if page.diff.caught_up:
+                self.arrived(follower)
             return not page.diff.caught_up
         if taken:
             follower.cursor = events[taken - 1].cursor
@@ -117,6 +116,9 @@ class Pusher:
             follower.cursor, follower.epoch, follower.fresh, follower.told_caught_up = before
         self._pause(follower.topic)
         return False
+
+    def arrived(self, follower: Follower) -> None:
+        """The peer has everything of a topic."""
 
     def load(self, follower: Follower) -> None:
         """Take the cursor from where it is shared; here it is the follower's own."""

@@ -10,16 +10,24 @@ from penstock.server.call import Call
 from penstock.server.jobs import job_json
 from penstock.server.shell.app_work import open_work
 from penstock.topics.errors import NotAQueue
-from penstock.topics.leases import parse_claim, parse_delay_ms, parse_lease_ms, parse_settle
+from penstock.topics.leases import (
+    parse_claim,
+    parse_delay_ms,
+    parse_lease_ms,
+    parse_node,
+    parse_settle,
+)
 
 
 async def claim(call: Call) -> Answer:
     """Lease jobs: the body is read, then the queue looked for, then the node asked for."""
     body = call.body()
     engine = call.context.engine
+    request = parse_claim({**body, "node": "not looked at yet"}, engine.limits)
     if engine.topic(call.name).config.type != "queue":
         raise NotAQueue(call.name)
-    claims = await engine.work.claim(call.name, parse_claim(body, engine.limits))
+    request = request._replace(node=parse_node(body, engine.limits))
+    claims = await engine.work.claim(call.name, request)
     fields = {
         "topic": call.name,
         "claimed": None,

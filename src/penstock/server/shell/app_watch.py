@@ -14,6 +14,7 @@ from penstock.server.errors import NotFound
 from penstock.server.queries import check_accepts_events
 from penstock.server.sessions import Session
 from penstock.server.shell.app_push import Pusher
+from penstock.server.shell.cohort import Cohort
 from penstock.server.watching import (
     BATCH_BYTES,
     Event,
@@ -108,6 +109,8 @@ def open_watch(call: Call) -> None:
             context.keys.identify(None)
         call.grant = session.grant
     context.caps.open_stream(call.grant)
+    if session.step_out is not None:
+        session.step_out()
     last_id = call.request.headers.get("last-event-id")
     if last_id:
         session.resume(sse.parse_event_id(last_id))
@@ -135,6 +138,8 @@ class WatchStream(Pusher):
         self._loop = asyncio.get_running_loop()
         self._spoke_s = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
+        self._cohort: Cohort | None = None
+        self.offer = self._stream.write
 
     def start(self) -> None:
         """Begin to push."""
@@ -155,6 +160,7 @@ class WatchStream(Pusher):
     def end(self) -> None:
         """The server ends."""
         if not self.is_over:
+            self.step_out()
             event_id = sse.event_id(self._session.cursors)
             self._stream.write(sse.frame(event_id, b"error", sse.shutdown_data()))
             self._stream.close()
@@ -183,6 +189,47 @@ class WatchStream(Pusher):
         self._spoke_s = self._loop.time()
         self._loop.call_soon(self._end_if_all_gone)
         return True
+
+    def arrived(self, follower: Follower) -> None:
+        """Caught up: go on together with all others who stand here and want the same."""
+        session = self._session
+        is_alone = session.streams == 1 and len(session.cursors) == 1
+        if self._cohort is None and is_alone and not self._request.prefixes and not self.is_over:
+            self._cohort = self.context.cohorts.join(
+                self,
+                follower.topic,
+                follower.shape,
+                cursor=follower.cursor,
+                epoch=session.epochs[follower.topic],
+            )
+            if self._cohort is not None:
+                session.step_out = self.step_out
+                self.engine.watchers.leave(follower.topic, self.push)
+
+    def left_behind(self, cursor: int, epoch: int) -> None:
+        """The cohort goes on without this one: it is served alone from here."""
+        topic = self._out_at(cursor, epoch)
+        self.push(topic)
+
+    def step_out(self) -> None:
+        """Leave the cohort: someone else is to see or move the session's cursor."""
+        cohort = self._cohort
+        if cohort is not None:
+            self.context.cohorts.leave(self, cohort)
+            self._out_at(cohort.cursor, cohort.epoch)
+
+    def _out_at(self, cursor: int, epoch: int) -> str:
+        cohort, self._cohort = self._cohort, None
+        assert cohort is not None
+        self._spoke_s = max(self._spoke_s, cohort.spoke_s)
+        session = self._session
+        session.step_out = None
+        session.cursors[cohort.topic] = cursor
+        session.epochs[cohort.topic] = epoch
+        follower = self.followers[cohort.topic]
+        follower.cursor, follower.epoch = cursor, epoch
+        self.engine.watchers.listen(cohort.topic, self.push)
+        return cohort.topic
 
     def load(self, follower: Follower) -> None:
         """Take the cursor that all streams of the session share."""
@@ -237,6 +284,8 @@ class WatchStream(Pusher):
             self._loop.call_soon(self.push, name)
 
     def _beat(self) -> None:
+        if self._cohort is not None:
+            self._spoke_s = max(self._spoke_s, self._cohort.spoke_s)
         idle_s = self._loop.time() - self._spoke_s
         if idle_s >= self._heartbeat_s:
             self._stream.write(sse.HEARTBEAT)
@@ -252,6 +301,7 @@ class WatchStream(Pusher):
     def _close(self) -> None:
         if self.is_over:
             return
+        self.step_out()
         self.leave_all()
         if self._timer is not None:
             self._timer.cancel()

@@ -416,7 +416,7 @@ class Engine:
             if self.forwarder.owes(name):
                 await self.forwarder.drain(name)
             again = await self._read(name, request)
-            if not again.parks:
+            if not again.parks or again.next_from_seq != first.next_from_seq:
                 return again  # else it was woken for a record that its first read had already
         return first
 
