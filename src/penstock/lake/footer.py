@@ -207,13 +207,14 @@ def _map_entry(field: pa.Field, column: Column, source: str) -> NameMap:
         raise Rejected(
             f"expected {column.type} for column {column.name!r}, found {field.type} in the file"
         )
+    below: list[NameMap] = []
     if column.type == "struct":
         known: Mapping[str, Column] = {child.name.lower(): child for child in column.children}
         strangers = [child.name for child in children if child.name.lower() not in known]
         if strangers:
             raise Rejected(f"expected fields of {column.name!r} only, found {', '.join(strangers)}")
         below = [_map_entry(c, known[c.name.lower()], c.name) for c in children]
-    else:
+    elif children:
         # The names by which DuckDB knows what is below a list or a map in a file.
         sources = ["list"] if column.type == "list" else ["key", "value"]
         pairs = zip(children, column.children, sources, strict=True)

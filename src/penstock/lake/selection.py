@@ -77,7 +77,7 @@ def net_changes(
     deleted: list[FileRows] = []
     moved: list[FileHistory] = []
     for story in stories:
-        if story.file.begin in rewrites or story.file.end in rewrites:
+        if is_moved(story.file, rewrites):
             moved.append(story)
             continue
         came = (story.begins > after) & (story.begins <= until) & (story.ends > until)
@@ -89,6 +89,12 @@ def net_changes(
         [rows for rows in (*inserted, *more_in) if rows.count],
         [rows for rows in (*deleted, *more_out) if rows.count],
     )
+
+
+def is_moved(file: DataFile, rewrites: Collection[int]) -> bool:
+    """Whether a rewrite may have brought rows into a file or out of it."""
+    last = file.partial_max or file.begin
+    return file.end in rewrites or any(file.begin <= at <= last for at in rewrites)
 
 
 def _moved_changes(

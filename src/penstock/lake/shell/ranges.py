@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.lake.model import TableInfo, TableVersion
-from penstock.lake.selection import FileRows, net_changes
+from penstock.lake.selection import FileRows, is_moved, net_changes
 from penstock.lake.shell.scan import Mappings, file_history, read_rows
 from penstock.lake.shell.storage import Storage
 
@@ -66,8 +66,7 @@ def change_range(
             file.deletes or file.inlined_deletes
         ):
             continue
-        moved = file.begin in moves or file.end in moves
-        stories.append(file_history(storage, file, upto=None, with_row_ids=moved))
+        stories.append(file_history(storage, file, with_row_ids=is_moved(file, moves)))
     inserted, deleted = net_changes(stories, after, until, moves)
     facts = version.inlined
     came, went = [], []
