@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from typing import Final
 
@@ -10,6 +11,7 @@ from penstock.server.call import Context
 from penstock.server.watching import Event, Follower
 from penstock.topics.shell.watch import Page
 
+_LOGGER: Final = logging.getLogger("penstock.server")
 PAGES_A_TURN_MAX: Final = 8
 """Pages of one topic to one peer before others get their turn."""
 
@@ -17,7 +19,8 @@ PAGES_A_TURN_MAX: Final = 8
 class Pusher:
     """What a watch and a WebSocket have in common. A page is sent whole or read again later.
 
-    Subclasses say how events are sent (`send`) and what happens when a topic is gone (`lost`).
+    Subclasses say how events are sent (`send`), what happens when a topic is gone (`lost`), and
+    how the connection is closed when something failed (`abort`).
     """
 
     def __init__(self, context: Context) -> None:
@@ -36,6 +39,10 @@ class Pusher:
 
     def lost(self, follower: Follower) -> bool:
         """A topic was deleted; False if the peer had no room to be told."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """Something failed: close the connection and forget it."""
         raise NotImplementedError
 
     def follow(self, follower: Follower) -> None:
@@ -75,17 +82,27 @@ class Pusher:
             self.push(topic)
 
     def push(self, topic: str) -> None:
-        """Send what the peer does not have of a topic: its listener, called in each turn."""
+        """Send what the peer does not have of a topic: its listener, called in each turn.
+
+        A peer to which that fails is let go, so that the others get theirs.
+        """
         follower = self.followers.get(topic)
         if follower is None or self.is_over:
             return
         if self._is_full:
             self._waiting[topic] = None
             return
+        try:
+            self._push_pages(follower)
+        except Exception:
+            _LOGGER.exception("topic %r could not be pushed to a watcher", topic)
+            self.abort()
+
+    def _push_pages(self, follower: Follower) -> None:
         for _ in range(PAGES_A_TURN_MAX):
             if not self._push_page(follower):
                 return
-        asyncio.get_running_loop().call_soon(self.push, topic)
+        asyncio.get_running_loop().call_soon(self.push, follower.topic)
 
     def _push_page(self, follower: Follower) -> bool:
         """Send one page; whether there may be another."""

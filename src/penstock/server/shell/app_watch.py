@@ -166,6 +166,11 @@ class WatchStream(Pusher):
             self._stream.close()
             self._close()
 
+    def abort(self) -> None:
+        """Close; the client comes back and goes on where it was."""
+        self._stream.close()
+        self._close()
+
     def send(self, follower: Follower, page: Page, events: list[Event]) -> int:
         """Send a page in one write. Watchers of one topic alone share its bytes."""
         kinds = tuple([event.kind for event in events])
@@ -247,9 +252,12 @@ class WatchStream(Pusher):
     def _frames(self, topic: str, events: list[Event]) -> bytes:
         cursors = dict(self._session.cursors)
         frames = []
+        event_id = b""
         for event in events:
-            cursors[topic] = event.cursor
-            frames.append(sse.frame(sse.event_id(cursors), event.kind.encode(), event.data))
+            if cursors[topic] != event.cursor or not event_id:
+                cursors[topic] = event.cursor
+                event_id = sse.event_id(cursors)
+            frames.append(sse.frame(event_id, event.kind.encode(), event.data))
         return b"".join(frames)
 
     def _follower(self, name: str) -> Follower:
@@ -295,8 +303,7 @@ class WatchStream(Pusher):
 
     def _end_if_all_gone(self) -> None:
         if not self.is_over and not self._request.prefixes and self.all_gone:
-            self._stream.close()
-            self._close()
+            self.abort()
 
     def _close(self) -> None:
         if self.is_over:

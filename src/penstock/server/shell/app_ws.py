@@ -44,6 +44,7 @@ REPLIES_MAX: Final = 256
 
 _GOING_AWAY: Final = 1001
 _POLICY: Final = 1008
+_FAILED: Final = 1011
 _LOGGER: Final = logging.getLogger("penstock.server")
 _OPS: Final = {"record": b"record", "caught-up": b"caught_up", "tombstone": b"tombstone"}
 
@@ -90,6 +91,11 @@ class Socket(Pusher):
             self._socket.send(ws.closing(sse.SHUTDOWN_CODE, sse.SHUTDOWN_TEXT))
             self._socket.close(_GOING_AWAY, "the server is shutting down")
             self._close()
+
+    def abort(self) -> None:
+        """Close: the client has to subscribe again."""
+        self._socket.close(_FAILED, "the server failed")
+        self._close()
 
     def send(self, follower: Follower, page: Page, events: list[Event]) -> int:
         """Send events one by one until the peer has no room."""

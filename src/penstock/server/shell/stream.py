@@ -34,7 +34,22 @@ class SocketStream:
         return self._early_bytes if self._writer is None else self._writer.buffered
 
     def write(self, data: bytes) -> bool:
-        """Send bytes, or take none of them and return False."""
+        """Send bytes, or take none of them and return False.
+
+        The first lines are the usual case for each of many watchers: the socket takes it all.
+        """
+        writer = self._writer
+        if (
+            writer is not None
+            and not self._closed
+            and not self._bodyless
+            and writer.write_now(data)
+        ):
+            self._service.counters.bytes_out += len(data)
+            return True
+        return self._write(data)
+
+    def _write(self, data: bytes) -> bool:
         if self._closed:
             return False
         if self._bodyless:

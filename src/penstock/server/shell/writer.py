@@ -27,6 +27,22 @@ class SocketWriter:
         """Bytes that the socket did not take yet."""
         return self._transport.get_write_buffer_size()
 
+    def write_now(self, data: bytes) -> bool:
+        """Send bytes if the socket takes all of them at once; what it did not take is buffered.
+
+        False if nothing was sent.
+        """
+        transport = self._transport
+        if self._fd < 0 or transport.is_closing() or transport.get_write_buffer_size():
+            return False
+        try:
+            sent = os.write(self._fd, data)
+        except OSError:
+            return False
+        if sent < len(data):
+            transport.write(memoryview(data)[sent:])
+        return True
+
     def write(self, data: bytes) -> None:
         """Send all bytes, buffering what the socket does not take."""
         transport = self._transport

@@ -82,7 +82,10 @@ class Watchers:
 
     def count(self, topic: str) -> int:
         """How many listen to a topic."""
-        return len(self.by_topic.get(topic, ()))
+        return sum(
+            getattr(getattr(listener, "__self__", None), "audience", 1)
+            for listener in self.by_topic.get(topic, ())
+        )
 
     def has(self, topic: str) -> bool:
         """Whether anyone listens to a topic."""
