@@ -29,10 +29,13 @@ def atomic_groups(graph: StreamGraph) -> list[frozenset[str]]:
 def diamond(graph: StreamGraph, tip: str) -> frozenset[str]:
     """The tip and every table strictly between a fork and it; the tip alone if there is none."""
     above = reach(graph.inputs, [tip])
+    waiting = forks(graph, tip, above)
     found = {tip}
-    for fork in forks(graph, tip, above):
-        below = reach(graph.readers, [fork])
-        found |= below & above
+    while waiting:
+        for reader in graph.readers[waiting.pop()]:
+            if reader in above and reader not in found:
+                found.add(reader)
+                waiting.append(reader)
     return frozenset(found)
 
 
@@ -42,8 +45,7 @@ def forks(graph: StreamGraph, tip: str, above: set[str]) -> list[str]:
     By Menger's theorem those are the ones with two ways to go on and no single relation that every
     path passes: whose immediate post-dominator, with the tip as the only exit, is the tip.
     """
-    sources = sorted(above - set(graph.tables))
-    nearest_first = [name for name in reversed(graph.order) if name in above] + sources
+    nearest_first = sorted(above, key=lambda name: graph.place.get(name, -1), reverse=True)
     next_gate: dict[str, str] = {}
     depth = {tip: 0}
     found = []

@@ -46,6 +46,7 @@ class StreamGraph:
         }
         self.readers: Edges = reverse(self.inputs)
         self.order: tuple[str, ...] = topological(self.upstreams)
+        self.place: Mapping[str, int] = {name: place for place, name in enumerate(self.order)}
         self.sources: tuple[str, ...] = tuple(sorted(set(self.readers) - set(self.tables)))
 
     def with_table(self, table: TableDefinition) -> StreamGraph:

@@ -68,11 +68,12 @@ class ExecutionUnitGraph:
 
     def __init__(self, graph: StreamGraph) -> None:
         self.graph = graph
-        self._home = _collapse(graph)
+        diamonds = atomic_groups(graph)
+        self._home = _collapse(graph, diamonds)
         members: dict[str, list[str]] = {}
         for name in graph.order:
             members.setdefault(self._home[name], []).append(name)
-        kinds = _kinds(graph, members)
+        kinds = _kinds(graph, members, diamonds)
         keys = {home: unit_key(kinds[home], names) for home, names in members.items()}
         self._key_of = {name: keys[home] for name, home in self._home.items()}
         upstreams = _lift(graph.upstreams, self._key_of)
@@ -148,10 +149,10 @@ def immediate_closures(graph: StreamGraph) -> list[frozenset[str]]:
     return closures
 
 
-def _collapse(graph: StreamGraph) -> dict[str, str]:
+def _collapse(graph: StreamGraph, diamonds: list[frozenset[str]]) -> dict[str, str]:
     """For each table the table that stands for its unit."""
     merged = _Merged(graph.tables)
-    for group in (*atomic_groups(graph), *immediate_closures(graph)):
+    for group in (*diamonds, *immediate_closures(graph)):
         merged.join(group)
     while True:
         # A path that leaves a unit and comes back would make a cycle of units: what lies on it has
@@ -163,9 +164,11 @@ def _collapse(graph: StreamGraph) -> dict[str, str]:
             merged.join(knot)
 
 
-def _kinds(graph: StreamGraph, members: Mapping[str, list[str]]) -> dict[str, UnitKind]:
+def _kinds(
+    graph: StreamGraph, members: Mapping[str, list[str]], diamonds: list[frozenset[str]]
+) -> dict[str, UnitKind]:
     """What each unit is: a group as soon as a diamond is in it, for then all members are run."""
-    atomic = {name for group in atomic_groups(graph) for name in group}
+    atomic = {name for group in diamonds for name in group}
     kinds = {}
     for home, names in members.items():
         if len(names) > 1 and not atomic.isdisjoint(names):
