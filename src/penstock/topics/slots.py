@@ -344,6 +344,15 @@ class Slots:
             yield Run(self._base_seq + start, self._times[start:stop], sizes, records)
             start = stop
 
+    def files(self) -> set[str]:
+        """The files that hold a live record."""
+        earliest_seq = self.earliest_seq
+        return {
+            block.file
+            for block in self._blocks
+            if block.last_seq >= earliest_seq and any(self.cold_run(block)[1])
+        }
+
     def cold_run(self, block: Block) -> tuple[array[int], array[int]]:
         """The times and sizes of the slots of a block that are still here."""
         first = max(block.first_seq - self._base_seq, 0)

@@ -41,12 +41,12 @@ async def node(
     directory: Path, *, store: str = "segment", end_well: bool = True, **options: Any
 ) -> AsyncIterator[Engine]:
     """An engine on a data directory. It is closed at the end, or left as by SIGKILL."""
-    boot_id = options.pop("boot_id", None)
+    boot_id, clock = options.pop("boot_id", None), options.pop("clock", None)
     sizes = {"segment_bytes": 1 << 20} if store == "segment" else {}
     opened = open_store(store, directory / "log", **sizes)
     try:
         options = {"partitions": PARTITIONS, "data_dir": directory} | options
-        engine = Engine(opened, EngineOptions(**options), boot_id=boot_id)
+        engine = Engine(opened, EngineOptions(**options), boot_id=boot_id, clock=clock)
         await engine.open()
         try:
             yield engine

@@ -267,9 +267,7 @@ class Compaction:
 
     def _files_in_use(self) -> set[str]:
         """The segments that this node may still read, whatever the snapshots say."""
-        return {
-            block.file for topic in self._registry.topics.values() for block in topic.slots.blocks
-        }
+        return set().union(*(topic.slots.files() for topic in self._registry.topics.values()))
 
     def _tidy(self, in_use: set[str]) -> None:
         """Give back what nobody needs any more. What fails is tried again next time."""

@@ -1,0 +1,223 @@
+"""Records that files hold: read, watched, routed, claimed and removed like those in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.kernel.errors import Corrupt
+from penstock.testing import ManualClock
+from penstock.topics.leases import ClaimRequest, Settle
+from penstock.topics.predicate import Predicate
+from penstock.topics.read import ReadRequest
+from penstock.topics.routers import RouterConfig
+from penstock.topics.sealing import SealOptions
+from penstock.topics.shell.engine import Engine
+from penstock.topics.shell.watch import Shape
+from tests.integration.topics.node import SMALL, drained, node, on_a_loop, until, write
+
+
+async def make_cold(engine: Engine, topic: str, count: int = 100) -> None:
+    """Write numbers, and move all but the last ten to files."""
+    await write(engine, topic, 0, count)
+    await engine.compact()
+    assert engine.registry.topics[topic].slots.cold_count == count - 10
+
+
+@on_a_loop
+async def test_a_reader_gets_cold_and_hot_records_alike(tmp_path: Path) -> None:
+    async with node(tmp_path, seal=SMALL, end_well=False) as engine:
+        await make_cold(engine, "t")
+        assert await drained(engine, "t") == list(range(100))
+        assert await drained(engine, "t", 33, limit=7) == list(range(33, 100))
+        tagged = await drained(engine, "t", tag=Predicate("t4", prefix=False))
+        assert tagged == list(range(4, 100, 10))
+    async with node(tmp_path, seal=SMALL) as engine:
+        assert engine.registry.topics["t"].slots.cold_count == 90
+        page = await engine.diff("t", ReadRequest(15, limit=10))
+        assert [slot.seq for slot in page.records] == list(range(16, 26))
+        assert page.cold_segments_read == 2
+        again = await engine.diff("t", ReadRequest(15, limit=10))
+        assert again == page._replace(cold_segments_read=0)
+        assert (await engine.diff("t", ReadRequest(95))).cold_segments_read == 0
+        assert await drained(engine, "t") == list(range(100))
+
+
+@on_a_loop
+async def test_a_read_that_needs_very_many_blocks_is_cut_short_and_goes_on(tmp_path: Path) -> None:
+    async with node(tmp_path, seal=SMALL) as engine:
+        await make_cold(engine, "t", 400)
+        nobody = Predicate("nobody", prefix=False)
+        page = await engine.diff("t", ReadRequest(tag=nobody))
+        assert 0 < page.next_from_seq < 390
+        assert not page.records
+        assert await drained(engine, "t", tag=Predicate("t7", prefix=False)) == list(
+            range(7, 400, 10)
+        )
+
+
+@on_a_loop
+async def test_what_is_loaded_stays_within_its_limit(tmp_path: Path) -> None:
+    async with node(tmp_path, seal=SMALL, cold_cache_bytes=1) as engine:
+        await make_cold(engine, "t", 400)
+        assert await drained(engine, "t") == list(range(400))
+        blocks = engine.registry.topics["t"].slots.blocks
+        assert sum(block.records is not None for block in blocks) <= 8
+        assert not any(block.pins for block in blocks)
+        engine.cold.forget()
+        assert engine.cold.kept_bytes == 0
+        assert await drained(engine, "t") == list(range(400))
+
+
+@on_a_loop
+async def test_a_watcher_that_is_far_behind_is_woken_when_its_records_are_there(
+    tmp_path: Path,
+) -> None:
+    async with node(tmp_path, seal=SMALL) as engine:
+        await make_cold(engine, "t")
+        topic = engine.registry.topics["t"]
+        got: list[int] = []
+        waits = 0
+
+        def push(_name: str) -> None:
+            nonlocal waits
+            while True:
+                cursor = got[-1] + 1 if got else 0
+                shape = Shape.of(ReadRequest(limit=30))
+                page = engine.watchers.page(topic, cursor, None, shape, engine.clock.now_ms())
+                if page.waits:
+                    waits += 1
+                    assert not page.diff.caught_up
+                    return
+                got.extend(int(bytes(slot.record.data)) for slot in page.diff.records)
+                if page.diff.caught_up:
+                    return
+
+        engine.watchers.listen("t", push)
+        push("t")
+        await until(lambda: len(got) == 100)
+        assert got == list(range(100))
+        assert waits >= 9
+
+
+@on_a_loop
+async def test_a_router_that_is_far_behind_copies_cold_records(tmp_path: Path) -> None:
+    async with node(tmp_path, seal=SMALL) as engine:
+        await engine.put_topic("d", {"cap_records": 1, "discard": "reject"})
+        await engine.put_router(RouterConfig("r", "s", "d"))
+        await make_cold(engine, "s")
+        assert await drained(engine, "d") == [0]
+        await engine.put_topic("d", {"cap_records": 0, "discard": "old"})
+        engine.turns.mark("s")
+        await until(lambda: engine.registry.topics["d"].count == 100)
+        assert await drained(engine, "d") == list(range(100))
+
+
+@on_a_loop
+async def test_cold_jobs_are_claimed_finished_and_buried(tmp_path: Path) -> None:
+    async with node(tmp_path, seal=SMALL) as engine:
+        queue = {"type": "queue", "max_deliveries": 1, "dead_letter": "dead"}
+        await engine.put_topic("q", queue)
+        await make_cold(engine, "q")
+        claims = await engine.work.claim("q", ClaimRequest("n", 25))
+        assert [int(bytes(job.slot.record.data)) for job in claims.jobs] == list(range(25))
+        seqs = tuple(job.lease.seq for job in claims.jobs)
+        await engine.work.ack("q", Settle("n", seqs[:20]))
+        await engine.work.nack("q", Settle("n", seqs[20:]), 0)
+        engine.cold.forget()
+        again = await engine.work.claim("q", ClaimRequest("n", 3))
+        assert [int(bytes(job.slot.record.data)) for job in again.jobs] == [25, 26, 27]
+        assert await drained(engine, "dead") == [20, 21, 22, 23, 24]
+        assert again.counts.ready == 72
+    async with node(tmp_path, seal=SMALL) as engine:
+        claims = await engine.work.claim("q", ClaimRequest("n", 1000))
+        assert [int(bytes(job.slot.record.data)) for job in claims.jobs] == list(range(25, 100))
+
+
+@on_a_loop
+async def test_cold_records_are_deleted_and_lost_like_any_other(tmp_path: Path) -> None:
+    async with node(tmp_path, seal=SMALL) as engine:
+        await make_cold(engine, "t")
+        deletion = await engine.delete("t", match=Predicate("t3", prefix=False))
+        assert (deletion.deleted, deletion.count) == (10, 90)
+        deletion = await engine.delete("t", before_seq=31)
+        assert (deletion.deleted, deletion.earliest_seq) == (27, 31)
+        expected = [number for number in range(30, 100) if number % 10 != 3]
+        assert await drained(engine, "t") == expected
+        await engine.put_topic("t", {"cap_records": 50})
+        view = await engine.show_topic("t")
+        assert (view.earliest_seq, view.count) == (51, 45)
+        tombstone = (await engine.diff("t", ReadRequest(0))).tombstone
+        assert tombstone is not None
+        assert (tombstone.gap_to, tombstone.reason) == (50, "cap")
+        expected = expected[-45:]
+        assert await drained(engine, "t") == expected
+        await engine.compact()
+        assert await drained(engine, "t") == expected
+    async with node(tmp_path, seal=SMALL) as engine:
+        assert await drained(engine, "t") == expected
+
+
+@on_a_loop
+async def test_segments_go_when_nobody_needs_them(tmp_path: Path) -> None:
+    async with node(tmp_path, seal=SMALL) as engine:
+        await make_cold(engine, "t")
+        await make_cold(engine, "u")
+        files = engine.cold_files
+        assert files is not None
+        assert len(files.names()) == 18
+        await engine.delete("t", before_seq=45)
+        await engine.compact()
+        assert len(files.names()) == 14
+        await engine.drop_topic("t")
+        assert len(files.names()) == 14
+        await engine.compact()
+        assert len(files.names()) == 9
+        assert await drained(engine, "u") == list(range(100))
+    (tmp_path / "cold" / "00000-00000000000000000099-0.segment").write_bytes(b"left over")
+    (tmp_path / "cold" / "00000-00000000000000000099-1.segment.making").write_bytes(b"half")
+    async with node(tmp_path, seal=SMALL):
+        assert len(list((tmp_path / "cold").iterdir())) == 9
+
+
+@on_a_loop
+async def test_records_that_only_memory_has_stay_there(tmp_path: Path) -> None:
+    async with node(tmp_path, seal=SMALL) as engine:
+        await engine.put_topic("e", {"durability": "ephemeral"})
+        await write(engine, "e", 0, 100)
+        await write(engine, "t", 0, 1)
+        await engine.compact()
+        assert engine.registry.topics["e"].slots.cold_count == 0
+        assert await drained(engine, "e") == list(range(100))
+
+
+@on_a_loop
+async def test_a_damaged_segment_is_told_to_its_readers_and_harms_no_other(tmp_path: Path) -> None:
+    async with node(tmp_path, seal=SMALL) as engine:
+        await make_cold(engine, "t")
+        files = engine.cold_files
+        assert files is not None
+        path = files.path / files.names()[0]
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        path.write_bytes(data)
+        with pytest.raises(Corrupt, match=r"expected .* bytes with checksum"):
+            await drained(engine, "t")
+        assert await drained(engine, "t", 10) == list(range(10, 100))
+        assert (await write(engine, "t", 100)).last_seq == 101
+
+
+@on_a_loop
+async def test_old_records_are_sealed_before_their_segment_is_full(tmp_path: Path) -> None:
+    options = SealOptions(segment_records_max=1_000, hot_segments=0, segment_age_ms_max=50)
+    clock = ManualClock(now_ms=1_000)
+    async with node(tmp_path, seal=options, clock=clock) as engine:
+        await write(engine, "t", 0, 30)
+        await engine.compact()
+        assert engine.registry.topics["t"].slots.cold_count == 0
+        clock.advance(51)
+        await write(engine, "t", 30, 1)
+        await engine.compact()
+        assert engine.registry.topics["t"].slots.cold_count == 31
+        assert await drained(engine, "t") == list(range(31))
