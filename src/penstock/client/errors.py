@@ -181,6 +181,12 @@ class Unreachable(ServerUnavailable):
     code = "unreachable"
 
 
+class Untrusted(ClientError, Rejected):
+    """The server's certificate is not one that the client trusts; nothing was sent."""
+
+    code = "untrusted"
+
+
 class Disconnected(ServerUnavailable):
     """The connection ended before the answer was complete."""
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import subprocess
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from penstock.client import (
     AsyncClient,
@@ -27,10 +30,13 @@ from penstock.client.errors import (
     TopicNotEmpty,
     TopicNotFound,
     Unauthorized,
+    Untrusted,
 )
 from tests.conformance.servers import ServerProcess
+from tests.unit.client.faces import FACES, named
 
 NUMBERS = count(1)
+LIMIT_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +242,8 @@ def test_several_topics_in_one_request(client, topic):
     assert [(one.topic, one.count) for one in written] == [(topic, 2)]
 
 
-def test_the_async_client_does_the_same(server, topic):
+@pytest.mark.parametrize("run_loop", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_the_async_client_does_the_same(server, topic, run_loop):
     async def run() -> None:
         async with AsyncClient(url_of(server)) as client:
             await client.put_topic(topic, type="queue")
@@ -257,7 +264,7 @@ def test_the_async_client_does_the_same(server, topic):
             async with client.watch(topic, tail=True) as watch:
                 assert isinstance(await anext(watch), CaughtUp)
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    run_loop(asyncio.wait_for(run(), LIMIT_S))
 
 
 def test_bodies_travel_compressed(server, topic):
@@ -274,5 +281,29 @@ def test_a_token_is_needed_where_there_are_keys(tmp_path: Path):
             assert client.write("ours.a", [1]).count == 1
         with Client(url_of(server)) as client, pytest.raises(Unauthorized):
             client.write("ours.a", [1])
+    finally:
+        server.close()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+@pytest.mark.parametrize("face", FACES, ids=named)
+def test_a_server_with_tls_is_trusted_only_by_its_certificate(tmp_path: Path, face):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+         "-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=penstock",
+         "-addext", "subjectAltName=IP:127.0.0.1"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    server = ServerProcess(tmp_path, TLS_CERT=cert, TLS_KEY=key)
+    try:
+        server.launch()
+        url = url_of(server).replace("http:", "https:")
+        settings = ClientSettings(url, ca_file=str(cert))
+        assert face.call(settings, "write", "a", range(10)).count == 10
+        events, _ = face.watched(settings, 1, "a")
+        assert events[0].to_seq == 10
+        with pytest.raises(Untrusted, match="a certificate that is not trusted"):
+            face.call(ClientSettings(url), "get_topic", "a")
     finally:
         server.close()

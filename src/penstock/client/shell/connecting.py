@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 
-from penstock.client.errors import ClientError, Unreachable
+from penstock.client.errors import ClientError, Unreachable, Untrusted
 from penstock.client.settings import ClientSettings
 
 
@@ -18,6 +18,9 @@ def tls_context(settings: ClientSettings) -> ssl.SSLContext:
 
 def unreachable(url: str, error: BaseException, waited_s: float) -> ClientError:
     """The error for a connection that could not be made."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        found = f"a certificate that is not trusted ({error.verify_message})"
+        return Untrusted(f"expected a Penstock server at {url}, found {found}")
     return Unreachable(f"expected a Penstock server at {url}, found {_reason(error, waited_s)}")
 
 
