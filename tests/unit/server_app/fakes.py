@@ -31,9 +31,12 @@ class FakeStream:
         self.room = room
         self.text = b""
         self.closed = False
+        self.broken = False
         self.buffered = 0
 
     def write(self, data: bytes) -> bool:
+        if self.broken:
+            raise OSError("broken")
         if self.closed or self.room == 0:
             return False
         if self.room is not None:

@@ -324,3 +324,31 @@ def test_a_worker_of_a_queue_that_is_gone_is_told():
             ]
 
     run(go)
+
+
+def test_a_watcher_that_fails_is_let_go_and_harms_no_other(caplog):
+    async def go():
+        async with serving() as client:
+            await client.write("t", 1)
+            broken, _ = await client.watch(topics={"t": {}})
+            well, _ = await client.watch(topics={"t": {}})
+            broken.broken = True
+            await client.write("t", 2)
+            await until(lambda: payloads(well.events()) == [1, 2])
+            assert broken.closed
+            assert client.application.context.caps.streams == 1
+            assert "could not be pushed" in caplog.text
+
+    run(go)
+
+
+def test_a_long_backlog_is_pushed_in_several_turns():
+    async def go():
+        async with serving() as client:
+            await client.write("t", *range(100))
+            stream, _ = await client.watch(topics={"t": {}}, limit=2)
+            assert len(payloads(stream.events())) == 16, "others get their turn in between"
+            await until(lambda: payloads(stream.events()) == list(range(100)))
+            assert kinds(stream.events())[-1] == "caught-up"
+
+    run(go)

@@ -78,7 +78,14 @@ class Cohort:
 
     def _send(self, frames: bytes, before: int) -> None:
         self.spoke_s = self._cohorts.now_s()
-        behind = [member for member in self.members if not member.offer(frames)]
+        behind = []
+        for member in self.members:
+            try:
+                taken = member.offer(frames)
+            except Exception:  # served alone it fails again, and is let go; the others get theirs
+                taken = False
+            if not taken:
+                behind.append(member)
         for member in behind:
             if member in self.members:
                 self._cohorts.leave(member, self)
