@@ -91,7 +91,7 @@ class TopicState(Struct, frozen=True, kw_only=True):
     count: int
     size_bytes: int = field(name="bytes")
     config: TopicConfig
-    effective_priority: float
+    effective_priority: int
     last_write_ts: int | None = None
     last_read_ts: int | None = None
     queue: QueueCounts | None = None
@@ -108,7 +108,7 @@ class TopicRow(Struct, frozen=True, kw_only=True):
     count: int
     size_bytes: int = field(name="bytes")
     durable: bool
-    effective_priority: float
+    effective_priority: int
 
 
 class TopicPage(Struct, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from random import Random
 
 from penstock.client.errors import (
+    ClientClosed,
     ClientError,
     Forbidden,
     OutcomeUnknown,
@@ -115,5 +116,5 @@ class Tries:
 
 def _leaves_it_open(error: ClientError) -> bool:
     """Whether an answer says nothing about an earlier try: it came before the key was looked up."""
-    early = (Throttled, ServerUnavailable, Unauthorized, Forbidden)
+    early = (Throttled, ServerUnavailable, Unauthorized, Forbidden, ClientClosed)
     return error.maybe_done or isinstance(error, early)

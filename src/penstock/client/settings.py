@@ -47,7 +47,10 @@ class ClientSettings:
     read_timeout_s: float = 10.0
     """The longest silence of the server in the middle of an exchange."""
     timeout_s: float = 30.0
-    """The longest a call may take, with all its tries."""
+    """The longest a call may take, with all its tries.
+
+    Keep it below the topics' `idempotency_window_ms`: a key protects a write only within it.
+    """
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     reconnect: Backoff = field(
         default_factory=lambda: Backoff(base_ms=100, cap_ms=5_000, jitter=0.5, window_ms=300_000)

@@ -16,6 +16,7 @@ import pytest
 
 from penstock.client import AsyncClient, Client, ClientSettings, Record
 from penstock.client.errors import (
+    ClientClosed,
     Disconnected,
     InvalidRequest,
     NotPenstock,
@@ -367,6 +368,28 @@ def test_a_cancelled_call_takes_its_connection_with_it():
     with scripted(in_turn([HANG], answered(200, HEALTH))) as server:
         asyncio.run(run(quick(server.url, connections_max=1)))
         assert server.connections == 2
+
+
+def test_closing_a_client_ends_the_calls_under_way():
+    with scripted(in_turn([HANG])) as server:
+        client = Client(quick(server.url))
+        errors = []
+
+        def call():
+            try:
+                client.write("a", [1])
+            except OutcomeUnknown as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        while not server.seen:
+            thread.join(0.001)
+        client.close()
+        thread.join(DEADLINE_S)
+        assert len(errors) == 1
+        with pytest.raises(ClientClosed):
+            client.health()
 
 
 async def once(client):

@@ -42,12 +42,13 @@ class BlockingTransport:
         self._lock = threading.Lock()
         self._places = threading.BoundedSemaphore(self._settings.connections_max)
         self._idle: list[_Connection] = []
+        self._in_use: set[_Connection] = set()
         self._streams: set[_Connection] = set()
 
     def after_fork(self) -> None:
         """Forget what belongs to the parent; closing our copies does not end its connections."""
         closed = self._closed.is_set()
-        for connection in (*self._idle, *self._streams):
+        for connection in (*self._idle, *self._in_use, *self._streams):
             connection.forget()
         self._closed = threading.Event()
         if closed:
@@ -69,12 +70,17 @@ class BlockingTransport:
     def _exchange(self, request: HttpRequest, deadline_s: float, wait_s: float) -> Answer:
         connection = self._idle_connection() or self._connect(deadline_s)
         silence_s = self._settings.read_timeout_s + wait_s
+        with self._lock:
+            self._in_use.add(connection)
         try:
             answer = connection.exchange(self._encoder.encode(request), deadline_s, silence_s)
         except BaseException:
+            with self._lock:
+                self._in_use.discard(connection)
             connection.close()
             raise
         with self._lock:
+            self._in_use.discard(connection)
             keep = connection.reusable and not self._closed.is_set()
             if keep:
                 self._idle.append(connection)
@@ -109,7 +115,7 @@ class BlockingTransport:
     def close(self) -> None:
         self._closed.set()
         with self._lock:
-            connections = [*self._idle, *self._streams]
+            connections = [*self._idle, *self._in_use, *self._streams]
             self._idle.clear()
         for connection in connections:
             connection.close()

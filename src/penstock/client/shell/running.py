@@ -8,7 +8,7 @@ from time import monotonic
 from typing import TypeVar
 
 from penstock.client.calls import Call
-from penstock.client.errors import ClientError, error_of
+from penstock.client.errors import ClientClosed, ClientError, error_of
 from penstock.client.retry import Tries
 from penstock.client.settings import ClientSettings
 from penstock.client.shell.transport import Stream, Transport
@@ -46,11 +46,19 @@ class Runner:
             if call.probes:
                 raise error
             tries = tries or self._tries(call)
-            elapsed_ms = (monotonic() - began_s) * 1_000
-            delay_ms = tries.failed(error, elapsed_ms=elapsed_ms, random=self.random)
-            if delay_ms is None:
-                raise tries.verdict()
+            await self._pause(tries, error, began_s)
+
+    async def _pause(self, tries: Tries, error: ClientError, began_s: float) -> None:
+        """Wait before the next try; if there is none, the end of the call is raised."""
+        elapsed_ms = (monotonic() - began_s) * 1_000
+        delay_ms = tries.failed(error, elapsed_ms=elapsed_ms, random=self.random)
+        if delay_ms is None:
+            raise tries.verdict()
+        try:
             await self.transport.pause(delay_ms / 1_000)
+        except ClientClosed as closed:
+            tries.failed(closed, elapsed_ms=elapsed_ms, random=self.random)
+            raise tries.verdict() from closed
 
     async def open(self, request: HttpRequest) -> Stream:
         """A stream; a refusal is raised. Tried once: streams have their own way to come back."""
