@@ -139,9 +139,8 @@ def parse_write(body: bytes, limits: TopicLimits = TopicLimits()) -> Write:  # n
 def _parse_plain(body: bytes, wanted: _WriteBody, limits: TopicLimits) -> Write | None:
     """The usual write: compact ASCII, records of data alone, nothing said about the batch.
 
-    None if it is not that, whether it is right or wrong. In a few looks at the whole body it sees
-    that no single record has to be looked at: a write of one record is read in less than half the
-    time, one of a hundred in two thirds.
+    None if it is not that, whether it is right or wrong. A few looks at the whole body
+    show that no single record has to be looked at.
     """
     records = wanted.records
     if (

@@ -410,9 +410,15 @@ class Topic:
         return 0
 
     def lose_unlogged(self, head_seq: int | None = None) -> None:
-        """Go on after seqs that were set aside for records that only memory had."""
+        """Go on after seqs that were set aside for records that only memory had.
+
+        A cursor is told of them, unless records from before the topic was ephemeral are kept: a
+        tombstone would hide those.
+        """
         head_seq = self.reserved_seq if head_seq is None else head_seq
-        if head_seq > self.head_seq:
+        if head_seq > self.head_seq and self.count:
+            self._slots.skip_to(head_seq, self.now_ms)
+        elif head_seq > self.head_seq:
             self._slots = Slots(head_seq)
             self.floors = self.floors._replace(evicted=head_seq)
             self.removals += 1

@@ -11,7 +11,7 @@ from penstock.topics.codec import decode_entries, encode_entries
 from penstock.topics.entries import Advanced, Appended, Configured, Created, Skipped
 from penstock.topics.leases import ClaimRequest, Settle
 from penstock.topics.model import make_record
-from penstock.topics.partition import RESERVE_SEQS, Change, Partition
+from penstock.topics.partition import RESERVE_SEQS, Change, Entry, Partition
 from penstock.topics.read import ReadRequest
 from penstock.topics.topic import Written
 
@@ -211,3 +211,26 @@ def test_seqs_that_are_passed_over_after_a_crash_are_holes_and_stay_passed_over(
         assert [slot.seq for slot in page.records] == [1, 2, 3, 11, 12]
         assert page.tombstone is None
         node.restart()
+
+
+def test_records_from_before_a_topic_was_ephemeral_survive_a_restart() -> None:
+    logged: list[Entry] = []
+    partition = Partition()
+
+    def run(change: Change | Written) -> None:
+        assert isinstance(change, Change)
+        partition.stage(change)
+        partition.commit(change)
+        logged.extend(change.to_log)
+
+    run(partition.put_topic("t", {"durability": "disk"}, 0))
+    run(partition.write("t", Write(Batch.of([make_record(b"1")])), 0))
+    run(partition.put_topic("t", {"durability": "ephemeral"}, 0))
+    run(partition.write("t", Write(Batch.of([make_record(b"2")])), 0))
+    again = Partition()
+    again.replay(logged)
+    again.topics["t"].lose_unlogged()
+    diff = again.read("t", ReadRequest(), 0)
+    assert [bytes(slot.record.data) for slot in diff.records] == [b"1"]
+    assert diff.tombstone is None
+    assert diff.head_seq >= 2

@@ -296,6 +296,8 @@ class Engine:
                 raise TopicsApart(names[0], name)
         while lane.is_held:
             await lane.settled()
+        self.registry.check_topics(len(set(names) - self._topics.keys()))
+        self.registry.check_total(sum(write.batch.size_bytes for _, write in writes))
         now_ms = self.clock.now_ms()
         decided: list[Change | Written] = []
         for name, write in writes:
