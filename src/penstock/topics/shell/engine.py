@@ -324,7 +324,7 @@ class Engine:
         return self.journal.counters.last_fsync_us / 1e3
 
     async def put_topic(self, name: str, body: dict[str, Any]) -> tuple[bool, TopicConfig]:
-        """Make a topic or change the named keys of one. Whether it is new, and its configuration."""
+        """Make a topic or change the named keys of one: is it new, and how is it now."""
         lane = self.lane(name)
         async with lane.exclusive() as partition:
             change = partition.put_topic(name, body, self.clock.now_ms())
@@ -340,9 +340,8 @@ class Engine:
         lane.partition.check_drop(name, self.clock.now_ms(), if_empty=if_empty)
         removed: list[str] = []
         while True:
-            for router in self.registry.routers.fed_by(name):
-                if await self.remove_router(router.config.name):
-                    removed.append(router.config.name)
+            for name_out in [each.config.name for each in self.registry.routers.fed_by(name)]:
+                removed += [name_out] if await self.remove_router(name_out) else []
             async with lane.exclusive() as partition:
                 if self.registry.routers.fed_by(name):
                     continue
@@ -625,7 +624,7 @@ class Engine:
         self.watchers.listen(name, wake)
         try:
             await asyncio.wait_for(future, span_s)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             return False
         finally:
             self.watchers.leave(name, wake)
