@@ -9,12 +9,9 @@ permit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from random import Random
 
-from penstock.kernel.errors import Rejected
 from penstock.tables.board import Board, Request, TableMemory, UnitState
 from penstock.tables.events import (
     Answer,
@@ -51,43 +48,9 @@ from penstock.tables.graph import StreamGraph
 from penstock.tables.jobs import Job, JobStatus, job_for
 from penstock.tables.model import Status
 from penstock.tables.ready import ReadyQueue
-from penstock.tables.retry import Retry, RetryPolicy
+from penstock.tables.retry import Retry
+from penstock.tables.slots import DispatchSettings, ParallelMode, Slots
 from penstock.tables.verdict import Reason, Verdict, may_run
-
-
-class ParallelMode(StrEnum):
-    """Whether units run side by side."""
-
-    OFF = "off"
-    DRY_RUN = "dry_run"
-    ON = "on"
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchSettings:
-    """Limits of one coordinator; the cluster's own limit is the pool it asks for permits.
-
-    `yield_ms` is how long at most it leaves a permit that it gave back to others who wait for one.
-    """
-
-    parallel_refresh_mode: ParallelMode = ParallelMode.ON
-    max_concurrent_refreshes: int = 4
-    yield_ms: int = 1_000
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
-
-    def __post_init__(self) -> None:
-        if self.max_concurrent_refreshes < 1:
-            raise Rejected(
-                "expected max_concurrent_refreshes of at least 1, "
-                f"found {self.max_concurrent_refreshes}"
-            )
-
-    @property
-    def running_max(self) -> int:
-        """How many jobs may run at a time."""
-        parallel = self.parallel_refresh_mode is ParallelMode.ON
-        return self.max_concurrent_refreshes if parallel else 1
-
 
 _SKIPS = frozenset(
     {
@@ -123,10 +86,7 @@ class Coordinator:
         self.now_ms = 0
         self._random = random
         self._next_job_id = next_job_id
-        self._asked = 0
-        self._starved = False
-        self._contended = False
-        self._yield_until_ms: int | None = None
+        self._slots = Slots(settings)
         self._serving: dict[int, dict[str, Request]] = {}
         self._outdated: set[int] = set()
         self._wakes: list[tuple[int, str]] = []
@@ -160,19 +120,13 @@ class Coordinator:
 
     @property
     def free_slots(self) -> int:
-        """How many more jobs may start now; none while the cluster's pool is known to be empty."""
-        if self._starved or self._yields:
-            return 0
-        return self.settings.running_max - len(self.board.jobs)
-
-    @property
-    def _yields(self) -> bool:
-        return self._yield_until_ms is not None and self.now_ms < self._yield_until_ms
+        """How many more jobs may start now."""
+        return self._slots.free(len(self.board.jobs), self.now_ms)
 
     @property
     def starved(self) -> bool:
         """Whether the cluster's pool had no permit when it was last asked."""
-        return self._starved
+        return self._slots.starved
 
     @property
     def live_jobs(self) -> tuple[Job, ...]:
@@ -184,7 +138,7 @@ class Coordinator:
     def _take(self, event: Event) -> None:
         match event:
             case Tick():
-                self._starved = False
+                self._slots.starved = False
             case JobStarted() | JobSucceeded() | JobFailed() | JobCancelled() | WorkerDied():
                 self._take_outcome(event)
             case TokenWon() | TokenLost() | PoolContended():
@@ -256,16 +210,13 @@ class Coordinator:
     def _take_token(self, event: TokenWon | TokenLost | PoolContended) -> None:
         match event:
             case TokenWon():
-                self._asked -= 1
-                self._starved, self._yield_until_ms = False, None
+                self._slots.won()
                 if not self._start_next():
                     self._effects.append(ReleaseToken())
             case TokenLost():
-                self._asked -= 1
-                self._starved = True
+                self._slots.lost()
             case PoolContended(contended):
-                self._contended = contended
-                self._yield_until_ms = self._yield_until_ms if contended else None
+                self._slots.contend(contended)
 
     # how jobs end --------------------------------------------------------------------------------
 
@@ -371,11 +322,9 @@ class Coordinator:
         self._outdated.discard(job.job_id)
         for name in job.members:
             del board.busy[name]
-        if self.settings.parallel_refresh_mode is ParallelMode.ON:
+        if self.settings.parallel:
             self._effects.append(ReleaseToken())
-            self._starved = False
-            if self._contended:
-                self._yield_until_ms = self.now_ms + self.settings.yield_ms
+            self._slots.given_back(self.now_ms)
         state = self._home(job)
         if state is not None and finished:
             state.finished_ms = self.now_ms
@@ -491,14 +440,12 @@ class Coordinator:
     # dispatch ------------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
-        if self.settings.parallel_refresh_mode is not ParallelMode.ON:
+        if self.settings.parallel:
+            wanted = self._slots.to_ask(len(self.ready), len(self.board.jobs), self.now_ms)
+            self._effects.extend(AskToken() for _ in range(wanted))
+        else:
             while self.free_slots > 0 and self._start_next():
                 pass
-            return
-        wanted = min(len(self.ready), self.free_slots) - self._asked
-        for _ in range(wanted):
-            self._asked += 1
-            self._effects.append(AskToken())
 
     def _start_next(self) -> bool:
         """Start the most urgent unit, if there is one and a slot for it."""
@@ -514,7 +461,7 @@ class Coordinator:
         return False
 
     def _start(self, state: UnitState, verdict: Verdict) -> None:
-        board, mode = self.board, self.settings.parallel_refresh_mode
+        board = self.board
         job = job_for(
             state.unit,
             self._next_job_id,
@@ -528,10 +475,10 @@ class Coordinator:
         board.busy.update(dict.fromkeys(job.members, job.job_id))
         self._serving[job.job_id], state.requests = state.requests, {}
         self._effects.append(Enqueue(job))
-        if mode is ParallelMode.DRY_RUN:
+        if self.settings.parallel_refresh_mode is ParallelMode.DRY_RUN:
             others = self.ready.in_order()[: self.settings.max_concurrent_refreshes - 1]
             self._effects.append(WouldDispatch(job, tuple(others)))
-        inline = mode is not ParallelMode.ON
+        inline = not self.settings.parallel
         self._effects.append(Start(job, inline, verdict.stale, tuple(self._serving[job.job_id])))
         self._consider(state.unit.key)
 

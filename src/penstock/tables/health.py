@@ -11,9 +11,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from penstock.kernel.units import format_ms
-from penstock.tables.dispatch import Coordinator, ParallelMode
+from penstock.tables.dispatch import Coordinator
 from penstock.tables.frontier import Frontier
 from penstock.tables.model import Mode, Status
+from penstock.tables.slots import ParallelMode
 from penstock.tables.verdict import Reason
 
 

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from penstock.tables.cron import parse_cron
-from penstock.tables.dispatch import DispatchSettings, ParallelMode
 from penstock.tables.model import define
 from penstock.tables.schedule import CALCULATED, AtTimes, Every
+from penstock.tables.slots import DispatchSettings, ParallelMode
 from penstock.testing import seeded, seeds
 from tests.sim.tables.world import SOURCES, Cluster, Faults, Warehouse, random_tables, units_of
 

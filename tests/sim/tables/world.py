@@ -16,7 +16,7 @@ from random import Random
 
 from penstock.flow.tokens import TokenPool
 from penstock.tables.board import TableMemory
-from penstock.tables.dispatch import Coordinator, DispatchSettings
+from penstock.tables.dispatch import Coordinator
 from penstock.tables.events import (
     Answer,
     AskToken,
@@ -54,6 +54,7 @@ from penstock.tables.jobs import Job, JobStatus
 from penstock.tables.model import Consistency, Mode, Status, TableDefinition
 from penstock.tables.recovery import recover, surplus_tokens
 from penstock.tables.schedule import CALCULATED, Schedule
+from penstock.tables.slots import DispatchSettings
 from penstock.tables.units import ExecutionUnitGraph
 
 TICK_MS = 200

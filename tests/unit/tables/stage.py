@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from penstock.tables.dispatch import Coordinator, DispatchSettings, ParallelMode
+from penstock.tables.dispatch import Coordinator
 from penstock.tables.events import (
     Answer,
     AskToken,
@@ -27,6 +27,7 @@ from penstock.tables.graph import StreamGraph
 from penstock.tables.jobs import Job
 from penstock.tables.model import TableDefinition, define
 from penstock.tables.retry import RetryPolicy
+from penstock.tables.slots import DispatchSettings, ParallelMode
 
 
 def reads(name: str, *sources: str, **options: str) -> TableDefinition:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from penstock.kernel.errors import Rejected
-from penstock.tables.dispatch import DispatchSettings, ParallelMode
 from penstock.tables.errors import TableNotFound
 from penstock.tables.events import (
     AskToken,
@@ -30,6 +29,7 @@ from penstock.tables.events import (
 from penstock.tables.failures import FailureKind
 from penstock.tables.jobs import JobStatus
 from penstock.tables.model import Status
+from penstock.tables.slots import DispatchSettings, ParallelMode
 from penstock.tables.verdict import Reason
 from tests.unit.tables.stage import Stage, answers, reads, starts, statuses
 
