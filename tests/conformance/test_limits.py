@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,17 @@ from tests.conformance import expect
 from tests.conformance.rows import row
 from tests.conformance.sockets import Socket
 from tests.conformance.streams import EventStream
-from tests.conformance.wire import Api, Later, at, done, payloads, records, router_at, until
+from tests.conformance.wire import (
+    Api,
+    Later,
+    at,
+    at_once,
+    done,
+    payloads,
+    records,
+    router_at,
+    until,
+)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +84,26 @@ def test_a_refused_router_leaves_no_topics_behind(small):
     assert small.route("one", "r-a", "r-b", filter="x")["created"] is False
     small.delete(router_at("one"))
     assert small.put(router_at("two"), {"source": "r-c", "dest": "r-d"}).status == 201
+
+
+@row("2 max_routers")
+def test_routers_refused_at_the_same_time_leave_no_topics_behind(small, topic):
+    calls = [
+        functools.partial(
+            small.put,
+            router_at(f"{topic}:{n}"),
+            {"source": f"{topic}:s{n}", "dest": f"{topic}:d{n}"},
+        )
+        for n in range(6)
+    ]
+    assert sorted(answer.status for answer in at_once(calls)) == [201] + [429] * 5
+    assert len(done(small.get("/v0/topics", prefix=topic))["topics"]) == 2
+
+
+@row("2 max_topics")
+def test_topics_at_the_same_time_do_not_pass_the_cap(small, topic):
+    answers = at_once([functools.partial(small.put, at(f"{topic}:{n}")) for n in range(30)])
+    assert sorted(answer.status for answer in answers) == [201] * 20 + [429] * 10
 
 
 @row("2 max_watch_sessions", "1.0 retry-after")

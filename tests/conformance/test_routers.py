@@ -433,10 +433,15 @@ def test_of_two_routers_into_one_dest_at_the_same_time_one_wins(api, dest, name)
 
 
 @row("1.3 cycle")
-def test_of_two_routers_that_would_be_a_cycle_at_the_same_time_one_wins(api, topic, dest, name):
-    ends = [{"source": topic, "dest": dest}, {"source": dest, "dest": topic}]
-    answers = at_once([functools.partial(api.put, router_at(name()), body) for body in ends])
-    assert sorted(answer.status for answer in answers) == [201, 409]
+@pytest.mark.parametrize("length", [2, 3])
+def test_routers_that_would_be_a_cycle_at_the_same_time_are_not_all_made(api, topic, length):
+    for attempt in range(8):
+        ring = [f"{topic}:{attempt}.{place}" for place in range(length)]
+        calls = [
+            functools.partial(api.put, router_at(f"{source}>"), {"source": source, "dest": dest})
+            for source, dest in zip(ring, [*ring[1:], ring[0]], strict=True)
+        ]
+        assert sorted(answer.status for answer in at_once(calls)) == [201] * (length - 1) + [409]
 
 
 @row("2 router reads", "2 router copies")

@@ -165,10 +165,11 @@ def router_at(router: str) -> str:
     return "/v0/routers/" + quote(router, safe=":")
 
 
-def done(answer: Answer) -> Any:
+def done(answer: Answer) -> dict[str, Any]:
     """The JSON of an answer that must be a success."""
     assert answer.status in (200, 201), str(answer)
-    return answer.json
+    body: dict[str, Any] = answer.json
+    return body
 
 
 def records(*data: Any, **fields: Any) -> dict[str, Any]:
