@@ -65,7 +65,8 @@ def step(router: Router, source: Topic, dest: Topic, now_ms: int, limits: TopicL
     fits = _room(dest, copies.records)
     if fits < len(copies.records):
         upto_seq = copies.seqs[fits] - 1
-        if upto_seq == router.source_seq:
+        # A hole takes what lies before it: it must not come before there is room after it.
+        if upto_seq == router.source_seq or (copies.trimmed and not fits):
             return Step(None, more=True, held=True)
         copies = copies._replace(records=copies.records[:fits], upto_seq=upto_seq)
     feed = Feed(router.config.name, router.source_epoch, copies.upto_seq, copies.trimmed)
