@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import http.client
 from typing import Any, NamedTuple
 
 import pytest
 
 from tests.conformance import expect
 from tests.conformance.rows import row
-from tests.conformance.wire import Api, at, done, payloads, seqs, until
+from tests.conformance.wire import Api, Later, at, done, payloads, seqs, until
 
 COUNT = 25
 
@@ -191,3 +194,37 @@ def test_a_router_loses_nothing_by_a_restart(crashed, guarantee):
     if guarantee == "exactly_once":
         assert found == [1, 2, 3, 4]
     assert seqs(page) == sorted(set(seqs(page)))
+
+
+@row("2 fsync", "2 disk", "2 idempotency restart", "2 seq")
+def test_a_server_killed_under_load_keeps_what_it_acknowledged(launch):
+    process = launch()
+    api = Api(process.address)
+    topics = {"a": "fsync", "b": "disk", "c": "fsync", "d": "disk"}
+    for name, durability in topics.items():
+        api.make(name, durability=durability)
+    writers = {name: Later(functools.partial(_write_until_cut, api, name)) for name in topics}
+    until(lambda: all(api.state(name)["head_seq"] > 30 for name in topics), "some writes")
+    process.kill()
+    acknowledged = {name: writer.result() for name, writer in writers.items()}
+    process.start()
+    api = Api(process.address)
+    for name, count in acknowledged.items():
+        retried = api.write(name, count, idempotency_key=f"k{count}")
+        assert retried["first_seq"] > count, "no seq is given out twice"
+        found, cursor = [], 0
+        while cursor < api.state(name)["head_seq"]:
+            page = api.diff(name, cursor, limit=1000)
+            found += payloads(page)
+            cursor = page["next_from_seq"]
+        assert found == list(range(count + 1)), "each once, the one without an answer too"
+
+
+def _write_until_cut(api: Api, topic: str) -> int:
+    """Write numbers one by one until the server is gone; how many it acknowledged."""
+    count = 0
+    with contextlib.suppress(ConnectionError, http.client.HTTPException):
+        while True:
+            api.write(topic, count, idempotency_key=f"k{count}")
+            count += 1
+    return count
