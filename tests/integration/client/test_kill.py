@@ -94,7 +94,7 @@ def wait_for(condition) -> None:
 
 @pytest.mark.parametrize("durability", ["disk", "fsync"])
 def test_whatever_a_writer_sends_lands_once_and_every_watch_sees_it_once(server, durability):
-    (seed,) = seeds(1)
+    seed = seeds(1)[0]
     settings = settings_of(server)
     with seeded(seed) as random, Client(settings) as client:
         client.put_topic("a", durability=durability)

@@ -128,8 +128,7 @@ class AsyncioTransport:
                 await waiter
         except BaseException as error:
             if waiter.done() and not waiter.cancelled():
-                self._calls += 1  # the turn was given: hand it on
-                self._leave()
+                self._leave()  # the turn was given: hand it on
             else:
                 self._waiters.remove(waiter)
             if isinstance(error, TimeoutError):
@@ -137,15 +136,14 @@ class AsyncioTransport:
             raise
         if self._closed:
             raise ClientClosed("expected an open client, found it closed")
-        self._calls += 1
 
     def _leave(self) -> None:
-        self._calls -= 1
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
-                waiter.set_result(None)
+                waiter.set_result(None)  # the place is theirs, so that nobody slips in between
                 return
+        self._calls -= 1
 
     async def _connection(self, deadline_s: float) -> _Connection:
         while self._idle:
