@@ -20,6 +20,7 @@ from penstock.client import (
     ClientSettings,
     Record,
     Records,
+    Tombstone,
     TopicDeleted,
 )
 from penstock.client.errors import (
@@ -214,6 +215,30 @@ def test_a_watch_sees_what_is_there_what_comes_and_the_end(client, topic):
         assert isinstance(next(watch), CaughtUp)
         client.delete_topic(topic)
         assert [type(event) for event in watch] == [TopicDeleted]
+
+
+def test_a_topic_made_anew_while_the_stream_was_down_is_read_from_its_start(client, topic):
+    client.write(topic, ["old 1", "old 2"])
+    with client.watch(topic) as watch:
+        assert next(watch).to_seq == 2
+        watch._flow._stream.close()  # as a network that fails would
+        client.delete_topic(topic)
+        client.write(topic, ["new 1", "new 2", "new 3"])
+        found = []
+        while len(found) < 4:
+            event = watch.next_event(LIMIT_S)
+            assert event is not None
+            if isinstance(event, Tombstone):
+                found.append("a gap")
+            elif isinstance(event, Records):
+                found += [record.data for record in event.records]
+        assert found == ["a gap", "new 1", "new 2", "new 3"]
+        assert watch.positions[topic].from_seq == 3
+        watch._flow._stream.close()
+        client.write(topic, ["new 4"])
+        while not isinstance(event := watch.next_event(LIMIT_S), Records):
+            assert isinstance(event, CaughtUp)
+        assert [record.data for record in event.records] == ["new 4"]
 
 
 def test_a_watch_by_prefix_is_joined_by_topics_made_later(client, topic):
