@@ -104,7 +104,10 @@ class Coordinator:
         return effects
 
     def wake_ms(self) -> int | None:
-        """When time alone will change something next; a tick is needed then, not before."""
+        """When time alone will change something next, so that a tick is needed.
+
+        While permits are short it takes regular ticks as well, to ask for them again.
+        """
         while self._wakes:
             at_ms, key = self._wakes[0]
             state = self.board.states.get(key)

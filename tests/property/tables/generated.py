@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from random import Random
 
 from hypothesis import strategies as st
 
@@ -40,6 +41,25 @@ def definitions(draw, tables_max=9, schedules=False):
     return draw(st.permutations(found))
 
 
+def random_definitions(random: Random, tables_max: int = 9) -> list[TableDefinition]:
+    """The same from a seed, for very many of them."""
+    names = random.sample(NAMES, random.randint(1, tables_max))
+    found = []
+    for place, name in enumerate(names):
+        readable = [*BASES, *names[:place], *names[:place]]
+        inputs = sorted(set(random.choices(readable, k=random.randint(1, 3))))
+        found.append(
+            TableDefinition(
+                name=name,
+                query="SELECT 1",
+                sources=tuple(inputs),
+                mode=random.choice([Mode.AUTO, Mode.AUTO, Mode.IMMEDIATE]),
+                consistency=random.choice(list(Consistency)),
+            )
+        )
+    return found
+
+
 def naive_units(graph: StreamGraph) -> set[frozenset[str]]:
     """The partition into units, straight from the words: paths are enumerated, merges repeated."""
     groups = [{name} for name in graph.tables]
@@ -53,16 +73,14 @@ def naive_units(graph: StreamGraph) -> set[frozenset[str]]:
             # An IMMEDIATE table is refreshed in the commit of every stream table that it reads.
             groups += [{name, source} for source in table.sources if source in graph.tables]
     while True:
-        merged = _merge(groups)
-        # Whatever lies on a path between two members of a group belongs to it.
-        groups = [_with_between(graph, group) for group in merged]
-        if _merge(groups) == merged:
-            return {frozenset(group) for group in merged}
         groups = _merge(groups)
-        # Two groups that feed each other, perhaps through others, are one as well.
+        # Whatever lies on a path between two members of a group belongs to it, and groups that
+        # feed each other, perhaps through others, are one.
+        wider = [_with_between(graph, group) for group in groups]
         knot = _feeding_each_other(graph, groups)
-        if knot:
-            groups.append(knot)
+        if knot is None and wider == groups:
+            return {frozenset(group) for group in groups}
+        groups = [*wider, *([knot] if knot else [])]
 
 
 def naive_diamond(graph: StreamGraph, tip: str) -> set[str]:

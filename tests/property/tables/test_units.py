@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,9 +10,16 @@ from penstock.tables.diamonds import diamond
 from penstock.tables.graph import StreamGraph
 from penstock.tables.model import Mode
 from penstock.tables.units import ExecutionUnitGraph, UnitKind, immediate_closures
-from tests.property.tables.generated import definitions, edges, naive_diamond, naive_units
+from penstock.testing import seeded, seeds
+from tests.property.tables.generated import (
+    definitions,
+    edges,
+    naive_diamond,
+    naive_units,
+    random_definitions,
+)
 
-MANY = settings(max_examples=1_500)
+MANY = settings(max_examples=250)
 
 
 @MANY
@@ -20,6 +28,23 @@ def test_the_units_are_those_of_the_naive_model(tables):
     graph = StreamGraph(tables)
     units = ExecutionUnitGraph(graph)
     assert {frozenset(unit.members) for unit in units} == naive_units(graph)
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_a_thousand_random_graphs_have_the_units_of_the_naive_model(seed):
+    with seeded(seed) as random:
+        for _ in range(1_000):
+            tables = random_definitions(random)
+            units = ExecutionUnitGraph(StreamGraph(tables))
+            assert {frozenset(unit.members) for unit in units} == naive_units(units.graph)
+            place = {name: n for n, name in enumerate(m for unit in units for m in unit.members)}
+            assert sorted(place) == sorted(units.graph.tables)
+            for source, name in edges(units.graph):
+                above, below = units.unit_of(source), units.unit_of(name)
+                assert above.position <= below.position
+                assert above is below or above.key in below.upstreams
+            random.shuffle(tables)
+            assert list(ExecutionUnitGraph(StreamGraph(tables))) == list(units)
 
 
 @MANY
@@ -56,7 +81,7 @@ def test_the_order_and_the_keys_do_not_depend_on_the_order_of_insertion(tables, 
     assert one.graph.order == other.graph.order
 
 
-@settings(max_examples=600)
+@MANY
 @given(definitions(tables_max=7))
 def test_a_diamond_is_what_paths_that_share_nothing_in_between_make(tables):
     graph = StreamGraph(tables)
@@ -64,7 +89,7 @@ def test_a_diamond_is_what_paths_that_share_nothing_in_between_make(tables):
         assert diamond(graph, tip) == naive_diamond(graph, tip)
 
 
-@settings(max_examples=600)
+@MANY
 @given(definitions())
 def test_a_unit_without_diamond_and_without_immediate_table_is_a_singleton(tables):
     graph = StreamGraph(tables)
@@ -77,7 +102,7 @@ def test_a_unit_without_diamond_and_without_immediate_table_is_a_singleton(table
             assert Mode.IMMEDIATE in modes
 
 
-@settings(max_examples=600)
+@MANY
 @given(definitions())
 def test_an_immediate_table_is_in_the_unit_of_every_stream_table_it_reads(tables):
     graph = StreamGraph(tables)

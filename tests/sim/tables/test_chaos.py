@@ -14,7 +14,7 @@ from penstock.tables.slots import DispatchSettings
 from penstock.testing import seeded, seeds
 from tests.sim.tables.world import SOURCES, Cluster, Faults, Warehouse, random_tables
 
-RUNS = 40
+RUNS = 30
 CHAOS_MS = 60_000
 CALM_MS = 120_000
 

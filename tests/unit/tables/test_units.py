@@ -181,3 +181,12 @@ def test_a_key_of_many_members_is_short_and_differs():
 def test_an_unknown_table_has_no_unit():
     with pytest.raises(TableNotFound):
         ExecutionUnitGraph(StreamGraph()).unit_of("nobody")
+
+
+def test_units_that_would_feed_each_other_become_one():
+    # The closure of a and i feeds d; the diamond of b and d feeds a.
+    assert units(
+        reads("r", "raw1"), reads("b", "raw2"), reads("a", "b"),
+        reads("i", "a", "r", mode="immediate", consistency="none"),
+        reads("d", "r", "b", "raw2"),
+    ) == [("atomic_group", "b+a+r+d+i")]  # fmt: skip
