@@ -98,7 +98,6 @@ class FilePlanner:
     def end_contents(self, op: EndContents) -> None:
         number = self._id(op.table)
         self._end("ducklake_data_file", "table_id", number)
-        self._end("ducklake_delete_file", "table_id", number)
         state = self.state.tables[number]
         if state.has_inlined_rows:
             for name in state.inlined_tables:
@@ -199,12 +198,12 @@ class FilePlanner:
         )  # fmt: skip
 
     def _end_file(self, table: TableInfo, file_id: int) -> None:
+        """End a data file; its delete file goes on, as DuckDB expects when it flushes deletes."""
         self.run(
             "UPDATE ducklake_data_file SET end_snapshot = ? WHERE data_file_id = ? "
             "AND table_id = ? AND end_snapshot IS NULL",
             self.snapshot, file_id, table.id, rows=1,
         )  # fmt: skip
-        self._end("ducklake_delete_file", "data_file_id", file_id)
 
     def _insert_file(
         self,

@@ -104,7 +104,7 @@ def test_a_compaction_that_met_a_delete_is_refused_and_harms_nothing(used: Catal
     transaction = used.begin(at=version.snapshot)
     transaction.delete_rows(version.table, [FileRows(version.files[2], np.array([0]))])
     compact(used, "t", EAGER)
-    with pytest.raises(Conflict, match="rewrite_delete|merge_adjacent"):
+    with pytest.raises(Conflict, match=r"rewrite_delete|merge_adjacent"):
         used.commit(transaction)
     assert bag(used.scan("t")) == rows
 
