@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +16,7 @@ import pytest
 
 from penstock.kernel.errors import Conflict
 from penstock.lake import SNAPSHOT, FileRows
-from penstock.lake.shell import Catalog
+from penstock.lake.shell import Catalog, open_catalog, sweep
 from tests.integration.lake.agree import assert_same_changes, assert_same_tables, bag
 from tests.integration.lake.duck import Duck
 
@@ -235,6 +237,10 @@ def test_our_own_rows_commit_with_the_data_or_not_at_all(catalog: Catalog) -> No
     transaction.also("UPDATE penstock_test SET at = 1 WHERE name = 'nobody'", rows=1)
     with pytest.raises(Conflict, match="expected to change 1 rows"):
         catalog.commit(transaction)
+    transaction.statements.clear()
+    transaction.also("INSERT INTO penstock_test VALUES ('frontier', 1)")
+    with pytest.raises(Conflict, match="our own rows"):
+        catalog.commit(transaction)
     assert catalog.latest() == done.snapshot
     assert catalog.query(frontier, ("frontier",)) == [(done.snapshot.id,)]
 
@@ -251,3 +257,20 @@ def numbers(catalog: Catalog, name: str, *files: range) -> Any:
 def files_read(duck: Duck, condition: str) -> int:
     plan = duck.rows(f"EXPLAIN ANALYZE SELECT * FROM t WHERE {condition}")[0]["explain_value"]
     return int(plan.split("Total Files Read: ")[1].split()[0])
+
+
+def test_a_data_path_may_be_a_url(new_address: Callable[[], str], tmp_path: Path) -> None:
+    address = new_address()
+    with open_catalog(address, f"file://{tmp_path}/by-url") as catalog:
+        table = numbers(catalog, "t", range(10), range(10, 20))
+        version = catalog.table_at(table)
+        assert all(
+            file.path.startswith(f"file://{tmp_path}/by-url/main/t/") for file in version.files
+        )
+        transaction = catalog.begin()
+        transaction.delete_rows(table, [FileRows(version.files[0], np.arange(5))], inline_max=0)
+        catalog.commit(transaction)
+        assert catalog.scan("t").num_rows == 15
+        catalog.write(table, pa.table({"k": [1]}))
+        assert len(sweep(catalog, grace_ms=-60_000)) == 1
+        assert catalog.scan("t").num_rows == 15

@@ -86,7 +86,10 @@ def commit(
     if latest.id != transaction.base.id:
         _check_conflicts(reader, transaction, made, state)
     run(database, cursor, made.statements, made.snapshot_id)
-    run(database, cursor, transaction.statements, made.snapshot_id)
+    try:
+        run(database, cursor, transaction.statements, made.snapshot_id)
+    except database.integrity_error() as error:
+        raise Conflict(f"expected our own rows to fit their tables, found: {error}") from error
     if transaction.token is not None:
         _spend(database, cursor, transaction.token)
     return (reader.latest() if made.changes else None), made

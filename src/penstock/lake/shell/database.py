@@ -19,7 +19,8 @@ from typing import Any, Final, Protocol
 from penstock.kernel.errors import Rejected, Unknown
 
 _ADVISORY_LOCK: Final = 0x70656E73746F636B  # "penstock"
-_PG_RETRIED: Final = ("40001", "40P01", "23505", "55P03")
+_PG_RETRIED: Final = ("40001", "40P01", "55P03")
+_PG_TAKEN: Final = "23505"
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 Row = tuple[Any, ...]
@@ -49,6 +50,10 @@ class Database(Protocol):
 
     def tables(self, cursor: Any) -> set[str]:
         """The names of all tables there are."""
+        ...
+
+    def integrity_error(self) -> type[Exception]:
+        """What the driver raises when a key is taken or a rule of a table is broken."""
         ...
 
     def close(self) -> None:
@@ -180,6 +185,10 @@ class SqliteDatabase:
         cursor.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         return {str(name) for (name,) in cursor.fetchall()}
 
+    def integrity_error(self) -> type[Exception]:
+        """What the driver raises when a key is taken or a rule of a table is broken."""
+        return sqlite3.IntegrityError
+
     def close(self) -> None:
         """Close the connections of every thread."""
         self._connections.close()
@@ -242,7 +251,7 @@ class PostgresDatabase:
         except BaseException as error:
             with suppress(psycopg.Error):
                 connection.execute("ROLLBACK")
-            if isinstance(error, psycopg.Error) and error.sqlstate in _PG_RETRIED:
+            if isinstance(error, psycopg.Error) and _is_retried(error):
                 raise Retry(str(error)) from error
             raise
 
@@ -261,9 +270,22 @@ class PostgresDatabase:
         )
         return {str(name) for (name,) in cursor.fetchall()}
 
+    def integrity_error(self) -> type[Exception]:
+        """What the driver raises when a key is taken or a rule of a table is broken."""
+        import psycopg
+
+        return psycopg.errors.IntegrityError
+
     def close(self) -> None:
         """Close the connections of every thread."""
         self._connections.close()
+
+
+def _is_retried(error: Any) -> bool:
+    """PostgreSQL's serialization failures, and ids that a writer without our lock got first."""
+    if error.sqlstate == _PG_TAKEN:
+        return str(error.diag.table_name).startswith("ducklake_")
+    return error.sqlstate in _PG_RETRIED
 
 
 def _commit(cursor: Any) -> None:
