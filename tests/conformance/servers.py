@@ -65,7 +65,7 @@ class ServerProcess:
         assert self.process.poll() is None, f"the server ended:\n{self.log}"
         try:
             return Api(address).get("/readyz").status == 200
-        except ConnectionError:
+        except (ConnectionError, TimeoutError):
             return False
 
     @property
