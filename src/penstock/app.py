@@ -23,6 +23,7 @@ from penstock.config import Settings
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Rejected
 from penstock.kernel.shell import SystemClock
+from penstock.log.shell.local import partitions_of
 from penstock.log.store import Store
 from penstock.log.stores import open_store
 from penstock.server.auth import KeyRing, parse_keys
@@ -36,6 +37,7 @@ from penstock.server.shell.listener import Listener
 from penstock.topics.sealing import SealOptions
 from penstock.topics.shell.engine import Engine, EngineOptions
 
+SHARDS_MAX: Final = 8
 SWITCH_S: Final = 0.0002
 """How often threads take turns: often, so that the log's answers do not wait for the loop."""
 
@@ -123,7 +125,7 @@ class Server:
         settings = self.settings
         loop = asyncio.get_running_loop()
         self._store = await loop.run_in_executor(None, _open_store, settings)
-        engine = self.engine = Engine(self._store, _engine_options(settings), clock=self.clock)
+        engine = self.engine = Engine(self._store, _engine_options(settings, self._store), clock=self.clock)
         context = Context(
             engine,
             self.clock,
@@ -217,9 +219,10 @@ def _tell_port(path: Path, host: str, port: int) -> None:
         raise Rejected(f"expected a file for the port, found {path} unusable: {error}") from error
 
 
-def _engine_options(settings: Settings) -> EngineOptions:
+def _engine_options(settings: Settings, store: Store) -> EngineOptions:
+    made_with = partitions_of(store)
     return EngineOptions(
-        partitions=settings.partitions,
+        partitions=settings.wal_shards or made_with or min(os.cpu_count() or 1, SHARDS_MAX),
         limits=settings.topic_limits(),
         disk_sync_ms=settings.disk_sync_ms,
         data_dir=None if settings.store == "memory" else settings.data_dir,
@@ -239,8 +242,6 @@ def _open_store(settings: Settings) -> Store:
     options: dict[str, Any] = {}
     if settings.store == "segment":
         options["segment_bytes"] = settings.log_segment_bytes
-    if settings.store == "sqlite" and settings.wal_shards:
-        options["shards"] = settings.wal_shards
     try:
         if settings.store != "memory":
             settings.data_dir.mkdir(parents=True, exist_ok=True)

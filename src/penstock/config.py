@@ -65,11 +65,12 @@ class Settings:
     data_dir: Path = _setting(Path("topics-data"), "Directory of all data.")
     cold_dir: Path | None = _setting(None, "Directory of cold segments, if elsewhere.")
     store: str = _setting("segment", "Where the log rests: segment, rocksdb, sqlite or memory.")
-    partitions: int = _setting(
-        2, "Partitions of the log; fixed when it is made.", least=1, most=65_536
-    )
     wal_shards: int = _setting(
-        0, "Write-ahead log shards; 0 leaves it to the store.", least=0, most=64
+        0,
+        "Partitions of the log, fixed when it is made; 0: as it was made, or one for each core "
+        "up to 8.",
+        least=0,
+        most=65_536,
     )
     disk_sync_ms: int = _setting(
         100, "How soon a record of class `disk` is synced after its answer.", least=1

@@ -19,7 +19,7 @@ from penstock.log.stores import KINDS
 @click.option("--port-file", help="Write the bound host:port to this file.")
 @click.option("--data-dir", help="Directory of the log. [default: topics-data]")
 @click.option("--store", type=click.Choice(KINDS), help="Where the log rests. [default: segment]")
-@click.option("--partitions", type=int, help="Partitions of the log; fixed when it is made.")
+@click.option("--wal-shards", type=int, help="Partitions of the log; fixed when it is made.")
 @click.option("--disk-sync-ms", type=int, help="How soon `disk` records are synced.")
 @click.option("--tls-cert", help="Certificate chain (PEM).")
 @click.option("--tls-key", help="Private key (PEM) of the certificate.")

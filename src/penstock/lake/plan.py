@@ -215,13 +215,11 @@ class _Planner(FilePlanner):
         self.run(
             "INSERT INTO ducklake_schema_versions VALUES (?, ?, ?)", self.snapshot, version, number
         )
-        # DuckDB puts small inserts into the newest such table: it must have the new columns.
-        if self.state.tables[number].inlined_tables:
-            name = f"ducklake_inlined_data_{number}_{version}"
-            self.run(inlined_table(self.state.kind, name, columns))
-            self.run(
-                "INSERT INTO ducklake_inlined_data_tables VALUES (?, ?, ?)", number, name, version
-            )
+        # DuckDB puts small inserts into the newest such table: it must have the new columns. One
+        # that DuckDB makes when it needs it, after an alteration, it cannot read back itself.
+        name = f"ducklake_inlined_data_{number}_{version}"
+        self.run(inlined_table(self.state.kind, name, columns))
+        self.run("INSERT INTO ducklake_inlined_data_tables VALUES (?, ?, ?)", number, name, version)
 
     def _insert_table(self, table: TableInfo, name: str) -> None:
         schema_id = table.schema.id if table.schema.id >= 0 else self.ids[table.schema.id]

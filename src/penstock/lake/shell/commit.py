@@ -22,7 +22,6 @@ from penstock.lake.shell.reader import Reader
 from penstock.lake.stats import TableColumnStats, TableStats
 from penstock.lake.transaction import (
     SNAPSHOT,
-    AlterColumns,
     CreateSchema,
     CreateTable,
     DeleteInlined,
@@ -141,8 +140,7 @@ def _state(reader: Reader, transaction: Transaction, latest: Snapshot) -> State:
     inlined = {
         op.table.id
         for op in transaction.operations
-        if isinstance(op, EndContents | DeleteInlined | AlterColumns | RenameTable)
-        and op.table.id >= 0
+        if isinstance(op, EndContents | DeleteInlined) and op.table.id >= 0
     }
     for number in tables:
         state.tables[number] = _table_state(reader, number, with_inlined=number in inlined)

@@ -265,7 +265,7 @@ class PostgresDatabase:
     def tables(self, cursor: Any) -> set[str]:
         """The names of all tables there are."""
         cursor.execute(
-            "SELECT table_name FROM information_schema.tables WHERE table_schema = %s",
+            "SELECT tablename FROM pg_catalog.pg_tables WHERE schemaname = %s",
             (self._schema,),
         )
         return {str(name) for (name,) in cursor.fetchall()}

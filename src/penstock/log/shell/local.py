@@ -240,6 +240,12 @@ class LocalLog:
         self._wal.submit(operation, answer, sync=sync)
 
 
+def partitions_of(store: Store) -> int:
+    """The number of partitions a log was made with; 0 for a new one."""
+    known = store.partitions()
+    return known[-1] + 1 if known else 0
+
+
 def check_partitions(store: Store, partitions: int) -> None:
     """Refuse a number of partitions other than the one the log was made with.
 
@@ -247,9 +253,8 @@ def check_partitions(store: Store, partitions: int) -> None:
     partition leaves its term in the store before the first entry is taken, which tells the number;
     a log without entries may be one whose first start was cut short, and may still grow.
     """
-    known = store.partitions()
-    made_with = known[-1] + 1 if known else 0
-    used = any(store.bounds(partition).last_index for partition in known)
+    made_with = partitions_of(store)
+    used = any(store.bounds(partition).last_index for partition in range(made_with))
     if made_with > partitions or (used and made_with != partitions):
         raise Rejected(
             f"expected {made_with} partitions, with which this log was made, found {partitions}",

@@ -16,6 +16,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -28,6 +30,7 @@ from penstock.log.store import Compact, Operation, SetHardState, Store
 from penstock.topics.registry import Registry
 from penstock.topics.sealing import SealOptions
 from penstock.topics.segments import Block, Tags
+from penstock.topics.shell.backups import BackupList, OnProgress, Pin, copy_data, silent
 from penstock.topics.shell.compactor import END, JOB, LENGTH, PAYLOADS, PIECE, Job, Manifest
 from penstock.topics.shell.journal import Journal
 from penstock.topics.shell.lane import Lane
@@ -146,6 +149,30 @@ class Compaction:
             self._error = None
             self._streak = 0
             return done
+
+    async def backup(self, dest: Path, on_progress: OnProgress = silent) -> BackupList:
+        """Copy what is committed now; no snapshot is made or removed meanwhile.
+
+        The ends of all logs are taken in one turn of the loop: what a router has copied is there
+        in its source, too, for it was committed there before.
+        """
+        async with self.lock:
+            pins = [self._pin(lane.number) for lane in self._lanes]
+            copy = partial(
+                copy_data,
+                self._store,
+                pins,
+                self._cold,
+                dest,
+                now_ms=self._clock.now_ms(),
+                on_progress=on_progress,
+            )
+            return await self._loop.run_in_executor(None, copy)
+
+    def _pin(self, number: int) -> Pin:
+        index = self._indexes.get(number, 0)
+        found = (each for each in self._snapshots.found(number) if each.index == index)
+        return Pin(number, next(found, None), self._store.bounds(number).last_index)
 
     def stop(self) -> None:
         """Begin no more, and break off what is under way."""

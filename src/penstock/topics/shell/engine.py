@@ -36,6 +36,7 @@ from penstock.topics.registry import Registry
 from penstock.topics.routers import Router, RouterConfig
 from penstock.topics.sealing import SealOptions
 from penstock.topics.segments import NotLoaded
+from penstock.topics.shell.backups import BackupList, OnProgress, silent
 from penstock.topics.shell.cold import ColdCache
 from penstock.topics.shell.compaction import Compaction
 from penstock.topics.shell.forwarder import Forwarder
@@ -118,6 +119,7 @@ class Engine:
         self.watchers = Watchers(self.limits)
         self.ready = False
         self.closing = False
+        self._putting = asyncio.Lock()
         self._is_open = True  # unless the governor refuses writes
         self._waiting_bytes_max = self.options.waiting_bytes_max
         self._has_no_quota = not self.limits.total_bytes_max
@@ -454,6 +456,12 @@ class Engine:
         self, config: RouterConfig, *, create_dest: bool = True
     ) -> tuple[bool, RouterConfig]:
         """Make a router with the topics it lacks, or change it where it stands."""
+        async with self._putting:  # each check counts on all routers that were taken before
+            return await self._put_router(config, create_dest=create_dest)
+
+    async def _put_router(
+        self, config: RouterConfig, *, create_dest: bool
+    ) -> tuple[bool, RouterConfig]:
         topics, routers = self.registry.topics, self.registry.routers
         routers.check(config)
         if not create_dest and config.dest not in topics:
@@ -498,6 +506,16 @@ class Engine:
         if self.compaction is None:
             raise Rejected("expected a data directory for snapshots, found none")
         return await self.compaction.compact()
+
+    async def backup(self, dest: Path, on_progress: OnProgress = silent) -> BackupList:
+        """Copy everything that is committed now to a directory, while all goes on.
+
+        No snapshot is made meanwhile, and nothing that the copy needs is removed. `on_progress`
+        is called in another thread.
+        """
+        if self.compaction is None:
+            raise Rejected("expected a data directory to back up, found none")
+        return await self.compaction.backup(dest, on_progress)
 
     # The scheduler
 

@@ -16,6 +16,7 @@ from typing import Final
 from penstock.kernel.clock import Clock
 from penstock.kernel.units import MIB
 from penstock.log.queues import QueueLimits
+from penstock.log.shell.local import check_partitions
 from penstock.log.shell.wal import Completion, WalOptions, WalScheduler, run_completions
 from penstock.log.shell.workers import WorkersStatus
 from penstock.log.store import Append, Bounds, Entry, Operation, SetHardState, Store
@@ -77,6 +78,7 @@ class Journal:
         clock: Clock,
         disk_sync_ms: int = 100,
     ) -> None:
+        check_partitions(store, partitions)
         self.store = store
         self.partitions = partitions
         self._loop = loop
@@ -99,7 +101,16 @@ class Journal:
         self._syncing = False
 
     def start(self) -> None:
-        """Begin to write."""
+        """Begin to write. A new log first gets a mark of each partition, which tells how many."""
+        numbers = range(self.partitions)
+        marks = [
+            SetHardState(number, _TERM, 0)
+            for number in numbers
+            if not self.store.hard_state(number).term
+        ]
+        if marks:
+            for error in self.store.write(marks, sync=True).values():
+                raise error
         self._wal.start()
 
     def stop(self) -> None:
