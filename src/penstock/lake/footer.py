@@ -12,7 +12,6 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.kernel.errors import Rejected
@@ -137,7 +136,7 @@ def _bound(kind: str, physical: Any, raw: Any) -> str:
     if kind == "boolean":
         return "1" if raw else "0"
     if kind in ("float32", "float64"):
-        return _float_text(physical, raw)
+        return repr(float(raw))  # of a 32-bit float too: exact whatever it is compared as
     if kind == "decimal":
         return _decimal_text(physical, raw)
     if kind == "date":
@@ -149,12 +148,6 @@ def _bound(kind: str, physical: Any, raw: Any) -> str:
     if kind == "varchar":
         return raw.decode() if isinstance(raw, bytes) else str(raw)
     return str(_unsigned(physical, raw) if kind.startswith("uint") else int(raw))
-
-
-def _float_text(physical: Any, raw: float) -> str:
-    if physical.physical_type == "FLOAT":
-        return str(np.float32(raw))
-    return repr(float(raw))
 
 
 def _decimal_text(physical: Any, raw: Any) -> str:
