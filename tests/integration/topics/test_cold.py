@@ -175,8 +175,8 @@ async def test_segments_go_when_nobody_needs_them(tmp_path: Path) -> None:
         await engine.compact()
         assert len(files.names()) == 9
         assert await drained(engine, "u") == list(range(100))
-    (tmp_path / "cold" / "00000-00000000000000000099-0.segment").write_bytes(b"left over")
-    (tmp_path / "cold" / "00000-00000000000000000099-1.segment.making").write_bytes(b"half")
+    (tmp_path / "cold" / "00000-00000000000000000099-7-0.segment").write_bytes(b"left over")
+    (tmp_path / "cold" / "00000-00000000000000000099-7-1.segment.making").write_bytes(b"half")
     async with node(tmp_path, seal=SMALL):
         assert len(list((tmp_path / "cold").iterdir())) == 9
 

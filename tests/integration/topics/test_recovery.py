@@ -82,7 +82,7 @@ async def test_a_topic_near_the_bound_of_unsynced_seqs_waits_for_a_sync(tmp_path
 async def test_a_directory_is_used_as_it_was_made(tmp_path: Path) -> None:
     async with node(tmp_path):
         pass
-    with pytest.raises(Rejected, match=r"3 partitions .* found .* 5 partitions"):
+    with pytest.raises(Rejected, match=r"3 partitions.* found .*5"):
         async with node(tmp_path, partitions=5):
             raise AssertionError("it must not open")
 

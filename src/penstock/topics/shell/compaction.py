@@ -18,13 +18,13 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 import msgspec
 
 from penstock.flow.backoff import Backoff
 from penstock.kernel.clock import Clock
-from penstock.kernel.errors import PenstockError, Unavailable
+from penstock.kernel.errors import Corrupt, PenstockError, Unavailable
 from penstock.kernel.units import KIB, MIB
 from penstock.log.store import Compact, Operation, SetHardState, Store
 from penstock.topics.registry import Registry
@@ -221,8 +221,15 @@ class Compaction:
         # What a snapshot holds must not be able to leave the log by a loss of power.
         await asyncio.gather(*(self._logged(_sync_of(job.partition)) for job in jobs))
         self._ending.clear()
-        for manifest in await self._loop.run_in_executor(None, self._make, jobs):
-            await self._take(manifest)
+        with tempfile.TemporaryFile() as errors:
+            process = await self._loop.run_in_executor(None, self._spawn, errors)
+            try:
+                for job in jobs:
+                    feed = partial(self._feed, process, job, errors)
+                    await self._take(await self._loop.run_in_executor(None, feed))
+            finally:
+                self._process = None
+                await self._loop.run_in_executor(None, _close, process)
         self._counted_bytes = counted_bytes
         await self._loop.run_in_executor(None, self._tidy, self._files_in_use())
         self._done += 1
@@ -235,6 +242,10 @@ class Compaction:
         if index <= previous:
             return None
         found = [each for each in self._snapshots.found(number) if each.index == previous]
+        if previous and not found:
+            raise Corrupt(
+                f"expected the snapshot of partition {number} at index {previous}, found it gone"
+            )
         return Job(
             number,
             index,
@@ -306,30 +317,28 @@ class Compaction:
 
     # In a thread
 
-    def _make(self, jobs: Sequence[Job]) -> list[Manifest]:
-        """Let the other process do the jobs."""
-        with tempfile.TemporaryFile() as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "penstock.topics.shell.compactor"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-            )
-            self._process = process
-            try:
-                return [self._feed(process, job) for job in jobs]
-            except OSError as error:
-                process.kill()
-                code = process.wait()
-                errors.seek(0)
-                said = errors.read().decode("utf-8", "replace").strip().splitlines()
-                reason = said[-1] if said else str(error)
-                raise Unavailable(f"the compactor ended with {code}: {reason}") from error
-            finally:
-                self._process = None
-                _close(process)
+    def _spawn(self, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.topics.shell.compactor"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
+        return self._process
 
-    def _feed(self, process: subprocess.Popen[bytes], job: Job) -> Manifest:
+    def _feed(self, process: subprocess.Popen[bytes], job: Job, errors: IO[bytes]) -> Manifest:
+        """Let the other process do a job; what it said last is why it did not."""
+        try:
+            return self._send(process, job)
+        except OSError as error:
+            process.kill()
+            code = process.wait()
+            errors.seek(0)
+            said = errors.read().decode("utf-8", "replace").strip().splitlines()
+            reason = said[-1] if said else str(error)
+            raise Unavailable(f"the compactor ended with {code}: {reason}") from error
+
+    def _send(self, process: subprocess.Popen[bytes], job: Job) -> Manifest:
         assert process.stdin is not None
         assert process.stdout is not None
         send = process.stdin.write

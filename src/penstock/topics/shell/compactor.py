@@ -132,7 +132,7 @@ def seal(partition: Partition, job: Job) -> list[Sealed]:
     sealed: list[Sealed] = []
     for topic in partition.topics.values():
         for runs in list(segments_to_seal(topic, job.seal, job.now_ms)):
-            name = segment_name(job.partition, job.index, len(sealed))
+            name = segment_name(job.partition, job.index, job.now_ms, len(sealed))
             blocks = files.write(name, SegmentHead(job.partition, topic.name, topic.epoch), runs)
             topic.slots.seal(blocks)
             places = [

@@ -93,12 +93,14 @@ class Recovery:
                 self.indexes[lane.number] = found.index
                 self._total += self.sizes[lane.number] // _SNAPSHOT_UNIT_BYTES
                 self._total -= max(found.index - bound.boundary_index, 0)
+        was_enabled = gc.isenabled()
         gc.disable()  # what is taken in stays: looking through it again and again finds nothing
         try:
             for lane, bound, found in zip(self._lanes, bounds, chosen, strict=True):
                 await self._restore(lane, bound, found)
         finally:
-            gc.enable()
+            if was_enabled:
+                gc.enable()
         for topic in self._registry.topics.values():
             topic.lose_unlogged()
         await self._sweep()

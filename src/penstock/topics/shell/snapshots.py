@@ -36,7 +36,7 @@ BOOT_FILE: Final = "boot.json"
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _MAKING: Final = ".making"
 _SNAPSHOT: Final = re.compile(r"(\d{5})-(\d{20})\.snapshot")
-_SEGMENT: Final = re.compile(r"(\d{5})-(\d{20})-(\d+)\.segment")
+_SEGMENT: Final = re.compile(r"(\d{5})-(\d{20})-(\d+)-(\d+)\.segment")
 
 
 class File:
@@ -131,8 +131,10 @@ def verify_snapshot(path: Path) -> tuple[SnapshotHeader, Summary]:
             raise Corrupt(
                 f"{path.name}: expected partition and index as in its name, found {reader.header}"
             )
-        assert reader.summary is not None
-        return reader.header, reader.summary
+        summary = read_summary(path.name, file.read, file.size_bytes)
+        if summary != reader.summary:
+            raise Corrupt(f"{path.name}: expected one end, found another behind it")
+        return reader.header, summary
 
 
 def summary_of(path: Path) -> Summary:
@@ -214,9 +216,12 @@ class ColdFiles:
         return [name for name in wanted if not (self.path / name).is_file()]
 
 
-def segment_name(partition: int, index: int, number: int) -> str:
-    """The name of a segment: by the snapshot that first names it."""
-    return f"{partition:05d}-{index:020d}-{number}.segment"
+def segment_name(partition: int, index: int, now_ms: int, number: int) -> str:
+    """The name of a segment: by the snapshot that first names it, and when that was made.
+
+    Another try at the same snapshot makes other files, and spoils none that may have a name.
+    """
+    return f"{partition:05d}-{index:020d}-{now_ms}-{number}.segment"
 
 
 class Boot(msgspec.Struct, frozen=True):
