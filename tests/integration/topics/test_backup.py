@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock.cli import main
-from penstock.kernel.errors import Rejected
+from penstock.kernel.errors import Rejected, Unavailable
 from penstock.topics.predicate import Predicate
 from penstock.topics.routers import RouterConfig
 from penstock.topics.shell.engine import Engine
@@ -87,6 +87,19 @@ async def test_a_running_node_is_backed_up_while_it_is_written(tmp_path: Path) -
         assert len(part) >= 90
         assert await drained(engine, "copies") == [*range(100), *range(100, part[-1] + 1)]
         assert (await write(engine, "t", 0)).first_seq == part[-1] + 2
+
+
+@on_a_loop
+async def test_an_orderly_end_breaks_a_backup_off(tmp_path: Path) -> None:
+    async with node(tmp_path / "data", seal=SMALL) as engine:
+        await fill(engine)
+        task = asyncio.ensure_future(engine.backup(tmp_path / "backup"))
+        await asyncio.sleep(0)
+    with contextlib.suppress(Unavailable):
+        await task
+    if task.exception() is not None:
+        again = penstock("restore", tmp_path / "backup", "--data-dir", tmp_path / "again")
+        assert again.exit_code != 0
 
 
 @on_a_loop

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from array import array
 from collections.abc import Callable
 
@@ -155,6 +157,25 @@ def test_blocks_that_were_lost_before_they_were_sealed_are_passed_over() -> None
     assert slots.seal(blocks) == 0
     assert slots.seal([Block("file", 0, 0, first_seq=50, last_seq=60)]) == 0
     assert [seq for seq in range(12) if slots.has(seq)] == [6, 7, 8, 9, 10]
+
+
+def test_a_cold_record_takes_a_fraction_of_the_memory_of_a_hot_one() -> None:
+    def grown(slots: Slots, count: int) -> None:
+        for number in range(count):
+            slots.extend(Batch.of([make_record(b'{"number":%d,"unit":"kWh"}' % number)]), number)
+
+    tracemalloc.start()
+    try:
+        slots = Slots()
+        grown(slots, 10_000)
+        hot_bytes = tracemalloc.get_traced_memory()[0]
+        blocks = segment_of(*slots.runs(0))[1]
+        assert slots.seal(blocks) == 10_000
+        gc.collect()
+        cold_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert cold_bytes * 5 < hot_bytes, (cold_bytes, hot_bytes)
 
 
 def topic_of(count: int, durability: str = "disk") -> Topic:

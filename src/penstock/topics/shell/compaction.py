@@ -157,7 +157,14 @@ class Compaction:
         in its source, too, for it was committed there before.
         """
         async with self.lock:
+            self._ending.clear()
             pins = [self._pin(lane.number) for lane in self._lanes]
+
+            def progress(what: str, done: int, total: int) -> None:
+                if self._ending.is_set():
+                    raise Unavailable("expected the node to go on, found it ending")
+                on_progress(what, done, total)
+
             copy = partial(
                 copy_data,
                 self._store,
@@ -165,7 +172,7 @@ class Compaction:
                 self._cold,
                 dest,
                 now_ms=self._clock.now_ms(),
-                on_progress=on_progress,
+                on_progress=progress,
             )
             return await self._loop.run_in_executor(None, copy)
 
@@ -183,8 +190,8 @@ class Compaction:
     async def finish(self) -> None:
         """The node ends: take a last snapshot if that is quick and worth it."""
         self.stop()
-        if self._run is not None:
-            await asyncio.gather(self._run, return_exceptions=True)
+        async with self.lock:
+            pass  # whoever had it has seen that the end is near
         work_bytes = self.log_bytes + sum(self._sizes.values())
         if self.log_bytes >= QUICK_BYTES_MIN and work_bytes <= QUICK_BYTES_MAX:
             self._ending.clear()
