@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.kernel.errors import Corrupt
+from penstock.kernel.errors import Corrupt, Rejected
 from penstock.testing import ManualClock
 from penstock.topics.leases import ClaimRequest, Settle
 from penstock.topics.predicate import Predicate
@@ -179,6 +179,18 @@ async def test_segments_go_when_nobody_needs_them(tmp_path: Path) -> None:
     (tmp_path / "cold" / "00000-00000000000000000099-7-1.segment.making").write_bytes(b"half")
     async with node(tmp_path, seal=SMALL):
         assert len(list((tmp_path / "cold").iterdir())) == 9
+
+
+@on_a_loop
+async def test_a_cold_directory_belongs_to_one_data_directory(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    async with node(tmp_path / "one", seal=SMALL, cold_dir=shared) as engine:
+        await make_cold(engine, "t")
+    with pytest.raises(Rejected, match=r"expected the cold directory .* to belong to"):
+        async with node(tmp_path / "two", seal=SMALL, cold_dir=shared):
+            raise AssertionError("it must not open")
+    async with node(tmp_path / "one", seal=SMALL, cold_dir=shared) as engine:
+        assert await drained(engine, "t") == list(range(100))
 
 
 @on_a_loop

@@ -7,6 +7,7 @@ is loaded when it is asked for.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -23,7 +24,14 @@ from penstock.topics.predicate import Predicate
 from penstock.topics.read import ReadRequest, read
 from penstock.topics.routers import RouterConfig
 from penstock.topics.sealing import SealOptions, segments_to_seal
-from penstock.topics.segments import NotLoaded, SegmentHead, SegmentWriter, read_block
+from penstock.topics.segments import (
+    Block,
+    NotLoaded,
+    SegmentHead,
+    SegmentWriter,
+    Tags,
+    read_block,
+)
 from penstock.topics.snapshot import (
     Restoring,
     SnapshotHeader,
@@ -32,7 +40,7 @@ from penstock.topics.snapshot import (
     encode_snapshot,
     read_summary,
 )
-from penstock.topics.topic import Written
+from penstock.topics.topic import Topic, Written
 
 TOPICS = st.sampled_from(["a", "b", "q", "e"])
 TAGS = st.sampled_from([None, "x", "y:1", "y:2"])
@@ -256,6 +264,52 @@ def test_sealed_records_are_read_deleted_and_lost_like_any_other(
     for topic in whole.topics.values():
         topic.expire(history.now_ms)
     assert_same(cold, whole)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(COMMANDS, max_size=40), SEALS, st.data())
+def test_a_node_that_went_on_lets_go_of_what_was_sealed_behind_it(
+    commands: list[tuple[Any, ...]], options: SealOptions, data: st.DataObject
+) -> None:
+    history = History()
+    for command in commands:
+        history.run(command)
+    whole = replay(Partition(), history.log)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(history.log)), min_size=2, max_size=4)))
+    files, live, behind = Files(), Partition(), Partition()
+    sealed_upto = live_upto = 0
+    for sealed_at, now_at in pairwise(cuts):
+        replay(behind, history.log[sealed_upto:sealed_at])
+        replay(live, history.log[live_upto:now_at])
+        sealed_upto, live_upto = sealed_at, now_at
+        before = {name: len(topic.slots.blocks) for name, topic in behind.topics.items()}
+        files.seal(behind, options, sealed_at, history.now_ms)
+        for name, topic in behind.topics.items():
+            twin = live.topics.get(name)
+            if twin is not None and twin.epoch == topic.epoch:
+                twin.slots.seal([again(twin, b) for b in topic.slots.blocks[before[name] :]])
+    replay(live, history.log[live_upto:])
+    for name, topic in whole.topics.items():
+        for from_seq in range(topic.head_seq + 2):
+            request = ReadRequest(from_seq, limit=3, batch_bytes_max=12)
+            expected = read(topic, request, history.now_ms, TopicLimits())
+            assert read_cold(files, live, name, request, history.now_ms) == expected
+    files.load_all(live)
+    for topic in whole.topics.values():
+        topic.expire(history.now_ms)
+    assert_same(live, whole)
+
+
+def again(topic: Topic, block: Block) -> Block:
+    """A block as a node that went on knows it."""
+    return Block(
+        block.file,
+        block.offset,
+        block.length,
+        first_seq=block.first_seq,
+        last_seq=block.last_seq,
+        tags=Tags.of(topic.slots.hot_records(block.first_seq, block.last_seq)),
+    )
 
 
 def read_cold(files: Files, partition: Partition, name: str, request: Any, now_ms: int) -> Any:

@@ -32,6 +32,7 @@ from penstock.topics.shell.snapshots import (
     SnapshotFiles,
     read_boot,
     read_layout,
+    take_cold_dir,
     this_boot_id,
     verify_snapshot,
     write_boot,
@@ -143,13 +144,20 @@ class Recovery:
         made = Layout(LAYOUT_VERSION, self._journal.store.status().kind, len(self._lanes))
         found = read_layout(self._directory)
         if found is None:
+            found = made
             write_layout(self._directory, made)
-        elif found != made:
+        if (found.version, found.store, found.partitions) != (
+            made.version,
+            made.store,
+            made.partitions,
+        ):
             raise Rejected(
                 f"expected {self._directory} to be used as it was made, with store "
                 f"{found.store!r}, {found.partitions} partitions and layout {found.version}, found "
                 f"store {made.store!r}, {made.partitions} partitions and layout {made.version}"
             )
+        if self._cold is not None and self._cold.path.parent != self._directory:
+            take_cold_dir(self._cold.path, found)
         self._boot = read_boot(self._directory)
 
     async def _choose(self, number: int, bounds: Bounds) -> FoundSnapshot | None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 import msgspec
 
-from penstock.kernel.errors import Corrupt
+from penstock.kernel.errors import Corrupt, Rejected
 from penstock.log.disk import make_directory
 from penstock.topics.segments import (
     Block,
@@ -33,6 +34,7 @@ SNAPSHOT_DIR: Final = "snapshots"
 COLD_DIR: Final = "cold"
 LAYOUT_FILE: Final = "layout.json"
 BOOT_FILE: Final = "boot.json"
+OWNER_FILE: Final = "owner"
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _MAKING: Final = ".making"
 _SNAPSHOT: Final = re.compile(r"(\d{5})-(\d{20})\.snapshot")
@@ -232,11 +234,12 @@ class Boot(msgspec.Struct, frozen=True):
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """What a data directory was made with."""
+    """What a data directory was made with, and a name that no other has."""
 
     version: int
     store: str
     partitions: int
+    id: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
 
 
 def read_boot(directory: Path) -> Boot | None:
@@ -265,6 +268,24 @@ def read_layout(directory: Path) -> Layout | None:
 def write_layout(directory: Path, layout: Layout) -> None:
     """Say what a data directory is made with."""
     write_file(directory / LAYOUT_FILE, [msgspec.json.encode(layout)])
+
+
+def take_cold_dir(cold: Path, layout: Layout) -> None:
+    """Make a directory of segments that lies elsewhere this data directory's own.
+
+    Another's segments are named by no snapshot here: they would be swept away.
+    """
+    path = cold / OWNER_FILE
+    try:
+        owner = path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        write_file(path, [layout.id.encode()])
+        return
+    if owner != layout.id:
+        raise Rejected(
+            f"expected the cold directory {cold} to belong to data directory {layout.id}, "
+            f"found it to belong to {owner}"
+        )
 
 
 def this_boot_id() -> str | None:
