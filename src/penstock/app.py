@@ -159,6 +159,7 @@ class Server:
         gc.collect()
         gc.freeze()
         self.application.open()
+        self._listener.use(self.application)
 
     async def close(self) -> None:
         """End in good order: streams are told, requests finished, routers drained, all synced."""

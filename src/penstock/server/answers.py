@@ -78,7 +78,7 @@ def written(topic: bytes, numbers: Numbers, flags: Flags, spent: Spent) -> bytes
     seqs = b""
     shape = _WRITTEN_SHORT
     if flags.return_seqs:
-        seqs = ",".join(map(str, range(numbers.first_seq, numbers.last_seq + 1))).encode()
+        seqs = encode([*range(numbers.first_seq, numbers.last_seq + 1)])[1:-1]
         shape = _WRITTEN
     logged = b""
     if not flags.deduped:

@@ -162,7 +162,7 @@ def _parse_plain(body: bytes, wanted: _WriteBody, limits: TopicLimits) -> Write 
     sizes = [len(record.data) for record in records]
     if not 0 < len(sizes) <= limits.batch_records_max:
         return None
-    largest_bytes = max(sizes)
+    largest_bytes = max(sizes) if len(sizes) > 1 else sizes[0]
     if largest_bytes > _SMALL_BYTES or largest_bytes > limits.record_bytes_max:
         return None
     batch = Batch(records, sizes, body)

@@ -29,6 +29,7 @@ Handler = Callable[[Call], Answer | Awaitable[Answer | None] | None]
 _LOGGER: Final = logging.getLogger("penstock.server")
 _TOPICS: Final = "/v0/topics/"
 _JSON: Final = "application/json"
+_PATHS_MAX: Final = 10_000
 _TOKEN_IN_QUERY: Final = "open_work"
 _TELL_MS: Final = 1_000
 
@@ -50,7 +51,9 @@ class TopicApplication:
         self._engine = context.engine
         self._limits = context.engine.limits
         self._topics = context.engine.registry.topics
+        self._counters = context.engine.journal.counters
         self._now_ns = context.clock.monotonic_ns
+        self._written_paths: dict[str, str] = {}
         self._is_plain = False
         self._told_ms = -_TELL_MS
 
@@ -75,19 +78,24 @@ class TopicApplication:
     def __call__(self, exchange: Exchange) -> None:
         """Answer a request, now or later."""
         request = exchange.request
-        path = request.path
-        if (
-            self._is_plain
-            and request.method == "POST"
-            and path.startswith(_TOPICS)
-            and path.find("/", 11) < 0
-            and len(path) > 11
-        ):
-            self._write(exchange, path[11:], None)
-        else:
-            self._dispatch(exchange)
+        if self._is_plain and request.method == "POST":
+            path = request.path
+            name = self._written_paths.get(path) or self._learn(path)
+            if name is not None:
+                self._write(exchange, name, None)
+                return
+        self._dispatch(exchange)
 
     # The short way: a write
+
+    def _learn(self, path: str) -> str | None:
+        """The topic that a POST to a path writes to; remembered, as most come again."""
+        if not path.startswith(_TOPICS) or path.find("/", 11) >= 0 or len(path) == 11:
+            return None
+        if len(self._written_paths) >= _PATHS_MAX:
+            self._written_paths.clear()
+        name = self._written_paths[path] = path[11:]
+        return name
 
     def _write(self, exchange: Exchange, name: str, grant: Grant | None) -> None:
         started_ns = self._now_ns()
@@ -121,7 +129,9 @@ class TopicApplication:
             self._refuse(exchange, outcome, grant)
             return
         first_seq, last_seq, count, head_seq, deduped, created = outcome
-        fsync_ms = self._engine.fsync_ms(name)
+        topic = self._topics.get(name)
+        is_synced = topic is not None and topic.config.durability == "fsync"
+        fsync_ms = self._counters.last_fsync_us / 1e3 if is_synced else 0.0
         total_ms = (self._now_ns() - started_ns) / 1e6
         if count == 1 and return_seqs and not created and not deduped:
             body = written_one(name.encode(), first_seq, head_seq, total_ms, fsync_ms)

@@ -82,6 +82,12 @@ class Listener:
         if self._server is not None:
             self._server.close()
 
+    def use(self, application: Application) -> None:
+        """Hand the requests of connections that come from now on to another application."""
+        self._application = application
+        if self._service is not None:
+            self._service.application = application
+
     async def drain(self, deadline_s: float) -> bool:
         """Close connections as soon as nothing is owed; False if some are left at the deadline.
 

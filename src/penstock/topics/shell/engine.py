@@ -154,6 +154,7 @@ class Engine:
             loop=loop,
             clock=self.clock,
             on_rung=self._on_rung,
+            on_busy=self.journal.gather.set_busy,
             is_ingest_full=self._is_ingest_full,
         )
         self.forwarder = Forwarder(self.registry, self.lane, self.turns.mark, self.clock)

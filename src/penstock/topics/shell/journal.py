@@ -20,6 +20,7 @@ from penstock.log.shell.local import check_partitions
 from penstock.log.shell.wal import Completion, WalOptions, WalScheduler, run_completions
 from penstock.log.shell.workers import WorkersStatus
 from penstock.log.store import Append, Bounds, Entry, Operation, SetHardState, Store
+from penstock.topics.shell.gather import Gather
 
 FSYNC_BUCKETS_US: Final = (50, 100, 250, 500, 1_000, 5_000, 10_000, 50_000, 100_000)
 _TERM: Final = 1
@@ -82,6 +83,7 @@ class Journal:
         self.store = store
         self.partitions = partitions
         self._loop = loop
+        self.gather = Gather(loop, clock)
         self._measured = _Measured(store, clock)
         self.counters = self._measured.counters
         limits = QueueLimits(depth_max=1 << 20)

@@ -66,6 +66,7 @@ class Lane:
         self.waiting_bytes = 0
         self.is_held = False  # an exclusive command runs or waits: others must go through `later`
         self._journal = journal
+        self._gather = journal.gather
         self._loop = loop
         self._committed = audience.committed
         self._appended = audience.appended
@@ -106,9 +107,10 @@ class Lane:
         self._entries.extend(change.to_log)
         if sync:
             self._sync = True
+        self._gather.writes += 1
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._flush)
+            self._gather.join(self)
 
     def append(self, topic: Topic, batch: Batch, now_ms: int, done: OnWritten) -> None:
         """Take the usual write: `submit` for one append that cannot be refused, made cheap.
@@ -123,9 +125,10 @@ class Lane:
         self._entries.append(entry)
         if topic.config.durability == "fsync":
             self._sync = True
+        self._gather.writes += 1
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._flush)
+            self._gather.join(self)
 
     def after(self, done: Done) -> None:
         """Answer once everything that is staged now is committed, or failed."""
@@ -171,7 +174,8 @@ class Lane:
             self._idle.append(waiter)
             await waiter
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Hand what is staged over to the log, as one entry."""
         self._scheduled = False
         waiting, entries, sync = self._pending, self._entries, self._sync
         if not waiting:

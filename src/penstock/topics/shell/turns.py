@@ -37,12 +37,14 @@ class Turns:
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
         on_rung: Callable[[Rung], None],
+        on_busy: Callable[[float], None],
         is_ingest_full: Callable[[], bool],
     ) -> None:
         self._serve = serve
         self._loop = loop
         self._clock = clock
         self._on_rung = on_rung
+        self._on_busy = on_busy
         self._is_ingest_full = is_ingest_full
         self._queue: AgeingQueue[str] = AgeingQueue(urgency_of)
         self._marked_ns: dict[str, int] = {}
@@ -189,6 +191,7 @@ class Turns:
         span_ns = max(1, now_ns - self._sampled_ns)
         pool_busy = (busy_ns - self._busy_ns) / span_ns
         self._sampled_ns, self._busy_ns = now_ns, busy_ns
+        self._on_busy(pool_busy)
         ready = sum(band.depth for band in self._queue.bands() if not band.paused)
         full = self._is_ingest_full()
         waits_ns, self._waits_ns = self._waits_ns, 0
