@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.lake.columns import Column, arrow_schema, columns_of
+from penstock.lake.merging import Compaction
 from penstock.lake.model import (
     DataFile,
     DeleteFile,
@@ -20,6 +21,7 @@ from penstock.lake.transaction import SNAPSHOT, Transaction
 __all__ = [
     "SNAPSHOT",
     "Column",
+    "Compaction",
     "DataFile",
     "DeleteFile",
     "FileRows",

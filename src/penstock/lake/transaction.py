@@ -305,7 +305,7 @@ class Transaction:
     def delete_rows(
         self, table: TableInfo, rows: Iterable[FileRows], *, inline_max: int = INLINE_DELETES_MAX
     ) -> None:
-        """Delete rows by data file and position.
+        """Delete rows by data file and position; they must be there still (see `selection.live`).
 
         Up to `inline_max` positions are noted in the catalog itself; more go to delete files. Rows
         that make up whole files end the files.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.kernel.errors import Rejected
+from penstock.kernel.errors import Gone, Rejected
 from penstock.lake.shell import Catalog, open_catalog
 from tests.integration.lake.agree import assert_same_changes, assert_same_tables, bag
 from tests.integration.lake.duck import Duck
@@ -207,3 +208,27 @@ def test_partitions_and_sort_orders_of_duckdb_stay_as_they_are(
     assert_same_tables(catalog, duck)
     kept = catalog.query("SELECT count(*) FROM ducklake_partition_info WHERE end_snapshot IS NULL")
     assert kept == [(1,)]
+
+
+def test_a_moment_names_the_same_snapshot_on_both_sides(catalog: Catalog, duck: Duck) -> None:
+    duck.run("CREATE TABLE t (a INTEGER)")
+    for number in range(4):
+        duck.run(f"INSERT INTO t VALUES ({number})")
+        transaction = catalog.begin()
+        table = catalog.table("t")
+        rows = pa.table({"a": pa.array([number + 10], pa.int32())})
+        transaction.add_files(table, [catalog.write(table, rows)])
+        catalog.commit(transaction)
+    for snapshot in catalog.snapshots()[1:]:
+        # DuckDB's time on PostgreSQL is that of a transaction's begin: equal moments may occur.
+        found = catalog.snapshot(snapshot.time)
+        moment = snapshot.time.isoformat(sep=" ")
+        theirs = duck.run(f"SELECT * FROM t AT (TIMESTAMP => TIMESTAMPTZ '{moment}')")
+        assert bag(catalog.scan("t", snapshot.time)) == bag(theirs)
+        assert found.time == snapshot.time
+    with pytest.raises(Gone, match="newer"):
+        catalog.snapshot(datetime(2000, 1, 1, tzinfo=UTC))
+    with pytest.raises(Rejected, match="found 999"):
+        catalog.scan("t", 999)
+    with pytest.raises(Rejected, match="nobody"):
+        catalog.scan("nobody")

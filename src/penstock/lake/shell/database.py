@@ -74,9 +74,14 @@ def open_database(address: str, *, timeout_ms: int = 10_000) -> Database:
 
 def time_text(at_ms: int) -> str:
     """A moment as DuckDB spells it in SQLite; PostgreSQL reads the same."""
-    moment = datetime.fromtimestamp(at_ms / 1_000, UTC)
-    text = moment.strftime("%Y-%m-%d %H:%M:%S.%f").rstrip("0").rstrip(".")
-    return f"{text}+00"
+    return moment_text(datetime.fromtimestamp(at_ms / 1_000, UTC))
+
+
+def moment_text(moment: datetime) -> str:
+    """A moment in the spelling in which SQLite's texts sort as the moments do."""
+    moment = moment.astimezone(UTC)
+    text = moment.strftime("%m-%d %H:%M:%S.%f").rstrip("0").rstrip(".")
+    return f"{moment.year:04d}-{text}+00"
 
 
 def read_time(value: Any) -> datetime:

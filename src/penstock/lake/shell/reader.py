@@ -24,10 +24,13 @@ from penstock.lake.model import (
     ViewInfo,
 )
 from penstock.lake.paths import resolve
-from penstock.lake.shell.database import Database, Row, fetch, read_time
+from penstock.lake.shell.database import Database, Row, fetch, moment_text, read_time
 from penstock.lake.values import read_default, read_value
 
 _ALIVE: Final = "? >= {0}begin_snapshot AND ({0}end_snapshot IS NULL OR ? < {0}end_snapshot)"
+_SPAN: Final = (
+    "f.table_id = ? AND f.begin_snapshot <= ? AND (f.end_snapshot IS NULL OR f.end_snapshot > ?)"
+)
 _SNAPSHOT: Final = (
     "SELECT s.snapshot_id, s.snapshot_time, s.schema_version, s.next_catalog_id, s.next_file_id, "
     "c.changes_made, c.author, c.commit_message FROM ducklake_snapshot s "
@@ -68,9 +71,12 @@ class Reader:
 
     def snapshot_at(self, moment: datetime) -> Snapshot:
         """The snapshot that was the newest at a moment."""
-        for snapshot in reversed(self.snapshots()):
-            if snapshot.time <= moment:
-                return snapshot
+        found = self.rows(
+            _SNAPSHOT + "WHERE s.snapshot_time <= ? ORDER BY s.snapshot_id DESC LIMIT 1",
+            moment_text(moment),
+        )
+        if found:
+            return _snapshot(found[0])
         raise Gone(f"expected a snapshot of {moment.isoformat()} or before, found only newer ones")
 
     def snapshots(self) -> list[Snapshot]:
@@ -187,17 +193,15 @@ class Reader:
 
     def files(self, table: TableInfo, *, begun_by: int, not_ended_by: int) -> list[DataFile]:
         """Files that began at or before one snapshot and had not ended at the other."""
-        condition = (
-            "table_id = ? AND begin_snapshot <= ? AND (end_snapshot IS NULL OR end_snapshot > ?)"
-        )
+        span = (table.id, begun_by, not_ended_by)
         found = self.rows(
             "SELECT data_file_id, path, path_is_relative, record_count, file_size_bytes, "
             "footer_size, begin_snapshot, end_snapshot, row_id_start, partial_max, mapping_id, "
-            f"partition_id FROM ducklake_data_file WHERE {condition} ORDER BY data_file_id",
-            table.id, begun_by, not_ended_by,
-        )  # fmt: skip
-        deletes = self._delete_files(table)
-        inlined = self._inlined_deletes(table)
+            f"partition_id FROM ducklake_data_file f WHERE {_SPAN} ORDER BY data_file_id",
+            *span,
+        )
+        deletes = self._delete_files(table, span)
+        inlined = self._inlined_deletes(table, span)
         values = self._partition_values(table) if any(row[11] is not None for row in found) else {}
         return [
             DataFile(
@@ -219,12 +223,13 @@ class Reader:
             for row in found
         ]
 
-    def _delete_files(self, table: TableInfo) -> dict[int, list[DeleteFile]]:
+    def _delete_files(self, table: TableInfo, span: Row) -> dict[int, list[DeleteFile]]:
         found = self.rows(
-            "SELECT delete_file_id, data_file_id, path, path_is_relative, delete_count, "
-            "begin_snapshot, end_snapshot, partial_max FROM ducklake_delete_file "
-            "WHERE table_id = ? ORDER BY begin_snapshot, delete_file_id",
-            table.id,
+            "SELECT d.delete_file_id, d.data_file_id, d.path, d.path_is_relative, d.delete_count, "
+            "d.begin_snapshot, d.end_snapshot, d.partial_max FROM ducklake_delete_file d "
+            f"JOIN ducklake_data_file f ON f.data_file_id = d.data_file_id WHERE {_SPAN} "
+            "ORDER BY d.begin_snapshot, d.delete_file_id",
+            *span,
         )
         made: dict[int, list[DeleteFile]] = defaultdict(list)
         for number, data, path, relative, count, begin, end, partial in found:
@@ -232,11 +237,15 @@ class Reader:
             made[data].append(DeleteFile(number, data, whole, count, begin, end, partial))
         return made
 
-    def _inlined_deletes(self, table: TableInfo) -> dict[int, list[tuple[int, int]]]:
+    def _inlined_deletes(self, table: TableInfo, span: Row) -> dict[int, list[tuple[int, int]]]:
         name = f"ducklake_inlined_delete_{table.id}"
         made: dict[int, list[tuple[int, int]]] = defaultdict(list)
         if name in self.database.tables(self.cursor):
-            rows = self.rows(f"SELECT file_id, row_id, begin_snapshot FROM {name}")
+            rows = self.rows(
+                f"SELECT d.file_id, d.row_id, d.begin_snapshot FROM {name} d "
+                f"JOIN ducklake_data_file f ON f.data_file_id = d.file_id WHERE {_SPAN}",
+                *span,
+            )
             for file_id, position, begin in rows:
                 made[file_id].append((int(position), int(begin)))
         return made
