@@ -418,6 +418,7 @@ class Topic:
         head_seq = self.reserved_seq if head_seq is None else head_seq
         if head_seq > self.head_seq and self.count:
             self._slots.skip_to(head_seq, self.now_ms)
+            self._enforce_caps()  # what the lost ones had pushed out does not come back
         elif head_seq > self.head_seq:
             self._slots = Slots(head_seq)
             self.floors = self.floors._replace(evicted=head_seq)
