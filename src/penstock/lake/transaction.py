@@ -29,7 +29,7 @@ class _SnapshotId:
 
 
 INLINE_DELETES_MAX: Final = 64
-"""Up to so many deleted rows a commit are cheaper as rows of the catalog than as a file."""
+"""Up to so many deleted rows a commit are rows of the catalog; more of them are a file."""
 
 SNAPSHOT: Final = _SnapshotId()
 """As a parameter of `also`: the id of the snapshot that the commit makes."""
