@@ -7,6 +7,9 @@ import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
+from penstock.topics.batch import Batch
 from penstock.topics.entries import Acked, Claimed, Extended, Nacked
 from penstock.topics.errors import RecordTooLarge, Throttled, TopicFull
 from penstock.topics.leases import ClaimRequest, ClaimWindow, Lease, Settle
@@ -124,18 +127,31 @@ class WorkDesk:
 
     async def _claim(self, name: str, requests: Sequence[ClaimRequest]) -> list[list[Job]]:
         """One pass over the queue. Jobs that were delivered too often are buried first."""
-        engine = self._engine
-        lane = engine.lane(name)
-        queue = lane.partition.queue(name)
-        with engine.cold.hold() as hold:
+        queue = await self._queue(name)
+        with self._engine.cold.hold() as hold:
             if queue.topic.config.dead_letter is None or not queue.topic.config.max_deliveries:
                 queue, entry = await self._choose(queue, requests, hold)
-                change = lane.partition.settle(entry)
-                return await self._lease(lane, queue, requests, change, entry)
+                change = self._engine.lane(name).partition.settle(entry)
+                return await self._lease(queue, requests, change, entry)
             async with self._burying.setdefault(name, asyncio.Lock()):
-                queue, entry = await self._choose(await self._queue(name), requests, hold)
-                change, entry = await self._bury(lane, queue, entry)
-                return await self._lease(lane, queue, requests, change, entry)
+                return await self._claim_and_bury(name, requests, hold)
+
+    async def _claim_and_bury(
+        self, name: str, requests: Sequence[ClaimRequest], hold: Hold
+    ) -> list[list[Job]]:
+        """Bury near with the claim itself; far before it, and then decide the claim anew."""
+        lane = self._engine.lane(name)
+        far_takes = True
+        while True:
+            queue, entry = await self._choose(await self._queue(name), requests, hold)
+            dest = queue.topic.config.dead_letter
+            if entry.buried and dest is not None and self._engine.lane(dest) is not lane:
+                if far_takes:
+                    far_takes = await self._bury_far(dest, queue, entry)
+                    continue
+                entry = entry.without_burials()
+            change, entry = self._bury_near(queue, entry)
+            return await self._lease(queue, requests, change, entry)
 
     async def _choose(
         self, queue: Queue, requests: Sequence[ClaimRequest], hold: Hold
@@ -150,36 +166,50 @@ class WorkDesk:
                 await hold.load(block)
             queue = await self._queue(queue.topic.name)
 
-    async def _bury(self, lane: Lane, queue: Queue, entry: Claimed) -> tuple[Change, Claimed]:
-        """Bring the dead letters to their topic: with the claim if it is near, before it if not."""
-        engine = self._engine
-        if not entry.buried:
-            return lane.partition.settle(entry), entry
-        topic, now_ms = queue.topic, engine.clock.now_ms()
-        dest = topic.config.dead_letter
-        assert dest is not None
-        letters = queue.letters(entry)
+    def _bury_near(self, queue: Queue, entry: Claimed) -> tuple[Change, Claimed]:
+        """A claim and the dead letters of its own partition, as one change."""
+        partition, dest = self._engine.lane(entry.topic).partition, queue.topic.config.dead_letter
+        if not entry.buried or dest is None:
+            return partition.settle(entry), entry
+        settled = partition.settle(entry)
         try:
-            dest_lane = engine.lane(dest)
-            if dest_lane is lane:
-                settled = lane.partition.settle(entry)
-                buried = lane.partition.bury(dest, letters, now_ms)
-                change = Change(
-                    (*buried.entries, *settled.entries), (*buried.to_log, *settled.to_log)
-                )
-                return change, entry
-            # If the node ends between the two commits, the letters come again with the same key.
-            key = f"dead:{topic.name}:{topic.epoch}:{entry.buried[0]}-{entry.buried[-1]}"
-            await dest_lane.settled()
-            change = dest_lane.partition.bury(dest, letters, now_ms, key=key)
-            await dest_lane.commit(change, sync=True)
+            buried = partition.bury(dest, queue.letters(entry), self._engine.clock.now_ms())
         except (TopicFull, RecordTooLarge, Throttled):
             entry = entry.without_burials()
-        return lane.partition.settle(entry), entry
+            return partition.settle(entry), entry
+        entries = (*buried.entries, *settled.entries)
+        return Change(entries, (*buried.to_log, *settled.to_log)), entry
+
+    async def _bury_far(self, dest: str, queue: Queue, entry: Claimed) -> bool:
+        """Bring letters to another partition, then bury their jobs. False if none was taken.
+
+        If the node ends between the two commits, a letter comes again with its key, whichever
+        jobs are then buried with it.
+        """
+        topic, letters = queue.topic, queue.letters(entry).records
+        dest_lane, now_ms = self._engine.lane(dest), self._engine.clock.now_ms()
+        await dest_lane.settled()
+        sent: list[asyncio.Future[object]] = []
+        for seq, letter in zip(entry.buried, letters, strict=True):
+            key = f"dead:{topic.name}:{topic.epoch}:{seq}"
+            try:
+                change = dest_lane.partition.bury(dest, Batch.of([letter]), now_ms, key=key)
+            except (TopicFull, RecordTooLarge, Throttled):
+                break
+            sent.append(asyncio.get_running_loop().create_future())
+            dest_lane.submit(change, sent[-1].set_result, sync=True)
+        for outcome in [await each for each in sent]:
+            if isinstance(outcome, Exception):
+                raise outcome
+        queue = await self._queue(topic.name)
+        if sent and queue.topic is topic:  # else it was made anew meanwhile
+            lane = self._engine.lane(topic.name)
+            burial = replace(entry, leases=(), buried=entry.buried[: len(sent)])
+            await lane.commit(lane.partition.settle(burial), sync=True)
+        return bool(sent)
 
     async def _lease(
         self,
-        lane: Lane,
         queue: Queue,
         requests: Sequence[ClaimRequest],
         change: Change,
@@ -191,6 +221,7 @@ class WorkDesk:
             assert slot is not None, "only live jobs are leased"
             jobs[lease.request].append(Job(lease, slot))
         if change.entries and (entry.leases or entry.buried):
+            lane = self._engine.lane(entry.topic)
             await lane.commit(change, sync=bool(change.to_log))
         return jobs
 
