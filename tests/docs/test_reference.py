@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.config import Settings
+from penstock.server.routes import ROUTES
 from tools.reference.pages import DIRECTORY, PACKAGES, pages
 from tools.reference.readme import with_numbers
+from tools.reference.routes import BEYOND_QUERY, PROTOCOL
 
 ROOT = Path(__file__).resolve().parents[2]
 WANTED = pages(ROOT)
@@ -40,5 +43,51 @@ def test_an_error_is_listed_with_its_code_below_its_parent():
     assert page.index("`PenstockError`") < page.index("`Rejected`")
 
 
+def test_an_error_of_the_protocol_has_its_status():
+    assert "| `topic_not_found` | 404 | There is no topic of that name. |" in WANTED["errors.md"]
+    assert "| `internal` | 500 |" in WANTED["errors.md"]
+
+
+def test_an_error_with_two_parents_stands_once_below_its_group():
+    lines = [line for line in WANTED["errors.md"].splitlines() if "`RouterCycle`" in line]
+    places = [line.rpartition("`penstock.")[2] for line in lines]
+    assert places == ["client.errors` |", "topics.errors` |"]
+
+
+def test_every_route_is_listed_once_and_additions_are_marked():
+    page = WANTED["routes.md"]
+    for route in ROUTES.routes:
+        told = [line for line in page.splitlines() if route.summary in line]
+        mine = [line for line in told if f"`{route.method} {route.path}`" in line]
+        assert len(mine) == 1
+        assert ("**+**" in mine[0]) == (route.method not in PROTOCOL.get(route.path, "").split())
+    assert "| `POST /v0/write` **+** |" in page
+
+
+def test_every_route_of_the_protocol_is_there():
+    routes = {(route.method, route.path): route for route in ROUTES.routes}
+    for path, methods in PROTOCOL.items():
+        assert all((method, path) in routes for method in methods.split()), path
+    for method, path, name in BEYOND_QUERY:
+        assert name in [param.name for param in routes[method, path].query]
+
+
+def test_every_setting_has_its_variable_and_its_flag():
+    page = WANTED["settings.md"]
+    for name in Settings.__dataclass_fields__:
+        assert f"| `{name}` | `PENSTOCK_{name.upper()}` |" in page
+    assert "| `data_dir` | `PENSTOCK_DATA_DIR` | `--data-dir` | `topics-data` |" in page
+    assert "| `max_body_bytes` | `PENSTOCK_MAX_BODY_BYTES` |  | `64 MiB` |" in page
+
+
+def test_a_metric_is_listed_with_its_kind_and_labels():
+    page = WANTED["metrics.md"]
+    assert "| `topics_topic_head_seq` | gauge | `topic` | Last seq of a topic. |" in page
+    assert "| `topics_wal_fsync_latency_us` | histogram | `le` |" in page
+
+
 def test_every_command_shows_its_help():
-    assert "Usage: penstock [OPTIONS] COMMAND" in WANTED["cli.md"]
+    page = WANTED["cli.md"]
+    assert "Usage: penstock [OPTIONS] COMMAND" in page
+    for name in ("serve", "topic follow", "backup", "restore", "inspect", "demo"):
+        assert f"## `penstock {name}`" in page
