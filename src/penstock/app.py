@@ -125,7 +125,8 @@ class Server:
         settings = self.settings
         loop = asyncio.get_running_loop()
         self._store = await loop.run_in_executor(None, _open_store, settings)
-        engine = self.engine = Engine(self._store, _engine_options(settings, self._store), clock=self.clock)
+        options = _engine_options(settings, self._store)
+        engine = self.engine = Engine(self._store, options, clock=self.clock)
         context = Context(
             engine,
             self.clock,

@@ -8,7 +8,7 @@ A write's answer is one formatting of bytes, not a dict that is encoded: it is t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -106,15 +106,15 @@ def data_body(fields: Mapping[str, Any], total_ms: float, **more: Any) -> bytes:
     return encode({**fields, "performance": performance})
 
 
-def spliced(fields: Mapping[str, Any], key: str, items: Iterable[bytes]) -> bytes:
-    """A JSON object of plain values with an array of ready JSON put in for one key.
+def spliced(fields: Mapping[str, Any], key: str, items: bytes) -> bytes:
+    """A JSON object of plain values with the inside of an array, ready made, put in for one key.
 
     The array stands where the key stands among the fields; its value there is ignored.
     """
     parts = []
     for name, value in fields.items():
         if name == key:
-            parts.append(b'"%b":[%b]' % (name.encode(), b",".join(items)))
+            parts.append(b'"%b":[%b]' % (name.encode(), items))
         else:
             parts.append(b'"%b":%b' % (name.encode(), encode(value)))
     return b"{%b}" % b",".join(parts)

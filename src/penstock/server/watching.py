@@ -125,7 +125,7 @@ class Follower:
             events.append(Event("tombstone", data, self.cursor))
         self.fresh = False
         self.epoch = diff.epoch
-        if diff.records:
+        if diff.found.records:
             data = _record_data(self.topic, self.cursor, page)
             events.append(Event("record", data, diff.next_from_seq))
         self.cursor = diff.next_from_seq

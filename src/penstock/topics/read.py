@@ -7,13 +7,13 @@ filtered; the reader has everything exactly when it equals the head.
 from __future__ import annotations
 
 from collections.abc import Callable
-from json.encoder import encode_basestring
 from typing import Any, Final, NamedTuple
 
 from penstock.topics.config import parse_bool, parse_u64
 from penstock.topics.errors import InvalidRequest
 from penstock.topics.model import TopicLimits, size_of
 from penstock.topics.predicate import Predicate, parse_predicate
+from penstock.topics.shown import Found
 from penstock.topics.slots import Slot
 from penstock.topics.topic import Floors, Topic
 
@@ -49,7 +49,7 @@ class Tombstone(NamedTuple):
 class Diff(NamedTuple):
     """One page: what a reader gets, and where it stands afterwards."""
 
-    records: list[Slot]
+    found: Found
     next_from_seq: int
     head_seq: int
     earliest_seq: int
@@ -57,6 +57,11 @@ class Diff(NamedTuple):
     epoch: int
     records_scanned: int
     cold_segments_read: int = 0
+
+    @property
+    def records(self) -> list[Slot]:
+        """The records, each where it stands."""
+        return list(map(Slot, *self.found))
 
     @property
     def caught_up(self) -> bool:
@@ -71,7 +76,7 @@ class Diff(NamedTuple):
     @property
     def parks(self) -> bool:
         """Whether a long poll waits: there is nothing to tell yet."""
-        return self.caught_up and not self.records and self.tombstone is None
+        return self.caught_up and not self.found.records and self.tombstone is None
 
 
 def parse_read(body: dict[str, Any], limits: TopicLimits) -> ReadRequest:
@@ -122,9 +127,9 @@ def read(
     if upto_seq is not None:
         upto = max(start, min(upto, upto_seq))
     nodes = request.nodes if topic.config.dedupe_node else frozenset()
-    records, next_from_seq = _take(topic, start, upto, nodes, request)
+    found, next_from_seq = _take(topic, start, upto, nodes, request)
     return Diff(
-        records,
+        found,
         next_from_seq,
         topic.head_seq,
         topic.earliest_seq,
@@ -147,37 +152,15 @@ def find_tombstone(topic: Topic, from_seq: int, epoch: int | None = None) -> Tom
     return Tombstone(from_seq + 1, floor, reason, floor - from_seq, floor + 1, head_seq)
 
 
-def record_json(
-    slot: Slot, *, include_tags: bool, include_meta: bool, include_data: bool = True
-) -> bytes:
-    """A record as readers see it: compact, keys sorted, payloads as they were written."""
-    seq, ts_ms, record = slot
-    tag, node, meta = record.tag, record.node, record.meta
-    if node is None and tag is None and meta is None and include_data:
-        return b'{"$seq":%d,"$ts":%d,"data":%b}' % (seq, ts_ms, record.data)
-    parts = [b"{"]
-    if node is not None:
-        parts.append(b'"$node":%b,' % _quoted(node))
-    parts.append(b'"$seq":%d,' % seq)
-    if include_tags and tag is not None:
-        parts.append(b'"$tag":%b,' % _quoted(tag))
-    parts.append(b'"$ts":%d' % ts_ms)
-    if include_data:
-        parts.append(b',"data":%b' % record.data)
-    if include_meta and meta is not None:
-        parts.append(b',"meta":%b' % meta)
-    parts.append(b"}")
-    return b"".join(parts)
-
-
 def _take(
     topic: Topic, start: int, upto: int, nodes: frozenset[str], request: ReadRequest
-) -> tuple[list[Slot], int]:
+) -> tuple[Found, int]:
     """The records of a page, and the last seq looked at."""
     if nodes or request.tag is not None:
-        return _pick(topic, start, upto, nodes, request)
-    seqs, times, records, passed = topic.page(start, upto, request.limit, request.batch_bytes_max)
-    return list(map(Slot, seqs, times, records)), passed
+        picked, passed = _pick(topic, start, upto, nodes, request)
+        seqs, times, records = zip(*picked, strict=True) if picked else ((), (), ())
+        return Found(seqs, times, records), passed
+    return topic.page(start, upto, request.limit, request.batch_bytes_max)
 
 
 def _pick(
@@ -217,7 +200,3 @@ def _u32(key: str, value: Any) -> int:
     if number > _U32_MAX:
         raise InvalidRequest(f"expected {key} to fit 32 bits, found {value}")
     return number
-
-
-def _quoted(text: str) -> bytes:
-    return encode_basestring(text).encode("utf-8", "surrogatepass")

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from penstock.topics.batch import Batch
 from penstock.topics.model import Record, size_of
 from penstock.topics.segments import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX, Block, NotLoaded, Run
+from penstock.topics.shown import Found
 
 _RUN: Final = 256
 """How many slots a reader looks at in one go: enough to be quick, few enough to stop early."""
@@ -134,16 +135,14 @@ class Slots:
                 if size_bytes:
                     yield seq
 
-    def page(
-        self, from_seq: int, upto_seq: int, limit: int, bytes_max: int
-    ) -> tuple[list[int], list[int], list[Record], int]:
-        """Seqs, times and records after `from_seq`, and the last seq that was looked at.
+    def page(self, from_seq: int, upto_seq: int, limit: int, bytes_max: int) -> tuple[Found, int]:
+        """The records after `from_seq`, and the last seq that was looked at.
 
         At least one record, though it has more than `bytes_max`; one that is left out for its
         size is not passed. Reads the slots in runs, with no work for each that needs none.
         """
         seqs: list[int] = []
-        times: list[int] = []
+        times = array("q")
         records: list[Record] = []
         start = max(from_seq + 1 - self._base_seq, self._first)
         stop = min(upto_seq + 1 - self._base_seq, len(self._times))
@@ -156,7 +155,8 @@ class Slots:
                 run = slice(start, start + _fitting(sizes, room, first=not records))
                 sizes = self._sizes[run]
                 if run.stop == start:
-                    return seqs, times, records, max(from_seq, self._base_seq + start - 1)
+                    passed = max(from_seq, self._base_seq + start - 1)
+                    return Found(seqs, times, records), passed
             room -= sum(sizes)
             found = self._found(run)
             numbers = range(self._base_seq + run.start, self._base_seq + run.stop)
@@ -173,7 +173,7 @@ class Slots:
             limit -= len(found) - sizes.count(0)
             start = run.stop
         passed = upto_seq if start >= stop and limit else self._base_seq + start - 1
-        return seqs, times, records, max(from_seq, passed)
+        return Found(seqs, times, records), max(from_seq, passed)
 
     def remove(self, seq: int) -> bool:
         """Empty one slot. False if it was empty."""

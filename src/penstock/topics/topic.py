@@ -27,6 +27,7 @@ from penstock.topics.errors import InvalidRequest, RecordTooLarge, TopicFull
 from penstock.topics.idempotency import Answer, Answers
 from penstock.topics.model import Record
 from penstock.topics.predicate import Predicate
+from penstock.topics.shown import Found
 from penstock.topics.slots import Slot, Slots
 
 
@@ -147,10 +148,8 @@ class Topic:
     def slots(self, slots: Slots) -> None:
         self._slots = slots
 
-    def page(
-        self, from_seq: int, upto_seq: int, limit: int, bytes_max: int
-    ) -> tuple[list[int], list[int], list[Record], int]:
-        """Seqs, times and records after `from_seq`, and the last seq that was looked at."""
+    def page(self, from_seq: int, upto_seq: int, limit: int, bytes_max: int) -> tuple[Found, int]:
+        """The records after `from_seq`, and the last seq that was looked at."""
         return self._slots.page(from_seq, upto_seq, limit, bytes_max)
 
     def seq_before(self, ts_ms: int) -> int:

@@ -80,7 +80,7 @@ class SlotsMachine(RuleBasedStateMachine):
     def read_a_page(self, from_seq: int, beyond: int, limit: int, bytes_max: int) -> None:
         from_seq = min(from_seq, self.head_seq)
         upto_seq = min(from_seq + beyond, self.head_seq)
-        seqs, times, records, passed = self.slots.page(from_seq, upto_seq, limit, bytes_max)
+        (seqs, times, records), passed = self.slots.page(from_seq, upto_seq, limit, bytes_max)
         wanted = self.page(from_seq, upto_seq, limit, bytes_max)
         assert list(map(Slot, seqs, times, records)) == wanted.slots
         assert passed == wanted.passed
@@ -90,7 +90,7 @@ class SlotsMachine(RuleBasedStateMachine):
         from_seq = at = min(from_seq, self.head_seq)
         got: list[int] = []
         while at < self.head_seq:
-            seqs, _, _, passed = self.slots.page(at, self.head_seq, limit, bytes_max)
+            (seqs, _, _), passed = self.slots.page(at, self.head_seq, limit, bytes_max)
             assert passed > at, "a page always gets on"
             got += seqs
             at = passed

@@ -42,14 +42,14 @@ from penstock.topics.snapshot import (
 )
 from penstock.topics.topic import Topic, Written
 
-TOPICS = st.sampled_from(["a", "b", "q", "e"])
+TOPICS = st.sampled_from(["a", "a", "b", "q", "e"])
 TAGS = st.sampled_from([None, "x", "y:1", "y:2"])
 CONFIGS = st.fixed_dictionaries(
     {},
     optional={
-        "ttl_ms": st.sampled_from([0, 30]),
-        "cap_records": st.sampled_from([0, 5, 12]),
-        "cap_bytes": st.sampled_from([0, 40]),
+        "ttl_ms": st.sampled_from([0, 0, 60]),
+        "cap_records": st.sampled_from([0, 0, 12]),
+        "cap_bytes": st.sampled_from([0, 0, 60]),
         "idempotency_window_ms": st.sampled_from([10, 100]),
     },
 )
@@ -57,6 +57,8 @@ RECORDS = st.lists(st.tuples(TAGS, st.integers(0, 10**6)), min_size=1, max_size=
 COMMANDS = st.one_of(
     st.tuples(st.just("write"), TOPICS, RECORDS, st.sampled_from([None, None, "k", "l"])),
     st.tuples(st.just("write"), TOPICS, RECORDS, st.none()),
+    st.tuples(st.just("write"), st.just("a"), RECORDS, st.none()),
+    st.tuples(st.just("delete"), st.just("a"), st.sampled_from(["x", "y:"]), st.just(100)),
     st.tuples(st.just("delete"), TOPICS, st.sampled_from([None, "x", "y:"]), st.integers(0, 20)),
     st.tuples(st.just("put"), TOPICS, CONFIGS),
     st.tuples(st.just("class"), TOPICS, st.sampled_from(["ephemeral", "disk"])),
@@ -68,6 +70,7 @@ COMMANDS = st.one_of(
     st.tuples(st.just("forward")),
     st.tuples(st.just("wait"), st.integers(1, 25)),
 )
+HISTORIES = st.lists(COMMANDS, min_size=15, max_size=60)
 SEALS = st.builds(
     SealOptions,
     segment_records_max=st.integers(1, 4),
@@ -224,7 +227,7 @@ def assert_same(one: Partition, other: Partition) -> None:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(COMMANDS, max_size=40), st.data())
+@given(HISTORIES, st.data())
 def test_a_snapshot_at_any_point_and_the_rest_of_the_log_make_the_whole(
     commands: list[tuple[Any, ...]], data: st.DataObject
 ) -> None:
@@ -239,7 +242,7 @@ def test_a_snapshot_at_any_point_and_the_rest_of_the_log_make_the_whole(
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(COMMANDS, max_size=40), SEALS, st.data())
+@given(HISTORIES, SEALS, st.data())
 def test_sealed_records_are_read_deleted_and_lost_like_any_other(
     commands: list[tuple[Any, ...]], options: SealOptions, data: st.DataObject
 ) -> None:
@@ -267,7 +270,7 @@ def test_sealed_records_are_read_deleted_and_lost_like_any_other(
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(COMMANDS, max_size=40), SEALS, st.data())
+@given(HISTORIES, SEALS, st.data())
 def test_a_node_that_went_on_lets_go_of_what_was_sealed_behind_it(
     commands: list[tuple[Any, ...]], options: SealOptions, data: st.DataObject
 ) -> None:

@@ -57,7 +57,7 @@ def test_a_deduped_write_tells_nothing_of_the_log():
 
 
 def test_ready_json_is_spliced_in_where_its_key_stands():
-    body = spliced({"topic": "t", "records": None, "lag": 0}, "records", [b'{"a": 1}', b"2"])
+    body = spliced({"topic": "t", "records": None, "lag": 0}, "records", b'{"a": 1},2')
     assert body == b'{"topic":"t","records":[{"a": 1},2],"lag":0}'
 
 

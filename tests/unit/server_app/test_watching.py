@@ -10,10 +10,14 @@ from penstock.topics.model import TopicLimits, make_record
 from penstock.topics.predicate import parse_predicate
 from penstock.topics.read import Diff, Tombstone
 from penstock.topics.shell.watch import Page, encode_records
+from penstock.topics.shown import Found
 from penstock.topics.slots import Slot
 
 LIMITS = TopicLimits()
 DEFAULTS = WatchDefaults(256, 262_144)
+
+
+NOTHING = Found((), (), ())
 
 
 def watch(**body):
@@ -23,7 +27,8 @@ def watch(**body):
 def page(follower, seqs, *, head_seq, upto=None, tombstone=None, earliest_seq=1, epoch=1):
     slots = [Slot(seq, 1_000 + seq, make_record(b"%d" % seq)) for seq in seqs]
     last = upto or (seqs[-1] if seqs else follower.cursor)
-    diff = Diff(slots, last, head_seq, earliest_seq, tombstone, epoch, len(seqs))
+    found = Found(*(list(column) for column in zip(*slots, strict=True))) if slots else NOTHING
+    diff = Diff(found, last, head_seq, earliest_seq, tombstone, epoch, len(seqs))
     return Page(diff, encode_records(diff, follower.shape))
 
 

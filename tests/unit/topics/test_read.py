@@ -12,8 +12,8 @@ from penstock.topics.entries import Appended, Feed
 from penstock.topics.errors import InvalidRequest
 from penstock.topics.model import Record, TopicLimits, make_record
 from penstock.topics.predicate import parse_predicate
-from penstock.topics.read import Diff, Tombstone, find_tombstone, parse_read, read, record_json
-from penstock.topics.slots import Slot
+from penstock.topics.read import Diff, Tombstone, find_tombstone, parse_read, read
+from penstock.topics.shown import Found, records_json
 from penstock.topics.topic import Floors, Topic
 
 LIMITS = TopicLimits()
@@ -228,15 +228,21 @@ def test_a_field_of_the_wrong_type_is_refused(body: dict[str, Any]) -> None:
 
 def test_a_record_is_shown_compact_with_its_payload_untouched() -> None:
     record = make_record(b'{ "a" : 1.50 }', b'{"m": 1}', 'say "hi"', "nö")
-    whole = record_json(Slot(2, 7, record), include_tags=True, include_meta=True)
+    whole = records_json(Found([2], [7], [record]), include_tags=True)
     assert whole.decode() == (
         '{"$node":"nö","$seq":2,"$tag":"say \\"hi\\"","$ts":7,'
         '"data":{ "a" : 1.50 },"meta":{"m": 1}}'
     )
-    bare = record_json(Slot(2, 7, record), include_tags=False, include_meta=False)
+    bare = records_json(Found([2], [7], [record]), include_tags=False, include_meta=False)
     assert bare.decode() == '{"$node":"nö","$seq":2,"$ts":7,"data":{ "a" : 1.50 }}'
-    plain = record_json(Slot(1, 0, make_record(b"null")), include_tags=True, include_meta=True)
+    plain = records_json(Found([1], [0], [make_record(b"null")]), include_tags=True)
     assert plain == b'{"$seq":1,"$ts":0,"data":null}'
+    empty = make_record(b"1", None, "", "")
+    both = records_json(Found([1, 2], [0, 0], [empty, make_record(b"2")]), include_tags=True)
+    assert both == (b'{"$node":"","$seq":1,"$tag":"","$ts":0,"data":1},{"$seq":2,"$ts":0,"data":2}')
+    assert records_json(Found([1], [0], [empty]), include_tags=False, include_data=False) == (
+        b'{"$node":"","$seq":1,"$ts":0}'
+    )
 
 
 def test_age_comes_before_the_node_filter_so_that_a_loss_is_told_to_everyone() -> None:

@@ -35,7 +35,7 @@ async def claim(call: Call) -> Answer:
         "ready": claims.counts.ready,
         "performance": performance(call.total_ms()),
     }
-    return Answer(200, spliced(fields, "claimed", map(job_json, claims.jobs)))
+    return Answer(200, spliced(fields, "claimed", b",".join(map(job_json, claims.jobs))))
 
 
 async def ack(call: Call) -> Answer:

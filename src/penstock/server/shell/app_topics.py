@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.server.answers import Answer, encode, performance, spliced
-from penstock.server.arrow import arrow_page, page_facts
+from penstock.server.arrow import arrow_page, larger, page_facts
 from penstock.server.auth import ADMIN
 from penstock.server.call import Call
 from penstock.server.queries import ARROW, check_json, make_cursor, wants_arrow
@@ -18,8 +18,9 @@ from penstock.topics.config import parse_u64
 from penstock.topics.errors import BatchTooLarge, InvalidRequest
 from penstock.topics.model import check_topic_name
 from penstock.topics.predicate import parse_predicate
-from penstock.topics.read import Diff, ReadRequest, parse_read, record_json
+from penstock.topics.read import Diff, ReadRequest, parse_read
 from penstock.topics.shell.engine import TopicView
+from penstock.topics.shown import records_json
 from penstock.topics.topic import Written
 
 WRITES_MAX: Final = 256
@@ -103,7 +104,8 @@ async def diff(call: Call) -> Answer:
     """Records after a cursor, as JSON or Arrow; a caller that goes away waits no more."""
     engine = call.context.engine
     body = call.body(may_be_empty=True)
-    request = parse_read(body, engine.limits)
+    limits = larger(engine.limits) if wants_arrow(call.request.headers) else engine.limits
+    request = parse_read(body, limits)
     from_ts = call.query.number("from_ts", -1)
     if from_ts < 0 and body.get("from_ts") is not None:
         from_ts = parse_u64("from_ts", body["from_ts"])
@@ -156,10 +158,9 @@ async def _parked(call: Call, request: ReadRequest) -> Diff:
 def _page(call: Call, found: Diff, request: ReadRequest) -> bytes:
     facts = page_facts(call.name, found)
     topic = facts.pop("topic")
-    records = [
-        record_json(slot, include_tags=request.include_tags, include_meta=request.include_meta)
-        for slot in found.records
-    ]
+    records = records_json(
+        found.found, include_tags=request.include_tags, include_meta=request.include_meta
+    )
     spent = performance(call.total_ms(), records_scanned=found.records_scanned)
     if found.cold_segments_read:
         spent["cold_segments_read"] = found.cold_segments_read

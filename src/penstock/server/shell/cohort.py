@@ -60,7 +60,7 @@ class Cohort:
             self._dissolve()
             return
         before, self.cursor = self.cursor, diff.next_from_seq
-        if diff.records:
+        if diff.found.records:
             self._send(self._frames(page, before), before)
 
     def _frames(self, page: Page, from_seq: int) -> bytes:

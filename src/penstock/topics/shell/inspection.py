@@ -26,7 +26,6 @@ from penstock.log.stores.segment import SegmentStore
 from penstock.topics.codec import decode_entries
 from penstock.topics.model import TopicLimits
 from penstock.topics.partition import Partition
-from penstock.topics.read import record_json
 from penstock.topics.registry import Registry
 from penstock.topics.segments import NotLoaded
 from penstock.topics.shell.backups import OnProgress, silent
@@ -44,6 +43,7 @@ from penstock.topics.shell.snapshots import (
     summary_of,
     verify_snapshot,
 )
+from penstock.topics.shown import Found, records_json
 from penstock.topics.slots import Slot
 from penstock.topics.topic import Topic
 
@@ -375,4 +375,4 @@ def _topic_row(topic: Topic, partition: int) -> dict[str, Any]:
 
 
 def _shown(slot: Slot) -> bytes:
-    return record_json(slot, include_tags=True, include_meta=True)
+    return records_json(Found([slot.seq], [slot.ts_ms], [slot.record]), include_tags=True)

@@ -12,9 +12,10 @@ from functools import partial
 from typing import NamedTuple
 
 from penstock.topics.model import TopicLimits
-from penstock.topics.read import Diff, ReadRequest, read, record_json
+from penstock.topics.read import Diff, ReadRequest, read
 from penstock.topics.segments import Block, NotLoaded
 from penstock.topics.shell.cold import ColdCache
+from penstock.topics.shown import Found, records_json
 from penstock.topics.topic import Topic
 
 Listener = Callable[[str], None]
@@ -130,7 +131,7 @@ class Watchers:
         assert self.cold is not None, "whoever has cold records can load them"
         self.cold.soon(block, partial(self.mark, topic.name))
         epoch = topic.epoch if epoch is None else epoch
-        diff = Diff([], from_seq, topic.head_seq, topic.earliest_seq, None, epoch, 0)
+        diff = Diff(Found((), (), ()), from_seq, topic.head_seq, topic.earliest_seq, None, epoch, 0)
         return Page(diff, b"", waits=True)
 
     def forget_pages(self) -> None:
@@ -142,10 +143,9 @@ class Watchers:
 def encode_records(diff: Diff, shape: Shape) -> bytes:
     """The records of a diff as the inside of a JSON array."""
     request = shape.request
-    tags, meta, data = request.include_tags, request.include_meta, shape.include_data
-    return b",".join(
-        [
-            record_json(slot, include_tags=tags, include_meta=meta, include_data=data)
-            for slot in diff.records
-        ]
+    return records_json(
+        diff.found,
+        include_tags=request.include_tags,
+        include_meta=request.include_meta,
+        include_data=shape.include_data,
     )

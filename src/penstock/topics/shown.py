@@ -1,0 +1,84 @@
+"""Records as readers see them: compact JSON, keys in order, payloads as they were written.
+
+>>> from penstock.topics.model import make_record
+>>> found = Found([7], [1000], [make_record(b'{"a": 1}', tag="x")])
+>>> records_json(found, include_tags=True)
+b'{"$seq":7,"$tag":"x","$ts":1000,"data":{"a": 1}}'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from penstock.topics.model import Record
+
+
+class Found(NamedTuple):
+    """Records of a page in columns: where each stands, since when, and what it is."""
+
+    seqs: Sequence[int]
+    times: Sequence[int]
+    records: Sequence[Record]
+
+
+class _Plain(Struct, gc=False, rename={"seq": "$seq", "ts": "$ts"}):
+    seq: int
+    ts: int
+    data: Any
+
+
+class _Shown(
+    Struct,
+    gc=False,
+    omit_defaults=True,
+    rename={"node": "$node", "seq": "$seq", "tag": "$tag", "ts": "$ts"},
+):
+    """Every field has a default that no record has, so that what a record lacks is left out."""
+
+    node: str | None = None
+    seq: int = -1
+    tag: str | None = None
+    ts: int = -1
+    data: Any = None
+    meta: Any = None
+
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def records_json(
+    found: Found, *, include_tags: bool, include_meta: bool = True, include_data: bool = True
+) -> bytes:
+    """The records of a page as the inside of a JSON array.
+
+    They become structs and are encoded in one go: a third of the time of one by one.
+    """
+    seqs, times, records = found
+    if include_data and is_plain(records):
+        shown: list[Any] = list(map(_Plain, seqs, times, [record.data for record in records]))
+    else:
+        nothing = [None] * len(records)
+        shown = list(
+            map(
+                _Shown,
+                [record.node for record in records],
+                seqs,
+                [record.tag for record in records] if include_tags else nothing,
+                times,
+                [record.data for record in records] if include_data else nothing,
+                [record.meta for record in records] if include_meta else nothing,
+            )
+        )
+    return _encode(shown)[1:-1]
+
+
+def is_plain(records: Sequence[Record]) -> bool:
+    """Whether every record has data alone."""
+    for record in records:
+        if record.node is not None or record.tag is not None or record.meta is not None:
+            return False
+    return True
