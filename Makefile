@@ -15,13 +15,23 @@ BOOTSTRAP = command -v $(PYTHON) >/dev/null || { \
 	echo "penstock: needs Python 3.11 or newer, found no $(PYTHON): install it, or name one with 'make PYTHON=/path/to/python3'" >&2; exit 1; }; \
 	$(PYTHON) tools/bootstrap.py $(if $(filter file,$(origin PYTHON)),--search)
 
-# Test groups run side by side; every directory of tests/ that is not named here is in `unit`.
+# Test groups run side by side. Directories of tests/integration that are not named here are in
+# `integration`, and all else in tests/ is in `unit`, so that nothing is left out.
 TESTS_property := tests/property
 TESTS_system := tests/scripts tests/sim
-TESTS_integration := tests/integration
-TESTS_unit = $(filter-out tests/__pycache__ $(TESTS_property) $(TESTS_system) $(TESTS_integration), \
+TESTS_conformance := tests/conformance
+TESTS_repository := tests/docs tests/tools
+TESTS_server := $(addprefix tests/integration/,client server server_app)
+TESTS_topics := tests/integration/topics
+TESTS_lake := tests/integration/lake
+TESTS_integration = $(filter-out %/__pycache__ $(TESTS_server) $(TESTS_topics) $(TESTS_lake), \
+	$(patsubst %/,%,$(wildcard tests/integration/*/)) $(wildcard tests/integration/test_*.py))
+TESTS_unit = $(filter-out %/__pycache__ tests/integration $(TESTS_property) $(TESTS_system) \
+	$(TESTS_conformance) $(TESTS_repository), \
 	$(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
-CHECKS := tests-unit tests-property types tests-system tests-integration lint layers
+# The longest first, so that two at a time end at about the same time.
+CHECKS := tests-topics tests-server tests-conformance tests-property tests-system tests-repository \
+	tests-lake tests-unit types tests-integration lint layers
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test bench lock docs format clean compiled test-compiled env-run env-dev \

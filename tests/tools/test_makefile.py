@@ -53,6 +53,34 @@ def test_a_directory_of_tests_that_no_group_names_is_run_with_the_unit_tests(che
     assert "tests/sim" not in said
 
 
+def test_a_directory_of_integration_tests_that_no_group_names_is_run_with_the_integration_tests(
+    checkout,
+):
+    for name in ("novel", "lake", "server"):
+        (checkout / "tests" / "integration" / name).mkdir(parents=True)
+    said = make(checkout, "-n", "tests-integration").stdout
+    assert "tests/integration/novel" in said
+    assert "tests/integration/lake" not in said
+    assert "tests/integration/server" not in said
+    assert "tests/integration" not in make(checkout, "-n", "tests-unit").stdout
+
+
+def test_every_test_of_the_repository_is_in_exactly_one_group():
+    said = make(ROOT, "-n", "checks", "REPORTS=reports").stdout
+    groups = [line.partition(".xml ")[2] for line in said.splitlines() if "tools/group.py" in line]
+    paths = [ROOT / path for line in groups for path in line.partition(" -- ")[0].split()]
+    assert len(paths) > 5
+    for test in (ROOT / "tests").rglob("test_*.py"):
+        homes = [path for path in paths if path == test or path in test.parents]
+        assert len(homes) == 1, f"{test.relative_to(ROOT)} is in {homes}"
+
+
+def test_the_groups_write_reports_of_different_names():
+    said = make(ROOT, "-n", "checks", "REPORTS=reports").stdout
+    reports = [word for word in said.split() if word.startswith("reports/")]
+    assert len(reports) == len(set(reports)) > 5
+
+
 def test_a_group_whose_directory_is_not_there_is_run_without_paths(checkout):
     assert "property.xml  --" in make(checkout, "-n", "tests-property").stdout
 
