@@ -97,7 +97,7 @@ class Fading:
             else:
                 assert record.is_gone is not False, f"{self._name}: seq {seq} left too early"
         self._keep(whole.records)
-        ttl_ms = (await wire.ask("GET", f"/v0/topics/{self._name}")).ok()["config"]["ttl_ms"]
+        ttl_ms = whole.config["ttl_ms"]
         assert ttl_ms in self._ttls
         self._ttls = {ttl_ms}
 

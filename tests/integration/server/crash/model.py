@@ -96,6 +96,8 @@ class TopicModel:
 
     def differs(self, whole: Whole) -> str | None:
         """What is not as it must be; None if everything is."""
+        if not self.config.items() <= whole.config.items():
+            return f"config {whole.config}, expected {self.config}"
         if whole.head_seq != self.head:
             return f"head {whole.head_seq}, expected {self.head}"
         if lost := sorted(self.live.keys() - whole.records.keys()):

@@ -61,6 +61,7 @@ class Whole(NamedTuple):
     records: dict[int, Record]
     head_seq: int
     earliest_seq: int
+    config: dict[str, Any]
 
 
 _PAGE = msgspec.json.Decoder(Page)
@@ -127,7 +128,8 @@ class Wire:
                 found[record.seq] = record
             if page.caught_up:
                 assert page.next_from_seq == page.head_seq
-                return Whole(found, page.head_seq, page.earliest_seq)
+                shown = (await self.ask("GET", f"/v0/topics/{topic}")).ok()
+                return Whole(found, page.head_seq, page.earliest_seq, shown["config"])
             assert page.next_from_seq > from_seq, f"{topic}: a reader does not get on"
             from_seq = page.next_from_seq
 
