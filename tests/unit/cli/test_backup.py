@@ -1,0 +1,82 @@
+"""What `penstock backup` says when it is used wrongly, or asks a server."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from penstock.cli import main
+
+
+class Answering(BaseHTTPRequestHandler):
+    """Answers a backup as its server says; keeps what was asked."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append((self.path, self.headers["Authorization"], asked))  # type: ignore[attr-defined]
+        status, answer = self.server.answer  # type: ignore[attr-defined]
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    made: Any = HTTPServer(("127.0.0.1", 0), Answering)
+    made.asked = []
+    made.answer = (200, {})
+    thread = threading.Thread(target=made.serve_forever)
+    thread.start()
+    yield made
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def test_it_takes_a_directory_or_a_server_and_not_both(tmp_path: Path) -> None:
+    for more in ((), ("--data-dir", tmp_path, "--url", "http://localhost")):
+        result = run("backup", tmp_path / "to", *more)
+        assert result.exit_code == 2
+        assert "expected --data-dir or --url" in result.output
+
+
+def test_a_directory_without_a_layout_is_not_one_of_data(tmp_path: Path) -> None:
+    result = run("backup", tmp_path / "to", "--data-dir", tmp_path)
+    assert result.exit_code == 1
+    assert "expected a data directory" in result.output
+    assert not (tmp_path / "to").exists()
+
+
+def test_a_running_server_is_asked_with_the_key(server: Any, tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{server.server_port}"
+    server.answer = (200, {"directory": "/there", "files": 3, "bytes": 2048})
+    result = run("backup", tmp_path / "to", "--url", url, "--token", "secret")
+    assert result.exit_code == 0
+    assert result.output == "backup of 3 files, 2 KiB, in /there\n"
+    asked = ("/v0/backup", "Bearer secret", {"directory": str(tmp_path / "to")})
+    assert server.asked == [asked]
+
+
+def test_a_server_that_refuses_or_is_not_there_is_told(server: Any, tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{server.server_port}"
+    server.answer = (409, {"error": {"code": "x", "message": "the directory is in use"}})
+    result = run("backup", tmp_path / "to", "--url", url)
+    assert result.exit_code == 1
+    assert "the directory is in use" in result.output
+    result = run("backup", tmp_path / "to", "--url", "http://127.0.0.1:1")
+    assert result.exit_code == 1
+    assert "expected an answer" in result.output
