@@ -395,6 +395,7 @@ class Topic:
 
     def _configure(self, entry: Configured) -> int:
         self._held_ms = None
+        self.lose_unlogged()  # in replay: as many seqs were taken before this, by the old caps
         if entry.now_ms >= self.now_ms:  # else the decision has let it expire, and held the rest
             self.expire(entry.now_ms)
         before = self.count
