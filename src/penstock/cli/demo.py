@@ -1,9 +1,11 @@
-"""`penstock demo`: the simulated pipeline live in a terminal, or line by line without one."""
+"""`penstock demo`: the topic server at work, killed in the middle of it; and `demo flow`."""
 
 from __future__ import annotations
 
-import time
-from math import inf
+import asyncio
+import shutil
+import sys
+import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -11,96 +13,78 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from penstock.cli.demo_lines import event_line, second_line, summary
-from penstock.cli.demo_picture import picture
-from penstock.cli.demo_view import view
-from penstock.flow.planner import Growth
-from penstock.sim.load import SHAPES
-from penstock.sim.pipeline import STEP_MS
-from penstock.sim.show import SCRIPT_MS, Show
+from penstock.cli.demo_flow import flow
+from penstock.cli.demo_server import DemoServer
+from penstock.cli.demo_town import Second, Town
+from penstock.cli.demo_town_view import event_line, second_line, summary, view
+from penstock.kernel.errors import PenstockError
 
-FRAME_MS: Final = 100
-GROWTHS: Final = ("aimd", "cubic")
+SECONDS: Final = 20.0
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0),
-    default=SCRIPT_MS / 1_000,
+    type=click.FloatRange(min=1),
+    default=SECONDS,
     show_default=True,
-    help="How long, in simulated seconds; 0 goes on until Ctrl-C.",
+    help="How long the meters write.",
 )
-@click.option(
-    "--speed",
-    type=click.FloatRange(min=0.1, max=100),
-    default=1.0,
-    show_default=True,
-    help="Simulated seconds for each real one; without a terminal it runs as fast as it can.",
-)
-@click.option(
-    "--seed", type=int, default=7, show_default=True, help="The same seed shows the same."
-)
-@click.option(
-    "--shape",
-    type=click.Choice(SHAPES),
-    default="square",
-    show_default=True,
-    help="How the load changes over time.",
-)
-@click.option(
-    "--growth",
-    type=click.Choice(GROWTHS),
-    default="aimd",
-    show_default=True,
-    help="How windows grow again.",
-)
-@click.option(
-    "--svg",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Write the last view as a picture.",
-)
-def demo(
-    seconds: float, speed: float, seed: int, shape: str, growth: Growth, svg: Path | None
-) -> None:
-    """Show a pipeline of five stages under a changing load.
+@click.pass_context
+def demo(ctx: click.Context, seconds: float) -> None:
+    """Show a topic server at work: meters write, a watcher follows, a worker does the jobs.
 
-    Everything is simulated but the scheduler: windows, credits, bands and pressure are computed by
-    the parts that do it in production.
+    A real server is started on a free port with a directory of its own, put under load, killed
+    with SIGKILL and started again. In the end every acknowledged record is accounted for, and
+    everything that was made is removed.
     """
-    show = Show(seed=seed, shape=shape, growth=growth)
+    if ctx.invoked_subcommand is not None:
+        return
+    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as directory:
+        town = Town(DemoServer(Path(directory)), seconds)
+        try:
+            _show(town)
+        except KeyboardInterrupt:
+            click.echo("\nended by Ctrl-C")
+        except PenstockError as error:
+            raise click.ClickException(error.message) from error
+    click.echo(summary(town))
+    click.echo(what_next())
+    sys.exit(0 if town.ledger.is_right else 1)
+
+
+demo.add_command(flow)
+
+
+def what_next() -> str:
+    """What to type now, so that it works from where the person is."""
+    name = "penstock"
+    if shutil.which(name) is None:
+        name = str(Path(sys.executable).with_name(name))
+        if name.startswith(f"{Path.cwd()}/"):
+            name = name.removeprefix(f"{Path.cwd()}/")
+    return (
+        "\nyour turn, in two terminals:\n"
+        f"  {name} serve\n"
+        f'  {name} topic write meters \'{{"meter": 7, "kwh": 1.5}}\'\n'
+        f"  {name} topic follow meters --from-seq 0\n"
+        f"or see how flow control works inside: {name} demo flow"
+    )
+
+
+def _show(town: Town) -> None:
     console = Console()
-    until_ms = seconds * 1_000 or inf
-    try:
-        if console.is_terminal:
-            _live(console, show, until_ms, speed)
-        else:
-            _lines(show, until_ms)
-    except KeyboardInterrupt:
-        click.echo("\nended by Ctrl-C")
-    if console.is_terminal:
-        console.print(view(show, console.width, console.height))
-    click.echo(summary(show))
-    if svg is not None:
-        svg.write_text(picture(show), encoding="utf-8")
-        click.echo(f"the last view is in {svg}")
-
-
-def _live(console: Console, show: Show, until_ms: float, speed: float) -> None:
-    """A frame every 100 ms of real time; a slow terminal makes time slower, not choppy."""
-    frame_ms = max(STEP_MS, round(FRAME_MS * speed / STEP_MS) * STEP_MS)
-    due_s = time.monotonic()
+    if not console.is_terminal:
+        asyncio.run(town.run(_print))
+        return
     with Live(console=console, screen=True, auto_refresh=False) as live:
-        while show.now_ms < until_ms:
-            show.advance(frame_ms)
-            live.update(view(show, console.width, console.height), refresh=True)
-            due_s = max(due_s + FRAME_MS / 1_000, time.monotonic())
-            time.sleep(max(0.0, due_s - time.monotonic()))
+
+        def refresh(_: Second | str) -> None:
+            live.update(view(town, console.width), refresh=True)
+
+        asyncio.run(town.run(refresh))
+    console.print(view(town, console.width))
 
 
-def _lines(show: Show, until_ms: float) -> None:
-    """A line for every simulated second, and one for every event."""
-    while show.now_ms < until_ms:
-        for event in show.advance(int(min(1_000, until_ms - show.now_ms))):
-            click.echo(event_line(event))
-        click.echo(second_line(show))
+def _print(told: Second | str) -> None:
+    click.echo(event_line(told) if isinstance(told, str) else second_line(told))

@@ -1,4 +1,4 @@
-"""The demonstration without a terminal: a line a second, a line an event, a summary."""
+"""The demonstration of flow without a terminal: a line a second, a line an event, a summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demonstration as a picture: the terminal view of the present moment as SVG."""
+"""The demonstration of flow as a picture: the terminal view of the present moment as SVG."""
 
 from __future__ import annotations
 

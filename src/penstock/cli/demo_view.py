@@ -1,4 +1,4 @@
-"""The demonstration as a terminal sees it: stages, load, pressure and bands in one view."""
+"""The demonstration of flow as a terminal sees it: stages, load, pressure and bands in one view."""
 
 from __future__ import annotations
 
@@ -68,6 +68,20 @@ def sparkline(values: Sequence[float], ceiling: float, width: int) -> str:
     return "".join(BLOCKS[min(top, round(top * value / ceiling))] for value in shown).rjust(width)
 
 
+def panel(content: RenderableType, title: str, subtitle: str) -> Panel:
+    """A part of a view, with a word above it and one below."""
+    return Panel(
+        content,
+        box=ROUNDED,
+        border_style=RULE,
+        title=Text(title, style=QUIET),
+        title_align="left",
+        subtitle=Text(subtitle, style=QUIET),
+        subtitle_align="right",
+        padding=(0, 1),
+    )
+
+
 def _head(show: Show) -> RenderableType:
     head = Table.grid(expand=True)
     head.add_column(no_wrap=True)
@@ -103,7 +117,7 @@ def _stages(show: Show, width: int, *, tall: bool) -> Panel:
     memory = (
         f"{format_bytes(show.pipeline.in_flight_bytes)} of {format_bytes(limit_bytes)} in flight"
     )
-    return _panel(Group(*lines), "pipeline", memory)
+    return panel(Group(*lines), "pipeline", memory)
 
 
 def _stage_head(width: int) -> Text:
@@ -195,7 +209,7 @@ def _load(show: Show, width: int) -> Panel:
     ]
     waiting = show.pipeline.backlog
     told = f"{waiting:,} wait outside" if waiting else "nobody waits outside"
-    return _panel(Group(*lines), "load", f"{told} · 0 lost")
+    return panel(Group(*lines), "load", f"{told} · 0 lost")
 
 
 def _pressure(show: Show, width: int) -> Panel:
@@ -214,7 +228,7 @@ def _pressure(show: Show, width: int) -> Panel:
         )
         line.truncate(width, overflow="ellipsis")
         lines.append(line)
-    return _panel(Group(*lines), "pressure", rung.level.name.lower())
+    return panel(Group(*lines), "pressure", rung.level.name.lower())
 
 
 def _bands(show: Show, width: int) -> Panel:
@@ -229,7 +243,7 @@ def _bands(show: Show, width: int) -> Panel:
         lines.append(_band_line(number, states[number], share, bar_width))
         tails.append(_oldest(show, states[number], in_words=in_words))
     rows = [_spread(line, tail, width) for line, tail in zip(lines, tails, strict=True)]
-    return _panel(Group(*rows), "topics by band", f"{show.topics.pending:,} records ready")
+    return panel(Group(*rows), "topics by band", f"{show.topics.pending:,} records ready")
 
 
 def _band_line(number: int, state: BandState, share: float, bar_width: int) -> Text:
@@ -260,16 +274,3 @@ def _band_name(number: int) -> str:
     if number == len(floors):
         return f"B{number} ≥ {floors[-1]}"
     return f"B{number} {floors[number - 1]}–{floors[number] - 1}"
-
-
-def _panel(content: RenderableType, title: str, subtitle: str) -> Panel:
-    return Panel(
-        content,
-        box=ROUNDED,
-        border_style=RULE,
-        title=Text(title, style=QUIET),
-        title_align="left",
-        subtitle=Text(subtitle, style=QUIET),
-        subtitle_align="right",
-        padding=(0, 1),
-    )

@@ -131,7 +131,7 @@ def diff_arrow(
 ) -> Call[bytes]:
     """One page of the records after a cursor, or from a time on, as an Arrow stream."""
     request = _diff_request(topic, from_ts, wait_ms, fields)
-    request = request._replace(headers=f"Accept: {ARROW}\r\n")
+    request = request._replace(headers=f"Accept: {ARROW};compression=lz4\r\n")
     return Call(request, _read_arrow, wait_ms=wait_ms)
 
 

@@ -12,6 +12,7 @@ from penstock.kernel.clock import Clock
 from penstock.server.answers import Answer, data_body
 from penstock.server.auth import Forbidden, Grant, KeyRing
 from penstock.server.caps import Caps
+from penstock.server.columns import ColumnRuns
 from penstock.server.message import Exchange, Request
 from penstock.server.queries import Query, json_object
 from penstock.server.sessions import Sessions
@@ -45,6 +46,7 @@ class Context:
     streams: dict[OpenStream, None] = field(default_factory=dict)
     tasks: set[Task[Any]] = field(default_factory=set)
     parked: dict[Task[Any], None] = field(default_factory=dict)
+    columns: ColumnRuns = field(default_factory=ColumnRuns)
     cohorts: Cohorts = field(init=False)
 
     def __post_init__(self) -> None:

@@ -100,6 +100,12 @@ def wants_arrow(headers: Mapping[str, str]) -> bool:
     return ARROW in headers.get("accept", "")
 
 
+def arrow_compression(headers: Mapping[str, str]) -> str | None:
+    """How a reader that can take compressed columns asks for them: `;compression=lz4`."""
+    accepted = headers.get("accept", "").replace(" ", "")
+    return "lz4" if f"{ARROW};compression=lz4" in accepted else None
+
+
 def make_cursor(after: str) -> str:
     """The cursor of the page that begins after a name."""
     return b64encode(msgspec.json.encode({"after": after})).decode()

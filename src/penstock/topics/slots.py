@@ -108,6 +108,12 @@ class Slots:
         place = seq - self._base_seq
         return self._first <= place < len(self._sizes) and self._sizes[place] > 0
 
+    def count_between(self, first_seq: int, last_seq: int) -> int:
+        """How many records from one seq to another are live."""
+        start = max(first_seq - self._base_seq, self._first)
+        sizes = self._sizes[start : max(last_seq + 1 - self._base_seq, start)]
+        return len(sizes) - sizes.count(0)
+
     def slot(self, seq: int) -> Slot | None:
         """The live record of a seq, with its time."""
         record = self.get(seq)

@@ -152,6 +152,10 @@ class Topic:
         """The records after `from_seq`, and the last seq that was looked at."""
         return self._slots.page(from_seq, upto_seq, limit, bytes_max)
 
+    def count_between(self, first_seq: int, last_seq: int) -> int:
+        """How many records from one seq to another are live."""
+        return self._slots.count_between(first_seq, last_seq)
+
     def seq_before(self, ts_ms: int) -> int:
         """The cursor from which a reader gets the records of a time and later."""
         return max(self._slots.seq_before(ts_ms), 0)

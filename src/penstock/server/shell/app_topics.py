@@ -9,16 +9,24 @@ from typing import Any, Final
 import msgspec
 
 from penstock.server.answers import Answer, encode, performance, spliced
-from penstock.server.arrow import arrow_page, larger, page_facts
+from penstock.server.arrow import arrow_stream, larger, page_facts
 from penstock.server.auth import ADMIN
 from penstock.server.call import Call
-from penstock.server.queries import ARROW, check_json, make_cursor, wants_arrow
+from penstock.server.columns import Wanted, record_batch
+from penstock.server.queries import (
+    ARROW,
+    arrow_compression,
+    check_json,
+    make_cursor,
+    wants_arrow,
+)
 from penstock.topics.batch import Write, parse_write
 from penstock.topics.config import parse_u64
 from penstock.topics.errors import BatchTooLarge, InvalidRequest
 from penstock.topics.model import check_topic_name
 from penstock.topics.predicate import parse_predicate
 from penstock.topics.read import Diff, ReadRequest, parse_read
+from penstock.topics.segments import NotLoaded
 from penstock.topics.shell.engine import TopicView
 from penstock.topics.shown import records_json
 from penstock.topics.topic import Written
@@ -111,13 +119,9 @@ async def diff(call: Call) -> Answer:
         from_ts = parse_u64("from_ts", body["from_ts"])
     if from_ts >= 0:
         request = request._replace(from_seq=engine.topic(call.name).seq_before(from_ts))
-    if not request.wait_ms:
-        found = await engine.diff(call.name, request)
-    else:
-        found = await _parked(call, request)
     if wants_arrow(call.request.headers):
-        return _arrow(call, found, request)
-    return Answer(200, _page(call, found, request))
+        return await _arrow(call, request)
+    return Answer(200, _page(call, await _read(call, request), request))
 
 
 async def write_many(call: Call) -> Answer:
@@ -142,8 +146,10 @@ HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {
 }
 
 
-async def _parked(call: Call, request: ReadRequest) -> Diff:
+async def _read(call: Call, request: ReadRequest) -> Diff:
     """A read that may wait: it ends early if the asker goes or the server does."""
+    if not request.wait_ms:
+        return await call.context.engine.diff(call.name, request)
     task = asyncio.current_task()
     assert task is not None
     call.context.parked[task] = None
@@ -168,14 +174,29 @@ def _page(call: Call, found: Diff, request: ReadRequest) -> bytes:
     return spliced(fields, "records", records)
 
 
-def _arrow(call: Call, found: Diff, request: ReadRequest) -> Answer:
+async def _arrow(call: Call, request: ReadRequest) -> Answer:
+    """A page of columns: those of whole runs are kept, so that the next reader has them at once."""
+    is_filtered = bool(request.nodes) or request.tag is not None
+    found = await _read(call, request if is_filtered else request._replace(limit=1))
+    batches = [record_batch(found.found)] if found.found.records else []
+    if batches and not is_filtered:
+        wanted = Wanted(found.found.seqs[0] - 1, request.limit, request.batch_bytes_max)
+        try:
+            topic = call.context.engine.topic(call.name)
+            batches, next_from_seq = call.context.columns.page(topic, wanted)
+            found = found._replace(next_from_seq=next_from_seq, head_seq=topic.head_seq)
+        except NotLoaded:  # cold records are read as any reader reads them
+            found = await _read(call, request)
+            batches = [record_batch(found.found)]
     facts = page_facts(call.name, found)
     headers = tuple(
         (b"x-penstock-" + name.replace("_", "-").encode(), encode(value))
         for name, value in facts.items()
         if name != "topic"
     )
-    return Answer(200, arrow_page(call.name, found, request), ARROW.encode(), headers)
+    compression = arrow_compression(call.request.headers)
+    stream = arrow_stream(call.name, found, batches, request, compression=compression)
+    return Answer(200, stream, ARROW.encode(), headers)
 
 
 def _row(view: TopicView) -> dict[str, Any]:

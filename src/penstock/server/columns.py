@@ -1,0 +1,153 @@
+"""Records of a topic in runs of columns, made once and kept: for readers of very many.
+
+A record never changes; it can only leave. So a run of seqs that is whole has the same columns until
+one of its records leaves, and readers who come later get them as they are.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from penstock.kernel.units import MIB
+from penstock.topics.shown import Found
+from penstock.topics.topic import Topic
+
+RUN_SEQS: Final = 4_096
+KEPT_BYTES_MAX: Final = 64 * MIB
+_ALL: Final = 1 << 62
+
+
+class Wanted(NamedTuple):
+    """How much a reader takes after its cursor."""
+
+    from_seq: int
+    records_max: int
+    bytes_max: int
+
+
+class _Run:
+    """A run as it was when `gone` seqs of the topic had no record; `rows` of it were live."""
+
+    __slots__ = ("batch", "gone", "rows", "size_bytes")
+
+    def __init__(self, batch: Any, rows: int, gone: int) -> None:
+        self.batch = batch
+        self.rows = rows
+        self.gone = gone
+        self.size_bytes: int = batch.nbytes
+
+
+class ColumnRuns:
+    """The columns of whole runs, by topic and place; those used least go first."""
+
+    def __init__(self, bytes_max: int = KEPT_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._runs: OrderedDict[tuple[str, int, int], _Run] = OrderedDict()
+        self.kept_bytes = 0
+
+    def page(self, topic: Topic, wanted: Wanted) -> tuple[list[Any], int]:
+        """Record batches after a cursor, and the last seq that was looked at.
+
+        `NotLoaded` if a record is wanted that is in a file.
+        """
+        at, room = wanted.from_seq, wanted.bytes_max
+        records_max = wanted.records_max
+        batches: list[Any] = []
+        while at < topic.head_seq and records_max > 0:
+            number = at // RUN_SEQS
+            last_seq = min((number + 1) * RUN_SEQS, topic.head_seq)
+            run = self._run(topic, number, last_seq)
+            if at > number * RUN_SEQS or run.rows > records_max:
+                batch, last_seq = _after(run.batch, at, last_seq, records_max)
+            else:
+                batch = run.batch
+            rows = batch.num_rows
+            if rows:
+                size_bytes = run.size_bytes * rows // run.rows
+                if size_bytes > room and batches:
+                    break
+                batches.append(batch)
+                room -= size_bytes
+                records_max -= rows
+            at = last_seq
+        return batches, at
+
+    def _run(self, topic: Topic, number: int, last_seq: int) -> _Run:
+        """The columns of one run, up to a seq; kept if the run is whole."""
+        first_seq = number * RUN_SEQS + 1
+        key = (topic.name, topic.epoch, number)
+        run = self._runs.get(key)
+        gone = topic.head_seq - topic.count  # grows with every record that leaves
+        if run is not None:
+            if run.gone != gone:
+                run.gone = gone
+                if run.rows != topic.count_between(first_seq, last_seq):
+                    run = None
+            if run is not None:
+                self._runs.move_to_end(key)
+                return run
+        found, _ = topic.page(first_seq - 1, last_seq, _ALL, _ALL)
+        run = _Run(record_batch(found), len(found.records), gone)
+        if last_seq == (number + 1) * RUN_SEQS:
+            self._keep(key, run)
+        return run
+
+    def _keep(self, key: tuple[str, int, int], run: _Run) -> None:
+        old = self._runs.pop(key, None)
+        self.kept_bytes += run.size_bytes - (old.size_bytes if old else 0)
+        self._runs[key] = run
+        while self.kept_bytes > self._bytes_max:
+            _, gone = self._runs.popitem(last=False)
+            self.kept_bytes -= gone.size_bytes
+
+
+def record_batch(found: Found) -> Any:
+    """Records as columns: seq, ts, node, tag, data, meta."""
+    import pyarrow as pa
+
+    seqs, times, records = found
+    arrays = [
+        pa.array(np.array(seqs, np.uint64)),
+        pa.array(np.asarray(times, np.int64)).cast(pa.timestamp("ms", tz="UTC")),
+        _texts(pa, [record.node for record in records]),
+        _texts(pa, [record.tag for record in records]),
+        _payloads(pa, [record.data for record in records]),
+        _optional_payloads(pa, [record.meta for record in records]),
+    ]
+    return pa.record_batch(arrays, names=["seq", "ts", "node", "tag", "data", "meta"])
+
+
+def _after(batch: Any, at: int, last_seq: int, records_max: int) -> tuple[Any, int]:
+    """The rows after a cursor, no more than wanted, and the last seq they reach."""
+    if not batch.num_rows:
+        return batch, last_seq
+    seqs = batch.column(0).to_numpy()
+    first = int(np.searchsorted(seqs, at, side="right"))
+    rows = batch.slice(first, records_max)
+    if first + rows.num_rows < batch.num_rows:
+        last_seq = int(seqs[first + rows.num_rows - 1])
+    return rows, last_seq
+
+
+def _texts(pa: Any, texts: list[str | None]) -> Any:
+    if texts.count(None) == len(texts):
+        return pa.nulls(len(texts), pa.string())
+    return pa.array(texts, pa.string())
+
+
+def _payloads(pa: Any, payloads: list[Any]) -> Any:
+    """JSON texts as one column: their bytes joined, and where each begins."""
+    offsets = np.zeros(len(payloads) + 1, np.int32)
+    np.cumsum(list(map(len, payloads)), out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(payloads))]
+    return pa.Array.from_buffers(pa.string(), len(payloads), buffers)
+
+
+def _optional_payloads(pa: Any, payloads: list[Any]) -> Any:
+    if payloads.count(None) == len(payloads):
+        return pa.nulls(len(payloads), pa.string())
+    texts = [None if payload is None else bytes(payload) for payload in payloads]
+    return pa.array(texts, pa.binary()).cast(pa.string())

@@ -1,0 +1,92 @@
+"""Pages of columns are the pages of records, whatever left meanwhile and wherever a page begins."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.server import columns
+from penstock.server.columns import ColumnRuns, Wanted
+from penstock.topics.batch import Batch
+from penstock.topics.config import TopicConfig
+from penstock.topics.model import Record, make_record
+from penstock.topics.predicate import Predicate
+from penstock.topics.topic import Topic
+
+RECORDS = st.builds(
+    make_record,
+    st.sampled_from([b"1", b'{"a": 2}', b'"text"', b"null"]),
+    st.sampled_from([None, None, b'{"m":1}']),
+    st.sampled_from([None, None, "x", "y", ""]),
+    st.sampled_from([None, "n"]),
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.lists(RECORDS, min_size=1, max_size=9)),
+        st.tuples(st.just("delete"), st.integers(1, 60)),
+        st.tuples(st.just("match"), st.sampled_from(["x", "y"])),
+        st.tuples(st.just("remove"), st.integers(1, 60)),
+        st.tuples(st.just("read"), st.tuples(st.integers(0, 60), st.integers(1, 20))),
+    ),
+    min_size=3,
+    max_size=30,
+)
+
+
+@settings(max_examples=150)
+@given(
+    steps=STEPS, bytes_max=st.sampled_from([1, 600, 1 << 30]), kept=st.sampled_from([0, 1 << 20])
+)
+def test_columns_are_the_records_in_order_each_once(
+    steps: list[tuple[str, object]], bytes_max: int, kept: int
+) -> None:
+    with mock.patch.object(columns, "RUN_SEQS", 8):
+        topic = Topic("t", TopicConfig(), epoch=1, now_ms=0)
+        runs = ColumnRuns(bytes_max=kept)
+        for verb, value in [*steps, ("read", (0, 1_000))]:
+            take(topic, runs, verb, value, bytes_max)
+
+
+def take(topic: Topic, runs: ColumnRuns, verb: str, value: object, bytes_max: int) -> None:
+    match verb, value:
+        case "write", list():
+            records: list[Record] = value
+            entry = topic.append(Batch.of(records), 0)
+            topic.pend(entry)  # type: ignore[arg-type]
+            topic.apply(entry)  # type: ignore[arg-type]
+        case "delete", int():
+            topic.apply(topic.delete(0, before_seq=value))
+        case "match", str():
+            topic.apply(topic.delete(0, match=Predicate(value, prefix=False)))
+        case "remove", int():
+            topic.remove(value)
+        case "read", (int() as from_seq, int() as records_max):
+            check(topic, runs, Wanted(min(from_seq, topic.head_seq), records_max, bytes_max))
+
+
+def check(topic: Topic, runs: ColumnRuns, wanted: Wanted) -> None:
+    """Reading page after page to the head gives what the topic has after the cursor."""
+    got: list[tuple[int, str | None, str | None, str, str | None]] = []
+    at = wanted.from_seq
+    while at < topic.head_seq:
+        batches, passed = runs.page(topic, wanted._replace(from_seq=at))
+        assert passed > at, "a page always gets on"
+        assert sum(batch.num_rows for batch in batches) <= wanted.records_max
+        for batch in batches:
+            for row in batch.to_pylist():
+                assert at < row["seq"] <= passed
+                got.append((row["seq"], row["node"], row["tag"], row["data"], row["meta"]))
+        at = passed
+    assert got == [
+        (
+            slot.seq,
+            slot.record.node,
+            slot.record.tag,
+            bytes(slot.record.data).decode(),
+            None if slot.record.meta is None else bytes(slot.record.meta).decode(),
+        )
+        for slot in topic.live(wanted.from_seq, topic.head_seq)
+    ]
+    assert runs.kept_bytes >= 0
