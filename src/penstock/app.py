@@ -144,6 +144,7 @@ class Server:
             settings.probe_auth,
             settings.heartbeat_ms_min,
             settings.max_watch_topics,
+            settings.backup_dir,
         )
         self.application = TopicApplication(context)
         context.started_ms = self._gate.started_ms

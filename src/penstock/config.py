@@ -64,6 +64,9 @@ class Settings:
     tls_key: Path | None = _setting(None, "Private key (PEM) of the certificate.")
     data_dir: Path = _setting(Path("topics-data"), "Directory of all data.")
     cold_dir: Path | None = _setting(None, "Directory of cold segments, if elsewhere.")
+    backup_dir: Path | None = _setting(
+        None, "Where backups asked for over HTTP may go; without it they are refused."
+    )
     store: str = _setting("segment", "Where the log rests: segment, rocksdb, sqlite or memory.")
     wal_shards: int = _setting(
         0,

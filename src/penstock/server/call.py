@@ -6,6 +6,7 @@ import asyncio
 from asyncio import Task
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from penstock.kernel.clock import Clock
@@ -41,6 +42,7 @@ class Context:
     probe_auth: bool = False
     heartbeat_ms_min: int = 1_000
     watch_topics_max: int = 256
+    backup_dir: Path | None = None
     draining: bool = False
     started_ms: int = 0
     streams: dict[OpenStream, None] = field(default_factory=dict)

@@ -193,6 +193,10 @@ ROUTES: Final = RouteTable(
             errors=(404, 406, 409, 429), media=_STREAM,
         ),
         Route(
+            "POST", "/v0/backup", "make_backup", "Copy everything to a directory of the server.",
+            "Backup", ADMIN, body="BackupBody",
+        ),
+        Route(
             "GET", "/v0/scheduler", "scheduler", "What the scheduler is about to do, and why.",
             "Scheduler", READ, query=(Param("topic", TEXT, "Explain this topic."),), errors=(404,),
         ),

@@ -147,6 +147,8 @@ COMPONENTS: Final[dict[str, Schema]] = {
             {"allOf": [ref("Write"), obj("topic", topic=TOPIC_NAME)]}, minItems=1, maxItems=256
         ),
     ),
+    "BackupBody": obj("directory", directory=TEXT),
+    "Backup": _data("directory files bytes", directory=TEXT, files=U64, bytes=U64),
     "WrittenMany": _data("writes", writes=listed({"type": "object"})),
     "TopicPut": _data("topic created config", topic=TEXT, created=FLAG, config=ref("Config")),
     "Topic": _data(

@@ -19,7 +19,15 @@ from penstock.server.errors import NotReady, ShuttingDown, describe, error_answe
 from penstock.server.message import Exchange, Request
 from penstock.server.queries import Query, check_json
 from penstock.server.routes import ROUTES, Route
-from penstock.server.shell import app_probes, app_queues, app_routers, app_topics, app_watch, app_ws
+from penstock.server.shell import (
+    app_backup,
+    app_probes,
+    app_queues,
+    app_routers,
+    app_topics,
+    app_watch,
+    app_ws,
+)
 from penstock.topics.batch import Write, parse_write
 from penstock.topics.model import check_text
 from penstock.topics.topic import Written
@@ -40,6 +48,7 @@ HANDLERS: Final[Mapping[str, Handler]] = {
     **app_watch.HANDLERS,
     **app_ws.HANDLERS,
     **app_probes.HANDLERS,
+    **app_backup.HANDLERS,
 }
 
 
