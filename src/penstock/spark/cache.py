@@ -1,0 +1,105 @@
+"""What is made once for a machine and speeds Spark up: a small jar and an archive of classes.
+
+Both are optional. They lie in a cache directory under names that change with everything they
+depend on, and appear there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from penstock.spark.java import Java
+
+_LOG: Final = logging.getLogger(__name__)
+_COMPILE_TIMEOUT_S: Final = 120
+_EPOCH: Final = (1980, 1, 1, 0, 0, 0)
+
+
+def cache_dir(given: Path | None = None) -> Path:
+    """The directory for what is made once, by default in the user's cache."""
+    if given is not None:
+        return given
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "penstock" / "spark"
+
+
+def sources() -> list[Path]:
+    """The Java sources that come with this package."""
+    return sorted(Path(str(files("penstock.spark").joinpath("java"))).rglob("*.java"))
+
+
+def filesystem_jar(cache: Path, java: Java, jars_dir: Path) -> Path | None:
+    """The jar with a local file system that starts no processes, compiled if need be.
+
+    None where there is no compiler, or it fails: Spark then works as it comes, with more time for
+    each small write.
+    """
+    hadoop = sorted(jars_dir.glob("hadoop-client-*.jar"))
+    names = [path.name for path in hadoop]
+    jar = cache / f"penstock-fs-{_digest(*(p.read_bytes() for p in sources()), names)}.jar"
+    if jar.exists():
+        return jar
+    if java.compiler is None:
+        _LOG.warning(
+            "Spark writes small files more slowly here: expected a Java compiler at %s to build "
+            "the file system with, found a runtime only", java.home,
+        )  # fmt: skip
+        return None
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as scratch:
+            _compile(java.compiler, hadoop, Path(scratch))
+            _pack(Path(scratch), jar)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or error
+        _LOG.warning("Spark writes small files more slowly here: building %s failed: %s", jar, said)
+        return None
+    return jar
+
+
+def archive_path(cache: Path, java: Java, class_path: Iterable[str]) -> Path:
+    """Where the archive of classes for exactly this Java and these jars belongs."""
+    facts = []
+    for entry in class_path:
+        status = Path(entry).stat()
+        facts.append(f"{entry} {status.st_size} {status.st_mtime_ns}")
+    return cache / f"classes-{_digest(str(java.home), java.version, facts)}.jsa"
+
+
+def _compile(compiler: Path, hadoop: list[Path], target: Path) -> None:
+    subprocess.run(
+        [
+            compiler, "--release", "17", "-nowarn", "-cp", ":".join(map(str, hadoop)),
+            "-d", target, *sources(),
+        ],
+        check=True, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def _pack(classes: Path, jar: Path) -> None:
+    """A jar is a zip; its name appears when it is complete."""
+    draft = classes / "draft.jar"
+    with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as opened:
+        for path in sorted(classes.rglob("*.class")):
+            entry = zipfile.ZipInfo(str(path.relative_to(classes)), _EPOCH)
+            opened.writestr(entry, path.read_bytes())
+    draft.replace(jar)
+
+
+def _digest(*parts: bytes | str | list[str]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        text = "\n".join(part) if isinstance(part, list) else part
+        digest.update(text if isinstance(text, bytes) else text.encode())
+        digest.update(b"\0")
+    return digest.hexdigest()[:16]

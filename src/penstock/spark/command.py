@@ -1,0 +1,180 @@
+"""The command line of Spark's JVM: class path, flags and every setting Penstock chooses.
+
+Pure: given what is there, what to run. Settings that matter and why are in
+docs/internals/spark.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+POOLS: Final = """<?xml version="1.0"?>
+<allocations>
+  <pool name="default">
+    <schedulingMode>FAIR</schedulingMode><weight>1</weight><minShare>0</minShare>
+  </pool>
+</allocations>
+"""
+"""Clients of Spark Connect all land in this pool; without FAIR the longest query holds the rest."""
+
+LOGGING: Final = """rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %p %c{1}: %m%n%ex
+logger.utils.name = org.apache.spark.util.Utils
+logger.utils.level = error
+logger.conf.name = org.apache.spark.SparkConf
+logger.conf.level = error
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+logger.connect.name = org.apache.spark.sql.connect.utils.ErrorUtils
+logger.connect.level = off
+"""
+
+_OPENED: Final = (
+    "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio",
+    "java.util", "java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref",
+    "sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar",
+)  # fmt: skip
+
+_PLAIN_FILES: Final = {
+    "spark.hadoop.fs.file.impl": "penstock.fs.PlainLocalFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "penstock.fs.PlainLocalFs",
+}
+_WITHOUT_JAR: Final = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing"
+        ".FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+}
+
+SESSION_CONF: Final[Mapping[str, str]] = {
+    # The lake's types and texts: no hidden zone, no calendar of before 1582, no INT96.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.fieldId.read.enabled": "true",
+    "spark.sql.parquet.fieldId.read.ignoreMissing": "true",
+    "spark.sql.parquet.fieldId.write.enabled": "true",
+    "spark.sql.parquet.compression.codec": "zstd",
+    # Small jobs.
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.localRelationThreshold": "0",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+    "spark.sql.files.openCostInBytes": "65536",
+    "spark.sql.streaming.pollingDelay": "2ms",
+}
+"""What a session needs whoever started Spark; set on a remote one too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The files around one JVM."""
+
+    work_dir: Path
+    jars_dir: Path
+    jar: Path | None = None
+    archive: Path | None = None
+    archive_to_write: Path | None = None
+
+    @property
+    def pools(self) -> Path:
+        """The scheduler's allocation file."""
+        return self.work_dir / "pools.xml"
+
+    @property
+    def logging(self) -> Path:
+        """Log4j's settings."""
+        return self.work_dir / "log4j2.properties"
+
+    @property
+    def log(self) -> Path:
+        """What the JVM says."""
+        return self.work_dir / "spark.log"
+
+    @property
+    def greeting(self) -> Path:
+        """Where the JVM writes the port and secret of its gateway."""
+        return self.work_dir / "gateway"
+
+
+def jvm_command(
+    java: Path, place: Place, *, master: str, memory_mb: int, conf: Mapping[str, str]
+) -> list[str]:
+    """What to run: Java itself, without the launcher script and its JVM."""
+    settings = server_conf(place, master) | dict(conf)
+    flags = [f"{key}={value}" for key, value in sorted(settings.items())]
+    return [
+        str(java), "-cp", class_path(place), f"-Xmx{memory_mb}m", *jvm_flags(place),
+        "org.apache.spark.deploy.SparkSubmit",
+        *(part for flag in flags for part in ("--conf", flag)),
+        "pyspark-shell",
+    ]  # fmt: skip
+
+
+def class_path(place: Place) -> str:
+    """Spark's jars in one order, ours last: an archive fits only a class path that begins alike."""
+    jars = sorted(str(path) for path in place.jars_dir.glob("*.jar"))
+    return ":".join([*jars, str(place.jar)] if place.jar else jars)
+
+
+def jvm_flags(place: Place) -> Sequence[str]:
+    """Flags of the JVM itself."""
+    flags = [
+        "-XX:+IgnoreUnrecognizedVMOptions",
+        *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED),
+        "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+        "--sun-misc-unsafe-memory-access=allow",
+        "--enable-native-access=ALL-UNNAMED",
+        "-Dio.netty.tryReflectionSetAccessible=true",
+        "-Dio.netty.allocator.type=pooled",
+        "-Djava.awt.headless=true",
+        "-Duser.timezone=UTC",
+        f"-Dlog4j2.configurationFile={place.logging}",
+        f"-Djava.io.tmpdir={place.work_dir}",
+        "-XX:-UsePerfData",
+    ]
+    if place.archive_to_write is not None:
+        flags.append(f"-XX:ArchiveClassesAtExit={place.archive_to_write}")
+    elif place.archive is not None:
+        flags += [f"-XX:SharedArchiveFile={place.archive}", "-Xshare:auto", "-Xlog:cds=off"]
+    return flags
+
+
+def server_conf(place: Place, master: str) -> dict[str, str]:
+    """Every setting of the JVM, before a person's own."""
+    files = _PLAIN_FILES if place.jar else _WITHOUT_JAR
+    return {
+        **SESSION_CONF,
+        **files,
+        "spark.master": master,
+        "spark.app.name": "penstock",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(place.work_dir),
+        "spark.sql.warehouse.dir": str(place.work_dir / "warehouse"),
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.scheduler.mode": "FAIR",
+        "spark.scheduler.allocation.file": str(place.pools),
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.connect.progress.reportInterval": "500ms",
+        "spark.connect.execute.manager.detachedTimeout": "30s",
+        "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+        "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
+    }
