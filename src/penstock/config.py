@@ -128,7 +128,8 @@ class Settings:
         _check_choice("log", self.log, LOG_LEVELS)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise Rejected("expected both tls_cert and tls_key or neither, found one of them")
-        if not (is_loopback(self.host) or self.api_keys.strip() or self.allow_insecure_no_auth):
+        has_keys = bool(self.api_keys.replace(",", " ").strip())  # commas alone are no keys
+        if not (is_loopback(self.host) or has_keys or self.allow_insecure_no_auth):
             raise Rejected(
                 f"expected API keys for a server that listens on {self.host}, found none: set "
                 f"{PREFIX}API_KEYS, listen on 127.0.0.1, or set {PREFIX}ALLOW_INSECURE_NO_AUTH=1"

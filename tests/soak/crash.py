@@ -19,7 +19,7 @@ from tests.integration.server.crash.runs import SMALL_FILES, crash
 
 MODES: dict[str, dict[str, Any]] = {
     "segment": {},
-    "small": {"life_ms": (900, 1_600), **SMALL_FILES},
+    "small": {"life_ms": (800, 4_000), **SMALL_FILES},
     "sqlite": {"STORE": "sqlite"},
 }
 

@@ -83,6 +83,12 @@ class Grant:
                 **detail,
             )
 
+    def check_config(self, config: Mapping[str, Any]) -> None:
+        """Refuse a configuration that leads records to a topic which the key does not reach."""
+        dest = config.get("dead_letter")
+        if isinstance(dest, str):
+            self.check_name(dest, topic=dest)
+
 
 class KeyRing:
     """Every key of the server. A look compares with all of them, whichever is found."""

@@ -116,3 +116,13 @@ class Call:
         """Refuse what needs more scopes than the asker has."""
         if self.grant is not None:
             self.grant.check(scopes)
+
+    def check_config(self, config: dict[str, Any]) -> None:
+        """Refuse a configuration that names a topic which the asker may not touch."""
+        if self.grant is not None:
+            self.grant.check_config(config)
+
+    def check_unbounded(self) -> None:
+        """Refuse what concerns every topic to who may not touch each."""
+        if self.grant is not None and self.grant.prefixes:
+            raise Forbidden("expected a key for every topic, found one that is held to prefixes")

@@ -118,6 +118,7 @@ class TopicApplication:
                 write = self._keyed(write, headers["idempotency-key"])
             if grant is not None and write.config is not None and name not in self._topics:
                 grant.check(ADMIN)
+                grant.check_config(write.config)
             return_seqs = not request.query or Query(request.query).flag("return_seqs", True)
             self._engine.write(
                 name, write, partial(self._written, exchange, name, started_ns, return_seqs, grant)

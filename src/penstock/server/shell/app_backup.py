@@ -13,6 +13,7 @@ from penstock.topics.errors import InvalidRequest
 
 async def make_backup(call: Call) -> Answer:
     """Copy what is committed now, while all goes on."""
+    call.check_unbounded()
     dest = place_of(call.body().get("directory"), call.context.backup_dir)
     made = await call.context.engine.backup(dest)
     return call.answer(directory=str(dest), files=len(made.files), bytes=made.size_bytes)

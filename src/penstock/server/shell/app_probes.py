@@ -46,7 +46,7 @@ def ready(call: Call) -> Answer:
 
 def metrics(call: Call) -> Answer:
     """Numbers, for Prometheus or as JSON."""
-    found = sample(call.context)
+    found = sample(call.context, call.reaches)
     if "application/json" in call.request.headers.get("accept", ""):
         return call.answer(**json_values(found))
     return Answer(200, prometheus(found), CONTENT_TYPE)
@@ -74,8 +74,8 @@ HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {
 }
 
 
-def sample(context: Context) -> Sample:
-    """Every number at this moment."""
+def sample(context: Context, shown: Callable[[str], bool] = lambda _name: True) -> Sample:
+    """Every number at this moment; numbers of single topics for those that may be shown."""
     engine = context.engine
     topics = engine.registry.topics
     queues = [topic for topic in topics.values() if topic.config.type == "queue"]
@@ -88,7 +88,7 @@ def sample(context: Context) -> Sample:
         bytes_live=sum(topic.size_bytes for topic in topics.values()),
         topics=[
             _topic_sample(context, topics[name], now_ms)
-            for name in islice(sorted(topics), TOPICS_SHOWN_MAX)
+            for name in islice(filter(shown, sorted(topics)), TOPICS_SHOWN_MAX)
         ],
         queue_topics=len(queues),
         queue_leases_in_flight=sum(

@@ -37,6 +37,7 @@ WRITES_MAX: Final = 256
 async def put_topic(call: Call) -> Answer:
     """Make a topic, or change the named keys of one."""
     body = call.body(may_be_empty=True)
+    call.check_config(body)
     created, config = await call.context.engine.put_topic(call.name, body)
     return call.answer(
         201 if created else 200, topic=call.name, created=created, config=config.echo()
@@ -242,6 +243,7 @@ def _parse_writes(call: Call) -> list[tuple[str, Write]]:
         call.check_topic(name)
         if write.config is not None and name not in engine.registry.topics:
             call.check_scopes(ADMIN)
+            call.check_config(write.config)
     return writes
 
 

@@ -151,6 +151,7 @@ class Socket(Pusher):
         write = parse_write(operation.raw, self.engine.limits)
         if write.config is not None and operation.topic not in self.engine.registry.topics:
             self._call.check_scopes(ADMIN)
+            self._call.check_config(write.config)
         started_ns = self.context.clock.monotonic_ns()
         self.engine.write(operation.topic, write, partial(self._published, operation, started_ns))
 

@@ -1,0 +1,132 @@
+"""What a server refuses to start with, and the same server behind TLS."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.servers import ServerProcess
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[list[ServerProcess]]:
+    """Servers of a test, ended with it."""
+    servers: list[ServerProcess] = []
+    yield servers
+    for server in servers:
+        server.discard()
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"HOST": "0.0.0.0"}, "expected API keys"),
+        ({"HOST": "::"}, "expected API keys"),
+        ({"HOST": "0.0.0.0", "API_KEYS": " , "}, "expected API keys"),
+        ({"API_KEYS": "s3cret:read+everything"}, "scope"),
+        ({"API_KEYS": "s3cret:read+"}, "scope"),
+        ({"API_KEYS": ":read"}, "key"),
+        ({"API_KEYS": "s3cret:read,s3cret:write"}, "twice"),
+        ({"TLS_CERT": "/nowhere/cert.pem"}, "tls_key"),
+        ({"TLS_CERT": "/nowhere/cert.pem", "TLS_KEY": "/nowhere/key.pem"}, "certificate"),
+    ],
+)
+def test_a_server_that_would_be_open_or_unclear_does_not_start(tmp_path, made, settings, told):
+    server = ServerProcess(tmp_path, **settings)
+    made.append(server)
+    server.launch()
+    assert server.wait() != 0
+    assert told in server.log
+    assert "Traceback" not in server.log
+    assert "s3cret" not in server.log
+    assert not (tmp_path / "port").exists(), "it listened before it refused"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for localhost that vouches for itself, and its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("needs openssl to make a certificate")
+    directory = tmp_path_factory.mktemp("tls")
+    cert, key = directory / "cert.pem", directory / "key.pem"
+    subprocess.run(
+        [
+            *(openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
+            *("-keyout", str(key), "-out", str(cert)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return cert, key
+
+
+def test_behind_tls_everything_is_as_before(tmp_path, made, certificate):
+    cert, key = certificate
+    server = ServerProcess(tmp_path, TLS_CERT=cert, TLS_KEY=key, API_KEYS="s3cret")
+    made.append(server)
+    server.launch()
+    address = server.listening()
+    context = ssl.create_default_context(cafile=str(cert))
+    link = http.client.HTTPSConnection("localhost", address.port, context=context, timeout=30)
+    headers = {"Authorization": "Bearer s3cret", "Content-Type": "application/json"}
+    body = json.dumps({"records": [{"data": "over tls"}]})
+
+    def ask(method: str, path: str, text: str | None = None) -> http.client.HTTPResponse:
+        link.request(method, path, text, headers)
+        return link.getresponse()
+
+    while (ready := ask("GET", "/readyz")).status == 503:
+        ready.read()
+    ready.read()
+    written = ask("POST", "/v0/topics/t", body)
+    assert written.status == 201, written.read()
+    written.read()
+    page = json.loads(ask("POST", "/v0/topics/t/diff", "{}").read())
+    assert [record["data"] for record in page["records"]] == ["over tls"]
+    link.close()
+    with pytest.raises(ssl.SSLError):  # a client that knows nobody who vouches for it
+        http.client.HTTPSConnection(
+            "localhost", address.port, context=ssl.create_default_context(), timeout=30
+        ).request("GET", "/healthz")
+
+
+def test_a_plain_client_gets_nothing_from_a_server_behind_tls(tmp_path, made, certificate):
+    cert, key = certificate
+    server = ServerProcess(tmp_path, TLS_CERT=cert, TLS_KEY=key)
+    made.append(server)
+    server.launch()
+    address = server.listening()
+    link = http.client.HTTPConnection(*address, timeout=30)
+    link.request("GET", "/healthz")
+    with pytest.raises((http.client.HTTPException, OSError)):
+        link.getresponse()
+    link.close()
+
+
+def test_old_versions_of_tls_are_refused(tmp_path, made, certificate):
+    cert, key = certificate
+    server = ServerProcess(tmp_path, TLS_CERT=cert, TLS_KEY=key)
+    made.append(server)
+    server.launch()
+    address = server.listening()
+    context = ssl.create_default_context(cafile=str(cert))
+    assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
+    openssl = shutil.which("openssl")
+    assert openssl is not None
+    found = subprocess.run(
+        [openssl, "s_client", "-connect", f"127.0.0.1:{address.port}", "-tls1_1"],
+        check=False,
+        capture_output=True,
+        input=b"",
+        timeout=30,
+    )
+    assert b"Cipher is (NONE)" in found.stdout or found.returncode != 0
