@@ -1,4 +1,4 @@
-"""The demonstration: by line, as a view of any size, as a picture."""
+"""The demonstration of flow: by line, as a view of any size, as a picture."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from penstock.cli import demo as demo_module
+from penstock.cli import demo_flow as demo_module
 from penstock.cli import main
 from penstock.cli.demo_lines import ladder, summary
 from penstock.cli.demo_view import bar, sparkline, view
@@ -22,7 +22,7 @@ PICTURE = Path(__file__).parents[3] / "docs" / "images" / "demo.svg"
 
 
 def run(*options: str) -> Result:
-    return CliRunner().invoke(main, ["demo", *options])
+    return CliRunner().invoke(main, ["demo", "flow", *options])
 
 
 def shown(at_ms: int) -> Show:
@@ -33,7 +33,7 @@ def shown(at_ms: int) -> Show:
 
 @pytest.fixture(scope="module")
 def busy() -> Show:
-    """The moment of the README's picture: under load, a stage slowed down."""
+    """The moment of the picture in the docs: under load, a stage slowed down."""
     return shown(17_000)
 
 
@@ -107,9 +107,9 @@ def test_the_last_view_is_written_as_a_picture_that_fetches_nothing(tmp_path):
         assert name in text
 
 
-def test_the_picture_of_the_readme_is_of_today(busy):
+def test_the_picture_in_the_docs_is_of_today(busy):
     assert PICTURE.read_text(encoding="utf-8") == demo_module.picture(busy), (
-        "make it anew: penstock demo --seconds 17 --svg docs/images/demo.svg"
+        "make it anew: penstock demo flow --seconds 17 --svg docs/images/demo.svg"
     )
 
 
