@@ -89,6 +89,12 @@ class Exchange(Protocol):
     def reply_json(self, body: bytes) -> None:
         """Answer 200 with JSON: the hot path."""
 
+    def expect_again(self, handle: Callable[[Exchange], None]) -> None:
+        """Have the next requests of this connection with the same head handled by this.
+
+        A hint, which may be ignored; the exchange and its request may be the same objects then.
+        """
+
     def stream(self, content_type: bytes = EVENT_STREAM, headers: Headers = ()) -> Stream:
         """Answer 200 with a body that is written bit by bit."""
 

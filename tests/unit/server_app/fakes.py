@@ -113,6 +113,9 @@ class FakeExchange:
     def reply_json(self, body: bytes) -> None:
         self.reply(200, body)
 
+    def expect_again(self, handle: Callable[[Any], None]) -> None:
+        self.again = handle
+
     def stream(self, content_type: bytes = b"text/event-stream", headers=()) -> FakeStream:
         self.status, self.content_type, self.headers = 200, content_type, dict(headers)
         self.live = FakeStream(self._room)

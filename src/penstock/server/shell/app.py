@@ -123,8 +123,27 @@ class TopicApplication:
             self._engine.write(
                 name, write, partial(self._written, exchange, name, started_ns, return_seqs, grant)
             )
+            if grant is None and not request.query and "idempotency-key" not in headers:
+                exchange.expect_again(SameWrite(self, exchange, name))
         except Exception as error:
             self._refuse(exchange, error, grant)
+
+    def write_again(self, same: SameWrite) -> None:
+        """A write with the head of an earlier one: what the head says need not be looked at."""
+        exchange = same.exchange
+        if not self._is_plain:
+            self(exchange)
+            return
+        same.started_ns = self._now_ns()
+        try:
+            write = parse_write(exchange.request.body, self._limits)
+            self._engine.write(same.name, write, same.written)
+        except Exception as error:
+            self._refuse(exchange, error, None)
+
+    def written_again(self, same: SameWrite, outcome: Written | Exception) -> None:
+        """Answer such a write."""
+        self._written(same.exchange, same.name, same.started_ns, True, None, outcome)
 
     def _written(
         self,
@@ -265,3 +284,26 @@ class TopicApplication:
         if describe(error)[0] == 500:
             self._tell(exchange.request, error)
         self._finish(exchange, error_answer(error), entered)
+
+
+class SameWrite:
+    """Writes to one topic that come one after another on one connection, each with the same head.
+
+    The transport hands over the same exchange each time, once it was answered.
+    """
+
+    __slots__ = ("_app", "exchange", "name", "started_ns")
+
+    def __init__(self, app: TopicApplication, exchange: Exchange, name: str) -> None:
+        self._app = app
+        self.exchange = exchange
+        self.name = name
+        self.started_ns = 0
+
+    def __call__(self, _exchange: Exchange) -> None:
+        """The next one."""
+        self._app.write_again(self)
+
+    def written(self, outcome: Written | Exception) -> None:
+        """It is committed, or refused."""
+        self._app.written_again(self, outcome)

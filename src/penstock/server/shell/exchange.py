@@ -69,6 +69,10 @@ class Http1Exchange(msgspec.Struct, eq=False):
         else:
             self.reply(200, body)
 
+    def expect_again(self, handle: Callable[[Http1Exchange], None]) -> None:
+        """Have the next requests of this connection with the same head handled by this."""
+        self.connection.expect(self, handle)
+
     def reply(
         self, status: int, body: bytes, *, content_type: bytes = JSON, headers: Headers = ()
     ) -> None:

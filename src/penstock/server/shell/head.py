@@ -8,6 +8,7 @@ a head depends on the connection. `bench/bench_http.py` shows what it is worth.
 from __future__ import annotations
 
 import re
+from sys import intern
 from typing import Final
 
 import httptools
@@ -57,6 +58,8 @@ class Terms(msgspec.Struct, gc=False, eq=False, frozen=True, kw_only=True):
     is_head: bool = False
     hot: bool = False
     """Whether it is HTTP/1.1 as usual: an answer needs a status, a type and a length only."""
+    family: str = ""
+    """The headers but for the body's length: the same object for those that differ in it alone."""
 
 
 REFUSED_TERMS: Final = Terms(
@@ -172,6 +175,7 @@ def _meaning(headers: dict[str, str]) -> Terms:
         wants_upgrade="upgrade" in options and "upgrade" in headers,
         expects_continue=headers.get("expect", "").lower() == "100-continue",
         hot=keep_alive and "host" in headers,
+        family=intern("\n".join(f"{k}:{v}" for k, v in headers.items() if k != "content-length")),
     )
 
 

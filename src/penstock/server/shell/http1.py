@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, cast
 
@@ -50,6 +51,9 @@ class Http1Connection(asyncio.Protocol):
         self._same_size = -1
         self._same_line = _REFUSED_LINE
         self._same_terms = REFUSED_TERMS
+        self._again: Http1Exchange | None = None
+        """An answered exchange with that head, to be used again by `_handle_again`."""
+        self._handle_again: Callable[[Http1Exchange], None] = self._application
         self.line: deque[Http1Exchange] = deque()
         self.last = False
         """Whether the next answer ends the connection: the service is draining."""
@@ -92,7 +96,11 @@ class Http1Connection(asyncio.Protocol):
         self._touched_s = self.service.now_s
         if self._simple and len(self.line) < self._pipelined_max:
             if len(data) == self._same_size and data.startswith(self._same_head):
-                self._hand_over(self._same_line, self._same_terms, data[len(self._same_head) :])
+                body = data[len(self._same_head) :]
+                if self._again is not None and not self.line:
+                    self._hand_again(self._again, body)
+                else:
+                    self._hand_over(self._same_line, self._same_terms, body)
                 return
             if self._take_single(data):
                 return
@@ -240,6 +248,27 @@ class Http1Connection(asyncio.Protocol):
             self.service.failed("the application failed on %s", line.path)
             exchange.fail()
 
+    def expect(self, exchange: Http1Exchange, handle: Callable[[Http1Exchange], None]) -> None:
+        """The application has a short way for requests with the head of this one."""
+        request, line = exchange.request, self._same_line
+        is_same = request.path == line.path and request.query == line.query
+        if is_same and exchange.terms.family is self._same_terms.family and exchange.terms.hot:
+            self._again, self._handle_again = exchange, handle
+
+    def _hand_again(self, exchange: Http1Exchange, body: bytes) -> None:
+        """As `_hand_over`, for a request whose like was answered before: nothing is made anew."""
+        exchange.request.body = body
+        exchange.state = HOT
+        exchange.answer = None
+        self.line.append(exchange)
+        self._budget.used += len(body)
+        self._counters.requests_total += 1
+        try:
+            self._handle_again(exchange)
+        except Exception:
+            self.service.failed("the application failed on %s", exchange.request.path)
+            exchange.fail()
+
     def _take_single(self, data: bytes) -> bool:
         """Hand a read over if it is exactly one request as usual, and remember its head."""
         first = data.find(b"\r\n")
@@ -250,11 +279,18 @@ class Http1Connection(asyncio.Protocol):
             line, terms = self._learn(data, end)
         if not terms.hot or terms.gzip_body or end + terms.length != len(data):
             return False
+        again = self._again
+        if line is not self._same_line or terms.family is not self._same_terms.family:
+            again = self._again = None
         self._same_head = data[:end]
         self._same_size = len(data)
         self._same_line = line
         self._same_terms = terms
-        self._hand_over(line, terms, data[end:])
+        if again is not None and not self.line:
+            again.terms = terms
+            self._hand_again(again, data[end:])
+        else:
+            self._hand_over(line, terms, data[end:])
         return True
 
     def _learn(self, data: bytes, end: int) -> tuple[Line, Terms]:

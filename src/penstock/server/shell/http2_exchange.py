@@ -128,6 +128,9 @@ class Http2Exchange:
 
     # the answer ----------------------------------------------------------------------------------
 
+    def expect_again(self, handle: Callable[[Http2Exchange], None]) -> None:
+        """A hint that is of no use here: every request has a stream of its own."""
+
     def reply_json(self, body: bytes) -> None:
         """Answer 200 with JSON."""
         self.reply(200, body)

@@ -253,14 +253,15 @@ class Lane:
                     waiter.set_result(None)
 
     def _commit_all(self, waiting: Waiting) -> None:
-        append, appended = self.partition.append, self._appended
+        append, listened, routed = self.partition.append, self._listened, self._routed
         for change, done in waiting:
             if type(change) is not Appended:
                 self._commit(change, done)  # type: ignore[arg-type]
                 continue
             written = append(change)
-            if change.topic in self._listened or change.topic in self._routed:
-                appended(change.topic)  # else nobody would notice its turn
+            topic = change.topic
+            if topic in listened or topic in routed:
+                self._appended(topic)  # else nobody would notice its turn
             try:
                 done(written)
             except Exception:
