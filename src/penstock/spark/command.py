@@ -58,6 +58,7 @@ _WITHOUT_JAR: Final = {
 SESSION_CONF: Final[Mapping[str, str]] = {
     # The lake's types and texts: no hidden zone, no calendar of before 1582, no INT96.
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.timeType.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
