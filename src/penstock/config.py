@@ -32,9 +32,10 @@ FILE_NAME: Final = "penstock.toml"
 FILE_TABLE: Final = "server"
 LOG_LEVELS: Final = ("debug", "info", "warning", "error", "off")
 OTHER_VARIABLES: Final = frozenset(
-    {"PENSTOCK_CONFIG", "PENSTOCK_COMPILE", "PENSTOCK_REWRITE", "PENSTOCK_RUNS", "PENSTOCK_SEED"}
-)
-"""Variables with our prefix that are no setting: where the file is, and the tests' own."""
+    {"PENSTOCK_CONFIG", "PENSTOCK_URL", "PENSTOCK_TOKEN",
+     "PENSTOCK_COMPILE", "PENSTOCK_REWRITE", "PENSTOCK_RUNS", "PENSTOCK_SEED"}
+)  # fmt: skip
+"""Variables with our prefix that are no setting: where the file is, the clients', the tests'."""
 
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _FALSE: Final = frozenset({"false", "0", "no", "off", ""})

@@ -123,3 +123,7 @@ def test_every_setting_is_described_and_has_a_variable():
     for name, _, text in described():
         assert text
         assert variable(name) == f"PENSTOCK_{name.upper()}"
+
+
+def test_the_variables_of_clients_are_no_settings_and_no_mistakes():
+    assert load({"PENSTOCK_URL": "http://127.0.0.1:4000", "PENSTOCK_TOKEN": "t"}) == Settings()
