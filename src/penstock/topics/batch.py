@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
+from penstock.topics.bodies import LooseBody, RoutedBody, WriteBody
 from penstock.topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from penstock.topics.model import (
     DEPTH_MAX,
@@ -91,38 +92,12 @@ class Write(NamedTuple):
     disable_backpressure: bool = False
 
 
-class _WriteBody(Struct, forbid_unknown_fields=True):
-    records: list[Record]
-    node: str | None = None
-    idempotency_key: str | None = None
-    create: bool | None = None
-    config: dict[str, Any] | None = None
-    disable_backpressure: bool | None = None
-
-
-class _LooseRecord(Record, gc=False, forbid_unknown_fields=False):
-    """A record that may have fields beside its own, which nobody reads."""
-
-
-class _LooseBody(Struct, kw_only=True):
-    records: list[_LooseRecord]
-    node: str | None = None
-    idempotency_key: str | None = None
-    create: bool | None = None
-    config: dict[str, Any] | None = None
-    disable_backpressure: bool | None = None
-
-
-class _RoutedBody(Struct):
-    records: list[Routed]
-
-
 _NULL: Final = Raw(b"null")
 _ROUTED: Final = b"R"
-_DECODER: Final = msgspec.json.Decoder(_WriteBody)
+_DECODER: Final = msgspec.json.Decoder(WriteBody)
 _decode: Final = _DECODER.decode
-_LOOSE_DECODER: Final = msgspec.json.Decoder(_LooseBody)
-_ROUTED_DECODER: Final = msgspec.json.Decoder(_RoutedBody)
+_LOOSE_DECODER: Final = msgspec.json.Decoder(LooseBody)
+_ROUTED_DECODER: Final = msgspec.json.Decoder(RoutedBody)
 _ENCODER: Final = msgspec.json.Encoder()
 
 
@@ -136,7 +111,7 @@ def parse_write(body: bytes, limits: TopicLimits = TopicLimits()) -> Write:  # n
     return _parse_any(body, wanted, limits) if plain is None else plain
 
 
-def _parse_plain(body: bytes, wanted: _WriteBody, limits: TopicLimits) -> Write | None:
+def _parse_plain(body: bytes, wanted: WriteBody, limits: TopicLimits) -> Write | None:
     """The usual write: compact ASCII, records of data alone, nothing said about the batch.
 
     None if it is not that, whether it is right or wrong. A few looks at the whole body
@@ -171,7 +146,7 @@ def _parse_plain(body: bytes, wanted: _WriteBody, limits: TopicLimits) -> Write 
     return Write(batch)
 
 
-def _parse_loose(body: bytes) -> _LooseBody:
+def _parse_loose(body: bytes) -> LooseBody:
     """The fields of a write that may have others beside them; of a wrong one, what is wrong."""
     try:
         return _LOOSE_DECODER.decode(body)
@@ -179,7 +154,7 @@ def _parse_loose(body: bytes) -> _LooseBody:
         raise InvalidRequest(f"expected a write, found: {error}") from None
 
 
-def _parse_any(body: bytes, wanted: _WriteBody | _LooseBody, limits: TopicLimits) -> Write:
+def _parse_any(body: bytes, wanted: WriteBody | LooseBody, limits: TopicLimits) -> Write:
     if not body.isascii():
         try:
             body.decode()
@@ -195,7 +170,7 @@ def _parse_any(body: bytes, wanted: _WriteBody | _LooseBody, limits: TopicLimits
     # What is logged has the fields of records and nothing else, and not much else than them.
     if len(body) > 2 * batch.size_bytes + _SLACK_BYTES * (len(records) + 4):
         batch = Batch.decoded(_bare(batch).encoded())
-    elif type(wanted) is _LooseBody or wanted.config is not None:
+    elif type(wanted) is LooseBody or wanted.config is not None:
         batch = _bare(batch)
     return Write(batch, key, wanted.create, wanted.config, bool(wanted.disable_backpressure))
 

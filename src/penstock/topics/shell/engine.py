@@ -342,19 +342,26 @@ class Engine:
         lane = self.lane(name)
         lane.partition.check_drop(name, self.clock.now_ms(), if_empty=if_empty)
         removed: list[str] = []
-        while True:
+        dropped: tuple[bool, list[str]] | None = None
+        while dropped is None:
             for name_out in [each.config.name for each in self.registry.routers.fed_by(name)]:
                 removed += [name_out] if await self.remove_router(name_out) else []
-            async with lane.exclusive() as partition:
-                if self.registry.routers.fed_by(name):
-                    continue
-                change = partition.drop_topic(name, self.clock.now_ms(), if_empty=if_empty)
-                into = [router.config.name for router in self.registry.routers.feeders_of(name)]
-                if change.entries:
-                    await lane.commit(change, sync=True)
-                return bool(change.entries), sorted(
-                    [*removed, *into] if change.entries else removed
-                )
+            dropped = await self._drop_alone(lane, name, if_empty=if_empty)
+        is_dropped, into = dropped
+        return is_dropped, sorted([*removed, *into])
+
+    async def _drop_alone(
+        self, lane: Lane, name: str, *, if_empty: bool
+    ) -> tuple[bool, list[str]] | None:
+        """Remove a topic that no router leaves, and tell the routers into it; None if one does."""
+        async with lane.exclusive() as partition:
+            if self.registry.routers.fed_by(name):
+                return None
+            into = [router.config.name for router in self.registry.routers.feeders_of(name)]
+            change = partition.drop_topic(name, self.clock.now_ms(), if_empty=if_empty)
+            if change.entries:
+                await lane.commit(change, sync=True)
+            return (True, into) if change.entries else (False, [])
 
     async def delete(
         self, name: str, *, before_seq: int | None = None, match: Predicate | None = None

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Container
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Container
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -40,6 +39,23 @@ class Audience(NamedTuple):
     appended: Callable[[str], None]
     listened: Container[str]
     routed: Container[str]
+
+
+class Exclusive:
+    """`async with` a lane held."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+
+    async def __aenter__(self) -> Partition:
+        await self._lane.hold()
+        return self._lane.partition
+
+    async def __aexit__(self, *_error: object) -> None:
+        try:
+            await self._lane.until_idle()
+        finally:
+            self._lane.release()
 
 
 class LogFailed(Unavailable):
@@ -151,24 +167,31 @@ class Lane:
             self.after(lambda _outcome: _wake(waiter))
             await waiter
 
-    @asynccontextmanager
-    async def exclusive(self) -> AsyncIterator[Partition]:
+    def exclusive(self) -> Exclusive:
         """Run one command with nothing staged; whatever comes meanwhile waits in `later`."""
-        async with self._exclusive:
-            held: deque[Callable[[], None]] = deque()
-            self._held = held
-            self.is_held = True
-            try:
-                await self._until_idle()
-                yield self.partition
-                await self._until_idle()
-            finally:
-                self._held = None
-                self.is_held = False
-                for command in held:
-                    self._guarded(command)
+        return Exclusive(self)
 
-    async def _until_idle(self) -> None:
+    async def hold(self) -> None:
+        """Begin an exclusive command: keep others waiting, and wait until nothing is staged."""
+        await self._exclusive.acquire()
+        self._held = deque()
+        self.is_held = True
+        try:
+            await self.until_idle()
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """End an exclusive command: those that waited run now, in the order of coming."""
+        held, self._held = self._held, None
+        self.is_held = False
+        self._exclusive.release()
+        for command in held or ():
+            self._guarded(command)
+
+    async def until_idle(self) -> None:
+        """Wait until nothing is staged."""
         while not self.is_idle:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._idle.append(waiter)
