@@ -1,0 +1,478 @@
+"""The coordinator's shell: one life of it, from taking the lease to losing or giving it up.
+
+A loop looks at the catalog, hears its workers, tells the core, and carries out what the core wants.
+All rows that one turn of the loop changes are one transaction, which also checks that the lease is
+still ours; messages to workers go out after it. If anything in a turn fails, core and rows could
+differ, so the life ends and the next one starts from the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
+from itertools import count
+from random import Random
+from typing import Any, Final
+
+from penstock.kernel.clock import Clock
+from penstock.tables import schema
+from penstock.tables.dispatch import Coordinator
+from penstock.tables.events import (
+    Answer,
+    AskToken,
+    Cancel,
+    CloseJob,
+    DrainChanged,
+    Effect,
+    Enqueue,
+    Event,
+    JobCancelled,
+    JobStarted,
+    JobSucceeded,
+    PoolContended,
+    RecordSkip,
+    Refreshed,
+    ReleaseToken,
+    SetStatus,
+    Start,
+    Tick,
+    TokenLost,
+    TokenWon,
+    WorkerDied,
+    WouldDispatch,
+)
+from penstock.tables.failures import FailureKind
+from penstock.tables.health import pool, table_rows
+from penstock.tables.jobs import Job, JobStatus
+from penstock.tables.recovery import recover
+from penstock.tables.shell import alive
+from penstock.tables.shell.claim import LockHeld, NotClaimed, claim
+from penstock.tables.shell.crew import Crew, Hand
+from penstock.tables.shell.leasing import LeaseLost
+from penstock.tables.shell.permits import Permits
+from penstock.tables.shell.settings import WarehouseSettings
+from penstock.tables.shell.store import DROP_RESERVATION, MANUAL, Store
+from penstock.tables.shell.watching import Watcher, memory_of
+from penstock.tables.shell.wire import Line, outcome_event, read_outcome
+from penstock.tables.shell.work import Cancelled, Ended, Failed, UnitWorker
+
+ANSWER: Final = (
+    "UPDATE penstock_requests SET answered_at = ?, is_ok = ?, detail = ? "
+    "WHERE request_id = ? AND answered_at IS NULL"
+)
+SET_STATUS: Final = "UPDATE penstock_tables SET status = ?, status_detail = ? WHERE name = ?"
+RESTART_MS: Final = (500, 30_000)
+"""How long to wait before a worker that could not start is started again: first and at most."""
+
+_LIVES: Final = count(1)
+
+
+def new_identity(warehouse: str) -> str:
+    """A name for one life of a coordinator: process, number of the life, warehouse."""
+    return f"{alive.process_name()}#{next(_LIVES)}@{warehouse}"
+
+
+class Life:
+    """A coordinator from the moment the lease is its own."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: WarehouseSettings,
+        identity: str,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self._store, self._settings, self._clock = store, settings, clock
+        self.identity = identity
+        self._cursor: Any = None
+        self._after: list[Callable[[], Iterable[Event]]] = []
+        self._waiting: deque[Start] = deque()
+        self._restarts = 0
+        self._fill_at_ms = 0
+        self._unfit: str | None = None
+        self._board: str | None = None
+        self._board_at_ms = 0
+        self._unit_worker: UnitWorker | None = None
+        self._engine: Any = None
+        self._selector = selectors.DefaultSelector()
+        self._bell, self._rope = (Line(end) for end in socket.socketpair())
+        self._bell.connection.setblocking(False)
+        self._selector.register(self._bell, selectors.EVENT_READ, None)
+        parallel = settings.dispatch.parallel
+        self._crew = Crew(settings, settings.max_concurrent_refreshes if parallel else 0)
+        self._permits = Permits(store, settings, identity, self._transact)
+        self._recover()
+        with store.lake.look() as reader:
+            memory = memory_of(store.frontiers(reader))
+        self.core = Coordinator(
+            identity, settings.dispatch, random, memory=memory, next_job_id=store.next_job_id()
+        )
+        topics = settings.topics.topics() if settings.topics else None
+        self._watcher = Watcher(store, self.core, topics)
+
+    # the loop ------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Wait for a worker, a tick or the core's next wish; then do what follows."""
+        events = self._hear(self._patience_s())
+        self._look_after_crew()
+        events += self._see()
+        self.tell([*events, Tick()])
+
+    def begin(self) -> None:
+        """The first look, before anything is waited for."""
+        self._look_after_crew()
+        self.tell([*self._see(), Tick()])
+        self._watcher.positions.checkpoint(self._store.lake, now=True)
+
+    def board(self) -> str | None:
+        """What people are shown; safe to ask from any thread."""
+        return self._board
+
+    def wake(self) -> None:
+        """End the wait of a turn; from any thread."""
+        self._rope.send({})
+
+    def drain(self) -> bool:
+        """Start nothing new; True when nothing runs any more."""
+        if not self.core.board.draining:
+            self.tell([DrainChanged(True)])
+        self.tell(self._hear(self._settings.tick_ms / 1_000))
+        return not self.core.live_jobs
+
+    def close(self) -> None:
+        """End the workers, close what they had in hand, give permits back."""
+        self._crew.close()
+        self._selector.close()
+        self._bell.close()
+        self._rope.close()
+        jobs = self.core.live_jobs
+        with suppress(LeaseLost), self._batch():
+            for job in jobs:
+                self._close_row(job.cancelled(self._clock.now_ms(), "the coordinator stopped"))
+        self._permits.close()
+        if self._engine is not None:
+            self._engine.close()
+
+    def _patience_s(self) -> float:
+        now_ms = self._clock.now_ms()
+        wake_ms = self.core.wake_ms()
+        until_ms = now_ms + self._settings.tick_ms
+        if wake_ms is not None:
+            until_ms = min(until_ms, max(wake_ms, now_ms))
+        return (until_ms - now_ms) / 1_000
+
+    def _see(self) -> list[Event]:
+        """Look at the catalog."""
+        mine = frozenset([*self._crew.hands, self._inline_name])
+        events = self._watcher.look(mine)
+        for asked in self._watcher.unknown:
+            self._store.run(
+                ANSWER,
+                self._clock.now_ms(),
+                0,
+                f"there is no table {asked.table}",
+                asked.request_id,
+            )
+        self._watcher.unknown.clear()
+        if self._permits.is_shared:
+            events.append(PoolContended(self._permits.is_contended(self._clock.now_ms())))
+        self._watcher.positions.checkpoint(self._store.lake)
+        self._paint()
+        return events
+
+    def _drop_dead_locks(self) -> None:
+        """Take locks away from processes that are gone."""
+        now_ms = self._clock.now_ms()
+        for (holder,) in self._store.lake.query("SELECT DISTINCT holder FROM penstock_locks"):
+            if holder not in self._crew.hands and not self._store.is_alive(holder, now_ms):
+                self._store.run(schema.RELEASE_LOCKS, holder)
+
+    def _paint(self) -> None:
+        """Keep what people see up to date, but spend little time on it."""
+        now_ms = self._clock.now_ms()
+        if now_ms < self._board_at_ms:
+            return
+        self._board = json.dumps(
+            {
+                "pool": asdict(pool(self.core)),
+                "workers": [
+                    {"worker": hand.name, "ready": hand.ready, "job_id": hand.job_id}
+                    for hand in self._crew
+                ],
+                "unfit": self._unfit,
+                "tables": [
+                    {**asdict(row), "frontier": row.frontier.to_json() if row.frontier else None}
+                    for row in table_rows(self.core, now_ms)
+                ],
+            }
+        )
+        if self.core.board.locks:
+            self._drop_dead_locks()
+        took_ms = self._clock.now_ms() - now_ms
+        self._board_at_ms = now_ms + max(500, 20 * took_ms)
+
+    # telling the core ----------------------------------------------------------------------------
+
+    def tell(self, events: Iterable[Event]) -> None:
+        """Tell the core, and carry out what it wants, until nothing follows any more."""
+        queue = deque(events)
+        while queue or self._after:
+            with self._batch():
+                while queue:
+                    event = queue.popleft()
+                    for effect in self.core.step(event, self._clock.now_ms()):
+                        queue.extend(self._carry_out(effect))
+            after, self._after = self._after, []
+            for action in after:
+                queue.extend(action())
+
+    def _carry_out(self, effect: Effect) -> Iterable[Event]:  # noqa: C901 - one case each
+        run, now_ms = self._run, self._clock.now_ms()
+        match effect:
+            case Enqueue(job):
+                run(schema.INSERT_JOB, *schema.job_row(job))
+            case Start():
+                self._after.append(lambda: self._start(effect))
+            case CloseJob(job):
+                self._close_row(job)
+            case Cancel(job, detail):
+                return self._cancel(job, detail)
+            case RecordSkip(key, members, reason, text):
+                run(
+                    "INSERT INTO penstock_skips VALUES (?, ?, ?, ?, ?)",
+                    now_ms, key, json.dumps(members), reason.value, text,
+                )  # fmt: skip
+            case SetStatus(table, status, detail):
+                run(SET_STATUS, status.value, detail, table)
+            case AskToken():
+                self._open()
+                return [TokenWon() if self._permits.ask(now_ms) else TokenLost()]
+            case ReleaseToken():
+                self._open()
+                self._permits.give_back()
+            case Answer(request_id, ok, detail):
+                run(ANSWER, now_ms, int(ok), detail, request_id)
+            case WouldDispatch(job, alongside):
+                values = (job.job_id, job.unit_key, json.dumps(alongside), now_ms)
+                run("INSERT INTO penstock_would_dispatch VALUES (?, ?, ?, ?)", *values)
+        return []
+
+    def _close_row(self, job: Job) -> None:
+        self._run(
+            schema.CLOSE_JOB, job.status.value, job.finished_at_ms, job.outcome_detail,
+            None if job.retryable is None else int(job.retryable), job.job_id,
+        )  # fmt: skip
+        self._run(DROP_RESERVATION, self._store.token(job.job_id))
+
+    def _cancel(self, job: Job, detail: str) -> Iterable[Event]:
+        """Close the row first, so that nothing can land; then make the worker give it up."""
+        now_ms = self._clock.now_ms()
+        self._run(schema.CLOSE_JOB, JobStatus.CANCELLED.value, now_ms, detail, 1, job.job_id)
+        for start in self._waiting:
+            if start.job.job_id == job.job_id:
+                self._waiting.remove(start)
+                return [JobCancelled(job.job_id, detail)]
+        for hand in self._crew:
+            if hand.job_id == job.job_id:
+                hand.line.send({"cancel": job.job_id})
+                hand.kill_at_ms = now_ms + self._settings.cancel_ms
+        return []
+
+    # the catalog ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def _batch(self) -> Iterator[None]:
+        """One transaction, begun by the first row that changes."""
+        with ExitStack() as self._stack:
+            try:
+                yield
+            finally:
+                self._cursor = None
+
+    def _open(self) -> Any:
+        if self._cursor is None:
+            cursor = self._stack.enter_context(self._store.lake.transact())
+            found = self._store.fetch(cursor, schema.COORDINATOR_IS)
+            if not found or found[0][0] != self.identity:
+                holder = found[0][0] if found else "nobody"
+                raise LeaseLost(f"expected to hold the lease, found that {holder} does")
+            self._cursor = cursor
+        return self._cursor
+
+    def _run(self, sql: str, *parameters: Any) -> int:
+        return self._store.execute(self._open(), sql, *parameters)
+
+    @contextmanager
+    def _transact(self) -> Iterator[Any]:
+        """For the permits: the transaction under way, or one of their own."""
+        if self._cursor is not None:
+            yield self._cursor
+        else:
+            with self._store.lake.transact() as cursor:
+                yield cursor
+
+    def _recover(self) -> None:
+        """Close what a predecessor left: jobs, locks, reservations, permits."""
+        now_ms = self._clock.now_ms()
+        found = self._store.jobs(live_only=True)
+        live = {
+            job.worker for job in found if job.worker and self._store.is_alive(job.worker, now_ms)
+        }
+        ours = [job for job in found if not (_is_manual(job) and job.worker in live)]
+        recovery = recover(
+            ours,
+            coordinator=self.identity,
+            live_workers=frozenset(name for name in live if name),
+            now_ms=now_ms,
+        )
+        with self._batch():
+            for job in recovery.closed:
+                self._close_row(job)
+                if job.worker is not None:
+                    self._run(schema.RELEASE_LOCKS, job.worker)
+        for job in recovery.interrupt:
+            _kill(job.worker)
+        self._drop_dead_locks()
+        self._permits.recover(now_ms)
+
+    # workers -------------------------------------------------------------------------------------
+
+    def _start(self, start: Start) -> Iterable[Event]:
+        """Hand a job to a worker, or run it here; called when its row is committed."""
+        if start.inline:
+            self._after.append(lambda: self._run_inline(start))
+            return [JobStarted(start.job.job_id, self._inline_name)]
+        self._waiting.append(start)
+        return self._assign()
+
+    def _assign(self) -> list[Event]:
+        events: list[Event] = []
+        while self._waiting and (hand := self._crew.idle()) is not None:
+            start = self._waiting.popleft()
+            hand.job_id = start.job.job_id
+            hand.line.send(
+                {
+                    "run": start.job.job_id,
+                    "stale": start.stale,
+                    "forced": self._is_forced(start),
+                }
+            )
+            events.append(JobStarted(start.job.job_id, hand.name))
+        return events
+
+    def _is_forced(self, start: Start) -> bool:
+        return not self._watcher.forced.isdisjoint(start.requests)
+
+    @property
+    def _inline_name(self) -> str:
+        return f"{alive.process_name()}#inline-{self.identity.partition('#')[2]}"
+
+    def _run_inline(self, start: Start) -> Iterable[Event]:
+        return [outcome_event(start.job.job_id, self._inline(start))]
+
+    def _inline(self, start: Start) -> Ended:
+        if self._unit_worker is None:
+            self._engine = self._settings.runner.refresher(self._store.lake)
+            topics = self._settings.topics.topics() if self._settings.topics else None
+            self._unit_worker = UnitWorker(
+                self._store, self._engine, topics=topics, now_ms=self._clock.now_ms
+            )
+        try:
+            claimed = claim(
+                self._store,
+                start.job.job_id,
+                self._inline_name,
+                now_ms=self._clock.now_ms(),
+                reserve_ms=self._settings.reserve_ms,
+            )
+        except NotClaimed as error:
+            return Cancelled(error.message)
+        except LockHeld as error:
+            return Failed(FailureKind.COLLISION, error.message)
+        return self._unit_worker.run(claimed, stale=start.stale, forced=self._is_forced(start))
+
+    def _hear(self, patience_s: float) -> list[Event]:
+        """What workers said, waiting for the first word."""
+        events: list[Event] = []
+        for key, _ in self._selector.select(patience_s):
+            if key.data is None:
+                self._bell.receive()
+            else:
+                events += self._listen(key.data)
+        now_ms = self._clock.now_ms()
+        for hand in self._crew:
+            if hand.kill_at_ms is not None and now_ms >= hand.kill_at_ms:
+                events += self._died(hand)
+        return events
+
+    def _listen(self, hand: Hand) -> list[Event]:
+        events: list[Event] = []
+        for message in hand.line.receive():
+            if "ready" in message:
+                hand.ready, self._restarts, self._unfit = True, 0, None
+            elif "unfit" in message:
+                hand.unfit = self._unfit = message["unfit"]
+            else:
+                hand.job_id = hand.kill_at_ms = None
+                events.append(outcome_event(int(message["job"]), read_outcome(message)))
+        events += self._assign()
+        return events if hand.line.is_open else [*events, *self._died(hand)]
+
+    def _died(self, hand: Hand) -> list[Event]:
+        """A worker is gone. What it had in hand may have landed just before."""
+        self._selector.unregister(hand.line)
+        self._crew.bury(hand)
+        if not hand.ready:
+            self._restarts += 1
+            first_ms, most_ms = RESTART_MS
+            wait_ms = min(first_ms * 2 ** min(self._restarts, 10), most_ms)
+            self._fill_at_ms = self._clock.now_ms() + wait_ms
+        self._store.run(schema.RELEASE_LOCKS, hand.name)
+        if hand.job_id is None:
+            return []
+        job = self._store.job(hand.job_id)
+        if job is not None and job.status is JobStatus.SUCCEEDED:
+            return [JobSucceeded(job.job_id, self._landed(job))]
+        if job is not None and job.status is JobStatus.CANCELLED:
+            return [JobCancelled(job.job_id, job.outcome_detail or "cancelled")]
+        return [WorkerDied(hand.name)]
+
+    def _landed(self, job: Job) -> dict[str, Refreshed]:
+        with self._store.lake.look() as reader:
+            known = self._store.frontiers(reader)
+        return {
+            name: Refreshed(known[name].frontier, known[name].position)
+            for name in job.members
+            if name in known
+        }
+
+    def _look_after_crew(self) -> None:
+        """Start workers that are missing, unless they could not start just now."""
+        if self._clock.now_ms() >= self._fill_at_ms:
+            for hand in self._crew.fill():
+                self._selector.register(hand.line, selectors.EVENT_READ, hand)
+
+
+def _is_manual(job: Job) -> bool:
+    return job.coordinator.startswith(MANUAL)
+
+
+def _kill(worker: str | None) -> None:
+    """End a worker whose coordinator is gone; never a process that does other work as well."""
+    if (
+        worker is not None
+        and "#" not in worker
+        and alive.is_here(worker)
+        and alive.is_alive(worker)
+    ):
+        with suppress(ProcessLookupError):
+            os.kill(alive.pid_of(worker), signal.SIGKILL)

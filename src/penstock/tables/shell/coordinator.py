@@ -1,0 +1,148 @@
+"""The coordinator of a warehouse: waits for the lease, lives, and lives again after a mishap."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from random import Random
+from typing import Final, Self
+
+from penstock.kernel.clock import Clock
+from penstock.kernel.errors import PenstockError
+from penstock.kernel.shell import SystemClock
+from penstock.lake.shell.expire import sweep
+from penstock.tables import schema
+from penstock.tables.shell.coordinating import Life, new_identity
+from penstock.tables.shell.leasing import LeaseKeeper, LeaseLost, give_up_lease, take_lease
+from penstock.tables.shell.settings import WarehouseSettings
+from penstock.tables.shell.store import Store
+
+PRUNE_EVERY_MS: Final = 60_000
+_LOG: Final = logging.getLogger("penstock.tables")
+
+
+class CoordinatorLoop:
+    """Runs in the foreground with `run`, or in a thread of its own as a context."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: WarehouseSettings,
+        *,
+        clock: Clock | None = None,
+        random: Random | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self._store, self._settings = store, settings
+        self._clock: Clock = clock or SystemClock()
+        self._random = random or Random()
+        self._say = say or _LOG.info
+        self._stop = threading.Event()
+        self._life: Life | None = None
+        self._thread = threading.Thread(target=self.run, name="penstock-coordinator", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._thread.join()
+
+    def stop(self) -> None:
+        """End after what runs has ended, or soon; from any thread."""
+        self._stop.set()
+        life = self._life
+        if life is not None:
+            life.wake()
+
+    def run(self) -> None:
+        """Coordinate until `stop`. A second coordinator waits here for the first one's lease."""
+        while not self._stop.is_set():
+            identity = new_identity(self._store.warehouse)
+            if not self._take(identity):
+                return
+            try:
+                self._live(identity)
+            except LeaseLost as error:
+                self._say(error.message)
+            except PenstockError as error:
+                self._say(f"starting again after: {error.message}")
+                self._stop.wait(1.0)
+
+    def _take(self, identity: str) -> bool:
+        """Wait for the lease; False if told to stop meanwhile."""
+        waits = False
+        while not self._stop.is_set():
+            now_ms = self._clock.now_ms()
+            lease_ms = self._settings.lease_ms
+            if take_lease(self._store, identity, now_ms=now_ms, lease_ms=lease_ms):
+                self._say(f"coordinating as {identity}")
+                return True
+            if not waits:
+                lease = self._store.lease()
+                self._say(f"waiting for the lease of {lease.holder if lease else 'nobody'}")
+                waits = True
+            self._stop.wait(min(1.0, self._settings.tick_ms / 1_000))
+        return False
+
+    def _live(self, identity: str) -> None:
+        try:
+            life = Life(self._store, self._settings, identity, self._clock, self._random)
+            self._life = life
+            keeper = LeaseKeeper(
+                self._store,
+                identity,
+                lease_ms=self._settings.lease_ms,
+                now_ms=self._clock.now_ms,
+                board=life.board,
+            )
+            ended = threading.Event()
+            housekeeper = threading.Thread(target=self._keep_house, args=(ended,), daemon=True)
+            try:
+                with keeper:
+                    housekeeper.start()
+                    self._turns(life, keeper)
+            finally:
+                self._life = None
+                ended.set()
+                life.close()
+                housekeeper.join()
+        finally:
+            give_up_lease(self._store, identity)
+
+    def _turns(self, life: Life, keeper: LeaseKeeper) -> None:
+        life.begin()
+        while not self._stop.is_set():
+            keeper.check()
+            life.turn()
+        give_up_ms = self._clock.now_ms() + self._settings.cancel_ms
+        while not life.drain() and self._clock.now_ms() < give_up_ms:
+            keeper.check()
+
+    def _keep_house(self, ended: threading.Event) -> None:
+        """Forget what is old; remove files of writers that died."""
+        swept_ms = self._clock.now_ms()
+        while not ended.is_set():
+            try:
+                now_ms = self._clock.now_ms()
+                prune(self._store, self._settings, now_ms)
+                if now_ms - swept_ms >= self._settings.sweep_every_ms:
+                    swept_ms = now_ms
+                    sweep(self._store.lake, grace_ms=self._settings.sweep_grace_ms)
+            except PenstockError as error:
+                self._say(f"housekeeping will be tried again: {error.message}")
+            pause_ms = min(PRUNE_EVERY_MS, self._settings.sweep_every_ms)
+            ended.wait(pause_ms / 1_000)
+
+
+def prune(store: Store, settings: WarehouseSettings, now_ms: int) -> None:
+    """Forget jobs, requests, skips and history that are old enough."""
+    jobs_ms = now_ms - settings.job_retention_ms
+    store.run(schema.PRUNE_JOBS, jobs_ms)
+    store.run("DELETE FROM penstock_requests WHERE answered_at <= ?", jobs_ms)
+    store.run("DELETE FROM penstock_skips WHERE skipped_at <= ?", jobs_ms)
+    store.run("DELETE FROM penstock_would_dispatch WHERE at_ms <= ?", jobs_ms)
+    history_ms = now_ms - settings.history_retention_ms
+    store.run("DELETE FROM penstock_refresh_history WHERE finished_at <= ?", history_ms)

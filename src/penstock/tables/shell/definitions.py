@@ -1,0 +1,186 @@
+"""Changes of definitions: checked against the graph, then one transaction, or nothing.
+
+Each change bumps the graph's version, and expects the version it was checked against; two people
+who change tables at the same time cannot together make a cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.kernel.errors import Conflict, Rejected
+from penstock.lake.transaction import Transaction
+from penstock.tables import schema
+from penstock.tables.errors import InvalidTable, TableExists
+from penstock.tables.files import parse_folder
+from penstock.tables.graph import StreamGraph, check_modes
+from penstock.tables.model import Status, TableDefinition
+from penstock.tables.names import topic_of
+from penstock.tables.plan import TablePlan, plan_tables
+from penstock.tables.shell.store import GRAPH_VERSION, SELECT_VALUE, SET_VALUE, Store
+from penstock.tables.units import ExecutionUnitGraph
+
+_UPDATE = (
+    "UPDATE penstock_tables SET query = ?, sources = ?, schedule = ?, mode = ?, consistency = ?, "
+    "status = ?, description = ?, is_volatile = ? WHERE name = ?"
+)
+_TRIES_MAX = 5
+
+
+class Definer:
+    """Creates, replaces, alters and drops tables of a warehouse."""
+
+    def __init__(self, store: Store, *, topics: bool) -> None:
+        self._store = store
+        self._topics = topics
+
+    def put(self, table: TableDefinition, *, may_exist: bool) -> StreamGraph:
+        """Create a table, or with `may_exist` replace the one of that name."""
+        found = self._store.definitions()
+        before = found.graph.tables.get(table.name)
+        if before is not None and not may_exist:
+            raise TableExists(f"expected a new name, found stream table {table.name!r}")
+        graph = found.graph.with_table(table)
+        self._check(graph, [table] if before is None else [])
+        transaction = self._begin(found.version)
+        self._store_table(transaction, before, table)
+        return self._commit(transaction, graph)
+
+    def alter(self, name: str, wanted: TableDefinition) -> StreamGraph:
+        """Change how a table is refreshed; its query stays, and so do its contents."""
+        found = self._store.definitions()
+        before = found.graph.table(name)
+        table = replace(wanted, status=before.status)
+        graph = found.graph.with_table(table)
+        self._check(graph, [])
+        transaction = self._begin(found.version)
+        self._store_table(transaction, before, table)
+        return self._commit(transaction, graph)
+
+    def drop(self, name: str, *, cascade: bool) -> tuple[str, ...]:
+        """Drop a table, and with `cascade` all that read it; returns what is gone."""
+        found = self._store.definitions()
+        graph = found.graph.without(name, cascade=cascade)
+        gone = tuple(n for n in reversed(found.graph.order) if n not in graph.tables)
+        check_modes(graph)
+        transaction = self._begin(found.version)
+        self._drop_tables(transaction, gone)
+        self._commit(transaction, graph)
+        return gone
+
+    def plan(self, folder: Path, *, prune: bool) -> TablePlan:
+        """What applying a folder would do."""
+        return plan_tables(read_folder(folder), self._store.definitions().graph.tables, prune=prune)
+
+    def apply(self, folder: Path, *, prune: bool) -> TablePlan:
+        """Make the tables of a folder the tables there are, in one transaction."""
+        wanted = read_folder(folder)
+        for attempt in range(_TRIES_MAX):
+            found = self._store.definitions()
+            existing = found.graph.tables
+            plan = plan_tables(wanted, existing, prune=prune)
+            self._check(plan.graph, plan.create)
+            if plan.empty:
+                return plan
+            transaction = self._begin(found.version)
+            self._drop_tables(transaction, plan.drop)
+            for table in plan.create:
+                self._store_table(transaction, None, table)
+            for change in (*plan.replace, *plan.alter):
+                before, table = existing[change.table.name], change.table
+                if "query" not in change.changes:  # it may be laid out differently
+                    table = replace(table, query=before.query)
+                self._store_table(transaction, before, _kept_status(before, table))
+            try:
+                self._commit(transaction, plan.graph)
+            except Conflict:
+                if attempt + 1 == _TRIES_MAX:
+                    raise
+                continue
+            return plan
+        raise AssertionError("the last try raises")
+
+    # steps ---------------------------------------------------------------------------------------
+
+    def _check(self, graph: StreamGraph, created: Iterable[TableDefinition]) -> None:
+        check_modes(graph)
+        ExecutionUnitGraph(graph)
+        for table in graph.tables.values():
+            topics = [name for name in table.sources if topic_of(name) is not None]
+            if topics and not self._topics:
+                raise InvalidTable(
+                    f"expected lake tables as sources of {table.name!r} in a warehouse without "
+                    f"topics, found {', '.join(topics)}"
+                )
+        taken = {_plain(info.schema.name, info.name) for info in self._store.lake.tables()}
+        for table in created:
+            if table.name in taken:
+                raise TableExists(
+                    f"expected a new name, found that the lake has a table {table.name!r} that is "
+                    "no stream table"
+                )
+
+    def _begin(self, version: int) -> Transaction:
+        transaction = self._store.lake.begin()
+        value = None if version == 0 else str(version)
+        transaction.expect(SELECT_VALUE, (GRAPH_VERSION,), value)
+        transaction.also(SET_VALUE, (GRAPH_VERSION, str(version + 1)))
+        return transaction
+
+    def _store_table(
+        self, transaction: Transaction, before: TableDefinition | None, table: TableDefinition
+    ) -> None:
+        if before is None:
+            transaction.also(schema.INSERT_TABLE, schema.table_row(table))
+            return
+        name, *values = schema.table_row(table)
+        transaction.also(_UPDATE, (*values, name))
+        if before.query != table.query:
+            # The contents stay readable until the first refresh, but stand for nothing any more.
+            transaction.also("DELETE FROM penstock_frontiers WHERE table_name = ?", (name,))
+            transaction.also(
+                "UPDATE penstock_tables SET status_detail = NULL WHERE name = ?", (name,)
+            )
+
+    def _drop_tables(self, transaction: Transaction, names: Iterable[str]) -> None:
+        infos = {
+            _plain(info.schema.name, info.name): info
+            for info in self._store.lake.tables(transaction.base)
+        }
+        for name in names:
+            if name in infos:
+                transaction.drop_table(infos[name])
+            for table, column in (
+                ("penstock_tables", "name"),
+                ("penstock_frontiers", "table_name"),
+            ):
+                transaction.also(f"DELETE FROM {table} WHERE {column} = ?", (name,))
+
+    def _commit(self, transaction: Transaction, graph: StreamGraph) -> StreamGraph:
+        self._store.lake.commit(transaction)
+        return graph
+
+
+def read_folder(folder: Path) -> Mapping[str, TableDefinition]:
+    """The tables that the `.sql` files of a folder define."""
+    if not folder.is_dir():
+        raise Rejected(f"expected a folder of .sql files, found no folder {str(folder)!r}")
+    files = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.sql")}
+    if not files:
+        raise Rejected(f"expected .sql files in {str(folder)!r}, found none")
+    return parse_folder(files)
+
+
+def _kept_status(before: TableDefinition, table: TableDefinition) -> TableDefinition:
+    """A file says active or paused; what failures made of a table stays while its query does."""
+    stopped = before.status in (Status.SUSPENDED, Status.ERROR)
+    if stopped and table.status is Status.ACTIVE and before.query == table.query:
+        return replace(table, status=before.status)
+    return table
+
+
+def _plain(schema_name: str, name: str) -> str:
+    lowered = schema_name.lower()
+    return name.lower() if lowered == "main" else f"{lowered}.{name.lower()}"

@@ -1,0 +1,81 @@
+"""A refresh that a person makes without a coordinator, under the same locks and the same rules.
+
+Its job has a number below zero: coordinators count up from one, and must not meet it.
+"""
+
+from __future__ import annotations
+
+from random import SystemRandom
+from typing import Final
+from uuid import uuid4
+
+from penstock.kernel.errors import Rejected, Unavailable
+from penstock.kernel.shell import SystemClock
+from penstock.tables.jobs import job_for
+from penstock.tables.shell.alive import process_name
+from penstock.tables.shell.claim import claim_for_person
+from penstock.tables.shell.positions import Positions
+from penstock.tables.shell.refresher import Refresher
+from penstock.tables.shell.settings import WarehouseSettings
+from penstock.tables.shell.store import MANUAL, Store
+from penstock.tables.shell.work import Cancelled, Failed, UnitWorker
+from penstock.tables.units import ExecutionUnitGraph, Unit
+
+_SPREAD: Final = 1 << 20
+
+
+def refresh_here(
+    store: Store, settings: WarehouseSettings, engine: Refresher, table: str, force: bool
+) -> tuple[bool, str]:
+    """Refresh a table's unit in this process; returns whether it went well, and what is to say.
+
+    `LockHeld` if somebody else is refreshing a member, `Rejected` if a gate is closed. A failure
+    is on record but counts for nothing.
+    """
+    clock = SystemClock()
+    definitions = store.definitions()
+    unit = ExecutionUnitGraph(definitions.graph).unit_of(table)
+    _check_gates(store, unit)
+    if not force and not _has_changed(store, unit):
+        return True, "nothing it reads has changed"
+    me = process_name()
+    now_ms = clock.now_ms()
+    job = job_for(
+        unit,
+        -(now_ms * _SPREAD + SystemRandom().randrange(_SPREAD)),
+        graph_version=definitions.version,
+        coordinator=f"{MANUAL}{me}",
+        attempt_no=1,
+        now_ms=now_ms,
+    )
+    topics = settings.topics.topics() if settings.topics else None
+    worker = UnitWorker(store, engine, topics=topics, now_ms=clock.now_ms)
+    name = f"{me}#{uuid4().hex[:8]}"
+    claimed = claim_for_person(store, job, name, now_ms=now_ms, reserve_ms=settings.reserve_ms)
+    ended = worker.run(claimed, forced=force)
+    if isinstance(ended, Failed):
+        return False, ended.detail
+    if isinstance(ended, Cancelled):
+        raise Unavailable(f"expected to refresh {table}, found the job cancelled: {ended.detail}")
+    return True, "refreshed"
+
+
+def _check_gates(store: Store, unit: Unit) -> None:
+    closed = {name for (name,) in store.lake.query("SELECT relation FROM penstock_gates")}
+    found = sorted(closed & {*unit.members, *unit.inputs})
+    if found:
+        raise Rejected(f"expected open gates for {unit.key}, found {', '.join(found)} closed")
+
+
+def _has_changed(store: Store, unit: Unit) -> bool:
+    """Whether a member was never made, or something it read has moved; topics always may have."""
+    positions = Positions()
+    with store.lake.look() as reader:
+        known = store.frontiers(reader)
+        positions.advance(reader)
+        now = positions.of_all(reader, [*unit.inputs, *unit.members])
+    for name in unit.members:
+        frontier = known[name].frontier if name in known else None
+        if frontier is None or any(now.get(source) != at for source, at in frontier.items()):
+            return True
+    return False

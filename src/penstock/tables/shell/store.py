@@ -1,0 +1,289 @@
+"""Penstock's own rows in the catalog: definitions, frontiers, jobs, locks, lease, requests.
+
+Reads are one consistent look; writes are one transaction each, or part of a lake transaction.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+from penstock.lake.shell.catalog import Catalog
+from penstock.lake.shell.database import Row, fetch
+from penstock.lake.shell.reader import Reader
+from penstock.tables import schema
+from penstock.tables.frontier import Frontier, LakePosition
+from penstock.tables.graph import StreamGraph
+from penstock.tables.health import Lease
+from penstock.tables.history import Outcome, ReasonCode, RefreshRecord
+from penstock.tables.jobs import Job
+from penstock.tables.model import Mode, Status, TableDefinition
+from penstock.tables.shell import alive, ddl
+from penstock.tables.shell.positions import Positions
+
+GRAPH_VERSION: Final = "graph_version"
+WAREHOUSE: Final = "warehouse"
+DRAINING: Final = "draining"
+COORDINATOR: Final = "coordinator"
+MANUAL: Final = "manual#"
+"""How the name of a coordinator begins that is no coordinator but a person's refresh."""
+
+FOREIGN_MS: Final = 30_000
+"""After so long without a sign of life a process on another machine is taken for dead."""
+
+SELECT_VALUE: Final = "SELECT value FROM penstock_warehouse WHERE name = ?"
+SET_VALUE: Final = (
+    "INSERT INTO penstock_warehouse (name, value) VALUES (?, ?) "
+    "ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+)
+DEFINITION_IS: Final = "SELECT query FROM penstock_tables WHERE name = ?"
+DROP_RESERVATION: Final = "DELETE FROM penstock_lake_writers WHERE token = ?"
+SELECT_HISTORY: Final = f"SELECT {', '.join(schema.HISTORY_COLUMNS)} FROM penstock_refresh_history"
+
+
+class Known(NamedTuple):
+    """What is stored of a table's contents."""
+
+    frontier: Frontier
+    position: LakePosition | None
+    fresh_ms: int
+    job_id: int
+
+
+class Asked(NamedTuple):
+    """A person's request that nobody has answered yet."""
+
+    request_id: str
+    table: str
+    force: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """The tables there are, and the version of the graph they make."""
+
+    version: int
+    graph: StreamGraph
+    details: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a coordinator sees of the catalog at one moment."""
+
+    graph_version: int
+    draining: bool
+    statuses: dict[str, Status]
+    gates: frozenset[str]
+    locks: dict[str, str]
+    asked: tuple[Asked, ...]
+    frontier_jobs: dict[str, int]
+
+
+class Store:
+    """The rows of one warehouse. Threads may share it."""
+
+    def __init__(self, lake: Catalog) -> None:
+        self.lake = lake
+        lake.migrate("tables", ddl.VERSION, ddl.CREATE)
+        self.warehouse = self._named()
+
+    # looking -------------------------------------------------------------------------------------
+
+    def definitions(self) -> Definitions:
+        """The graph as it is now."""
+        with self.lake.look() as reader:
+            return read_definitions(reader)
+
+    def frontiers(self, reader: Reader) -> dict[str, Known]:
+        """What contents stand for, by table."""
+        rows = reader.rows(
+            "SELECT table_name, frontier, snapshot, fresh_at, job_id FROM penstock_frontiers"
+        )
+        return {
+            name: Known(
+                Frontier.from_json(text),
+                None if snapshot is None else LakePosition(snapshot),
+                fresh_at,
+                job_id,
+            )
+            for name, text, snapshot, fresh_at, job_id in rows
+        }
+
+    def sight(self, reader: Reader) -> Sight:
+        """Everything people may have changed."""
+        rows = reader.rows
+        return Sight(
+            graph_version=_version(reader),
+            draining=_value(reader, DRAINING) == "1",
+            statuses={
+                name: Status(status)
+                for name, status in rows("SELECT name, status FROM penstock_tables")
+            },
+            gates=frozenset(name for (name,) in rows("SELECT relation FROM penstock_gates")),
+            locks=dict(rows("SELECT table_name, holder FROM penstock_locks")),
+            asked=tuple(
+                Asked(request_id, table, bool(forced))
+                for request_id, table, forced in rows(
+                    "SELECT request_id, table_name, is_forced FROM penstock_requests "
+                    "WHERE answered_at IS NULL ORDER BY asked_at, request_id"
+                )
+            ),
+            frontier_jobs=dict(rows("SELECT table_name, job_id FROM penstock_frontiers")),
+        )
+
+    def lease(self) -> Lease | None:
+        """Who coordinates, or did last."""
+        found = self.lake.query(
+            "SELECT holder, expires_at FROM penstock_leases WHERE name = ?", (COORDINATOR,)
+        )
+        return Lease(*found[0]) if found else None
+
+    def job(self, job_id: int) -> Job | None:
+        """One job by its id."""
+        found = self.lake.query(f"{schema.SELECT_JOBS} WHERE job_id = ?", (job_id,))
+        return schema.job_from_row(found[0]) if found else None
+
+    def jobs(self, *, live_only: bool = False, limit: int | None = None) -> list[Job]:
+        """Jobs, the newest first."""
+        where = " WHERE status IN ('QUEUED', 'RUNNING')" if live_only else ""
+        bound = "" if limit is None else f" LIMIT {int(limit)}"
+        rows = self.lake.query(f"{schema.SELECT_JOBS}{where} ORDER BY enqueued_at DESC{bound}")
+        return [schema.job_from_row(row) for row in rows]
+
+    def history(self, table: str | None = None, *, limit: int = 100) -> list[RefreshRecord]:
+        """Refreshes, the newest first."""
+        where, values = ("", ()) if table is None else (" WHERE table_name = ?", (table,))
+        rows = self.lake.query(
+            f"{SELECT_HISTORY}{where} ORDER BY finished_at DESC, job_id DESC LIMIT {int(limit)}",
+            values,
+        )
+        return [record_from_row(row) for row in rows]
+
+    def next_job_id(self) -> int:
+        """A number that no job had before."""
+        rows = self.lake.query(
+            "SELECT max(n) FROM (SELECT max(job_id) AS n FROM penstock_scheduler_jobs "
+            "UNION ALL SELECT max(job_id) FROM penstock_refresh_history "
+            "UNION ALL SELECT max(job_id) FROM penstock_frontiers) t"
+        )
+        return max(0, int(rows[0][0] or 0)) + 1
+
+    # processes -----------------------------------------------------------------------------------
+
+    def is_alive(self, process: str, now_ms: int) -> bool:
+        """Whether a process is there: looked up on this machine, by signs of life on others."""
+        name = process.removeprefix(MANUAL)
+        if alive.is_here(name):
+            return alive.is_alive(name)
+        plain = name.partition("#")[0]
+        rows = self.lake.query("SELECT seen_at FROM penstock_processes WHERE name = ?", (plain,))
+        return bool(rows) and rows[0][0] > now_ms - FOREIGN_MS
+
+    def show_life(self, process: str, now_ms: int) -> None:
+        """A sign of life for other machines. A SQLite catalog has none."""
+        if self.lake.database.kind != "sqlite":
+            self.run(
+                "INSERT INTO penstock_processes (name, seen_at) VALUES (?, ?) "
+                "ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at",
+                process,
+                now_ms,
+            )
+
+    # changing ------------------------------------------------------------------------------------
+
+    def run(self, sql: str, *parameters: Any) -> int:
+        """One statement by itself; returns how many rows it changed."""
+
+        def work(cursor: Any) -> int:
+            return self.execute(cursor, sql, *parameters)
+
+        changed: int = self.lake.retrying(work)
+        return changed
+
+    def execute(self, cursor: Any, sql: str, *parameters: Any) -> int:
+        """One statement inside a transaction."""
+        cursor.execute(self.lake.database.sql(sql), parameters)
+        return int(cursor.rowcount)
+
+    def fetch(self, cursor: Any, sql: str, *parameters: Any) -> list[Row]:
+        """The rows of a question inside a transaction."""
+        return fetch(self.lake.database, cursor, sql, parameters)
+
+    def token(self, job_id: int) -> str:
+        """The reservation under which a job writes files: the same for whoever asks."""
+        raw = f"{self.warehouse}/{job_id}".encode()
+        return blake2b(raw, digest_size=16).hexdigest()
+
+    def _named(self) -> str:
+        """The warehouse's own name, made once."""
+
+        def work(cursor: Any) -> str:
+            found = self.fetch(cursor, SELECT_VALUE, WAREHOUSE)
+            if found:
+                return str(found[0][0])
+            name = uuid4().hex[:12]
+            self.execute(cursor, SET_VALUE, WAREHOUSE, name)
+            return name
+
+        found = self.lake.query(SELECT_VALUE, (WAREHOUSE,))
+        return str(found[0][0] if found else self.lake.retrying(work))
+
+
+def read_definitions(reader: Reader) -> Definitions:
+    """The graph in one look."""
+    rows = reader.rows(schema.SELECT_TABLES)
+    details = reader.rows("SELECT name, status_detail FROM penstock_tables")
+    return Definitions(
+        _version(reader),
+        StreamGraph(schema.table_from_row(row) for row in rows),
+        {name: detail for name, detail in details if detail},
+    )
+
+
+def record_from_row(row: Sequence[Any]) -> RefreshRecord:
+    """A refresh from a row of the history."""
+    found = dict(zip(schema.HISTORY_COLUMNS, row, strict=True))
+    return RefreshRecord(
+        table=found["table_name"],
+        unit_key=found["unit_key"],
+        job_id=found["job_id"],
+        outcome=Outcome(found["outcome"]),
+        configured=Mode(found["configured_mode"]),
+        executed=None if found["executed_mode"] is None else Mode(found["executed_mode"]),
+        reason=ReasonCode(found["reason_code"]),
+        reason_text=found["reason_text"],
+        rows_read=found["rows_read"],
+        delta_rows=found["delta_rows"],
+        rows_written=found["rows_written"],
+        started_at_ms=found["started_at"],
+        finished_at_ms=found["finished_at"],
+        timings_ms=tuple(json.loads(found["timings"]).items()),
+        frontier=Frontier.from_json(found["frontier"]),
+        snapshot=found["snapshot"],
+        stale=tuple(json.loads(found["stale"])),
+    )
+
+
+def lake_sources(tables: Iterable[TableDefinition]) -> set[str]:
+    """Every relation that some tables read."""
+    return {source for table in tables for source in table.sources}
+
+
+def read_positions(reader: Reader, positions: Positions, names: Iterable[str]) -> dict[str, Any]:
+    """Where lake tables stand now."""
+    positions.advance(reader)
+    return dict(positions.of_all(reader, names))
+
+
+def _version(reader: Reader) -> int:
+    return int(_value(reader, GRAPH_VERSION) or 0)
+
+
+def _value(reader: Reader, name: str) -> str | None:
+    found = reader.rows(SELECT_VALUE, name)
+    return str(found[0][0]) if found else None

@@ -1,0 +1,162 @@
+"""What a coordinator learns by looking at the catalog: the same questions at every tick.
+
+People and other processes change rows; each look is compared with what the core knows, and the
+difference is told as events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.lake.shell.reader import Reader
+from penstock.tables.board import TableMemory
+from penstock.tables.dispatch import Coordinator
+from penstock.tables.events import (
+    DrainChanged,
+    Event,
+    GateChanged,
+    GraphChanged,
+    LocksChanged,
+    RefreshRequested,
+    SourcesMoved,
+    StatusChanged,
+)
+from penstock.tables.frontier import Position
+from penstock.tables.graph import StreamGraph
+from penstock.tables.names import topic_of
+from penstock.tables.shell.positions import Positions
+from penstock.tables.shell.refresher import TopicPositions
+from penstock.tables.shell.store import Asked, Known, Sight, Store, read_definitions
+
+
+def memory_of(known: dict[str, Known]) -> dict[str, TableMemory]:
+    """What the catalog knows of contents, as a core starts with it."""
+    return {
+        name: TableMemory(found.frontier, found.position, found.fresh_ms)
+        for name, found in known.items()
+    }
+
+
+class Watcher:
+    """Looks at the catalog for one core. For one thread."""
+
+    def __init__(
+        self, store: Store, core: Coordinator, topics: TopicPositions | None = None
+    ) -> None:
+        self._store = store
+        self._core = core
+        self._topics = topics
+        self.positions = Positions()
+        self._seen_snapshot = -1
+        self._told: set[str] = set()
+        self._manual: dict[str, int] = {}
+        self.forced: set[str] = set()
+        self.unknown: list[Asked] = []
+        """Requests for tables that do not exist, to be answered by whoever looks."""
+
+    def look(self, mine: frozenset[str], dead: frozenset[str] = frozenset()) -> list[Event]:
+        """What changed since the last look. `mine` are holders of locks that the core knows of.
+
+        Holders in `dead` are passed over: their locks are nobody's.
+        """
+        with self._store.lake.look() as reader:
+            sight = self._store.sight(reader)
+            events = list(self._graph(reader, sight))
+            graph = self._graph_after(events)
+            events = [*self._sources(reader, graph), *events, *self._refreshed(reader, sight)]
+        events += self._controls(sight, graph, mine | dead)
+        events += self._topic_heads(graph)
+        return events
+
+    def _graph_after(self, events: list[Event]) -> StreamGraph:
+        graphs = [event.graph for event in events if isinstance(event, GraphChanged)]
+        return graphs[-1] if graphs else self._core.board.graph
+
+    def _graph(self, reader: Reader, sight: Sight) -> Iterator[Event]:
+        if sight.graph_version == self._core.graph_version:
+            return
+        found = read_definitions(reader)
+        board = self._core.board
+        # A table that was dropped and made again between two looks has no contents any more, but
+        # looks the same: it is taken out first, so that the core forgets what it knew.
+        again = {
+            name
+            for name, known in board.tables.items()
+            if known.frontier is not None
+            and name in found.graph.tables
+            and name not in sight.frontier_jobs
+            and board.graph.tables[name].query == found.graph.tables[name].query
+        }
+        if again:
+            left = [table for name, table in found.graph.tables.items() if name not in again]
+            yield GraphChanged(StreamGraph(left), found.version)
+        yield GraphChanged(found.graph, found.version)
+
+    def _sources(self, reader: Reader, graph: StreamGraph) -> Iterator[Event]:
+        """Where lake tables that are no stream tables stand."""
+        self.positions.advance(reader)
+        if self.positions.through == self._seen_snapshot and graph is self._core.board.graph:
+            return
+        self._seen_snapshot = self.positions.through
+        names = [name for name in graph.sources if topic_of(name) is None]
+        known = self._core.board.positions
+        found: dict[str, Position] = dict(self.positions.of_all(reader, names))
+        moved = {name: at for name, at in found.items() if known.get(name) != at}
+        if moved:
+            yield SourcesMoved(moved)
+
+    def _topic_heads(self, graph: StreamGraph) -> Iterator[Event]:
+        names = {topic: name for name in graph.sources if (topic := topic_of(name)) is not None}
+        if names and self._topics is not None:
+            found = self._topics.positions(list(names))
+            yield SourcesMoved({names[topic]: at for topic, at in found.items()})
+
+    def _refreshed(self, reader: Reader, sight: Sight) -> Iterator[Event]:
+        """Refreshes that people made by themselves; the core has no event for them.
+
+        What it remembers of these tables is replaced by what the catalog says, and it is told of
+        the graph once more so that it looks at every unit anew.
+        """
+        fresh = {n: job for n, job in sight.frontier_jobs.items() if job < 0}
+        news = {n for n, job in fresh.items() if self._manual.get(n) != job}
+        self._manual = fresh
+        board = self._core.board
+        if not news & board.tables.keys():
+            return
+        known = memory_of(self._store.frontiers(reader))
+        for name in news & board.tables.keys():
+            board.tables[name] = known[name]
+        yield GraphChanged(board.graph, self._core.graph_version)
+
+    def _controls(self, sight: Sight, graph: StreamGraph, mine: frozenset[str]) -> list[Event]:
+        board = self._core.board
+        events: list[Event] = []
+        if sight.draining != board.draining:
+            events.append(DrainChanged(sight.draining))
+        events += [GateChanged(name, True) for name in sorted(sight.gates - board.gates)]
+        events += [GateChanged(name, False) for name in sorted(board.gates - sight.gates)]
+        locks = frozenset(table for table, holder in sight.locks.items() if holder not in mine)
+        if locks != board.locks:
+            events.append(LocksChanged(locks))
+        if graph is board.graph:  # a new graph brings its statuses with it
+            events += [
+                StatusChanged(name, status)
+                for name, status in sight.statuses.items()
+                if name in board.statuses and board.statuses[name] is not status
+            ]
+        return events + list(self._requests(sight, graph))
+
+    def _requests(self, sight: Sight, graph: StreamGraph) -> Iterator[Event]:
+        open_ids = {asked.request_id for asked in sight.asked}
+        self._told &= open_ids
+        self.forced &= open_ids
+        for asked in sight.asked:
+            if asked.request_id in self._told:
+                continue
+            self._told.add(asked.request_id)
+            if asked.table not in graph.tables:
+                self.unknown.append(asked)
+                continue
+            if asked.force:
+                self.forced.add(asked.request_id)
+            yield RefreshRequested(asked.request_id, asked.table, asked.force)

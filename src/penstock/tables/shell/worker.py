@@ -1,0 +1,138 @@
+"""A worker process: warm, with an engine of its own; runs one job after the other.
+
+It is started with the number of a socket. Its first message are settings, then come jobs. When the
+other end is gone so is whoever wanted the work, and it leaves at once: every commit is all or
+nothing, so it may be gone at any instruction.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from typing import Any
+
+from penstock.kernel.errors import PenstockError
+from penstock.kernel.shell import SystemClock
+from penstock.lake.shell.catalog import open_catalog
+from penstock.tables.failures import FailureKind
+from penstock.tables.shell.alive import process_name
+from penstock.tables.shell.claim import LockHeld, NotClaimed, claim
+from penstock.tables.shell.refresher import Refresher
+from penstock.tables.shell.settings import WarehouseSettings
+from penstock.tables.shell.store import FOREIGN_MS, Store
+from penstock.tables.shell.wire import Line, outcome_message
+from penstock.tables.shell.work import Cancelled, Ended, Failed, UnitWorker, detail_of
+
+
+class Worker:
+    """One process's end of the work: takes jobs from a line, sends back how they ended."""
+
+    def __init__(self, line: Line, settings: WarehouseSettings) -> None:
+        self._line = line
+        self._settings = settings
+        self._clock = SystemClock()
+        self._name = process_name()
+        self._lake = open_catalog(settings.catalog, settings.data_path, create=False)
+        self._store = Store(self._lake)
+        self._refresher: Refresher = settings.runner.refresher(self._lake)
+        self._unit_worker = UnitWorker(
+            self._store,
+            self._refresher,
+            topics=settings.topics.topics() if settings.topics else None,
+            now_ms=self._clock.now_ms,
+        )
+        self._job_id: int | None = None
+        self._token: str | None = None
+
+    def run(self, jobs: queue.SimpleQueue[dict[str, Any]]) -> None:
+        """Run jobs for ever."""
+        threading.Thread(target=self._show_life, daemon=True).start()
+        self._line.send({"ready": self._name})
+        while True:
+            message = jobs.get()
+            self._job_id = int(message["run"])
+            ended = self._one(message)
+            self._job_id = self._token = None
+            self._line.send(outcome_message(int(message["run"]), ended))
+
+    def cancel(self, job_id: int) -> None:
+        """Give a job up, from the thread that listens; its row says already that it is closed."""
+        if self._job_id == job_id:
+            self._refresher.interrupt()
+
+    def _one(self, message: dict[str, Any]) -> Ended:
+        try:
+            claimed = claim(
+                self._store,
+                int(message["run"]),
+                self._name,
+                now_ms=self._clock.now_ms(),
+                reserve_ms=self._settings.reserve_ms,
+            )
+        except NotClaimed as error:
+            return Cancelled(error.message)
+        except LockHeld as error:
+            return Failed(FailureKind.COLLISION, error.message)
+        except PenstockError as error:
+            return Failed(FailureKind.RETRYABLE, detail_of(error))
+        self._token = claimed.token
+        return self._unit_worker.run(
+            claimed, stale=tuple(message["stale"]), forced=bool(message["forced"])
+        )
+
+    def _show_life(self) -> None:
+        """Signs of life for other machines, and for the sweep while a refresh takes long."""
+        pause_s = min(FOREIGN_MS / 3, self._settings.reserve_ms / 4) / 1_000
+        waiting = threading.Event()
+        while True:
+            now_ms = self._clock.now_ms()
+            self._store.show_life(self._name, now_ms)
+            waiting.wait(pause_s)
+            token = self._token
+            if token is not None:
+                self._lake.extend(token, self._settings.reserve_ms)
+
+
+def main(number: int) -> None:
+    """Work for whoever holds the other end of a socket."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to handle
+    line = Line(socket.socket(fileno=number))
+    first = line.receive()
+    while line.is_open and not first:
+        first = line.receive()
+    if not first:
+        return
+    jobs: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    made: list[Worker] = []
+    threading.Thread(target=_listen, args=(line, jobs, made, first[1:]), daemon=True).start()
+    try:
+        made.append(Worker(line, WarehouseSettings.from_json(first[0]["settings"])))
+    except Exception as error:
+        line.send({"unfit": detail_of(error)})
+        raise
+    made[0].run(jobs)
+
+
+def _listen(
+    line: Line,
+    jobs: queue.SimpleQueue[dict[str, Any]],
+    made: list[Worker],
+    messages: list[dict[str, Any]],
+) -> None:
+    while True:
+        for message in messages:
+            if "run" in message:
+                jobs.put(message)
+            elif "cancel" in message and made:
+                made[0].cancel(int(message["cancel"]))
+        if not line.is_open:
+            os._exit(0)
+        messages = line.receive()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
