@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -216,3 +217,17 @@ def bodies() -> dict[str, bytes]:
         "many seqs": b'{"node":"n","seqs":[%b]}' % b",".join(b"%d" % n for n in range(50_000)),
         "many records": b'{"records":[%b]}' % b",".join([b'{"data":1}'] * 10_001),
     }
+
+
+HANDSHAKE = (
+    b"GET /v0/ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+
+
+def masked(first: int, payload: bytes, length: bytes | None = None) -> bytes:
+    """A frame of a client's, with a mask of nothing."""
+    if length is None:
+        size = len(payload)
+        length = bytes([128 | size]) if size < 126 else b"\xfe" + struct.pack("!H", size)
+    return bytes([first]) + length + bytes(4) + payload

@@ -21,12 +21,14 @@ from tests.conformance.servers import ServerProcess
 from tests.conformance.wire import Api, until
 from tests.integration.server.hostile import (
     H2_PREFACE,
+    HANDSHAKE,
     assert_no_failure,
     assert_refused,
     assert_well,
     bodies,
     exchange,
     malformed,
+    masked,
     mutations,
     post,
     read_all,
@@ -260,20 +262,6 @@ def test_a_flood_of_http2_frames_is_stopped(server, what):
             read_all(link)
     assert_well(server, "bystander")
     assert rss_bytes(server) - before < 64 * MIB
-
-
-HANDSHAKE = (
-    b"GET /v0/ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-)
-
-
-def masked(first: int, payload: bytes, length: bytes | None = None) -> bytes:
-    """A frame of a client's, with a mask of nothing."""
-    if length is None:
-        size = len(payload)
-        length = bytes([128 | size]) if size < 126 else b"\xfe" + struct.pack("!H", size)
-    return bytes([first]) + length + bytes(4) + payload
 
 
 SOCKETS = {
