@@ -15,6 +15,16 @@ COMPILED = (
     "src/penstock/log/shell/wal.py",
     "src/penstock/log/shell/workers.py",
     "src/penstock/log/stores/segment/staging.py",
+    "src/penstock/server/answers.py",
+    "src/penstock/server/shell/app.py",
+    "src/penstock/topics/batch.py",
+    "src/penstock/topics/partition.py",
+    "src/penstock/topics/registry.py",
+    "src/penstock/topics/shell/engine.py",
+    "src/penstock/topics/shell/gather.py",
+    "src/penstock/topics/shell/lane.py",
+    "src/penstock/topics/slots.py",
+    "src/penstock/topics/topic.py",
 )
 
 

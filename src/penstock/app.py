@@ -35,7 +35,8 @@ from penstock.server.shell.app import TopicApplication
 from penstock.server.shell.app_gate import Gate
 from penstock.server.shell.listener import Listener
 from penstock.topics.sealing import SealOptions
-from penstock.topics.shell.engine import Engine, EngineOptions
+from penstock.topics.shell.engine import Engine
+from penstock.topics.shell.views import EngineOptions
 
 SHARDS_MAX: Final = 8
 SWITCH_S: Final = 0.0002

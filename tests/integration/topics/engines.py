@@ -10,9 +10,9 @@ from typing import Any
 from penstock.log.store import Store
 from penstock.topics.batch import parse_write
 from penstock.topics.read import Diff, ReadRequest
-from penstock.topics.shell.engine import Engine, EngineOptions
+from penstock.topics.shell.engine import Engine
+from penstock.topics.shell.views import EngineOptions
 from penstock.topics.topic import Written
-
 from tests.integration.topics.gated import GatedStore
 
 DEADLINE_S = 20.0

@@ -13,7 +13,8 @@ from penstock.log.stores import open_store
 from penstock.topics.batch import parse_write
 from penstock.topics.read import Diff, ReadRequest
 from penstock.topics.sealing import SealOptions
-from penstock.topics.shell.engine import Engine, EngineOptions
+from penstock.topics.shell.engine import Engine
+from penstock.topics.shell.views import EngineOptions
 
 PARTITIONS = 3
 SMALL = SealOptions(segment_records_max=10, hot_segments=1)

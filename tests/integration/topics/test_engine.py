@@ -15,7 +15,6 @@ from penstock.topics.predicate import Predicate
 from penstock.topics.read import ReadRequest
 from penstock.topics.routers import RouterConfig
 from penstock.topics.shell.lane import LogFailed
-
 from tests.integration.topics.engines import body, data, engine_on, until, write
 from tests.integration.topics.gated import GatedStore
 

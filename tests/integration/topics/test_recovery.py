@@ -11,8 +11,9 @@ import pytest
 from penstock.kernel.errors import Rejected
 from penstock.log.store import Operation
 from penstock.log.stores import open_store
-from penstock.topics.shell.engine import Engine, EngineOptions
+from penstock.topics.shell.engine import Engine
 from penstock.topics.shell.lane import UNSYNCED_SEQS_MAX
+from penstock.topics.shell.views import EngineOptions
 from tests.integration.topics.node import drained, node, on_a_loop, write
 
 CLASSES = ("ephemeral", "memory", "disk", "fsync")

@@ -17,7 +17,8 @@ from penstock.server.caps import CapLimits, Caps
 from penstock.server.message import Request
 from penstock.server.sessions import Sessions
 from penstock.server.shell.app import TopicApplication
-from penstock.topics.shell.engine import Engine, EngineOptions
+from penstock.topics.shell.engine import Engine
+from penstock.topics.shell.views import EngineOptions
 
 DEADLINE_S = 5.0
 

@@ -27,7 +27,7 @@ from penstock.topics.model import check_topic_name
 from penstock.topics.predicate import parse_predicate
 from penstock.topics.read import Diff, ReadRequest, parse_read
 from penstock.topics.segments import NotLoaded
-from penstock.topics.shell.engine import TopicView
+from penstock.topics.shell.views import TopicView
 from penstock.topics.shown import records_json
 from penstock.topics.topic import Written
 

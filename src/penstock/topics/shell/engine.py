@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from penstock.flow.governor import REFUSE_RETRY_MS, Rung
 from penstock.flow.priority import Urgency, base_priority
@@ -21,20 +20,17 @@ from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.kernel.ids import partition_of
 from penstock.kernel.shell import SystemClock
-from penstock.kernel.units import MIB
 from penstock.log.store import Store
 from penstock.topics.batch import Write
 from penstock.topics.config import TopicConfig
 from penstock.topics.entries import Acked, Appended, Created, Deleted, Dropped
 from penstock.topics.errors import InvalidRequest, Saturated, TopicNotFound, TopicsApart
-from penstock.topics.model import TopicLimits, check_topic_name
+from penstock.topics.model import check_topic_name
 from penstock.topics.partition import Change, Entry, Partition
 from penstock.topics.predicate import Predicate
-from penstock.topics.queues import QueueCounts
 from penstock.topics.read import Diff, ReadRequest, read
 from penstock.topics.registry import Registry
 from penstock.topics.routers import Router, RouterConfig
-from penstock.topics.sealing import SealOptions
 from penstock.topics.segments import NotLoaded
 from penstock.topics.shell.backups import BackupList, OnProgress, silent
 from penstock.topics.shell.cold import ColdCache
@@ -45,59 +41,12 @@ from penstock.topics.shell.lane import UNSYNCED_SEQS_MAX, Audience, Lane, OnWrit
 from penstock.topics.shell.recovery import Recovery, close_clean
 from penstock.topics.shell.snapshots import COLD_DIR, SNAPSHOT_DIR, ColdFiles, SnapshotFiles
 from penstock.topics.shell.turns import Turns
+from penstock.topics.shell.views import Deletion, EngineOptions, TopicView
 from penstock.topics.shell.watch import Watchers
 from penstock.topics.shell.work import WorkDesk
 from penstock.topics.topic import Topic, Written, check_selector
 
 _LOGGER: Final = logging.getLogger("penstock.topics")
-
-
-@dataclass(frozen=True, slots=True)
-class EngineOptions:
-    """Sizes of an engine, and where it keeps what is not in its log.
-
-    `waiting_bytes_max` is what may wait for the log before writes are refused. Without a
-    `data_dir` there are no snapshots: the log is never cut, and every record stays in memory.
-    Snapshots are made when the log since the last ones has more than `compact_bytes_min`, and
-    more than they have. `cold_dir` is in the data directory unless it is named.
-    """
-
-    partitions: int = 2
-    limits: TopicLimits = field(default_factory=TopicLimits)
-    disk_sync_ms: int = 100
-    waiting_bytes_max: int = 256 * MIB
-    data_dir: Path | None = None
-    cold_dir: Path | None = None
-    seal: SealOptions = field(default_factory=SealOptions)
-    compact_bytes_min: int = 64 * MIB
-    cold_cache_bytes: int = 128 * MIB
-
-
-class Deletion(NamedTuple):
-    """What a delete is told."""
-
-    deleted: int
-    earliest_seq: int
-    head_seq: int
-    count: int  # type: ignore[assignment]
-    size_bytes: int
-
-
-class TopicView(NamedTuple):
-    """A topic as people see it. `queue` only for queues."""
-
-    topic: str
-    config: TopicConfig
-    head_seq: int
-    earliest_seq: int
-    next_seq: int
-    count: int  # type: ignore[assignment]
-    size_bytes: int
-    epoch: int
-    effective_priority: int
-    last_write_ms: int | None
-    last_read_ms: int | None
-    queue: QueueCounts | None
 
 
 class Engine:

@@ -1,0 +1,61 @@
+"""What an engine is told when it is made, and what it tells of topics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.kernel.units import MIB
+from penstock.topics.config import TopicConfig
+from penstock.topics.model import TopicLimits
+from penstock.topics.queues import QueueCounts
+from penstock.topics.sealing import SealOptions
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """Sizes of an engine, and where it keeps what is not in its log.
+
+    `waiting_bytes_max` is what may wait for the log before writes are refused. Without a
+    `data_dir` there are no snapshots: the log is never cut, and every record stays in memory.
+    Snapshots are made when the log since the last ones has more than `compact_bytes_min`, and
+    more than they have. `cold_dir` is in the data directory unless it is named.
+    """
+
+    partitions: int = 2
+    limits: TopicLimits = field(default_factory=TopicLimits)
+    disk_sync_ms: int = 100
+    waiting_bytes_max: int = 256 * MIB
+    data_dir: Path | None = None
+    cold_dir: Path | None = None
+    seal: SealOptions = field(default_factory=SealOptions)
+    compact_bytes_min: int = 64 * MIB
+    cold_cache_bytes: int = 128 * MIB
+
+
+class Deletion(NamedTuple):
+    """What a delete is told."""
+
+    deleted: int
+    earliest_seq: int
+    head_seq: int
+    count: int  # type: ignore[assignment]
+    size_bytes: int
+
+
+class TopicView(NamedTuple):
+    """A topic as people see it. `queue` only for queues."""
+
+    topic: str
+    config: TopicConfig
+    head_seq: int
+    earliest_seq: int
+    next_seq: int
+    count: int  # type: ignore[assignment]
+    size_bytes: int
+    epoch: int
+    effective_priority: int
+    last_write_ms: int | None
+    last_read_ms: int | None
+    queue: QueueCounts | None
