@@ -103,7 +103,7 @@ def look_around(options: SparkOptions) -> Machine:
     """Find Java and Spark, and build what is built once; `SparkMissing` says what is not there."""
     try:
         import pyspark
-        import pyspark.sql.connect.session  # noqa: F401 - needs packages that pyspark does not
+        import pyspark.sql.connect.session
     except ImportError as error:
         raise missing(error) from error
     java = find_java(options.java_home)
@@ -208,9 +208,7 @@ def _spawn(command: list[str], place: Place, env: Mapping[str, str]) -> subproce
         )  # fmt: skip
 
 
-def _greeted(
-    process: subprocess.Popen[bytes], place: Place, deadline: float
-) -> tuple[int, str]:
+def _greeted(process: subprocess.Popen[bytes], place: Place, deadline: float) -> tuple[int, str]:
     """Port and secret of the JVM's gateway, as soon as it has written them."""
     while time.monotonic() < deadline:
         if place.greeting.exists():

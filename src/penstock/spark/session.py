@@ -6,7 +6,7 @@ connect to the same Spark by its URL.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -71,7 +71,9 @@ def new_session(
         from pyspark.sql.connect.session import SparkSession
     except ImportError as error:
         raise missing(error) from error
-    full = with_parameters(url, {"user_id": user} | ({"session_id": session_id} if session_id else {}))
+    full = with_parameters(
+        url, {"user_id": user} | ({"session_id": session_id} if session_id else {})
+    )
     try:
         spark = SparkSession.builder.remote(full).create()
         # By default a client tries for minutes to reach a server that is gone.
@@ -102,8 +104,8 @@ def interrupt(url: str, session_id: str, *, user: str = "penstock") -> None:
 def with_parameters(url: str, parameters: Mapping[str, str]) -> str:
     """A Spark Connect URL with more parameters.
 
-    >>> with_parameters("sc://h:1", {"user_id": "a"}), with_parameters("sc://h:1/;token=t", {"x": "y"})
-    ('sc://h:1/;user_id=a', 'sc://h:1/;token=t;x=y')
+    >>> with_parameters("sc://h:1/;token=t", {"user_id": "a"})
+    'sc://h:1/;token=t;user_id=a'
     """
     base, _, given = url.partition("/;")
     texts = [part for part in given.split(";") if part]

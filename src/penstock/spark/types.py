@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 import pyarrow as pa
 
 from penstock.kernel.errors import Rejected
-from penstock.lake.columns import Column
+from penstock.lake.columns import Column, arrow_type, fields_of, plain_type
 from penstock.spark.errors import UnsharedType
 
 if TYPE_CHECKING:
@@ -92,6 +93,28 @@ def for_spark(rows: pa.Table, columns: Iterable[Column]) -> pa.Table:
     schema = travel_schema(columns)
     arrays = [_travel(rows.column(field.name), field.type) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def for_lake(rows: pa.Table, columns: Iterable[Column]) -> pa.Table:
+    """Rows that came from Spark, in the names and order of the columns; their types must fit."""
+    listed = tuple(columns)
+    places = {name.lower(): index for index, name in enumerate(rows.column_names)}
+    if sorted(places) != sorted(c.name.lower() for c in listed) or len(places) < rows.num_columns:
+        raise Rejected(
+            f"expected the columns {', '.join(c.name for c in listed)}, "
+            f"found {', '.join(rows.column_names) or 'none'}"
+        )
+    arrays = []
+    for column in listed:
+        array = rows.column(places[column.name.lower()])
+        wanted = travel_type(column)
+        if _shape(array.type) != _shape(wanted):
+            raise Rejected(
+                f"expected {wanted} in column {column.name!r}, found {array.type}",
+                column=column.name,
+            )
+        arrays.append(_settled(array, column))
+    return pa.Table.from_arrays(arrays, names=[column.name for column in listed])
 
 
 def spark_type(column: Column) -> DataType:
@@ -234,6 +257,27 @@ def _travel(array: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(values, kind)])
 
 
+def _settled(array: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
+    """Values in the lake's own type where Arrow does not find the way from a text."""
+    kind = plain_type(arrow_type(column))
+    if not _has_uuid(kind):
+        return array
+    values = [_with_uuids(value, kind) for value in array.to_pylist()]
+    return pa.chunked_array([pa.array(values, kind)])
+
+
+def _with_uuids(value: Any, kind: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {f.name: _with_uuids(value[f.name], f.type) for f in fields_of(kind)}
+    if pa.types.is_map(kind):
+        return [(_with_uuids(k, kind.key_type), _with_uuids(v, kind.item_type)) for k, v in value]
+    if pa.types.is_list(kind):
+        return [_with_uuids(item, kind.value_type) for item in value]
+    return UUID(value).bytes if kind == pa.uuid() else value
+
+
 def _has_uuid(kind: pa.DataType) -> bool:
     inner = [kind.field(i).type for i in range(kind.num_fields)]
     return kind == pa.uuid() or any(_has_uuid(below) for below in inner)
@@ -244,8 +288,7 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     if value is None:
         return None
     if pa.types.is_struct(kind):
-        fields = [kind.field(i) for i in range(kind.num_fields)]
-        return {f.name: _plain(value[f.name], f.type) for f in fields}
+        return {f.name: _plain(value[f.name], f.type) for f in fields_of(kind)}
     if pa.types.is_map(kind):
         return [(_plain(k, kind.key_type), _plain(v, kind.item_type)) for k, v in value]
     if pa.types.is_list(kind):

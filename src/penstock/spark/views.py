@@ -1,0 +1,101 @@
+"""A query's names of relations become names of views, and nothing else of its text changes.
+
+Spark's temporary views have no schemas. So `sales.orders` is written as a view's name; where that
+name could mean something else in the query, the view gets another and the old one as its alias.
+
+>>> bind("SELECT sales.orders.n FROM sales.orders").query
+'SELECT `orders`.n FROM `orders`'
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sqlglot import exp
+
+from penstock.spark.shapes import quoted
+from penstock.tables.names import relation_name
+from penstock.tables.sources import parse_query
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A query for Spark, and for each relation it reads the name of the view it expects."""
+
+    query: str
+    views: dict[str, str]
+
+
+class _Splice(NamedTuple):
+    start: int
+    end: int
+    text: str
+
+
+def bind(query: str) -> Bound:
+    """Find the relations of a query and give each a view."""
+    tree = parse_query(query)
+    tables = list(_tables(tree, frozenset()))
+    names = {relation_name([part.name for part in table.parts]): table for table in tables}
+    taken = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    last = Counter(table.parts[-1].name.lower() for table in names.values())
+    views: dict[str, str] = {}
+    for number, (relation, table) in enumerate(names.items()):
+        own = table.parts[-1].name
+        is_free = last[own.lower()] == 1 and own.lower() not in taken
+        views[relation] = own if is_free else f"penstock_view_{number}"
+    splices = [_table_splice(table, views) for table in tables]
+    splices += _column_splices(tree, names.values())
+    return Bound(_spliced(query, splices), views)
+
+
+def _tables(node: exp.Expr, known: frozenset[str]) -> Iterator[exp.Table]:
+    """The tables of a tree that are not CTEs at their place."""
+    clause = node.args.get("with_")
+    if isinstance(clause, exp.With):
+        for cte in clause.expressions:
+            name = frozenset({cte.alias.lower()})
+            yield from _tables(cte.this, known | name if clause.args.get("recursive") else known)
+            known |= name
+    if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier | exp.Dot):
+        parts = [part.name for part in node.parts]
+        if len(parts) > 1 or parts[0].lower() not in known:
+            yield node
+    for child in node.iter_expressions():
+        if child is not clause:
+            yield from _tables(child, known)
+
+
+def _table_splice(table: exp.Table, views: dict[str, str]) -> _Splice:
+    parts = [part.name for part in table.parts]
+    view = views[relation_name(parts)]
+    text = quoted(view)
+    if view != parts[-1] and not table.alias:
+        text += f" AS {quoted(parts[-1])}"
+    return _Splice(*_span(table.parts), text)
+
+
+def _column_splices(tree: exp.Expr, tables: Iterable[exp.Table]) -> Iterator[_Splice]:
+    """`sales.orders.n` becomes `orders.n`: the view has no schema to be named by."""
+    known = {tuple(part.name.lower() for part in table.parts) for table in tables}
+    for column in tree.find_all(exp.Column):
+        parts = column.parts
+        for size in (3, 2):
+            if len(parts) > size and tuple(p.name.lower() for p in parts[:size]) in known:
+                yield _Splice(*_span(parts[:size]), quoted(parts[size - 1].name))
+                break
+
+
+def _span(parts: list[exp.Expr]) -> tuple[int, int]:
+    return int(parts[0].meta["start"]), int(parts[-1].meta["end"]) + 1
+
+
+def _spliced(query: str, splices: list[_Splice]) -> str:
+    made, at = [], 0
+    for splice in sorted(splices):
+        made += [query[at : splice.start], splice.text]
+        at = splice.end
+    return "".join([*made, query[at:]])

@@ -1,0 +1,236 @@
+"""DataFrames as new files of a lake table, described and ready for a commit to name.
+
+A small result comes here and is written as one file. A large one is written by Spark's tasks, into
+a directory that belongs to this attempt alone: an attempt that dies leaves files that nobody names.
+Files that came out small are put together before anybody sees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.kernel.errors import Rejected
+from penstock.lake.columns import Column
+from penstock.lake.model import NewFile, TableInfo
+from penstock.lake.paths import joined
+from penstock.lake.shell import Storage, describe_file, write_file
+from penstock.spark.collect import TooLarge, arriving, rows_scanned
+from penstock.spark.reading import spark_path
+from penstock.spark.types import check_types, for_lake, is_writable, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame
+
+MEBIBYTE: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How large files are to be.
+
+    A result that is expected to have at most `collect_rows_max` rows, and has at most
+    `collect_bytes_max` bytes, is written here. Files below `small_bytes` are put together.
+    """
+
+    collect_rows_max: int = 100_000
+    collect_bytes_max: int = 32 * MEBIBYTE
+    small_bytes: int = 16 * MEBIBYTE
+    target_bytes: int = 128 * MEBIBYTE
+
+    def __post_init__(self) -> None:
+        if not 0 < self.small_bytes <= self.target_bytes:
+            raise Rejected(
+                f"expected small_bytes from 1 to target_bytes ({self.target_bytes}), "
+                f"found {self.small_bytes}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Files that lie in storage and that no snapshot names yet.
+
+    `rows_read` is what the query's scans of files gave, or None where Spark does not tell.
+    """
+
+    files: tuple[NewFile, ...]
+    rows: int
+    rows_read: int | None = None
+
+
+def write_table(
+    storage: Storage,
+    table: TableInfo,
+    frame: DataFrame,
+    *,
+    token: str | None = None,
+    rows_expected: int | None = None,
+    options: WriteOptions | None = None,
+) -> Written:
+    """Run a query and write its rows as files of a table.
+
+    `token` is the reservation of the transaction that will add them (`Transaction.token`).
+    """
+    limits = options or WriteOptions()
+    unwritable = [c.name for c in table.columns if not is_writable(c)]
+    if unwritable:  # only Arrow writes these types, so the rows come here however many they are
+        return _write_here(storage, table, frame, token, limits, bytes_max=None)
+    if rows_expected is None or rows_expected <= limits.collect_rows_max:
+        try:
+            bytes_max = limits.collect_bytes_max
+            return _write_here(storage, table, frame, token, limits, bytes_max=bytes_max)
+        except TooLarge:
+            pass
+    return _write_there(storage, table, frame, token, limits)
+
+
+def _write_here(
+    storage: Storage,
+    table: TableInfo,
+    frame: DataFrame,
+    token: str | None,
+    limits: WriteOptions,
+    *,
+    bytes_max: int | None,
+) -> Written:
+    arrivals = arriving(frame, bytes_max=bytes_max)
+    files = []
+    for rows in _portions(arrivals.batches(), limits.target_bytes, whole=bytes_max is not None):
+        if rows.num_rows:
+            made = for_lake(rows, table.columns)
+            files.append(write_file(storage, table.path, table.columns, made, token=token))
+        elif not files:
+            for_lake(rows, table.columns)  # no rows, but of the right columns
+    return Written(tuple(files), _count(files), arrivals.rows_read)
+
+
+def _portions(batches: Iterable[pa.Table], target_bytes: int, *, whole: bool) -> Iterator[pa.Table]:
+    """Batches put together to what one file should hold."""
+    held: list[pa.Table] = []
+    for batch in batches:
+        held.append(batch)
+        if not whole and sum(b.nbytes for b in held) >= target_bytes:
+            yield pa.concat_tables(held)
+            held = []
+    if held:
+        yield pa.concat_tables(held)
+
+
+def _write_there(
+    storage: Storage, table: TableInfo, frame: DataFrame, token: str | None, limits: WriteOptions
+) -> Written:
+    check_types(frame.schema, table.columns)
+    directory = joined(table.path, f"penstock-{token or uuid4().hex}-{uuid4().hex[:8]}/")
+    named = frame.toDF(*_own_names(frame.schema.fieldNames(), table.columns))
+    writer = named.to(spark_schema(table.columns)).write.mode("error")
+    # Bounds leave NaN out while readers order it above everything: floats have none.
+    without = {f"parquet.column.statistics.enabled#{path}": "false"
+               for path in _float_paths(table.columns)}  # fmt: skip
+    writer.options(compression="zstd", **without).parquet(spark_path(directory.rstrip("/")))
+    files = _described(storage, table, directory)
+    files = _merged(storage, table, files, token, limits)
+    if storage.is_local and not any(file.path.startswith(directory) for file in files):
+        Path(directory).rmdir()
+    _check_nulls(table, files)
+    return Written(tuple(files), _count(files), rows_scanned(named))
+
+
+def _own_names(found: Sequence[str], columns: Iterable[Column]) -> list[str]:
+    """The table's spelling of each name."""
+    known = {column.name.lower(): column.name for column in columns}
+    return [known[name.lower()] for name in found]
+
+
+def _described(storage: Storage, table: TableInfo, directory: str) -> list[NewFile]:
+    """The files that Spark left in its directory, safely on the disk."""
+    found = []
+    for stored in sorted(storage.files(directory), key=lambda stored: stored.path):
+        if not stored.path.endswith(".parquet"):
+            continue
+        storage.sync(stored.path)
+        file = describe_file(storage, stored.path, table.columns)
+        if file.record_count:
+            found.append(file)
+        else:
+            storage.remove(stored.path)
+    return found
+
+
+def _merged(
+    storage: Storage,
+    table: TableInfo,
+    files: list[NewFile],
+    token: str | None,
+    limits: WriteOptions,
+) -> list[NewFile]:
+    """The same rows in fewer files, where several are small."""
+    small = [file for file in files if file.size_bytes < limits.small_bytes]
+    kept = [file for file in files if file.size_bytes >= limits.small_bytes]
+    for pack in _packs(small, limits.target_bytes):
+        if len(pack) == 1:
+            kept += pack
+            continue
+        pieces = []
+        for file in pack:
+            with storage.open_input(file.path) as source:
+                pieces.append(pq.ParquetFile(source).read())
+        rows = pa.concat_tables([_unmarked(piece) for piece in pieces])
+        kept.append(write_file(storage, table.path, table.columns, rows, token=token))
+        for file in pack:
+            storage.remove(file.path)
+    return kept
+
+
+def _packs(files: Iterable[NewFile], target_bytes: int) -> Iterator[list[NewFile]]:
+    pack: list[NewFile] = []
+    for file in files:
+        if pack and sum(f.size_bytes for f in pack) + file.size_bytes > target_bytes:
+            yield pack
+            pack = []
+        pack.append(file)
+    if pack:
+        yield pack
+
+
+def _unmarked(rows: pa.Table) -> pa.Table:
+    """Rows without what their file says of fields, which differs between files."""
+    fields = [pa.field(f.name, _unmarked_type(f.type)) for f in rows.schema]
+    return rows.cast(pa.schema(fields))
+
+
+def _unmarked_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return pa.struct([(f.name, _unmarked_type(f.type)) for f in fields])
+    if pa.types.is_map(kind):
+        return pa.map_(_unmarked_type(kind.key_type), _unmarked_type(kind.item_type))
+    return pa.list_(_unmarked_type(kind.value_type)) if pa.types.is_list(kind) else kind
+
+
+def _check_nulls(table: TableInfo, files: Iterable[NewFile]) -> None:
+    strict = {column.id: column.name for column in table.columns if not column.nulls_allowed}
+    for file in files:
+        for entry in file.stats:
+            if entry.column_id in strict and entry.null_count != 0:
+                name = strict[entry.column_id]
+                raise Rejected(f"expected no NULL in column {name!r}, found {entry.null_count}")
+
+
+def _float_paths(columns: Iterable[Column], above: str = "") -> Iterator[str]:
+    """Parquet's paths of all columns of floats."""
+    for column in columns:
+        path = above + column.name
+        if column.type in ("float32", "float64"):
+            yield path
+        middle = {"list": ".list.", "map": ".key_value."}.get(column.type, ".")
+        yield from _float_paths(column.children, path + middle)
+
+
+def _count(files: Iterable[NewFile]) -> int:
+    return sum(file.record_count for file in files)
