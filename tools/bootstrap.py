@@ -41,6 +41,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     options = parse(argv)
     try:
         with leaving_one_line():
+            go_on_outside_our_environments(options)
             go_on_with_a_newer_python(options)
             require_python(sys.version_info[:3], sys.executable)
             venv = Path(options.root) / ".venv" / options.kind
@@ -125,6 +126,30 @@ def go_on_with_a_newer_python(options: argparse.Namespace) -> None:
     for executable in newer_pythons(os.environ.get("PATH", "")):
         command = [executable, __file__, options.kind, "--root", options.root]
         os.execv(executable, command)
+
+
+def go_on_outside_our_environments(options: argparse.Namespace) -> None:
+    """Hand over to the Python an environment of ours was made with, if we run inside one.
+
+    Whoever activated it finds its Python first; an environment made anew from within would be
+    removed under our feet.
+    """
+    ours = Path(options.root).resolve() / ".venv"
+    if ours not in Path(sys.prefix).resolve().parents:
+        return
+    makers = [maker(ours / options.kind), getattr(sys, "_base_executable", "")]
+    for executable in makers:
+        if executable and Path(executable).exists() and ours not in Path(executable).parents:
+            search = ["--search"] if options.search else []
+            command = [executable, __file__, options.kind, "--root", options.root]
+            os.execv(executable, command + search)
+
+
+def maker(venv: Path) -> str:
+    """The Python that an environment's stamp names, or nothing."""
+    stamp_path = venv / "penstock.stamp"
+    first = stamp_path.read_text().partition("\n")[0] if stamp_path.exists() else ""
+    return first.partition(" for ")[0].rpartition(" ")[0]
 
 
 # The environment ---------------------------------------------------------------------------------

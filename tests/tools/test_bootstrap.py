@@ -64,6 +64,33 @@ def test_the_newest_python_on_the_path_comes_first(tmp_path):
     assert [Path(path).name for path in found] == ["python3.12", "python3.11"]
 
 
+@pytest.mark.parametrize("stamped", [True, False])
+def test_inside_an_environment_of_ours_the_python_that_made_it_goes_on(
+    tmp_path, monkeypatch, stamped
+):
+    made_with = tmp_path / "bin" / "python3"
+    made_with.parent.mkdir()
+    made_with.touch()
+    venv = tmp_path / ".venv" / "run"
+    venv.mkdir(parents=True)
+    if stamped:
+        (venv / "penstock.stamp").write_text(f"{made_with} 3.11.7 for {tmp_path}\ndigest\n")
+    monkeypatch.setattr(sys, "_base_executable", str(made_with))
+    monkeypatch.setattr(sys, "prefix", str(venv))
+    called = []
+    monkeypatch.setattr(os, "execv", lambda *command: called.append(command))
+    bootstrap.go_on_outside_our_environments(
+        bootstrap.parse(["run", "--root", str(tmp_path), "--search"])
+    )
+    words = [str(made_with), bootstrap.__file__, "run", "--root", str(tmp_path), "--search"]
+    assert called[0] == (str(made_with), words)
+
+
+def test_outside_our_environments_this_python_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "execv", lambda *command: pytest.fail(f"called {command}"))
+    bootstrap.go_on_outside_our_environments(bootstrap.parse(["run", "--root", str(tmp_path)]))
+
+
 # Java versions
 
 
