@@ -24,6 +24,8 @@ ZEROED = 256 << 20
 
 
 class Record(msgspec.Struct, gc=False):
+    """A record as the wire has it."""
+
     data: msgspec.Raw
     tag: str | None = None
     node: str | None = None
@@ -31,6 +33,8 @@ class Record(msgspec.Struct, gc=False):
 
 
 class Write(msgspec.Struct):
+    """A write as the wire has it."""
+
     records: list[Record]
 
 
@@ -77,6 +81,8 @@ class GroupCommit:
 
 
 class Bare(asyncio.Protocol):
+    """One connection."""
+
     def __init__(self, commit: GroupCommit) -> None:
         self.commit = commit
 

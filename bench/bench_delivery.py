@@ -6,6 +6,7 @@ import json
 import select
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ from bench.report import Report
 WRITES_A_SECOND = 1_000
 SECONDS = 3.0
 WATCHERS = (1, 100, 1_000)
+WRITERS = 32
+TIMED_MAX = 100
 MARK = b'"sent_ns":'
 
 
@@ -66,67 +69,96 @@ def tell_peer(report: Report, name: str, delays: Delays, ours: Delays) -> None:
         report.row(f"{name}: {what}", theirs, "ms", ratio=theirs / mine, against="penstock")
 
 
-def drive(
-    writer: socket.socket,
-    write: Callable[[int], bytes],
-    is_answer: Callable[[bytes], bool],
-    watchers: list[socket.socket],
-    on_data: Callable[[socket.socket, bytes], bytes | None],
-) -> Delays:
-    """Write at an even pace; note when each write was answered and when each watcher had it."""
-    poll = select.epoll()
-    by_fd = {watcher.fileno(): watcher for watcher in watchers}
-    for watcher in watchers:
-        watcher.setblocking(False)
-        poll.register(watcher, select.EPOLLIN)
-    poll.register(writer, select.EPOLLIN)
-    total = int(WRITES_A_SECOND * SECONDS)
-    answered_ns: list[int] = []
-    sent_ns: list[int] = []
-    seen: list[tuple[int, int]] = []
-    sent = 0
-    began = time.perf_counter()
-    pending = b""
-    until = began + SECONDS + 10
-    expected = total * len(watchers)
-    got = 0
-    while (got < expected or len(answered_ns) < total) and time.perf_counter() < until:
-        now = time.perf_counter()
-        if sent == len(answered_ns) and sent < total and now >= began + sent / WRITES_A_SECOND:
-            sent_ns.append(time.perf_counter_ns())
-            writer.sendall(write(sent))
-            sent += 1
-        wait = 0.0 if sent > len(answered_ns) else max(0.0, began + sent / WRITES_A_SECOND - now)
-        for fd, _ in poll.poll(min(wait, 0.01) if sent == len(answered_ns) else 0.01):
-            now_ns = time.perf_counter_ns()
-            if fd == writer.fileno():
-                pending += writer.recv(1 << 16)
-                if is_answer(pending):
-                    pending = b""
-                    answered_ns.append(now_ns)
-                continue
-            watcher = by_fd[fd]
-            data = watcher.recv(1 << 18)
-            if not data:
-                raise ConnectionError("expected records, found the connection closed")
-            at = 0
-            while (at := data.find(MARK, at)) >= 0:
-                at += len(MARK)
-                number = int(data[at : at + 12]) - 10**11
-                seen.append((number, now_ns))
-                got += 1
-            reply = on_data(watcher, data)
-            if reply:
-                watcher.sendall(reply)
-    for watcher in watchers:
-        watcher.close()
-    writer.close()
-    whole = sorted((at_ns - sent_ns[number]) / 1e6 for number, at_ns in seen)
-    after = sorted(max(0, at_ns - answered_ns[number]) / 1e6 for number, at_ns in seen)
-    if got < expected:
-        raise RuntimeError(f"expected {expected} deliveries, found {got}")
-    middle, last = len(whole) // 2, len(whole) * 99 // 100
-    return Delays(whole[middle], whole[last], after[middle], after[last])
+class Scene(NamedTuple):
+    """What to write, how an answer ends, and what a watcher says when it got something."""
+
+    writers: list[socket.socket]
+    write: Callable[[int, int], bytes]  # number of the write, number of the writer
+    is_answer: Callable[[bytes], bool]
+    watchers: list[socket.socket]
+    on_data: Callable[[bytes], bytes | None] = lambda _data: None
+    all_timed: bool = False
+
+
+class Drive:
+    """Writes at an even pace; notes when each write was answered and when each watcher had it.
+
+    A writer has one write in flight, and there are enough of them to keep the pace. Of very many
+    watchers some are timed and the others only read, or the load would be the limit.
+    """
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.total = int(WRITES_A_SECOND * SECONDS)
+        self.sent_ns: list[int] = []
+        self.answered_ns: dict[int, int] = {}
+        self.seen: list[tuple[int, int]] = []
+        self.free = deque(range(len(scene.writers)))
+        self.busy: dict[int, tuple[int, int]] = {}  # descriptor -> (writer, write)
+        step = 1 if scene.all_timed else max(1, len(scene.watchers) // TIMED_MAX)
+        self.timed = {watcher.fileno() for watcher in scene.watchers[::step]}
+        self.by_fd = {watcher.fileno(): watcher for watcher in scene.watchers}
+        self.aside = bytearray(1 << 18)
+        self.poll = select.epoll()
+        for each in (*scene.watchers, *scene.writers):
+            each.setblocking(False)
+            self.poll.register(each, select.EPOLLIN)
+
+    def run(self) -> Delays:
+        expected = self.total * len(self.timed)
+        began = time.perf_counter()
+        until = began + SECONDS + 15
+        while len(self.seen) < expected or len(self.answered_ns) < self.total:
+            now = time.perf_counter()
+            if now > until:
+                raise RuntimeError(f"expected {expected} deliveries, found {len(self.seen)}")
+            due = min(self.total, int((now - began) * WRITES_A_SECOND) + 1)
+            while len(self.sent_ns) < due and self.free:
+                self._send(self.free.popleft())
+            for fd, _ in self.poll.poll(0.0005):
+                self._take(fd)
+        for each in (*self.scene.watchers, *self.scene.writers):
+            each.close()
+        return self._delays()
+
+    def _send(self, writer: int) -> None:
+        number = len(self.sent_ns)
+        connection = self.scene.writers[writer]
+        self.busy[connection.fileno()] = (writer, number)
+        self.sent_ns.append(time.perf_counter_ns())
+        connection.send(self.scene.write(number, writer))
+
+    def _take(self, fd: int) -> None:
+        now_ns = time.perf_counter_ns()
+        if fd not in self.by_fd:
+            writer, number = self.busy[fd]
+            if self.scene.is_answer(self.scene.writers[writer].recv(1 << 16)):
+                self.answered_ns[number] = now_ns
+                self.free.append(writer)
+        elif fd in self.timed:
+            self._note(self.by_fd[fd], now_ns)
+        else:
+            self.by_fd[fd].recv_into(self.aside)
+
+    def _note(self, watcher: socket.socket, now_ns: int) -> None:
+        data = watcher.recv(1 << 18)
+        if not data:
+            raise ConnectionError("expected records, found the connection closed")
+        at = 0
+        while (at := data.find(MARK, at)) >= 0:
+            at += len(MARK)
+            self.seen.append((int(data[at : at + 12]) - 10**11, now_ns))
+        reply = self.scene.on_data(data)
+        if reply:
+            watcher.send(reply)
+
+    def _delays(self) -> Delays:
+        whole = sorted((at_ns - self.sent_ns[number]) / 1e6 for number, at_ns in self.seen)
+        after = sorted(
+            max(0, at_ns - self.answered_ns[number]) / 1e6 for number, at_ns in self.seen
+        )
+        middle, last = len(whole) // 2, len(whole) * 99 // 100
+        return Delays(whole[middle], whole[last], after[middle], after[last])
 
 
 def payload(number: int) -> bytes:
@@ -151,14 +183,13 @@ def penstock(count: int) -> Delays:
             received = b""
             while b"caught-up" not in received:
                 received += watcher.recv(1 << 16)
-        writer = connect(port, 1)[0]
-        return drive(
-            writer,
-            lambda number: post("/v0/topics/t", b'{"records":[{"data":%b}]}' % payload(number)),
+        scene = Scene(
+            connect(port, WRITERS),
+            lambda number, _: post("/v0/topics/t", b'{"records":[{"data":%b}]}' % payload(number)),
             lambda data: data.endswith(b"}"),
             watchers,
-            lambda _watcher, _data: None,
         )
+        return Drive(scene).run()
 
 
 def ask(connection: socket.socket, request: bytes) -> bytes:
@@ -170,39 +201,44 @@ def ask(connection: socket.socket, request: bytes) -> bytes:
 
 
 def redis(count: int) -> Delays:
+    read = (
+        b"*6\r\n$5\r\nXREAD\r\n$5\r\nBLOCK\r\n$1\r\n0\r\n$7\r\nSTREAMS\r\n$1\r\ns\r\n$%d\r\n%b\r\n"
+    )
+
+    def write(number: int, _writer: int) -> bytes:
+        data = payload(number)
+        head = b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\nd\r\n"
+        return head + b"$%d\r\n%b\r\n" % (len(data), data)
+
+    def again(data: bytes) -> bytes | None:
+        ids = [line for line in data.split(b"\r\n") if b"-" in line and line[:1].isdigit()]
+        return read % (len(ids[-1]), ids[-1]) if ids else None
+
     with servers.redis() as port:
         watchers = connect(port, count)
-        command = b"*6\r\n$5\r\nXREAD\r\n$5\r\nBLOCK\r\n$1\r\n0\r\n$7\r\nSTREAMS\r\n$1\r\ns\r\n$%d\r\n%b\r\n"
         for watcher in watchers:
-            watcher.sendall(command % (1, b"$"))
-        writer = connect(port, 1)[0]
-
-        def again(_watcher: socket.socket, data: bytes) -> bytes | None:
-            ids = [line for line in data.split(b"\r\n") if b"-" in line and line[:1].isdigit()]
-            return command % (len(ids[-1]), ids[-1]) if ids else None
-
-        return drive(
-            writer,
-            lambda number: (
-                b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\nd\r\n$%d\r\n%b\r\n"
-                % (len(payload(number)), payload(number))
-            ),
+            watcher.sendall(read % (1, b"$"))
+        scene = Scene(
+            connect(port, WRITERS),
+            write,
             lambda data: data.endswith(b"\r\n"),
             watchers,
             again,
+            all_timed=True,
         )
+        return Drive(scene).run()
 
 
 def nats(count: int) -> Delays:
     with servers.nats() as port:
         watchers = [servers.nats_connect(port, b"bench") for _ in range(count)]
-        writer = servers.nats_connect(port, b"answers")
-        return drive(
-            writer,
-            lambda number: (
-                b"PUB bench answers %d\r\n%b\r\n" % (len(payload(number)), payload(number))
+        scene = Scene(
+            [servers.nats_connect(port, b"answers%d" % number) for number in range(WRITERS)],
+            lambda number, writer: (
+                b"PUB bench answers%d %d\r\n%b\r\n"
+                % (writer, len(payload(number)), payload(number))
             ),
             lambda data: data.endswith(b"}\r\n"),
             watchers,
-            lambda _watcher, _data: None,
         )
+        return Drive(scene).run()

