@@ -19,7 +19,7 @@ FOREGROUND: Final = (213, 217, 222)
 # The fonts of the machine that shows it: a picture that is loaded as an image may fetch nothing.
 TEMPLATE: Final = """\
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
-<!-- made by `penstock demo` with its option svg -->
+<!-- made by `penstock demo flow` with its option svg -->
 <style>
 .{unique_id}-matrix {{
 font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace;
@@ -60,5 +60,5 @@ def picture(show: Show) -> str:
     )
     console.print(view(show, WIDTH, HEIGHT))
     return console.export_svg(
-        title="penstock demo", theme=_THEME, code_format=TEMPLATE, unique_id="penstock-demo"
+        title="penstock demo flow", theme=_THEME, code_format=TEMPLATE, unique_id="penstock-demo"
     )
