@@ -229,6 +229,7 @@ def _engine_options(settings: Settings, store: Store) -> EngineOptions:
         partitions=settings.wal_shards or made_with or min(os.cpu_count() or 1, SHARDS_MAX),
         limits=settings.topic_limits(),
         disk_sync_ms=settings.disk_sync_ms,
+        waiting_bytes_max=settings.max_waiting_bytes,
         data_dir=None if settings.store == "memory" else settings.data_dir,
         cold_dir=settings.cold_dir,
         compact_bytes_min=settings.compact_log_bytes,

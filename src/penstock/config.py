@@ -94,6 +94,11 @@ class Settings:
     compact_log_bytes: int = _setting(
         64 * MIB, "Snapshots are made when the log since the last has more than this.", least=1
     )
+    max_waiting_bytes: int = _setting(
+        256 * MIB,
+        "What may wait for the log, in each partition, before writes are refused.",
+        least=1,
+    )
     max_body_bytes: int = _setting(64 * MIB, "A request body, inflated.", least=1)
     max_ws_message_bytes: int = _setting(16 * MIB, "A WebSocket message.", least=1)
     max_topics: int = _setting(100_000, "Topics; 0: any number.")
