@@ -133,7 +133,7 @@ class Output:
             "seqs": f"{state.earliest_seq} to {state.head_seq}",
             "last write": _time(state.last_write_ts),
             "last read": _time(state.last_read_ts),
-            "priority": f"{state.effective_priority}",
+            "effective priority": f"{state.effective_priority}",
         }
         if state.queue is not None:
             queue = state.queue
