@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.report import Report, Row
 from penstock.config import Settings
 from penstock.server.routes import ROUTES
 from tools.reference.pages import DIRECTORY, PACKAGES, pages
-from tools.reference.readme import with_numbers
+from tools.reference.readme import line, table, with_numbers
 from tools.reference.routes import BEYOND_QUERY, PROTOCOL
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,6 +25,27 @@ def test_a_page_is_in_step_with_the_code(name):
 def test_the_numbers_of_the_readme_are_those_that_were_kept():
     readme = (ROOT / "README.md").read_text()
     assert with_numbers(readme, ROOT / "bench" / "results") == readme, "run: make docs"
+
+
+def test_a_benchmark_of_which_no_result_is_kept_is_left_out_of_the_readme(tmp_path):
+    report = Report("wal")
+    for name in ("64 writers over 64 partitions, synced", "a lone write"):
+        report.row(name, 2.0, "µs", ratio=1.5, against="bare")
+    report.write(tmp_path, {})
+    *_, first, second = table(tmp_path).splitlines()
+    assert first.startswith("| wal: 64 writers")
+    assert second == "| wal: a lone write | 2 µs | 1.5× of bare |"
+
+
+def test_a_row_that_a_benchmark_no_longer_has_is_told(tmp_path):
+    Report("recovery", rows=[Row("something else", 1.0, "ms")]).write(tmp_path, {})
+    with pytest.raises(ValueError, match="expected a row 'recover' in recovery"):
+        table(tmp_path)
+
+
+def test_a_row_without_a_ratio_shows_its_goal():
+    shown = line("delivery", Row("100 watchers", 0.5, "ms", goal="under 1 ms", met=True))
+    assert shown == "| delivery: 100 watchers | 0.5 ms | under 1 ms |"
 
 
 def test_no_page_is_left_of_something_that_is_gone():
