@@ -49,7 +49,8 @@ class Turns:
         self._queue: AgeingQueue[str] = AgeingQueue(urgency_of)
         self._marked_ns: dict[str, int] = {}
         self._scheduled = False
-        self._waits_ns = 0  # the longest wait since the last sample
+        self._waits_ns = 0  # of all topics that were served since the last sample
+        self._turns = 0
         self._busy_ns = 0
         self._sampled_ns = clock.monotonic_ns()
         self._forced: float | None = None
@@ -164,8 +165,8 @@ class Turns:
                 break
             waited_ns = now_ns - self._marked_ns.pop(topic)
             self.latency.record(waited_ns)
-            if waited_ns > self._waits_ns:
-                self._waits_ns = waited_ns
+            self._waits_ns += waited_ns
+            self._turns += 1
             try:
                 self._serve(topic)
             except Exception:
@@ -194,13 +195,14 @@ class Turns:
         self._on_busy(pool_busy)
         ready = sum(band.depth for band in self._queue.bands() if not band.paused)
         full = self._is_ingest_full()
-        waits_ns, self._waits_ns = self._waits_ns, 0
+        latency_ms = self._waits_ns / max(1, self._turns) / 1e6
+        self._waits_ns = self._turns = 0
         before = self.governor.rung
         if self._forced is not None:
             rung = climb(self._forced, before, ingest_full=full)
             self.governor.rung = rung
         else:
-            load = Load(ready, _READY_FOR_FULL_DEPTH, waits_ns / 1e6, pool_busy, full)
+            load = Load(ready, _READY_FOR_FULL_DEPTH, latency_ms, pool_busy, full)
             rung = self.governor.sample(load)
         self._obey(before, rung)
         if self._queue.has_ready() and not self._scheduled:
