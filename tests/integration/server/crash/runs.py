@@ -12,7 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.conformance.servers import ServerProcess
+from tests.conformance.servers import START_S, ServerProcess
+from tests.conformance.wire import Api, until
 from tests.integration.server.crash.churn import Churn
 from tests.integration.server.crash.crowd import Member, Shared
 from tests.integration.server.crash.fading import Fading
@@ -31,6 +32,7 @@ SMALL_FILES = {
 }
 """Settings with which snapshots are made and records become cold all the time."""
 
+START_TRIES = 4
 _COMPLAINT = re.compile(r"Traceback|ERROR|CRITICAL")
 
 
@@ -101,15 +103,21 @@ class Run:
         self._start()
 
     def _start(self) -> None:
-        """Start the server; one that hangs is made to say where."""
-        try:
-            self.server.start()
-        except AssertionError as error:
-            if self.server.process.poll() is None:
-                self.server.terminate(signal.SIGABRT)
-                self.server.wait()
-            error.add_note(self.server.log)
-            raise
+        """Start the server, on a machine that may be busy; one that hangs is made to say where."""
+        self.server.launch()
+        for patience in reversed(range(START_TRIES)):
+            try:
+                api = Api(self.server.listening())
+                until(lambda api=api: api.get("/readyz").status == 200, "ready", START_S)
+                return
+            except AssertionError as error:
+                if self.server.process.poll() is None:
+                    if patience:
+                        continue
+                    self.server.terminate(signal.SIGABRT)
+                    self.server.wait()
+                error.add_note(self.server.log)
+                raise
 
     async def _live(self) -> None:
         host, port = self.server.address
