@@ -24,14 +24,16 @@ TESTS_repository := tests/docs tests/tools
 TESTS_server := $(addprefix tests/integration/,client server server_app)
 TESTS_topics := tests/integration/topics
 TESTS_lake := tests/integration/lake
-TESTS_integration = $(filter-out %/__pycache__ $(TESTS_server) $(TESTS_topics) $(TESTS_lake), \
+TESTS_tables := $(addprefix tests/integration/,spark tables)
+TESTS_integration = $(filter-out %/__pycache__ \
+	$(TESTS_server) $(TESTS_topics) $(TESTS_lake) $(TESTS_tables), \
 	$(patsubst %/,%,$(wildcard tests/integration/*/)) $(wildcard tests/integration/test_*.py))
 TESTS_unit = $(filter-out %/__pycache__ tests/integration $(TESTS_property) $(TESTS_system) \
 	$(TESTS_conformance) $(TESTS_repository), \
 	$(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
 # The longest first, so that two at a time end at about the same time.
-CHECKS := tests-topics tests-server tests-conformance tests-property tests-system tests-repository \
-	tests-lake tests-unit types tests-integration lint layers
+CHECKS := tests-tables tests-topics tests-server tests-conformance tests-property tests-system \
+	tests-repository tests-lake tests-unit types tests-integration lint layers
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test bench lock docs format clean compiled test-compiled env-run env-dev \
