@@ -32,7 +32,7 @@ TESTS_unit = $(filter-out %/__pycache__ tests/integration $(TESTS_property) $(TE
 	$(TESTS_conformance) $(TESTS_repository), \
 	$(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
 # The longest first, so that two at a time end at about the same time.
-CHECKS := tests-tables tests-topics tests-server tests-conformance tests-property tests-system \
+CHECKS := tests-server tests-tables tests-topics tests-conformance tests-property tests-system \
 	tests-repository tests-lake tests-unit types tests-integration lint layers
 
 .DEFAULT_GOAL := help
