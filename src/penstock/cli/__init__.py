@@ -10,7 +10,7 @@ import click
 
 import penstock
 
-COMMANDS: Final = ("serve", "topic", "backup", "restore", "inspect", "demo")
+COMMANDS: Final = ("serve", "topic", "table", "query", "backup", "restore", "inspect", "demo")
 """The commands, in the order `penstock --help` shows them; each is a module of this package."""
 
 

@@ -9,6 +9,7 @@ differ, so the life ends and the next one starts from the rows.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import selectors
 import signal
@@ -72,6 +73,7 @@ RESTART_MS: Final = (500, 30_000)
 """How long to wait before a worker that could not start is started again: first and at most."""
 
 _LIVES: Final = count(1)
+_LOG: Final = logging.getLogger("penstock.tables")
 
 
 def new_identity(warehouse: str) -> str:
@@ -420,7 +422,9 @@ class Life:
             if "ready" in message:
                 hand.ready, self._restarts, self._unfit = True, 0, None
             elif "unfit" in message:
-                hand.unfit = self._unfit = message["unfit"]
+                if self._unfit != message["unfit"]:
+                    _LOG.warning("workers cannot start: %s", message["unfit"])
+                self._unfit = message["unfit"]
             else:
                 hand.job_id = hand.kill_at_ms = None
                 events.append(outcome_event(int(message["job"]), read_outcome(message)))

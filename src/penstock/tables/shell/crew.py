@@ -25,7 +25,6 @@ class Hand:
     job_id: int | None = None
     ready: bool = False
     kill_at_ms: int | None = None
-    unfit: str | None = None
 
 
 class Crew:

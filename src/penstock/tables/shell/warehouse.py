@@ -16,20 +16,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 from uuid import uuid4
 
 import pyarrow as pa
 
 from penstock.kernel.clock import Clock
-from penstock.kernel.errors import Busy, Rejected
+from penstock.kernel.errors import Busy, Rejected, Unavailable
 from penstock.kernel.shell import SystemClock
 from penstock.lake.shell.catalog import Catalog, open_catalog
 from penstock.lake.shell.expire import sweep
 from penstock.tables.dispatch import Coordinator
 from penstock.tables.events import Tick
 from penstock.tables.frontier import Frontier
-from penstock.tables.health import Health, Pool, TableStatus, health, table_rows
+from penstock.tables.health import Health, HealthState, Pool, TableStatus, health, table_rows
 from penstock.tables.history import RefreshRecord
 from penstock.tables.jobs import Job
 from penstock.tables.model import Mode, Status, TableDefinition, define
@@ -47,6 +47,9 @@ from penstock.tables.slots import ParallelMode
 from penstock.tables.sources import read_sources
 from penstock.tables.units import ExecutionUnitGraph
 from penstock.tables.verdict import Reason
+
+UNFIT_MS: Final = 10_000
+"""How long a request waits before it is asked whether workers can start at all."""
 
 
 class Answered(NamedTuple):
@@ -79,10 +82,14 @@ class PoolStatus(NamedTuple):
 class Warehouse:
     """Stream tables on a lake. Threads may share it, but for `query` and refreshes made here."""
 
-    def __init__(self, settings: WarehouseSettings, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, settings: WarehouseSettings, *, make: bool = True, clock: Clock | None = None
+    ) -> None:
         self.settings = settings
         self._clock: Clock = clock or SystemClock()
-        self.lake: Catalog = open_catalog(settings.catalog, settings.data_path, clock=clock)
+        self.lake: Catalog = open_catalog(
+            settings.catalog, settings.data_path, create=make, clock=clock
+        )
         self._store = Store(self.lake)
         self._definer = Definer(self._store, topics=settings.topics is not None)
         self._made: Refresher | None = None
@@ -95,9 +102,10 @@ class Warehouse:
         *,
         runner: str = SPARK,
         runner_options: Mapping[str, Any] | None = None,
+        make: bool = True,
         **settings: Any,
     ) -> Self:
-        """Open a warehouse, or make one where there is none.
+        """Open a warehouse, or with `make` make one where there is none.
 
         `runner` names the engine; it is loaded when something has to be run. Other options are
         those of `WarehouseSettings`.
@@ -105,7 +113,7 @@ class Warehouse:
         if isinstance(settings.get("parallel_refresh_mode"), str):
             settings["parallel_refresh_mode"] = ParallelMode(settings["parallel_refresh_mode"])
         factory = Factory(runner, dict(runner_options or {}))
-        return cls(WarehouseSettings(catalog, data_path, factory, **settings))
+        return cls(WarehouseSettings(catalog, data_path, factory, **settings), make=make)
 
     def __enter__(self) -> Self:
         return self
@@ -237,6 +245,9 @@ class Warehouse:
         )  # fmt: skip
         if wait_ms is None:
             return Answered(True, "asked for")
+        return self._answer(table, request_id, wait_ms)
+
+    def _answer(self, table: str, request_id: str, wait_ms: int) -> Answered:
         found: list[Answered] = []
 
         def answered() -> bool:
@@ -248,7 +259,12 @@ class Warehouse:
             found.extend(Answered(bool(ok), str(detail)) for ok, detail in rows)
             return bool(found)
 
-        if not self._until(answered, wait_ms):
+        patience_ms = min(wait_ms, UNFIT_MS)
+        if not self._until(answered, patience_ms):
+            board = self._board()
+            if board is not None and board["unfit"]:
+                raise Unavailable(f"expected workers to start, found: {board['unfit']}")
+        if not self._until(answered, wait_ms - patience_ms):
             raise Busy(f"expected {table} to be refreshed within {wait_ms} ms, found it waiting")
         return found[0]
 
@@ -321,11 +337,14 @@ class Warehouse:
     def health(self) -> Health:
         """One word and one sentence: ok, degraded, draining, saturated, stalled, not running."""
         board = self._board()
-        return health(
+        found = health(
             _pool(board["pool"]) if board else None,
             lease=self._store.lease(),
             now_ms=self._clock.now_ms(),
         )
+        if board and board["unfit"] and found.state is not HealthState.NOT_RUNNING:
+            return Health(HealthState.STALLED, f"workers cannot start: {board['unfit']}")
+        return found
 
     def explain(self, name: str) -> dict[str, Any]:
         """What is known of a table: its unit, inputs, last refresh, and the engine's own words."""

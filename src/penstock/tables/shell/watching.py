@@ -63,7 +63,9 @@ class Watcher:
             sight = self._store.sight(reader)
             events = list(self._graph(reader, sight))
             graph = self._graph_after(events)
-            events = [*self._sources(reader, graph), *events, *self._refreshed(reader, sight)]
+            if self._refreshed(reader, sight) and not events:
+                events.append(GraphChanged(graph, self._core.graph_version))
+            events = [*self._sources(reader, graph), *events]
         events += self._controls(sight, graph, mine | dead)
         events += self._topic_heads(graph)
         return events
@@ -111,22 +113,24 @@ class Watcher:
             found = self._topics.positions(list(names))
             yield SourcesMoved({names[topic]: at for topic, at in found.items()})
 
-    def _refreshed(self, reader: Reader, sight: Sight) -> Iterator[Event]:
-        """Refreshes that people made by themselves; the core has no event for them.
+    def _refreshed(self, reader: Reader, sight: Sight) -> bool:
+        """Take in refreshes that people made by themselves; the core has no event for them.
 
-        What it remembers of these tables is replaced by what the catalog says, and it is told of
-        the graph once more so that it looks at every unit anew.
+        What it remembers of these tables is replaced by what the catalog says. It is then told of
+        the graph once more, so that it looks at every unit anew.
         """
-        fresh = {n: job for n, job in sight.frontier_jobs.items() if job < 0}
-        news = {n for n, job in fresh.items() if self._manual.get(n) != job}
-        self._manual = fresh
+        fresh = {name: job for name, job in sight.frontier_jobs.items() if job < 0}
         board = self._core.board
-        if not news & board.tables.keys():
-            return
-        known = memory_of(self._store.frontiers(reader))
-        for name in news & board.tables.keys():
-            board.tables[name] = known[name]
-        yield GraphChanged(board.graph, self._core.graph_version)
+        news = {
+            name
+            for name, job in fresh.items()
+            if self._manual.get(name) != job and name in board.graph.tables
+        }
+        self._manual = fresh
+        if news:
+            known = memory_of(self._store.frontiers(reader))
+            board.tables.update({name: known[name] for name in news})
+        return bool(news)
 
     def _controls(self, sight: Sight, graph: StreamGraph, mine: frozenset[str]) -> list[Event]:
         board = self._core.board

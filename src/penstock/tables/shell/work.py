@@ -218,6 +218,8 @@ class UnitWorker:
         made = self._refresher.refresh(task)
         if made.table.id < 0:  # a table that is made anew is news, even if it is empty
             made = replace(made, changed=True)
+        if made.reason is ReasonCode.AS_CONFIGURED:
+            made = replace(made, reason=task.reason)
         _note(run.transaction, made, created=made.table.id < 0)
         run.made[table.name] = made
         run.versions[table.name] = pending_version(current, made, run.snapshot)

@@ -113,7 +113,7 @@ def main(number: int) -> None:
         made.append(Worker(line, WarehouseSettings.from_json(first[0]["settings"])))
     except Exception as error:
         line.send({"unfit": detail_of(error)})
-        raise
+        sys.exit(1)
     made[0].run(jobs)
 
 

@@ -1,0 +1,27 @@
+"""`penstock query`: rows of a table, or of a SELECT over tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from penstock.cli.table import json_flag, open_warehouse, place_options, told
+from penstock.cli.table_view import Output
+
+
+@click.command()
+@click.argument("text", metavar="SQL|TABLE")
+@click.option("--limit", type=click.IntRange(min=1), default=1_000, show_default=True,
+              help="Rows to print at most.")  # fmt: skip
+@place_options
+@json_flag
+@told
+def query(text: str, limit: int, as_json: bool, **place: Any) -> None:
+    """Print the rows of a table, or of a SELECT over tables of the lake.
+
+    A table's name alone is read here, whole, without an engine. A SELECT is run by the engine that
+    --runner names, over one snapshot of everything it reads; topics cannot be queried.
+    """
+    with open_warehouse(place, make=False) as warehouse:
+        Output(as_json).rows(warehouse.query(text), limit)

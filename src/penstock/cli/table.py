@@ -1,0 +1,319 @@
+"""`penstock table`: stream tables from the shell, and their coordinator in the foreground."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from penstock.cli.table_view import Output
+from penstock.kernel.errors import PenstockError, Rejected
+from penstock.tables.shell import Warehouse
+from penstock.tables.shell.settings import SPARK
+from penstock.tables.slots import ParallelMode
+
+F = TypeVar("F", bound=Callable[..., Any])
+DEFAULT_CATALOG = "sqlite:warehouse.sqlite"
+
+
+def place_options(function: F) -> F:
+    """Where the warehouse is, and which engine runs its queries."""
+    for option in (
+        click.option(
+            "--catalog", default=DEFAULT_CATALOG, show_default=True, envvar="PENSTOCK_CATALOG",
+            show_envvar=True, help="sqlite:<path> or postgres:<connection words>.",
+        ),
+        click.option(
+            "--data-path", envvar="PENSTOCK_DATA_PATH", show_envvar=True,
+            help="Where a new lake keeps its files. [default: beside the SQLite file]",
+        ),
+        click.option(
+            "--runner", default=SPARK, show_default=True, envvar="PENSTOCK_RUNNER",
+            show_envvar=True, help="The engine, as package.module:function.",
+        ),
+        click.option(
+            "--runner-options", default="{}", envvar="PENSTOCK_RUNNER_OPTIONS", show_envvar=True,
+            metavar="JSON", help="Options for the engine.",
+        ),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def open_warehouse(place: dict[str, Any], *, make: bool, **settings: Any) -> Warehouse:
+    """Open the warehouse that the options name, or say that there is none."""
+    try:
+        options = json.loads(place["runner_options"])
+    except ValueError as error:
+        raise Rejected(f"expected JSON in --runner-options, found: {error}") from error
+    if not isinstance(options, dict):
+        raise Rejected(f"expected a JSON object in --runner-options, found {options!r}")
+    return Warehouse.open(
+        place["catalog"], place["data_path"], runner=place["runner"], runner_options=options,
+        make=make, **settings,
+    )  # fmt: skip
+
+
+def told(function: F) -> F:
+    """Make errors one line on standard error, and a reader that had enough no error."""
+
+    @wraps(function)
+    def run(*args: Any, **options: Any) -> Any:
+        try:
+            return function(*args, **options)
+        except PenstockError as error:
+            raise click.ClickException(" ".join(error.message.split())) from error
+        except BrokenPipeError:
+            sys.stderr.close()
+            sys.exit(0)
+
+    return run  # type: ignore[return-value]
+
+
+json_flag = click.option(
+    "--json", "as_json", is_flag=True, help="Lines of JSON, also on a terminal."
+)
+
+
+def command(*, make: bool = False) -> Callable[[F], F]:
+    """Give a command a warehouse and a way to print."""
+
+    def decorate(function: F) -> F:
+        @json_flag
+        @wraps(function)
+        @told
+        def run(*args: Any, as_json: bool, **options: Any) -> None:
+            place = click.get_current_context().obj
+            with open_warehouse(place, make=make) as warehouse:
+                function(warehouse, Output(as_json), *args, **options)
+
+        return run  # type: ignore[return-value]
+
+    return decorate
+
+
+@click.group()
+@place_options
+@click.pass_context
+def table(ctx: click.Context, /, **place: Any) -> None:
+    """Define stream tables, look at them, have them refreshed.
+
+    On a terminal the answers are tables for people; piped or with --json they are lines of JSON.
+    """
+    ctx.obj = place
+
+
+@table.command()
+@click.argument("name")
+@click.argument("query", required=False)
+@click.option("--schedule", default="calculated", show_default=True, help="10s, cron, on demand.")
+@click.option("--mode", default="auto", show_default=True, help="full, differential, immediate.")
+@click.option("--consistency", default="atomic", show_default=True, help="atomic or none.")
+@click.option("--description", default="", help="What it is for.")
+@click.option("--replace", is_flag=True, help="Give a table that exists another definition.")
+@command(make=True)
+def create(
+    warehouse: Warehouse,
+    output: Output,
+    name: str,
+    query: str | None,
+    replace: bool,
+    **options: str,
+) -> None:
+    """Create a table from a SELECT, or from standard input where none is given."""
+    text = query if query is not None else sys.stdin.read()
+    if replace:
+        made = warehouse.create_or_replace(name, text, **options)
+    else:
+        made = warehouse.create(name, text, **options)
+    output.say(f"created {made.name}", created=made.name, reads=made.sources)
+
+
+@table.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--keep", is_flag=True, help="Keep tables that the folder does not define.")
+@command(make=True)
+def apply(warehouse: Warehouse, output: Output, folder: Path, keep: bool) -> None:
+    """Make the tables of a folder of .sql files the tables there are."""
+    output.plan(warehouse.apply(folder, prune=not keep), done=True)
+
+
+@table.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--keep", is_flag=True, help="Keep tables that the folder does not define.")
+@command(make=True)
+def plan(warehouse: Warehouse, output: Output, folder: Path, keep: bool) -> None:
+    """Show what `apply` would do."""
+    output.plan(warehouse.plan(folder, prune=not keep), done=False)
+
+
+@table.command()
+@click.argument("name")
+@click.option("--schedule", help="10s, cron, calculated, on demand.")
+@click.option("--mode", help="full, differential, auto, immediate.")
+@click.option("--consistency", help="atomic or none.")
+@click.option("--description", help="What it is for.")
+@command()
+def alter(warehouse: Warehouse, output: Output, name: str, **options: str | None) -> None:
+    """Change how a table is refreshed; its contents stay."""
+    given = {key: value for key, value in options.items() if value is not None}
+    if not given:
+        raise Rejected("expected something to change, such as --schedule 10s, found nothing")
+    altered = warehouse.alter(name, **given)
+    output.say(f"altered {altered.name}", altered=altered.name, **given)
+
+
+@table.command("list")
+@command()
+def list_(warehouse: Warehouse, output: Output) -> None:
+    """List tables, what is read first."""
+    output.definitions(warehouse.tables())
+
+
+@table.command()
+@click.option("-w", "--watch", is_flag=True, help="Keep it up to date until Ctrl-C.")
+@command()
+def status(warehouse: Warehouse, output: Output, watch: bool) -> None:
+    """Show how fresh each table is and what it waits for."""
+    output.status(warehouse, watch=watch)
+
+
+@table.command()
+@click.argument("name")
+@command()
+def show(warehouse: Warehouse, output: Output, name: str) -> None:
+    """Show all that is known of a table."""
+    output.definition(warehouse.explain(name), warehouse.table(name), warehouse.why(name).text)
+
+
+@table.command()
+@click.argument("name", required=False)
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
+@command()
+def history(warehouse: Warehouse, output: Output, name: str | None, limit: int) -> None:
+    """Show refreshes of a table, or of all, the newest first."""
+    if name is not None:
+        warehouse.table(name)
+    output.history(warehouse.history(name, limit=limit))
+
+
+@table.command()
+@click.option("--live", is_flag=True, help="Only jobs that are queued or running.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
+@command()
+def jobs(warehouse: Warehouse, output: Output, live: bool, limit: int) -> None:
+    """Show what was started, the newest first."""
+    output.jobs(warehouse.jobs(live_only=live, limit=limit))
+
+
+@table.command()
+@click.argument("name")
+@command()
+def why(warehouse: Warehouse, output: Output, name: str) -> None:
+    """Say why a table waits."""
+    found = warehouse.why(name)
+    output.say(f"{found.unit_key}: {found.text}", **found._asdict())
+
+
+@table.command()
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Also if nothing it reads has changed.")
+@click.option("--no-wait", is_flag=True, help="Do not wait for the coordinator's answer.")
+@command()
+def refresh(warehouse: Warehouse, output: Output, name: str, force: bool, no_wait: bool) -> None:
+    """Refresh a table now: by the coordinator if one runs, else here."""
+    wait_ms = None if no_wait else 600_000
+    answer = warehouse.refresh(name, force=force, wait_ms=wait_ms)
+    if not answer.ok:
+        raise click.ClickException(answer.detail)
+    output.say(f"{name}: {answer.detail}", table=name, **answer._asdict())
+
+
+@table.command()
+@click.argument("name")
+@command()
+def pause(warehouse: Warehouse, output: Output, name: str) -> None:
+    """Stop refreshing a table; what reads it goes on with its last good data."""
+    warehouse.pause(name)
+    output.say(f"paused {name}", paused=name)
+
+
+@table.command()
+@click.argument("name")
+@command()
+def resume(warehouse: Warehouse, output: Output, name: str) -> None:
+    """Refresh a table again that was paused, suspended or in error."""
+    warehouse.resume(name)
+    output.say(f"resumed {name}", resumed=name)
+
+
+@table.command()
+@click.argument("relation")
+@click.option("--open", "is_open", is_flag=True, help="Open the gate again.")
+@command()
+def gate(warehouse: Warehouse, output: Output, relation: str, is_open: bool) -> None:
+    """Close a source: what reads it is not refreshed until it is opened."""
+    (warehouse.ungate if is_open else warehouse.gate)(relation)
+    word = "opened" if is_open else "closed"
+    output.say(f"{word} the gate of {relation}", relation=relation, closed=not is_open)
+
+
+@table.command()
+@click.option("--off", is_flag=True, help="Start refreshes again.")
+@click.option("--wait-s", type=click.FloatRange(min=0), default=0.0, help="Wait for what runs.")
+@command()
+def drain(warehouse: Warehouse, output: Output, off: bool, wait_s: float) -> None:
+    """Start nothing new and let what runs end."""
+    if off:
+        warehouse.undrain()
+        output.say("no longer draining", draining=False)
+        return
+    idle = warehouse.drain(wait_ms=int(wait_s * 1_000))
+    text = "draining; nothing runs" if idle else "draining; some refreshes still run"
+    output.say(text, draining=True, idle=idle)
+
+
+@table.command()
+@click.argument("name")
+@click.option("--cascade", is_flag=True, help="Drop what reads it as well.")
+@command()
+def drop(warehouse: Warehouse, output: Output, name: str, cascade: bool) -> None:
+    """Drop a table with its contents."""
+    gone = warehouse.drop(name, cascade=cascade)
+    output.say(f"dropped {', '.join(gone)}", dropped=gone)
+
+
+@table.command()
+@command()
+def health(warehouse: Warehouse, output: Output) -> None:
+    """Say whether tables are kept fresh, telling saturated from not running."""
+    output.health(warehouse)
+
+
+@table.command()
+@click.option(
+    "--parallel", type=click.Choice([mode.value for mode in ParallelMode]), default="on",
+    show_default=True, help="Side by side in workers, or one by one here.",
+)  # fmt: skip
+@click.option(
+    "--max-concurrent-refreshes", type=click.IntRange(min=1), default=4, show_default=True
+)
+@click.option("--max-workers", type=click.IntRange(min=1), default=4, show_default=True,
+              help="Permits of the cluster, shared by all coordinators.")  # fmt: skip
+@click.option("--pool", help="Address of the database of the permits. [default: the catalog]")
+@click.pass_obj
+@told
+def run(place: dict[str, Any], /, parallel: str, **settings: Any) -> None:
+    """Keep tables fresh until Ctrl-C: the coordinator with its workers, in the foreground."""
+    warehouse = open_warehouse(place, make=True, parallel_refresh_mode=parallel, **settings)
+    with warehouse:
+        loop = warehouse.coordinator(say=lambda line: click.echo(line, err=True))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: loop.stop())
+        loop.run()

@@ -1,0 +1,322 @@
+"""What `penstock table` and `penstock query` print: for people, or lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+import click
+import pyarrow as pa
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from penstock.kernel.units import format_ms
+from penstock.tables.health import Health, HealthState, TableStatus
+from penstock.tables.history import Outcome, RefreshRecord
+from penstock.tables.jobs import Job, JobStatus
+from penstock.tables.model import Status, TableDefinition
+from penstock.tables.plan import TablePlan
+from penstock.tables.shell import Warehouse
+from penstock.tables.verdict import Reason
+
+_DIM: Final = "bright_black"
+_STATUS: Final = {
+    Status.ACTIVE: "green",
+    Status.PAUSED: "yellow",
+    Status.SUSPENDED: "red",
+    Status.ERROR: "red",
+}
+_OUTCOME: Final = {Outcome.SUCCEEDED: "green", Outcome.FAILED: "red", Outcome.SKIPPED: _DIM}
+_JOB: Final = {
+    JobStatus.RUNNING: "cyan",
+    JobStatus.SUCCEEDED: "green",
+    JobStatus.RETRYABLE_FAILED: "yellow",
+    JobStatus.PERMANENT_FAILED: "red",
+}
+_HEALTH: Final = {
+    HealthState.OK: "green",
+    HealthState.DEGRADED: "yellow",
+    HealthState.DRAINING: "yellow",
+}
+_WATCH_S: Final = 0.5
+
+
+class Output:
+    """Prints answers; plain JSON unless standard output is a terminal and nobody asked for it."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.console = Console(highlight=False)
+        self.plain = as_json or not self.console.is_terminal
+
+    def say(self, text: str, /, **facts: Any) -> None:
+        """Something that was done."""
+        if self.plain:
+            self.json(facts or {"done": text})
+        else:
+            self.console.print(text, markup=False)
+
+    def json(self, value: Any) -> None:
+        """One line for programs."""
+        click.echo(json.dumps(value, default=_plain))
+
+    def definitions(self, tables: Sequence[TableDefinition]) -> None:
+        """Tables as they are defined."""
+        if self.plain:
+            for table in tables:
+                self.json(_definition(table))
+            return
+        shown = _table("table", "schedule", "mode", "status", "reads")
+        for table in tables:
+            shown.add_row(
+                table.name,
+                table.schedule.text,
+                table.mode.value,
+                Text(table.status.value, _STATUS[table.status]),
+                ", ".join(table.sources),
+            )
+        self.console.print(shown if tables else "no stream tables")
+
+    def definition(self, facts: Mapping[str, Any], table: TableDefinition, why: str) -> None:
+        """One table in full."""
+        if self.plain:
+            self.json({**_definition(table), **facts, "why": why})
+            return
+        rows = {
+            "table": table.name,
+            "description": table.description or "none",
+            "status": table.status.value,
+            "schedule": table.schedule.text,
+            "mode": table.mode.value,
+            "consistency": table.consistency.value,
+            "unit": f"{facts['unit']['key']} ({facts['unit']['kind']})",
+            "now": why,
+        }
+        for source, at in facts["inputs"].items():
+            rows[f"reads {source}"] = "never read" if at is None else f"at {_position(at)}"
+        last = facts["last_refresh"]
+        if last is not None:
+            mode = last["executed"] or "not run"
+            rows["last refresh"] = (
+                f"{last['outcome']}, {mode} ({last['reason']}), {format_ms(last['took_ms'])}, "
+                f"{last['rows_written']:,} rows written"
+            )
+            if last["reason_text"]:
+                rows["because"] = last["reason_text"]
+        self._facts(rows)
+        self.console.print(Text(f"\n{table.query}"))
+
+    def status(self, warehouse: Warehouse, *, watch: bool) -> None:
+        """Every table; with `watch` again and again until Ctrl-C."""
+        if not watch:
+            rows = warehouse.status()
+            if self.plain:
+                for row in rows:
+                    self.json(_status(row))
+            else:
+                self.console.print(self._status_view(warehouse, rows))
+            return
+        try:
+            if self.plain:
+                self._follow(lambda: [_status(row) for row in warehouse.status()])
+            with Live(console=self.console, auto_refresh=False, screen=True) as live:
+                while True:
+                    live.update(self._status_view(warehouse, warehouse.status()), refresh=True)
+                    time.sleep(_WATCH_S)
+        except KeyboardInterrupt:
+            return
+
+    def _follow(self, look: Callable[[], list[Any]]) -> None:
+        """Lines for what changed, for ever."""
+        seen: list[Any] = []
+        while True:
+            now = look()
+            for row in now:
+                if row not in seen:
+                    self.json(row)
+            seen = now
+            time.sleep(_WATCH_S)
+
+    def _status_view(self, warehouse: Warehouse, rows: Sequence[TableStatus]) -> RenderableType:
+        now_ms = time.time_ns() // 1_000_000
+        health = warehouse.health()
+        shown = _table("table", "status", "fresh", "schedule", "mode", "now")
+        shown.title = _health_text(health)
+        shown.title_justify = "left"
+        for row in rows:
+            fresh = (
+                "never"
+                if row.fresh_ms is None
+                else f"{format_ms(max(0, now_ms - row.fresh_ms))} ago"
+            )
+            style = "cyan" if row.reason is Reason.IN_FLIGHT else _DIM
+            shown.add_row(
+                row.table,
+                Text(row.status.value, _STATUS[row.status]),
+                fresh,
+                row.schedule,
+                row.mode.value,
+                Text(row.waiting_for, style),
+            )
+        return shown
+
+    def history(self, records: Sequence[RefreshRecord]) -> None:
+        """Refreshes, the newest first."""
+        if self.plain:
+            for record in records:
+                self.json(
+                    {**asdict(record), "frontier": json.loads(record.frontier.to_json()),
+                     "timings_ms": dict(record.timings_ms)}
+                )  # fmt: skip
+            return
+        shown = _table("when", "table", "outcome", "executed", "took", "read", "written", "why")
+        for record in records:
+            shown.add_row(
+                _time(record.finished_at_ms),
+                record.table,
+                Text(record.outcome.value, _OUTCOME[record.outcome]),
+                record.executed.value if record.executed else "",
+                format_ms(record.took_ms),
+                f"{record.rows_read:,}",
+                f"{record.rows_written:,}",
+                Text(record.reason_text or record.reason.value, _DIM),
+            )
+        self.console.print(shown if records else "no refreshes yet")
+
+    def jobs(self, jobs: Sequence[Job]) -> None:
+        """Jobs, the newest first."""
+        if self.plain:
+            for job in jobs:
+                self.json(asdict(job))
+            return
+        shown = _table("job", "unit", "status", "try", "enqueued", "worker", "detail")
+        for job in jobs:
+            shown.add_row(
+                str(job.job_id),
+                job.unit_key,
+                Text(job.status.value, _JOB.get(job.status, _DIM)),
+                str(job.attempt_no),
+                _time(job.enqueued_at_ms),
+                job.worker or "",
+                Text(job.outcome_detail or "", _DIM),
+            )
+        self.console.print(shown if jobs else "no jobs")
+
+    def plan(self, plan: TablePlan, *, done: bool) -> None:
+        """What a folder changes."""
+        if self.plain:
+            self.json(
+                {
+                    "applied": done,
+                    "create": [table.name for table in plan.create],
+                    "replace": [change.table.name for change in plan.replace],
+                    "alter": [change.table.name for change in plan.alter],
+                    "drop": list(plan.drop),
+                    "unchanged": list(plan.unchanged),
+                }
+            )
+            return
+        for line in plan.lines():
+            style = {"+": "green", "-": "red"}.get(line[0], "yellow")
+            self.console.print(Text(line, style))
+        count = len(plan.unchanged)
+        end = "nothing to do" if plan.empty else ("applied" if done else "not applied")
+        self.console.print(f"{end}; {count} unchanged")
+
+    def health(self, warehouse: Warehouse) -> None:
+        """Whether tables are kept fresh, and by whom."""
+        health, pool = warehouse.health(), warehouse.pool()
+        facts: dict[str, Any] = {
+            "state": health.state.value,
+            "text": health.text,
+            "workers": list(pool.workers),
+            "unfit": pool.unfit,
+            "permits": dict(pool.permits),
+            "permits_max": pool.permits_max,
+            "gates": list(warehouse.gates()),
+        }
+        if self.plain:
+            self.json({**facts, "pool": asdict(pool.pool) if pool.pool else None})
+            return
+        self.console.print(_health_text(health))
+        busy = sum(worker["job_id"] is not None for worker in pool.workers)
+        rows = {
+            "workers": f"{len(pool.workers)}, {busy} busy",
+            "permits": f"{sum(pool.permits.values())} of {pool.permits_max} held",
+            "closed gates": ", ".join(warehouse.gates()) or "none",
+        }
+        if pool.unfit:
+            rows["workers cannot start"] = pool.unfit
+        self._facts(rows)
+
+    def rows(self, table: pa.Table, limit: int) -> None:
+        """Rows of a query."""
+        some = table.slice(0, limit)
+        if self.plain:
+            for row in some.to_pylist():
+                self.json(row)
+            return
+        shown = _table(*table.column_names)
+        for row in some.to_pylist():
+            shown.add_row(*("NULL" if value is None else str(value) for value in row.values()))
+        self.console.print(shown)
+        more = f", {limit:,} shown" if len(table) > limit else ""
+        self.console.print(f"{len(table):,} row{'' if len(table) == 1 else 's'}{more}", style=_DIM)
+
+    def _facts(self, rows: Mapping[str, str]) -> None:
+        shown = Table(box=None, show_header=False, pad_edge=False)
+        shown.add_column(style=_DIM)
+        shown.add_column()
+        for name, value in rows.items():
+            shown.add_row(name, Text(value))
+        self.console.print(shown)
+
+
+def _table(*columns: str) -> Table:
+    shown = Table(box=None, header_style=_DIM, pad_edge=False)
+    for name in columns:
+        shown.add_column(name, overflow="fold")
+    return shown
+
+
+def _health_text(health: Health) -> Text:
+    style = _HEALTH.get(health.state, "red")
+    return Text.assemble((health.state.value.replace("_", " "), style), f": {health.text}")
+
+
+def _definition(table: TableDefinition) -> dict[str, Any]:
+    return {**asdict(table), "schedule": table.schedule.text}
+
+
+def _status(row: TableStatus) -> dict[str, Any]:
+    frontier = json.loads(row.frontier.to_json()) if row.frontier is not None else None
+    return {**asdict(row), "frontier": frontier}
+
+
+def _position(at: Sequence[int]) -> str:
+    return f"snapshot {at[0]}" if len(at) == 1 else f"epoch {at[0]}, seq {at[1]}"
+
+
+def _time(ts_ms: int) -> str:
+    at = datetime.fromtimestamp(ts_ms / 1_000, UTC).astimezone()
+    return f"{at:%Y-%m-%d %H:%M:%S}"
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no word for."""
+    match value:
+        case datetime() | date():
+            return value.isoformat()
+        case Decimal():
+            return str(value)
+        case bytes():
+            return value.hex()
+    if isinstance(value, Iterable):
+        return list(value)
+    return str(value)
