@@ -6,6 +6,7 @@ connect to the same Spark by its URL.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -79,7 +80,9 @@ def new_session(
         # By default a client tries for minutes to reach a server that is gone.
         policy = DefaultPolicy(max_retries=retries_max, max_backoff=1_000)
         spark.client.set_retry_policies([policy])
-        spark.version  # noqa: B018 - the first call: now we know that somebody answers
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what it says of retries is in the error we raise
+            spark.version  # noqa: B018 - the first call: now we know that somebody answers
     except PySparkException as error:
         raise SparkNotStarted(f"expected a Spark at {_hidden(url)}, found: {error}") from error
     return spark

@@ -7,7 +7,9 @@ file needs none of this: Spark finds its columns by field id.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -187,8 +189,6 @@ def _literal(column: Column, value: Any) -> Expression:
 
 def _scalar_literal(column: Column, value: Any) -> Expression:
     """Moments are counts of units here, UUIDs bytes: say them as Spark understands them."""
-    from uuid import UUID
-
     from pyspark.sql.connect import functions as F  # noqa: N812
 
     units = {"timestamp_s": 1_000_000, "timestamp_ms": 1_000, "timestamp": 1, "timestamptz": 1}
@@ -196,4 +196,8 @@ def _scalar_literal(column: Column, value: Any) -> Expression:
         return F.timestamp_micros(F.lit(value * units[column.type]))
     if column.type == "timestamp_ns":
         return F.timestamp_micros(F.lit(int(value / 1_000)))
+    if column.type == "uint64":
+        return F.lit(Decimal(value))
+    if column.type in ("time", "timetz"):
+        return F.lit(value.isoformat())
     return F.lit(str(UUID(bytes=value)) if column.type == "uuid" else value)

@@ -227,6 +227,8 @@ def _shape(kind: pa.DataType) -> str:
         return f"list<{_shape(kind.value_type)}>"
     if pa.types.is_map(kind):
         return f"map<{_shape(kind.key_type)},{_shape(kind.item_type)}>"
+    if pa.types.is_time(kind):
+        return "time"  # Spark hands them out in nanoseconds
     return str(kind)
 
 

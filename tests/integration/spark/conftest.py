@@ -1,0 +1,48 @@
+"""One Spark for all tests here, and a lake with DuckDB beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.lake.shell import Catalog, open_catalog
+from penstock.spark.embedded import EmbeddedSpark, start_spark
+from penstock.spark.options import SparkOptions
+from penstock.spark.session import connect
+from tests.integration.lake.duck import Duck
+
+CACHE = Path(__file__).parents[3] / "build" / "spark"
+OPTIONS = SparkOptions(cores=2, memory_mb=1_024, cache_dir=CACHE)
+
+
+@pytest.fixture(scope="session")
+def embedded() -> Iterator[EmbeddedSpark]:
+    with start_spark(OPTIONS) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def spark(embedded: EmbeddedSpark) -> Iterator[Any]:
+    with connect(embedded.url) as session:
+        yield session
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    return f"sqlite:{tmp_path}/catalog.sqlite"
+
+
+@pytest.fixture
+def lake(address: str, tmp_path: Path) -> Iterator[Catalog]:
+    with open_catalog(address, str(tmp_path / "data")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def duck(lake: Catalog, address: str) -> Iterator[Duck]:
+    with Duck(address) as opened:
+        opened.run("CALL lake.set_option('data_inlining_row_limit', 3)")
+        yield opened
