@@ -1,4 +1,4 @@
-"""Workers and coordinators killed at random moments; afterwards nothing is lost, twice or leaked."""
+"""Workers and coordinators killed at random moments: nothing is lost, twice or leaked."""
 
 from __future__ import annotations
 

@@ -1,0 +1,123 @@
+"""Definitions: what is refused changes nothing, what is applied is one transaction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.kernel.errors import Rejected
+from penstock.tables.errors import TableCycle, TableExists, TableInUse
+from penstock.tables.history import ReasonCode
+from penstock.tables.shell import Warehouse
+from tests.integration.tables.place import Place
+
+
+def test_a_cycle_is_refused_with_its_path_and_nothing_changes(warehouse: Warehouse) -> None:
+    warehouse.create("a", "SELECT * FROM b")
+    before = warehouse.lake.query("SELECT * FROM penstock_warehouse ORDER BY name")
+    with pytest.raises(TableCycle, match="a > b > a"):
+        warehouse.create("b", "SELECT * FROM a")
+    assert [table.name for table in warehouse.tables()] == ["a"]
+    assert warehouse.lake.query("SELECT * FROM penstock_warehouse ORDER BY name") == before
+
+
+def test_a_name_that_the_lake_has_is_refused(place: Place, warehouse: Warehouse) -> None:
+    place.write("raw", [1])
+    with pytest.raises(TableExists, match="no stream table"):
+        warehouse.create("raw", "SELECT 1 AS one")
+
+
+def test_another_query_makes_other_columns_and_readers_follow(
+    place: Place, warehouse: Warehouse
+) -> None:
+    place.write("raw", [1, 2])
+    warehouse.create("a", "SELECT id FROM raw")
+    warehouse.create("b", "SELECT count(*) AS n FROM a")
+    for name in ("a", "b"):
+        assert warehouse.refresh(name).ok
+    warehouse.create_or_replace("a", "SELECT id, id * 10 AS ten FROM raw WHERE id > 1")
+    assert place.rows("a") == {(1,): 1, (2,): 1}, "old contents stay until the refresh"
+    for name in ("a", "b"):
+        assert warehouse.refresh(name).detail == "refreshed"
+    assert place.rows("a") == {(2, 20): 1}
+    assert place.rows("b") == {(1,): 1}
+    reasons = [record.reason for record in warehouse.history("a")]
+    assert reasons == [ReasonCode.QUERY_CHANGED, ReasonCode.FIRST_LOAD]
+    place.check_contents()
+
+
+def test_a_drop_takes_readers_along_only_if_told(place: Place, warehouse: Warehouse) -> None:
+    place.write("raw", [1])
+    warehouse.create("a", "SELECT id FROM raw")
+    warehouse.create("b", "SELECT id FROM a")
+    for name in ("a", "b"):
+        warehouse.refresh(name)
+    with pytest.raises(TableInUse, match="drop with cascade"):
+        warehouse.drop("a")
+    assert warehouse.drop("a", cascade=True) == ("b", "a")
+    assert warehouse.tables() == []
+    assert {info.name for info in warehouse.lake.tables()} == {"raw"}
+    assert place.frontiers() == {}
+
+
+def test_a_folder_is_applied_at_once_and_then_there_is_nothing_to_do(
+    place: Place, warehouse: Warehouse, tmp_path: Path
+) -> None:
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    place.write("raw", [1, 2])
+    (folder / "a.sql").write_text("-- schedule: 5s\nSELECT id FROM raw;\n")
+    (folder / "b.sql").write_text("SELECT count(*) AS n FROM a\n")
+    warehouse.create("old", "SELECT id FROM raw")
+    assert warehouse.plan(folder).lines() == ["- drop old", "+ create a", "+ create b"]
+    warehouse.apply(folder)
+    assert warehouse.plan(folder).empty
+    for name in ("a", "b"):
+        warehouse.refresh(name)
+    (folder / "a.sql").write_text("-- schedule: 9s\nselect  id from raw\n")
+    assert warehouse.apply(folder).alter[0].changes == ("schedule",)
+    assert warehouse.refresh("a").detail == "nothing it reads has changed"
+    (folder / "b.sql").write_text("SELECT count(*) AS n FROM missing_one, b\n")
+    with pytest.raises(TableCycle):
+        warehouse.apply(folder)
+    assert warehouse.table("a").schedule.text == "9s"
+
+
+def test_only_what_keeps_contents_can_be_altered(place: Place, warehouse: Warehouse) -> None:
+    place.write("raw", [1])
+    warehouse.create("a", "SELECT id FROM raw")
+    warehouse.refresh("a")
+    assert warehouse.alter("a", schedule="3s", description="numbers").schedule.text == "3s"
+    assert warehouse.refresh("a").detail == "nothing it reads has changed"
+    with pytest.raises(Rejected, match="found query"):
+        warehouse.alter("a", query="SELECT 1 AS one")
+
+
+def test_a_refresh_by_hand_minds_gates_and_says_what_it_did(
+    place: Place, warehouse: Warehouse
+) -> None:
+    place.write("raw", [1])
+    warehouse.create("a", "SELECT id FROM raw", schedule="on demand")
+    warehouse.gate("raw")
+    with pytest.raises(Rejected, match="found raw closed"):
+        warehouse.refresh("a")
+    assert warehouse.why("a").reason.value == "gated"
+    warehouse.ungate("raw")
+    assert warehouse.refresh("a").detail == "refreshed"
+    assert warehouse.refresh("a").detail == "nothing it reads has changed"
+    assert warehouse.refresh("a", force=True).detail == "refreshed"
+    assert len(warehouse.history("a")) == 2
+    assert warehouse.health().state.value == "not_running"
+
+
+def test_a_wrong_query_is_told_to_the_person_and_counts_for_nothing(
+    place: Place, warehouse: Warehouse
+) -> None:
+    place.write("raw", [1])
+    warehouse.create("a", "SELECT nothing_like_it FROM raw")
+    answer = warehouse.refresh("a")
+    assert not answer.ok
+    assert "nothing_like_it" in answer.detail
+    assert warehouse.table("a").status.value == "ACTIVE"
+    assert [record.outcome.value for record in warehouse.history("a")] == ["failed"]

@@ -1,0 +1,124 @@
+"""Groups and closures: one snapshot for all members, or nothing of any."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+from penstock.lake.shell import open_catalog
+from penstock.tables.shell import Warehouse
+from tests.integration.tables.engine import bag
+from tests.integration.tables.place import Place
+
+REFRESHES = 40
+
+
+def diamond(warehouse: Warehouse) -> None:
+    warehouse.create("left_side", "SELECT id FROM raw", schedule="10ms")
+    warehouse.create("right_side", "SELECT id FROM raw", schedule="10ms")
+    warehouse.create(
+        "joined", "SELECT id FROM left_side JOIN right_side USING (id)", schedule="10ms"
+    )
+    warehouse.create("counted", "SELECT count(*) AS n FROM joined", mode="immediate")
+
+
+def test_a_reader_never_sees_a_mix_of_a_group(places: Callable[..., Place], kind: str) -> None:
+    place = places(kind, delta=kind == "sqlite", parallel_refresh_mode="off")
+    place.write("raw", [0])
+    diamond(place.warehouse)
+    seen: Counter[int] = Counter()
+    stop = threading.Event()
+    mixed: list[str] = []
+
+    def read() -> None:
+        with open_catalog(place.address, create=False) as lake:
+            while not stop.is_set():
+                at = lake.latest()
+                names = {info.name for info in lake.tables(at)}
+                made = names & {"left_side", "right_side", "joined", "counted"}
+                if not made:
+                    continue
+                if len(made) < 4:
+                    mixed.append(f"only {made} in {at.id}")
+                    continue
+                rows = {name: bag(lake.scan(name, at)) for name in made}
+                counted = rows.pop("counted")
+                if len({frozenset(bag_.items()) for bag_ in rows.values()}) != 1:
+                    mixed.append(f"{rows} in {at.id}")
+                if counted != {(len(rows["joined"]),): 1}:
+                    mixed.append(f"{counted} for {rows} in {at.id}")
+                seen[len(rows["joined"])] += 1
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        with place.warehouse.coordinator():
+            for number in range(1, REFRESHES):
+                place.write("raw", [number])
+                place.until(lambda: mixed or place.fresh(), "the group to be fresh")
+    finally:
+        stop.set()
+        reader.join()
+    assert mixed == []
+    assert len(seen) > 1, "the reader must have seen some of the versions"
+    place.check_contents()
+
+
+def test_a_member_that_fails_leaves_all_members_as_they_were(
+    place: Place, warehouse: Warehouse
+) -> None:
+    place.write("raw", [1])
+    diamond(warehouse)
+    assert warehouse.refresh("joined").ok
+    before = place.frontiers()
+    names = ("left_side", "right_side", "joined", "counted")
+    rows = {name: place.rows(name) for name in names}
+    place.write("raw", [2])
+    for broken in names:
+        place.fault(broken, "retryable")
+        answer = warehouse.refresh("joined")
+        assert not answer.ok
+        assert broken in answer.detail
+        place.fault(broken, None)
+        assert place.frontiers() == before
+        assert {name: place.rows(name) for name in names} == rows
+        for name in names:
+            (last, *_) = warehouse.history(name, limit=1)
+            assert last.outcome.value == "failed"
+            assert broken in last.reason_text
+    assert warehouse.sweep(grace_ms=-60_000), "files of members that came before the failing one"
+    assert warehouse.refresh("joined").ok
+    assert len({at for _, at in place.frontiers().values()}) == 1, "one snapshot for all"
+    place.check_contents()
+
+
+def test_a_member_of_a_closure_reads_what_was_just_made_as_changes(
+    place: Place, warehouse: Warehouse
+) -> None:
+    """The seam for differential refreshes: changes of a member that is not committed yet."""
+    import numpy as np
+    import pyarrow as pa
+
+    from penstock.lake.selection import FileRows
+    from penstock.lake.shell.scan import scan
+    from penstock.tables.model import Mode
+    from penstock.tables.shell import Made
+    from penstock.tables.shell.pending import pending_changes, pending_version
+
+    first = place.write("raw", [1, 2, 3])
+    current = place.lake.table_at("raw")
+    new = place.lake.write(current.table, pa.table({"id": [9]}))
+    gone = FileRows(current.files[0], np.array([1]))
+    made = Made(current.table, Mode.DIFFERENTIAL, (new,), replace=False, deletes=(gone,))
+    version = pending_version(current, made, current.snapshot)
+    assert bag(scan(place.lake.storage, version)) == {(1,): 1, (3,): 1, (9,): 1}
+    changes = pending_changes(place.lake, first, made, current.snapshot)
+    assert bag(changes.read_inserted(place.lake.storage)) == {(9,): 1}
+    assert bag(changes.read_deleted(place.lake.storage)) == {(2,): 1}
+    whole = Made(current.table, Mode.FULL, (new,))
+    assert bag(scan(place.lake.storage, pending_version(current, whole, current.snapshot))) == {
+        (9,): 1
+    }
+    changes = pending_changes(place.lake, first, whole, current.snapshot)
+    assert bag(changes.read_deleted(place.lake.storage)) == {(1,): 1, (2,): 1, (3,): 1}
