@@ -6,8 +6,15 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
+import numpy as np
+import pyarrow as pa
+
+from penstock.lake.selection import FileRows
 from penstock.lake.shell import open_catalog
-from penstock.tables.shell import Warehouse
+from penstock.lake.shell.scan import scan
+from penstock.tables.model import Mode
+from penstock.tables.shell import Made, Warehouse
+from penstock.tables.shell.pending import pending_changes, pending_version
 from tests.integration.tables.engine import bag
 from tests.integration.tables.place import Place
 
@@ -97,14 +104,6 @@ def test_a_member_of_a_closure_reads_what_was_just_made_as_changes(
     place: Place, warehouse: Warehouse
 ) -> None:
     """The seam for differential refreshes: changes of a member that is not committed yet."""
-    import numpy as np
-    import pyarrow as pa
-
-    from penstock.lake.selection import FileRows
-    from penstock.lake.shell.scan import scan
-    from penstock.tables.model import Mode
-    from penstock.tables.shell import Made
-    from penstock.tables.shell.pending import pending_changes, pending_version
 
     first = place.write("raw", [1, 2, 3])
     current = place.lake.table_at("raw")

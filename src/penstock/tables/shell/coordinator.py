@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import Final, Self
 
 from penstock.kernel.clock import Clock
-from penstock.kernel.errors import PenstockError
 from penstock.kernel.shell import SystemClock
 from penstock.lake.shell.expire import sweep
 from penstock.tables import schema
@@ -67,8 +67,9 @@ class CoordinatorLoop:
                 self._live(identity)
             except LeaseLost as error:
                 self._say(error.message)
-            except PenstockError as error:
-                self._say(f"starting again after: {error.message}")
+            except Exception as error:  # whatever it was, the next life starts from the rows
+                _LOG.exception("the coordinator starts again")
+                self._say(f"starting again after: {error}")
                 self._stop.wait(1.0)
 
     def _take(self, identity: str) -> bool:
@@ -110,7 +111,8 @@ class CoordinatorLoop:
                 life.close()
                 housekeeper.join()
         finally:
-            give_up_lease(self._store, identity)
+            with suppress(Exception):  # it runs out by itself
+                give_up_lease(self._store, identity)
 
     def _turns(self, life: Life, keeper: LeaseKeeper) -> None:
         life.begin()
@@ -131,8 +133,8 @@ class CoordinatorLoop:
                 if now_ms - swept_ms >= self._settings.sweep_every_ms:
                     swept_ms = now_ms
                     sweep(self._store.lake, grace_ms=self._settings.sweep_grace_ms)
-            except PenstockError as error:
-                self._say(f"housekeeping will be tried again: {error.message}")
+            except Exception as error:
+                self._say(f"housekeeping will be tried again: {error}")
             pause_ms = min(PRUNE_EVERY_MS, self._settings.sweep_every_ms)
             ended.wait(pause_ms / 1_000)
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Self
 
-from penstock.kernel.errors import Conflict, PenstockError
+from penstock.kernel.errors import Conflict
 from penstock.tables import schema
 from penstock.tables.shell.store import COORDINATOR, Store
 
@@ -88,9 +88,9 @@ class LeaseKeeper:
                     self._lost = "expected to hold the lease, found that another coordinator does"
                     return
                 last_ms = now_ms
-            except PenstockError as error:
+            except Exception as error:  # a database that is away may come back in time
                 if now_ms - last_ms > self._lease_ms:
-                    self._lost = f"expected to renew the lease, found: {error.message}"
+                    self._lost = f"expected to renew the lease, found: {error}"
                     return
 
     def _renew(self, now_ms: int) -> bool:

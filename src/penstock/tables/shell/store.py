@@ -81,7 +81,7 @@ class Sight:
     gates: frozenset[str]
     locks: dict[str, str]
     asked: tuple[Asked, ...]
-    frontier_jobs: dict[str, int]
+    by_hand: dict[str, int]
 
 
 class Store:
@@ -133,7 +133,9 @@ class Store:
                     "WHERE answered_at IS NULL ORDER BY asked_at, request_id"
                 )
             ),
-            frontier_jobs=dict(rows("SELECT table_name, job_id FROM penstock_frontiers")),
+            by_hand=dict(
+                rows("SELECT table_name, job_id FROM penstock_frontiers WHERE job_id < 0")
+            ),
         )
 
     def lease(self) -> Lease | None:

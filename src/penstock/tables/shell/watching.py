@@ -78,16 +78,20 @@ class Watcher:
         if sight.graph_version == self._core.graph_version:
             return
         found = read_definitions(reader)
+        known = {name for (name,) in reader.rows("SELECT table_name FROM penstock_frontiers")}
         board = self._core.board
         # A table that was dropped and made again between two looks has no contents any more, but
         # looks the same: it is taken out first, so that the core forgets what it knew.
         again = {
             name
-            for name, known in board.tables.items()
-            if known.frontier is not None
+            for name, table in board.tables.items()
+            if table.frontier is not None
             and name in found.graph.tables
-            and name not in sight.frontier_jobs
-            and board.graph.tables[name].query == found.graph.tables[name].query
+            and name not in known
+            and (
+                name not in board.graph.tables
+                or board.graph.tables[name].query == found.graph.tables[name].query
+            )
         }
         if again:
             left = [table for name, table in found.graph.tables.items() if name not in again]
@@ -119,7 +123,7 @@ class Watcher:
         What it remembers of these tables is replaced by what the catalog says. It is then told of
         the graph once more, so that it looks at every unit anew.
         """
-        fresh = {name: job for name, job in sight.frontier_jobs.items() if job < 0}
+        fresh = sight.by_hand
         board = self._core.board
         news = {
             name

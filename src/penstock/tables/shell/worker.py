@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
 from penstock.kernel.errors import PenstockError
@@ -89,12 +90,12 @@ class Worker:
         pause_s = min(FOREIGN_MS / 3, self._settings.reserve_ms / 4) / 1_000
         waiting = threading.Event()
         while True:
-            now_ms = self._clock.now_ms()
-            self._store.show_life(self._name, now_ms)
+            with suppress(Exception):  # a catalog that is away may come back
+                self._store.show_life(self._name, self._clock.now_ms())
+                token = self._token
+                if token is not None:
+                    self._lake.extend(token, self._settings.reserve_ms)
             waiting.wait(pause_s)
-            token = self._token
-            if token is not None:
-                self._lake.extend(token, self._settings.reserve_ms)
 
 
 def main(number: int) -> None:
