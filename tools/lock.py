@@ -9,8 +9,8 @@ from typing import Final
 
 LOCKS: Final = {
     "run": ("pyproject.toml", "requirements/build.in"),
-    "dev": ("pyproject.toml", "requirements/build.in", "--extra=dev", "--extra=rocksdb",
-            "--extra=postgres"),
+    "dev": ("pyproject.toml", "requirements/build.in", "--extra=dev", "--extra=spark",
+            "--extra=rocksdb", "--extra=postgres"),
     "spark": ("pyproject.toml", "--extra=spark"),
     "java": ("requirements/java.in",),
 }  # fmt: skip
