@@ -176,6 +176,7 @@ def server_conf(place: Place, master: str) -> dict[str, str]:
         "spark.connect.grpc.binding.port": "0",
         "spark.connect.progress.reportInterval": "500ms",
         "spark.connect.execute.manager.detachedTimeout": "30s",
+        "spark.connect.session.manager.defaultSessionTimeout": "7d",
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
         "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
     }

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from itertools import count
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -29,6 +30,8 @@ from penstock.tables.model import Mode
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
+
+_NUMBERS: Final = count()
 
 Source: TypeAlias = "TableVersion | pa.Table"
 """What a query reads: a lake table at a snapshot, or rows that are here."""
@@ -143,13 +146,13 @@ def query_frame(
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.plan import SQL, SubqueryAlias
 
-    bound = bind(query)
+    bound = bind(query, f"penstock_{next(_NUMBERS)}_view")
     absent = sorted(set(bound.views) - set(sources))
     if absent:
         raise Rejected(
             f"expected sources for all relations of the query, found none for {', '.join(absent)}"
         )
-    # The views go with the query in one request, and no other query of the session sees them.
+    # The views go with the query in one request.
     views = [
         SubqueryAlias(source_frame(spark, catalog, sources[name])._plan, view)
         for name, view in bound.views.items()

@@ -1,15 +1,14 @@
 """A query's names of relations become names of views, and nothing else of its text changes.
 
-Spark's temporary views have no schemas. So `sales.orders` is written as a view's name; where that
-name could mean something else in the query, the view gets another and the old one as its alias.
+Spark's temporary views have no schemas, and for as long as a query is analysed they belong to the
+whole session. So each view has a name of its own, and the relation's old name as its alias.
 
 >>> bind("SELECT sales.orders.n FROM sales.orders").query
-'SELECT `orders`.n FROM `orders`'
+'SELECT `orders`.n FROM penstock_view_0 AS `orders`'
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from typing import NamedTuple
 from sqlglot import exp
 
 from penstock.spark.shapes import quoted
-from penstock.tables.names import relation_name
+from penstock.tables.names import DEFAULT_SCHEMA, relation_name
 from penstock.tables.sources import parse_query
 
 
@@ -35,18 +34,12 @@ class _Splice(NamedTuple):
     text: str
 
 
-def bind(query: str) -> Bound:
-    """Find the relations of a query and give each a view."""
+def bind(query: str, prefix: str = "penstock_view") -> Bound:
+    """Find the relations of a query and give each a view, whose name begins with the prefix."""
     tree = parse_query(query)
     tables = list(_tables(tree, frozenset()))
     names = {relation_name([part.name for part in table.parts]): table for table in tables}
-    taken = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
-    last = Counter(table.parts[-1].name.lower() for table in names.values())
-    views: dict[str, str] = {}
-    for number, (relation, table) in enumerate(names.items()):
-        own = table.parts[-1].name
-        is_free = last[own.lower()] == 1 and own.lower() not in taken
-        views[relation] = own if is_free else f"penstock_view_{number}"
+    views = {relation: f"{prefix}_{number}" for number, relation in enumerate(names)}
     splices = [_table_splice(table, views) for table in tables]
     splices += _column_splices(tree, names.values())
     return Bound(_spliced(query, splices), views)
@@ -71,9 +64,8 @@ def _tables(node: exp.Expr, known: frozenset[str]) -> Iterator[exp.Table]:
 
 def _table_splice(table: exp.Table, views: dict[str, str]) -> _Splice:
     parts = [part.name for part in table.parts]
-    view = views[relation_name(parts)]
-    text = quoted(view)
-    if view != parts[-1] and not table.alias:
+    text = views[relation_name(parts)]
+    if not table.alias:
         text += f" AS {quoted(parts[-1])}"
     return _Splice(*_span(table.parts), text)
 
@@ -81,6 +73,7 @@ def _table_splice(table: exp.Table, views: dict[str, str]) -> _Splice:
 def _column_splices(tree: exp.Expr, tables: Iterable[exp.Table]) -> Iterator[_Splice]:
     """`sales.orders.n` becomes `orders.n`: the view has no schema to be named by."""
     known = {tuple(part.name.lower() for part in table.parts) for table in tables}
+    known |= {(DEFAULT_SCHEMA, *name) for name in known if len(name) == 1}
     for column in tree.find_all(exp.Column):
         parts = column.parts
         for size in (3, 2):

@@ -45,14 +45,14 @@ LIFE = (
 )
 
 
-def test_a_life_of_inserts_updates_deletes_and_alterations_at_every_snapshot(
+def test_a_life_of_inserts_updates_deletes_and_alterations(
     spark: Any, lake: Catalog, duck: Duck
 ) -> None:
     for statement in LIFE:
         duck.run(statement)
     born = next(s.id for s in lake.snapshots() if "created_table" in (s.changes or ""))
     snapshots = [s.id for s in lake.snapshots() if s.id >= born]
-    assert_agree(spark, lake, duck, "t", snapshots)
+    assert_agree(spark, lake, duck, "t", [*snapshots[::2], snapshots[-1]])
 
 
 def test_our_compaction_changes_no_snapshot(spark: Any, lake: Catalog, duck: Duck) -> None:

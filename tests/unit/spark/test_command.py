@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.spark.command import Place, class_path, jvm_command, jvm_flags, server_conf
+
+
+def place(tmp_path: Path, **more: Path) -> Place:
+    for name in ("b.jar", "a.jar", "notes.txt"):
+        (tmp_path / name).touch()
+    return Place(tmp_path / "work", tmp_path, **more)
+
+
+def test_our_jar_stands_last_so_that_an_archive_fits_with_and_without_it(tmp_path: Path) -> None:
+    bare = class_path(place(tmp_path))
+    with_jar = class_path(place(tmp_path, jar=tmp_path / "fs" / "ours.jar"))
+    assert [Path(entry).name for entry in bare.split(":")] == ["a.jar", "b.jar"]
+    assert with_jar == f"{bare}:{tmp_path}/fs/ours.jar"
+
+
+def test_without_the_jar_checkpoints_are_kept_another_way(tmp_path: Path) -> None:
+    bare = server_conf(place(tmp_path), "local[1]")
+    assert "spark.hadoop.fs.file.impl" not in bare
+    assert "spark.sql.streaming.checkpointFileManagerClass" in bare
+    with_jar = server_conf(place(tmp_path, jar=tmp_path / "ours.jar"), "local[1]")
+    assert with_jar["spark.hadoop.fs.file.impl"] == "penstock.fs.PlainLocalFileSystem"
+    assert "spark.sql.streaming.checkpointFileManagerClass" not in with_jar
+
+
+def test_an_archive_is_written_or_used_never_both(tmp_path: Path) -> None:
+    there, new = tmp_path / "there.jsa", tmp_path / "new.jsa"
+    used = jvm_flags(place(tmp_path, archive=there))
+    assert f"-XX:SharedArchiveFile={there}" in used
+    written = jvm_flags(place(tmp_path, archive=there, archive_to_write=new))
+    assert f"-XX:ArchiveClassesAtExit={new}" in written
+    assert not [flag for flag in written if "SharedArchiveFile" in flag]
+
+
+def test_a_persons_settings_go_over_ours(tmp_path: Path) -> None:
+    command = jvm_command(
+        Path("/java"), place(tmp_path), master="local[1]", memory_mb=700,
+        conf={"spark.ui.enabled": "true", "spark.mine": "x y"},
+    )  # fmt: skip
+    assert command[0] == "/java"
+    assert "-Xmx700m" in command
+    assert "spark.ui.enabled=true" in command
+    assert "spark.ui.enabled=false" not in command
+    assert "spark.mine=x y" in command
+    assert command[-1] == "pyspark-shell"
