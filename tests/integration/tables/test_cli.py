@@ -1,0 +1,102 @@
+"""`penstock table` and `penstock query` as a person types them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from penstock.cli import main
+from tests.integration.tables.place import ENGINE, Place
+
+
+@pytest.fixture
+def cli(place: Place) -> Any:
+    environment = {
+        "PENSTOCK_CATALOG": place.address,
+        "PENSTOCK_RUNNER": ENGINE,
+        "PENSTOCK_RUNNER_OPTIONS": json.dumps(place.options),
+    }
+
+    def run(*words: str, fails: bool = False, text: str | None = None) -> Any:
+        result = CliRunner().invoke(main, words, env=environment, input=text)
+        assert (result.exit_code != 0) == fails, result.output
+        if fails:
+            return result.stderr
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    return run
+
+
+def test_a_table_from_its_creation_to_its_drop(place: Place, cli: Any) -> None:
+    place.write("raw", [1, 2, 3])
+    assert cli("table", "create", "a", "SELECT id FROM raw") == [{"created": "a", "reads": ["raw"]}]
+    assert cli("table", "create", "b", text="SELECT sum(id)::BIGINT AS total FROM a")
+    assert "expected a new name" in cli("table", "create", "a", "SELECT 1 AS x", fails=True)
+    assert [row["name"] for row in cli("table", "list")] == ["a", "b"]
+    (why,) = cli("table", "why", "a")
+    assert why["reason"] == "ready"
+    assert why["text"].endswith("no coordinator is running")
+    for name in ("a", "b"):
+        assert cli("table", "refresh", name)[0]["detail"] == "refreshed"
+    assert cli("query", "b") == [{"total": 6}]
+    assert cli("query", "SELECT count(*) AS n FROM a JOIN b ON id < total") == [{"n": 3}]
+    (shown,) = cli("table", "show", "b")
+    assert shown["last_refresh"]["executed"] == "FULL"
+    assert [row["table"] for row in cli("table", "history")] == ["b", "a"]
+    assert {row["status"] for row in cli("table", "jobs")} == {"SUCCEEDED"}
+    assert cli("table", "health")[0]["state"] == "not_running"
+    cli("table", "pause", "a")
+    assert {row["table"]: row["status"] for row in cli("table", "status")} == {
+        "a": "PAUSED",
+        "b": "ACTIVE",
+    }
+    cli("table", "resume", "a")
+    assert cli("table", "alter", "a", "--schedule", "5s")[0]["schedule"] == "5s"
+    assert cli("table", "gate", "raw")[0]["closed"]
+    assert "found raw closed" in cli("table", "refresh", "a", fails=True)
+    cli("table", "gate", "raw", "--open")
+    assert "drop with cascade" in cli("table", "drop", "a", fails=True)
+    assert cli("table", "drop", "a", "--cascade") == [{"dropped": ["b", "a"]}]
+
+
+def test_mistakes_are_told_in_one_line(cli: Any, tmp_path: Path) -> None:
+    assert "none named 'nope'" in cli("table", "show", "nope", fails=True)
+    assert "expected no cycle, found x > x" in cli(
+        "table", "create", "x", "SELECT * FROM x", fails=True
+    )
+    assert "found no folder" in cli("table", "plan", str(tmp_path / "none"), fails=True)
+    assert "expected JSON" in cli("table", "--runner-options", "{", "list", fails=True)
+    absent = f"sqlite:{tmp_path}/none.sqlite"
+    assert "expected a lake" in cli("table", "--catalog", absent, "list", fails=True)
+
+
+def test_a_folder_is_planned_then_applied(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.sql").write_text("-- schedule: 1m\nSELECT id FROM raw\n")
+    assert cli("table", "plan", str(tmp_path))[0] | {"unchanged": []} == {
+        "applied": False, "create": ["a"], "replace": [], "alter": [], "drop": [], "unchanged": [],
+    }  # fmt: skip
+    assert cli("table", "apply", str(tmp_path))[0]["applied"]
+    assert cli("table", "plan", str(tmp_path))[0]["unchanged"] == ["a"]
+
+
+def test_the_coordinator_in_the_foreground_ends_in_order(place: Place, cli: Any) -> None:
+    place.write("raw", [1])
+    cli("table", "create", "a", "SELECT id FROM raw", "--schedule", "50ms")
+    environment = {"PYTHONPATH": ":".join(path for path in sys.path if path), "PATH": ""}
+    command = (sys.executable, "-m", "penstock", "table", "--catalog", place.address,
+               "--runner", ENGINE, "run", "--max-concurrent-refreshes", "1")  # fmt: skip
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as running:
+        place.until(place.fresh, "the table to be refreshed")
+        place.until(lambda: cli("table", "health")[0]["state"] == "ok")
+        assert cli("table", "refresh", "a", "--force")[0]["detail"] == "refreshed"
+        running.terminate()
+        _, said = running.communicate()
+    assert running.returncode == 0
+    assert said.startswith("coordinating as ")
+    assert cli("table", "health")[0]["state"] == "not_running"
