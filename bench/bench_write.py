@@ -58,7 +58,6 @@ def run(report: Report) -> None:
                        ratio=ratio, against=peer, goal="ahead", met=ratio > 1)  # fmt: skip
     for name, outcome in best.items():
         report.row(f"{name}: half are answered within", outcome.p50_ms, "ms")
-        report.row(f"{name}: 99 of 100 are answered within", outcome.p99_ms, "ms")
 
 
 def body(count: int) -> bytes:
