@@ -79,7 +79,7 @@ def test_failures_back_off_suspend_or_stop_and_others_never_notice(
         failed = [r for r in warehouse.history("shaky") if r.outcome is Outcome.FAILED]
         assert len(failed) == 3
         assert len(warehouse.history("wrong")) == 1
-        assert "3 failures in a row" in warehouse.why("shaky").text
+        place.until(lambda: "3 failures in a row" in warehouse.why("shaky").text, "it to be told")
         for name in ("wrong", "shaky"):
             place.fault(name, None)
             warehouse.resume(name)

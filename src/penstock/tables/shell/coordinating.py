@@ -128,6 +128,7 @@ class Life:
         self._look_after_crew()
         events += self._see()
         self.tell([*events, Tick()])
+        self._run_inline()
 
     def begin(self) -> None:
         """The first look, before anything is waited for."""
@@ -147,7 +148,8 @@ class Life:
         """Start nothing new; True when nothing runs any more."""
         if not self.core.board.draining:
             self.tell([DrainChanged(True)])
-        self.tell(self._hear(self._settings.tick_ms / 1_000))
+        self.tell(self._hear(self._patience_s()))
+        self._run_inline()
         return not self.core.live_jobs
 
     def close(self) -> None:
@@ -165,6 +167,8 @@ class Life:
             self._engine.close()
 
     def _patience_s(self) -> float:
+        if self._waiting and not self._crew.size:
+            return 0.0
         now_ms = self._clock.now_ms()
         wake_ms = self.core.wake_ms()
         until_ms = now_ms + self._settings.tick_ms
@@ -227,7 +231,7 @@ class Life:
     def tell(self, events: Iterable[Event]) -> None:
         """Tell the core, and carry out what it wants, until nothing follows any more."""
         queue = deque(events)
-        while queue or self._after:
+        while queue:
             with self._batch():
                 while queue:
                     event = queue.popleft()
@@ -350,9 +354,6 @@ class Life:
 
     def _start(self, start: Start) -> Iterable[Event]:
         """Hand a job to a worker, or run it here; called when its row is committed."""
-        if start.inline:
-            self._after.append(lambda: self._run_inline(start))
-            return [JobStarted(start.job.job_id, self._inline_name)]
         self._waiting.append(start)
         return self._assign()
 
@@ -378,8 +379,14 @@ class Life:
     def _inline_name(self) -> str:
         return f"{alive.process_name()}#inline-{self.identity.partition('#')[2]}"
 
-    def _run_inline(self, start: Start) -> Iterable[Event]:
-        return [outcome_event(start.job.job_id, self._inline(start))]
+    def _run_inline(self) -> None:
+        """Run one job here. Only one in a turn, so that the catalog is looked at in between."""
+        if self._crew.size or not self._waiting:
+            return
+        start = self._waiting.popleft()
+        self.tell([JobStarted(start.job.job_id, self._inline_name)])
+        ended = self._inline(start)
+        self.tell([*self._see(), outcome_event(start.job.job_id, ended)])
 
     def _inline(self, start: Start) -> Ended:
         if self._unit_worker is None:

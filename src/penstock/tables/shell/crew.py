@@ -32,7 +32,7 @@ class Crew:
 
     def __init__(self, settings: WarehouseSettings, size: int) -> None:
         self._settings = settings
-        self._size = size
+        self.size = size
         self.hands: dict[str, Hand] = {}
 
     def __iter__(self) -> Iterator[Hand]:
@@ -40,7 +40,7 @@ class Crew:
 
     def fill(self) -> list[Hand]:
         """Start workers until there are as many as may be busy; returns the new ones."""
-        return [self._start() for _ in range(self._size - len(self.hands))]
+        return [self._start() for _ in range(self.size - len(self.hands))]
 
     def idle(self) -> Hand | None:
         """A worker that is warm and has no job."""

@@ -7,7 +7,9 @@ difference is told as events.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
+from penstock.kernel.errors import PenstockError
 from penstock.lake.shell.reader import Reader
 from penstock.tables.board import TableMemory
 from penstock.tables.dispatch import Coordinator
@@ -114,8 +116,9 @@ class Watcher:
     def _topic_heads(self, graph: StreamGraph) -> Iterator[Event]:
         names = {topic: name for name in graph.sources if (topic := topic_of(name)) is not None}
         if names and self._topics is not None:
-            found = self._topics.positions(list(names))
-            yield SourcesMoved({names[topic]: at for topic, at in found.items()})
+            with suppress(PenstockError, OSError):  # topics that are away have not moved
+                found = self._topics.positions(list(names))
+                yield SourcesMoved({names[topic]: at for topic, at in found.items()})
 
     def _refreshed(self, reader: Reader, sight: Sight) -> bool:
         """Take in refreshes that people made by themselves; the core has no event for them.
