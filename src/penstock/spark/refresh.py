@@ -1,79 +1,100 @@
-"""Bring a stream table up to date with Spark: from its query and its inputs to what to commit.
+"""Spark as the engine that refreshes stream tables: from a task to what is to be committed.
 
-A refresher does the work of one mode. Nothing it does is visible until its result is applied to a
-transaction and the transaction is committed, so it may be killed at any point.
+Nothing it does is visible until what it made is committed, so it may be killed at any point. It is
+made in every worker process, by name: `penstock.spark.refresh:make`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, fields
 from itertools import count
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Rejected
 from penstock.kernel.shell import SystemClock
-from penstock.lake.model import TableInfo, TableVersion
+from penstock.lake.model import TableVersion
 from penstock.lake.shell import Catalog
-from penstock.lake.transaction import Transaction
+from penstock.spark.command import SESSION_CONF
+from penstock.spark.embedded import EmbeddedSpark, start_spark
+from penstock.spark.options import Archive, SparkOptions
 from penstock.spark.progress import QueryProgress, watching
 from penstock.spark.reading import read_table
-from penstock.spark.types import lake_schema
+from penstock.spark.session import close, new_session
+from penstock.spark.types import arrived_schema, lake_schema
 from penstock.spark.views import bind
 from penstock.spark.writing import WriteOptions, Written, write_table
-from penstock.tables.failures import Failure
-from penstock.tables.model import Mode
+from penstock.tables.history import ReasonCode
+from penstock.tables.model import Mode, TableDefinition
+from penstock.tables.shell.refresher import Factory, Input, Made, RefreshTask
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
+NAME: Final = "penstock.spark.refresh:make"
+_LOST: Final = ("INVALID_HANDLE", "SESSION_")
 _NUMBERS: Final = count()
 
 Source: TypeAlias = "TableVersion | pa.Table"
 """What a query reads: a lake table at a snapshot, or rows that are here."""
+Tell = Callable[[QueryProgress], None]
 
 
-@dataclass(frozen=True, slots=True)
-class RefreshWork:
-    """One table to bring up to date: its query, its inputs at their positions, where to write.
+def make(lake: Catalog, options: Mapping[str, Any]) -> SparkEngine:
+    """An engine on the Spark that the options name: those of `SparkOptions`, or none of them.
 
-    `rows_before` is how many rows the table has now, None if that is not known; `token` is the
-    reservation of the transaction that will hold the result.
+    With `remote` it is one client among others of a Spark that somebody runs; without, it starts
+    one for itself.
     """
-
-    table: TableInfo
-    query: str
-    sources: Mapping[str, Source]
-    token: str | None = None
-    rows_before: int | None = None
-    write: WriteOptions = field(default_factory=WriteOptions)
+    return SparkEngine(lake, spark_options(options))
 
 
-@dataclass(frozen=True, slots=True)
-class Refreshed:
-    """What a refresh made. `apply` notes it in a transaction; until then nothing has changed."""
+@contextmanager
+def shared(options: SparkOptions) -> Iterator[Factory]:
+    """A Spark for several processes, and the name under which each makes its engine on it.
 
-    table: TableInfo
-    executed: Mode
-    written: Written
-    rows_read: int
-    timings_ms: tuple[tuple[str, float], ...] = ()
-
-    @property
-    def rows_written(self) -> int:
-        """How many rows the new files hold."""
-        return self.written.rows
-
-    def apply(self, transaction: Transaction) -> None:
-        """Let the new files be all there is in the table."""
-        transaction.replace_contents(self.table, self.written.files)
+    The Spark is started if it is ours, and ends with the block.
+    """
+    if options.remote is not None:
+        yield Factory(NAME, plain_options(options))
+        return
+    with start_spark(options) as embedded:
+        yield Factory(NAME, {"remote": embedded.url})
 
 
-class Refresher(Protocol):
+def spark_options(found: Mapping[str, Any]) -> SparkOptions:
+    """Options as JSON has them; an unknown one is refused."""
+    known = {field.name for field in fields(SparkOptions)}
+    strangers = sorted(set(found) - known)
+    if strangers:
+        raise Rejected(
+            f"expected options of Spark among {', '.join(sorted(known))}, "
+            f"found {', '.join(strangers)}"
+        )
+    made = dict(found)
+    for name in ("cache_dir", "java_home"):
+        if made.get(name) is not None:
+            made[name] = Path(made[name])
+    if "archive" in made:
+        made["archive"] = Archive(made["archive"])
+    return SparkOptions(**made)
+
+
+def plain_options(options: SparkOptions) -> dict[str, Any]:
+    """Options as JSON takes them, without those that nobody set."""
+    default = asdict(SparkOptions())
+    found = {key: value for key, value in asdict(options).items() if value != default[key]}
+    return {key: str(v) if isinstance(v, Path) else v for key, v in found.items()}
+
+
+class Strategy(Protocol):
     """Brings tables up to date in one mode."""
 
     @property
@@ -81,66 +102,172 @@ class Refresher(Protocol):
         """The mode that its refreshes are recorded as."""
         ...
 
-    def refresh(self, work: RefreshWork) -> Refreshed:
-        """Run the query and write its rows; changes nothing that others can see."""
+    def refresh(self, spark: SparkSession, task: RefreshTask) -> Made:
+        """Run what must be run and write files; changes nothing that others can see."""
         ...
 
 
-class FullRefresher:
-    """Runs the whole query and replaces the contents."""
+class FullRefresh:
+    """Runs the whole query and replaces the contents, unless they are the same."""
 
     mode = Mode.FULL
 
     def __init__(
         self,
-        spark: SparkSession,
-        catalog: Catalog,
+        lake: Catalog,
         *,
-        tell: Callable[[QueryProgress], None] | None = None,
+        write: WriteOptions | None = None,
+        tell: Tell | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._spark = spark
-        self._catalog = catalog
+        self._lake = lake
+        self._write = write or WriteOptions()
         self._tell = tell
         self._clock: Clock = clock or SystemClock()
 
-    def refresh(self, work: RefreshWork) -> Refreshed:
-        """Run the query and write its rows; changes nothing that others can see."""
+    def refresh(self, spark: SparkSession, task: RefreshTask) -> Made:
+        """Run the query and write its rows."""
         begun = self._clock.monotonic_ns()
-        frame = query_frame(self._spark, self._catalog, work.query, work.sources)
+        sources = {name: _source(found) for name, found in task.inputs.items()}
+        frame = query_frame(spark, self._lake, task.definition.query, sources)
+        available = rows_of(sources)
         bound = self._clock.monotonic_ns()
-        available = rows_of(work.sources)
-        written = self._watched(
-            lambda: write_table(
-                self._catalog.storage, work.table, frame, token=work.token,
-                rows_expected=_expected(work.rows_before, available, work.write),
-                options=work.write,
-            )
+        with self._watched(spark):
+            written = write_table(
+                self._lake.storage, task.target, frame, token=task.token,
+                rows_expected=_expected(task.current, available, self._write),
+                current=task.current, options=self._write,
+            )  # fmt: skip
+        timings = (
+            ("bind", (bound - begun) / 1e6),
+            ("run", (self._clock.monotonic_ns() - bound) / 1e6),
+        )
+        return self._made(task, written, available, timings)
+
+    def _made(
+        self,
+        task: RefreshTask,
+        written: Written,
+        available: int,
+        timings: tuple[tuple[str, float], ...],
+    ) -> Made:
+        reason, text = ReasonCode.AS_CONFIGURED, ""
+        if task.definition.mode is not Mode.FULL and not task.must_be_full:
+            reason = ReasonCode.NOT_DIFFERENTIABLE
+            text = "this engine runs the whole query"
+        return Made(
+            written.table, self.mode, written.files,
+            changed=written.changed, reason=reason, reason_text=text,
+            rows_read=available if written.rows_read is None else written.rows_read,
+            rows_written=written.rows, timings_ms=timings,
         )  # fmt: skip
-        ended = self._clock.monotonic_ns()
-        timings = (("bind", (bound - begun) / 1e6), ("run", (ended - bound) / 1e6))
-        read = available if written.rows_read is None else written.rows_read
-        return Refreshed(work.table, self.mode, written, read, timings)
 
-    def _watched(self, run: Callable[[], Written]) -> Written:
+    @contextmanager
+    def _watched(self, spark: SparkSession) -> Iterator[None]:
         if self._tell is None:
-            return run()
-        with watching(self._spark, self._tell, self._clock):
-            return run()
+            yield
+            return
+        with watching(spark, self._tell, self._clock):
+            yield
 
 
-def refreshers(
-    spark: SparkSession,
-    catalog: Catalog,
-    *,
-    tell: Callable[[QueryProgress], None] | None = None,
-) -> dict[Mode, Refresher]:
-    """A refresher for each mode that can be executed."""
-    return {Mode.FULL: FullRefresher(spark, catalog, tell=tell)}
+class SparkEngine:
+    """Refreshes tables and answers questions with Spark. Use it from one thread at a time.
+
+    Whatever is lost (the session, the Spark it started) is made anew by the next call.
+    """
+
+    def __init__(
+        self,
+        lake: Catalog,
+        options: SparkOptions | None = None,
+        *,
+        write: WriteOptions | None = None,
+        tell: Tell | None = None,
+    ) -> None:
+        self._lake = lake
+        self._options = options or SparkOptions()
+        self._strategies: dict[Mode, Strategy] = {
+            Mode.FULL: FullRefresh(lake, write=write, tell=tell)
+        }
+        self._embedded: EmbeddedSpark | None = None
+        self._spark: SparkSession | None = None
+        self._lock = threading.Lock()
+        self._session()
+
+    def refresh(self, task: RefreshTask) -> Made:
+        """Bring one table up to date; nothing is committed."""
+        with self._used() as spark:
+            return self._strategies[self._mode(task)].refresh(spark, task)
+
+    def query(self, sql: str, inputs: Mapping[str, TableVersion]) -> pa.Table:
+        """Answer a question over tables as they are in the versions given."""
+        with self._used() as spark:
+            rows, _ = query_frame(spark, self._lake, sql, inputs)._to_table()
+            return rows.cast(arrived_schema(rows.schema))
+
+    def explain(self, definition: TableDefinition) -> Mapping[str, Any]:
+        """How the next refresh would be done."""
+        known = [mode.value for mode in self._strategies]
+        return {"engine": "spark", "modes": known, "query": bind(definition.query).query}
+
+    def interrupt(self) -> None:
+        """Give up what runs; from any thread."""
+        spark = self._spark
+        if spark is not None:
+            spark.interruptAll()
+
+    def close(self) -> None:
+        """Release the session, and end the Spark that was started for it."""
+        with self._lock:
+            self._drop()
+
+    def _mode(self, task: RefreshTask) -> Mode:
+        """The mode a task is executed in: all that this engine has, until there are more."""
+        wanted = task.definition.mode
+        return wanted if wanted in self._strategies and not task.must_be_full else Mode.FULL
+
+    @contextmanager
+    def _used(self) -> Iterator[SparkSession]:
+        try:
+            yield self._session()
+        except Exception as error:
+            if is_lost(error):
+                self.close()
+            raise
+
+    def _session(self) -> SparkSession:
+        with self._lock:
+            if self._embedded is not None and not self._embedded.is_running:
+                self._drop()
+            if self._spark is None:
+                self._spark = self._open()
+            return self._spark
+
+    def _open(self) -> SparkSession:
+        url = self._options.remote
+        if url is None:
+            self._embedded = start_spark(self._options)
+            return new_session(self._embedded.url)
+        spark = new_session(url)
+        settings = {**SESSION_CONF, **self._options.conf}
+        found = spark.conf.getAll
+        for key, value in settings.items():
+            if found.get(key) != value:
+                spark.conf.set(key, value)
+        return spark
+
+    def _drop(self) -> None:
+        if self._spark is not None:
+            close(self._spark)
+            self._spark = None
+        if self._embedded is not None:
+            self._embedded.stop()
+            self._embedded = None
 
 
 def query_frame(
-    spark: SparkSession, catalog: Catalog, query: str, sources: Mapping[str, Source]
+    spark: SparkSession, lake: Catalog, query: str, sources: Mapping[str, Source]
 ) -> DataFrame:
     """A query as a DataFrame, with its relations bound to the given sources; nothing runs yet."""
     from pyspark.sql.connect.dataframe import DataFrame
@@ -154,47 +281,60 @@ def query_frame(
         )
     # The views go with the query in one request.
     views = [
-        SubqueryAlias(source_frame(spark, catalog, sources[name])._plan, view)
+        SubqueryAlias(source_frame(spark, lake, sources[name])._plan, view)
         for name, view in bound.views.items()
     ]
     return DataFrame(SQL(bound.query, [], {}, views), spark)
 
 
 def query_schema(
-    spark: SparkSession, catalog: Catalog, query: str, sources: Mapping[str, Source]
+    spark: SparkSession, lake: Catalog, query: str, sources: Mapping[str, Source]
 ) -> pa.Schema:
     """The columns that a table of this query has; analysed by Spark, not run."""
-    return lake_schema(query_frame(spark, catalog, query, sources).schema)
+    return lake_schema(query_frame(spark, lake, query, sources).schema)
 
 
-def source_frame(spark: SparkSession, catalog: Catalog, source: Source) -> DataFrame:
+def source_frame(spark: SparkSession, lake: Catalog, source: Source) -> DataFrame:
     """One source as a DataFrame."""
     if isinstance(source, pa.Table):
         made: DataFrame = spark.createDataFrame(source)
         return made
-    return read_table(spark, catalog.storage, source)
+    return read_table(spark, lake.storage, source)
 
 
 def rows_of(sources: Mapping[str, Source]) -> int:
     """How many rows the sources hold, by the catalog; deleted ones count."""
     total = 0
     for source in sources.values():
-        if isinstance(source, TableVersion):
+        if isinstance(source, pa.Table):
+            total += source.num_rows
+        else:
             total += sum(file.record_count for file in source.files)
-            source = source.inlined.rows  # noqa: PLW2901 - the rest of the same source
-        total += source.num_rows
+            total += source.inlined.rows.num_rows
     return total
 
 
-def failure_of(error: BaseException) -> Failure:
-    """An error as data, for `classify` to say whether trying again can mend it."""
-    condition = getattr(error, "getCondition", lambda: None)()
-    state = getattr(error, "getSqlState", lambda: None)()
-    return Failure(type(error).__name__, condition, state)
+def is_lost(error: BaseException) -> bool:
+    """Whether an error says that the session, or the Spark behind it, is gone."""
+    if (_condition(error) or "").startswith(_LOST):
+        return True
+    return type(error).__module__.startswith("grpc") or "UNAVAILABLE" in str(error)[:500]
 
 
-def _expected(before: int | None, available: int, limits: WriteOptions) -> int | None:
+def _condition(error: BaseException) -> str | None:
+    found: str | None = getattr(error, "getCondition", lambda: None)()
+    return found
+
+
+def _source(found: Input) -> TableVersion:
+    if found.version is None:
+        raise Rejected(f"expected a lake table to read with Spark, found the topic {found.name!r}")
+    return found.version
+
+
+def _expected(current: TableVersion | None, available: int, limits: WriteOptions) -> int | None:
     """A guess at the rows of the result: as many as before, or few if there are few to read."""
+    before = 0 if current is None else rows_of({"": current})
     if before:
         return before
     return None if available <= 10 * limits.collect_rows_max else available

@@ -189,10 +189,36 @@ def lake_type(kind: DataType, name: str) -> pa.DataType:
     for arrow in _ARROW.values():
         if _spark_scalar(arrow) == kind:
             return arrow
-    hint = ": give it one, as in CAST(NULL AS STRING)" if isinstance(kind, spark.NullType) else ""
-    raise UnsharedType(
-        f"expected column {name!r} to have a type that the lake can hold, "
-        f"found {kind.simpleString()}{hint}",
+    raise _not_held(name, kind.simpleString(), isinstance(kind, spark.NullType))
+
+
+def arrived_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema of a table for rows that arrived from Spark: its types, and NULL allowed."""
+    return pa.schema([(f.name, _arrived(f.type, f.name)) for f in schema])
+
+
+def _arrived(kind: pa.DataType, name: str) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        fields = fields_of(kind)
+        return pa.struct([(f.name, _arrived(f.type, f"{name}.{f.name}")) for f in fields])
+    if pa.types.is_map(kind):
+        key = _arrived(kind.key_type, f"{name} key")
+        return pa.map_(key, _arrived(kind.item_type, f"{name} value"))
+    if pa.types.is_list(kind):
+        return pa.list_(_arrived(kind.value_type, f"{name}[]"))
+    if pa.types.is_time(kind):
+        return pa.time64("us")
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC" if kind.tz else None)
+    if pa.types.is_decimal(kind) or kind in _ARROW.values():
+        return kind
+    raise _not_held(name, str(kind), pa.types.is_null(kind))
+
+
+def _not_held(name: str, found: str, is_null: bool) -> UnsharedType:
+    hint = ": give it one, as in CAST(NULL AS STRING)" if is_null else ""
+    return UnsharedType(
+        f"expected column {name!r} to have a type that the lake can hold, found {found}{hint}",
         column=name,
     )
 

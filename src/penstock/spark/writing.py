@@ -7,7 +7,8 @@ Files that came out small are put together before anybody sees them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,17 +19,28 @@ import pyarrow.parquet as pq
 
 from penstock.kernel.errors import Rejected
 from penstock.lake.columns import Column
-from penstock.lake.model import NewFile, TableInfo
+from penstock.lake.model import NewFile, TableInfo, TableVersion
 from penstock.lake.paths import joined
 from penstock.lake.shell import Storage, describe_file, write_file
+from penstock.lake.shell.scan import scan
 from penstock.spark.collect import TooLarge, arriving, rows_scanned
 from penstock.spark.reading import spark_path
-from penstock.spark.types import check_types, for_lake, is_writable, spark_schema
+from penstock.spark.types import (
+    arrived_schema,
+    check_types,
+    for_lake,
+    is_writable,
+    lake_schema,
+    spark_schema,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
 
 MEBIBYTE: Final = 1 << 20
+
+Target = Callable[[pa.Schema], TableInfo]
+"""Gives the table for rows of some columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +48,13 @@ class WriteOptions:
     """How large files are to be.
 
     A result that is expected to have at most `collect_rows_max` rows, and has at most
-    `collect_bytes_max` bytes, is written here. Files below `small_bytes` are put together.
+    `collect_bytes_max` bytes, is written here; one of at most `compare_rows_max` rows is compared
+    with what the table has. Files below `small_bytes` are put together.
     """
 
     collect_rows_max: int = 100_000
     collect_bytes_max: int = 32 * MEBIBYTE
+    compare_rows_max: int = 5_000
     small_bytes: int = 16 * MEBIBYTE
     target_bytes: int = 128 * MEBIBYTE
 
@@ -57,57 +71,101 @@ class Written:
     """Files that lie in storage and that no snapshot names yet.
 
     `rows_read` is what the query's scans of files gave, or None where Spark does not tell.
+    `changed` False says that these are the rows the table has already; there are no files then.
     """
 
+    table: TableInfo
     files: tuple[NewFile, ...]
     rows: int
     rows_read: int | None = None
+    changed: bool = True
 
 
 def write_table(
     storage: Storage,
-    table: TableInfo,
+    table: TableInfo | Target,
     frame: DataFrame,
     *,
     token: str | None = None,
     rows_expected: int | None = None,
+    current: TableVersion | None = None,
     options: WriteOptions | None = None,
 ) -> Written:
-    """Run a query and write its rows as files of a table.
+    """Run a query and write its rows as files of a table, which may be made for their columns.
 
     `token` is the reservation of the transaction that will add them (`Transaction.token`).
+    `current` is what the table holds now: a small result that is just that is not written again.
     """
-    limits = options or WriteOptions()
-    unwritable = [c.name for c in table.columns if not is_writable(c)]
-    if unwritable:  # only Arrow writes these types, so the rows come here however many they are
-        return _write_here(storage, table, frame, token, limits, bytes_max=None)
-    if rows_expected is None or rows_expected <= limits.collect_rows_max:
+    job = _Job(storage, _target(table), frame, token, current, options or WriteOptions())
+    if rows_expected is None or rows_expected <= job.limits.collect_rows_max:
         try:
-            bytes_max = limits.collect_bytes_max
-            return _write_here(storage, table, frame, token, limits, bytes_max=bytes_max)
+            return job.write_here(bytes_max=job.limits.collect_bytes_max)
         except TooLarge:
             pass
-    return _write_there(storage, table, frame, token, limits)
+    found = job.target(lake_schema(frame.schema))
+    if all(is_writable(column) for column in found.columns):
+        return _write_there(storage, found, frame, token, job.limits)
+    # Only Arrow writes some of these types, so the rows come here however many they are.
+    return job.write_here(bytes_max=None)
 
 
-def _write_here(
-    storage: Storage,
-    table: TableInfo,
-    frame: DataFrame,
-    token: str | None,
-    limits: WriteOptions,
-    *,
-    bytes_max: int | None,
-) -> Written:
-    arrivals = arriving(frame, bytes_max=bytes_max)
-    files = []
-    for rows in _portions(arrivals.batches(), limits.target_bytes, whole=bytes_max is not None):
-        if rows.num_rows:
-            made = for_lake(rows, table.columns)
-            files.append(write_file(storage, table.path, table.columns, made, token=token))
-        elif not files:
-            for_lake(rows, table.columns)  # no rows, but of the right columns
-    return Written(tuple(files), _count(files), arrivals.rows_read)
+def _target(table: TableInfo | Target) -> Target:
+    return (lambda _: table) if isinstance(table, TableInfo) else table
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One query's rows on their way into files that are written here."""
+
+    storage: Storage
+    target: Target
+    frame: DataFrame
+    token: str | None
+    current: TableVersion | None
+    limits: WriteOptions
+
+    def write_here(self, *, bytes_max: int | None) -> Written:
+        arrivals = arriving(self.frame, bytes_max=bytes_max)
+        table: TableInfo | None = None
+        files: list[NewFile] = []
+        whole = bytes_max is not None
+        for rows in _portions(arrivals.batches(), self.limits.target_bytes, whole=whole):
+            if table is None:
+                table = self.target(arrived_schema(rows.schema))
+            settled = for_lake(rows, table.columns)
+            if whole and self._is_held(table, settled):
+                return Written(table, (), 0, arrivals.rows_read, changed=False)
+            if rows.num_rows:
+                files.append(
+                    write_file(self.storage, table.path, table.columns, settled, token=self.token)
+                )
+        if table is None:
+            table = self.target(lake_schema(self.frame.schema))
+        return Written(table, tuple(files), _count(files), arrivals.rows_read)
+
+    def _is_held(self, table: TableInfo, rows: pa.Table) -> bool:
+        """Whether a table holds just these rows already, as far as it is cheap to say."""
+        if self.current is None or self.current.table != table:
+            return False
+        count = rows.num_rows
+        if count > self.limits.compare_rows_max or not _has_rows(self.current, count):
+            return False
+        before = scan(self.storage, self.current)
+        found = _bag(rows.cast(before.schema))
+        return found == _bag(before)
+
+
+def _has_rows(version: TableVersion, count: int) -> bool:
+    """Whether a table may hold so many rows: some that files hold may be deleted."""
+    held = int(version.inlined.rows.num_rows) + sum(file.record_count for file in version.files)
+    is_worn = any(file.deletes or file.inlined_deletes for file in version.files)
+    return held >= count if is_worn else held == count
+
+
+def _bag(rows: pa.Table) -> Counter[str]:
+    """Rows as a multiset, whatever their types."""
+    columns = [column.to_pylist() for column in rows.columns]
+    return Counter(repr(row) for row in zip(*columns, strict=True))
 
 
 def _portions(batches: Iterable[pa.Table], target_bytes: int, *, whole: bool) -> Iterator[pa.Table]:
@@ -138,7 +196,7 @@ def _write_there(
     if storage.is_local and not any(file.path.startswith(directory) for file in files):
         Path(directory).rmdir()
     _check_nulls(table, files)
-    return Written(tuple(files), _count(files), rows_scanned(named))
+    return Written(table, tuple(files), _count(files), rows_scanned(named))
 
 
 def _own_names(found: Sequence[str], columns: Iterable[Column]) -> list[str]:

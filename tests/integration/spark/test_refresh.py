@@ -10,18 +10,19 @@ import pytest
 from penstock.kernel.errors import Rejected
 from penstock.lake import TableVersion
 from penstock.lake.shell import Catalog
+from penstock.lake.transaction import Transaction
+from penstock.spark.embedded import EmbeddedSpark
+from penstock.spark.options import SparkOptions
 from penstock.spark.progress import QueryProgress
-from penstock.spark.refresh import (
-    FullRefresher,
-    Refreshed,
-    RefreshWork,
-    failure_of,
-    query_frame,
-    query_schema,
-    refreshers,
-)
-from penstock.tables.failures import FailureKind, classify
+from penstock.spark.refresh import FullRefresh, make, query_frame, shared
+from penstock.spark.writing import WriteOptions
+from penstock.tables.failures import FailureKind
+from penstock.tables.frontier import Frontier, LakePosition
+from penstock.tables.history import ReasonCode
 from penstock.tables.model import Mode, define
+from penstock.tables.shell import Made, RefreshTask, Warehouse
+from penstock.tables.shell.refresher import Input
+from penstock.tables.shell.work import kind_of
 from tests.integration.lake.agree import bag
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.agree import assert_agree
@@ -53,19 +54,39 @@ def versions(lake: Catalog, query: str, at: int | None = None) -> dict[str, Tabl
     return {name: lake.table_at(name, at) for name in define("t", query).sources}
 
 
-def refresh(spark: Any, lake: Catalog, name: str, query: str, **more: Any) -> Refreshed:
-    """Make the table where it is missing, refresh and commit it."""
-    sources = versions(lake, query)
-    if name not in [table.name for table in lake.tables()]:
-        change = lake.begin()
-        change.create_table(lake.schema("main"), name, query_schema(spark, lake, query, sources))
-        lake.commit(change)
+def task_of(lake: Catalog, name: str, query: str, change: Transaction) -> RefreshTask:
+    """A table to bring up to date from what is there now."""
+    inputs = {
+        source: Input(source, LakePosition(version.snapshot.id), version=version)
+        for source, version in versions(lake, query).items()
+    }
+    known = [table.name for table in lake.tables()]
+    current = lake.table_at(name) if name in known else None
+    return RefreshTask(
+        definition=define(name, query),
+        inputs=inputs,
+        current=current,
+        frontier=Frontier() if current else None,
+        reason=ReasonCode.AS_CONFIGURED,
+        target=lambda columns: (
+            current.table if current else change.create_table(lake.schema("main"), name, columns)
+        ),
+        token=change.token or "",
+    )
+
+
+def note(change: Transaction, made: Made) -> None:
+    if made.changed:
+        change.replace_contents(made.table, made.files)
+
+
+def refresh(spark: Any, lake: Catalog, name: str, query: str) -> Made:
+    """Refresh a table, which is made where it is missing, and commit it."""
     change = lake.begin(reserve_ms=600_000)
-    work = RefreshWork(lake.table(name), query, sources, change.token, **more)
-    done = refreshers(spark, lake)[Mode.FULL].refresh(work)
-    done.apply(change)
+    made = FullRefresh(lake).refresh(spark, task_of(lake, name, query, change))
+    note(change, made)
     lake.commit(change)
-    return done
+    return made
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -87,11 +108,12 @@ def test_a_refresh_reads_the_snapshots_it_was_given_whatever_is_committed_meanwh
     refresh(spark, lake, "made", query)
     before = lake.scan("made").to_pylist()
     change = lake.begin(reserve_ms=600_000)
-    work = RefreshWork(lake.table("made"), query, versions(lake, query), change.token)
+    task = task_of(lake, "made", query, change)
+    full = FullRefresh(lake, write=WriteOptions(compare_rows_max=0))
     duck.run("DELETE FROM sales.orders WHERE id > 100")
     duck.run("INSERT INTO sales.orders SELECT i, 1, 1e6, '2030-01-01' FROM range(900) r(i)")
-    FullRefresher(spark, lake).refresh(work).apply(change)
-    lake.commit(change)
+    note(change, full.refresh(spark, task))
+    assert lake.commit(change).snapshot is not None
     assert lake.scan("made").to_pylist() == before
     refresh(spark, lake, "made", query)
     assert lake.scan("made").to_pylist() != before
@@ -101,8 +123,7 @@ def test_many_refreshes_leave_one_live_file(spark: Any, lake: Catalog, duck: Duc
     shop(duck)
     for number in range(4):
         duck.run(f"INSERT INTO customer VALUES ({100 + number}, 'new')")
-        refresh(spark, lake, "made", "SELECT name, count(*) AS n FROM customer GROUP BY name",
-                rows_before=10)  # fmt: skip
+        refresh(spark, lake, "made", "SELECT name, count(*) AS n FROM customer GROUP BY name")
         assert len(lake.table_at("made").files) == 1
     assert {"name": "new", "n": 4} in lake.scan("made").to_pylist()
 
@@ -115,8 +136,7 @@ def test_two_tables_change_in_one_snapshot(spark: Any, lake: Catalog, duck: Duck
     query = "SELECT count(*) AS n FROM customer"
     change = lake.begin(reserve_ms=600_000)
     for name in ("one", "two"):
-        work = RefreshWork(lake.table(name), query, versions(lake, query), change.token)
-        FullRefresher(spark, lake).refresh(work).apply(change)
+        note(change, FullRefresh(lake).refresh(spark, task_of(lake, name, query, change)))
     assert [lake.scan(name).to_pylist() for name in ("one", "two")] == [[{"n": 9}]] * 2
     at = lake.commit(change).snapshot.id
     both = "SELECT (SELECT n FROM one AT (VERSION => {0})), (SELECT n FROM two AT (VERSION => {0}))"
@@ -154,19 +174,81 @@ def test_failures_say_whether_trying_again_can_help(
     shop(duck)
     with pytest.raises(Exception) as caught:
         query_frame(spark, lake, query, versions(lake, query)).toArrow()
-    assert classify(failure_of(caught.value)) is kind
+    assert kind_of(caught.value) is kind
 
 
 def test_progress_is_told_until_the_query_is_done(spark: Any, lake: Catalog, duck: Duck) -> None:
     shop(duck)
     query = "SELECT count(*) AS n FROM range(0, 60000000, 1, 8) r, (SELECT 1 FROM customer) c"
     seen: list[QueryProgress] = []
-    sources = versions(lake, query)
-    change = lake.begin()
-    table = change.create_table(lake.schema("main"), "t", query_schema(spark, lake, query, sources))
-    FullRefresher(spark, lake, tell=seen.append).refresh(RefreshWork(table, query, sources))
+    task = task_of(lake, "t", query, lake.begin())
+    FullRefresh(lake, tell=seen.append).refresh(spark, task)
     assert seen[-1].done
     assert seen[-1].share == 1.0
     assert len({event.operation_id for event in seen}) == 1
     shares = [event.tasks_done for event in seen]
     assert shares == sorted(shares)
+
+
+def test_contents_that_stay_the_same_are_not_written_again(
+    spark: Any, lake: Catalog, duck: Duck
+) -> None:
+    shop(duck)
+    query = "SELECT customer, count(*) AS n, max(day) AS last FROM sales.orders GROUP BY customer"
+    assert refresh(spark, lake, "made", query).changed
+    duck.run("UPDATE sales.orders SET price = price + 1")
+    made = refresh(spark, lake, "made", query)
+    assert (made.changed, made.files, made.rows_written) == (False, (), 0)
+    duck.run("DELETE FROM sales.orders WHERE id = 0")
+    assert refresh(spark, lake, "made", query).changed
+    assert_agree(spark, lake, duck, "made")
+
+
+def test_a_refresh_in_full_is_never_recorded_as_anything_else(
+    spark: Any, lake: Catalog, duck: Duck
+) -> None:
+    shop(duck)
+    first = refresh(spark, lake, "made", "SELECT count(*) AS n FROM customer")
+    again = refresh(spark, lake, "made", "SELECT count(*) AS n FROM customer")
+    assert (first.executed, first.reason) == (Mode.FULL, ReasonCode.AS_CONFIGURED)
+    assert (again.executed, again.reason) == (Mode.FULL, ReasonCode.NOT_DIFFERENTIABLE)
+
+
+def test_an_engine_survives_the_loss_of_its_session(
+    embedded: EmbeddedSpark, lake: Catalog, duck: Duck
+) -> None:
+    shop(duck)
+    engine = make(lake, {"remote": embedded.url})
+    question = "SELECT count(*) AS n FROM customer"
+    assert engine.query(question, versions(lake, question)).to_pylist() == [{"n": 9}]
+    assert engine._spark is not None
+    engine._spark.client.release_session()
+    with pytest.raises(Exception, match="INVALID_HANDLE"):
+        engine.query(question, versions(lake, question))
+    assert engine.query(question, versions(lake, question)).to_pylist() == [{"n": 9}]
+    engine.close()
+
+
+def test_options_are_checked_by_name(lake: Catalog) -> None:
+    with pytest.raises(Rejected, match="found memory"):
+        make(lake, {"memory": 3})
+
+
+def test_a_warehouse_refreshes_its_tables_with_spark(
+    embedded: EmbeddedSpark, address: str, lake: Catalog, duck: Duck
+) -> None:
+    shop(duck)
+    with shared(SparkOptions(remote=embedded.url)) as runner:
+        options = {"runner": runner.name, "runner_options": runner.options}
+        with Warehouse.open(address, lake.data_path, **options) as warehouse:
+            warehouse.create("daily", "SELECT day, sum(price) AS p FROM sales.orders GROUP BY day")
+            warehouse.create("top", "SELECT max(p) AS p FROM daily")
+            for name in ("daily", "top"):
+                warehouse.refresh(name)
+            assert {r.table: r.executed for r in warehouse.history()} == {
+                "daily": Mode.FULL, "top": Mode.FULL,
+            }  # fmt: skip
+            asked = "SELECT p FROM top WHERE p = (SELECT max(p) FROM daily)"
+            assert warehouse.query(asked).num_rows == 1
+    question = "SELECT max(p) AS p FROM (SELECT sum(price) AS p FROM sales.orders GROUP BY day)"
+    assert duck.run("SELECT * FROM top").equals(duck.run(question))
