@@ -21,9 +21,6 @@ from penstock.tables.units import UnitKind
 SCHEMA_VERSION: Final = 1
 
 CREATE: Final = (
-    """CREATE TABLE IF NOT EXISTS penstock_meta (
-        name TEXT PRIMARY KEY,
-        value BIGINT NOT NULL)""",
     """CREATE TABLE IF NOT EXISTS penstock_tables (
         name TEXT PRIMARY KEY,
         query TEXT NOT NULL,

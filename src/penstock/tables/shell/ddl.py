@@ -9,7 +9,7 @@ from penstock.tables import schema
 VERSION: Final = 1
 
 CREATE: Final = (
-    *(text for text in schema.CREATE if " penstock_meta " not in text),
+    *schema.CREATE,
     # the graph's version, the warehouse's name, whether it drains, how far positions are known
     """CREATE TABLE IF NOT EXISTS penstock_warehouse (
         name TEXT PRIMARY KEY,
