@@ -10,7 +10,9 @@ from penstock.tables.shell.refresher import (
     Refresher,
     RefreshTask,
     SourceRecreated,
+    TopicHead,
     TopicPositions,
+    TopicRead,
 )
 from penstock.tables.shell.settings import WarehouseSettings
 from penstock.tables.shell.warehouse import Answered, PoolStatus, Warehouse, Why
@@ -25,7 +27,9 @@ __all__ = [
     "RefreshTask",
     "Refresher",
     "SourceRecreated",
+    "TopicHead",
     "TopicPositions",
+    "TopicRead",
     "Warehouse",
     "WarehouseSettings",
     "Why",

@@ -14,7 +14,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from types import ModuleType
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -26,6 +27,8 @@ from penstock.lake.shell.ranges import ChangeRange
 from penstock.tables.frontier import Frontier, Position, TopicPosition
 from penstock.tables.history import ReasonCode
 from penstock.tables.model import Mode, TableDefinition
+from penstock.tables.progress import Progress
+from penstock.tables.topics import TopicSource
 
 
 class SourceRecreated(Gone):
@@ -35,11 +38,30 @@ class SourceRecreated(Gone):
 
 
 @dataclass(frozen=True, slots=True)
+class TopicRead:
+    """What of a topic a refresh reads: every record it still holds up to a seq, as rows.
+
+    `schema` are columns as Spark writes them; with a `key` the last record for each key counts.
+    The topic must have this epoch when it is read, or `SourceRecreated`. A topic that does not
+    exist has epoch 0 and is read as an empty relation, without asking anybody.
+    """
+
+    url: str
+    topic: str
+    schema: str
+    upto_seq: int
+    epoch: int
+    key: tuple[str, ...] = ()
+    token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Input:
     """One relation that a refresh reads, and up to where.
 
-    `since` is where the present contents read it; None if they did not. `version` is None for a
-    topic. `pending` says that an earlier member of the unit has just made it.
+    `since` is where the present contents read it; None if they did not. A lake table has a
+    `version`, a topic has `topic`. `pending` says that an earlier member of the unit has just made
+    it.
     """
 
     name: str
@@ -48,6 +70,7 @@ class Input:
     version: TableVersion | None = None
     pending: bool = False
     _changes: Callable[[], ChangeRange] | None = None
+    topic: TopicRead | None = None
 
     @property
     def moved(self) -> bool:
@@ -64,6 +87,10 @@ class Input:
         return self._changes()
 
 
+def _tell_nobody(_: Progress) -> None:
+    return
+
+
 @dataclass(frozen=True, slots=True)
 class RefreshTask:
     """One table to bring up to date.
@@ -71,7 +98,8 @@ class RefreshTask:
     `frontier` is what the present contents stand for: None if they must be made anew, for `reason`.
     `current` are the present contents, None if there never were any. `target` gives the table to
     write files for, once the columns are known; `token` must be part of the files' names
-    (`lake.write(table, rows, token=task.token)`), or the sweep may take them.
+    (`lake.write(table, rows, token=task.token)`), or the sweep may take them. `tell` may be told
+    how far the work has come, as often as is known, from any thread.
     """
 
     definition: TableDefinition
@@ -81,6 +109,7 @@ class RefreshTask:
     reason: ReasonCode
     target: Callable[[pa.Schema], TableInfo]
     token: str
+    tell: Callable[[Progress], None] = _tell_nobody
 
     @property
     def must_be_full(self) -> bool:
@@ -141,11 +170,18 @@ class Explains(Protocol):
         ...
 
 
-class TopicPositions(Protocol):
-    """Where topics stand; handed in by name too, for topics lie beside tables."""
+class TopicHead(NamedTuple):
+    """Where a topic stands, and the first seq it still holds (0: it holds nothing)."""
 
-    def positions(self, topics: Collection[str]) -> Mapping[str, TopicPosition]:
-        """The head of each topic that exists."""
+    position: TopicPosition
+    earliest_seq: int = 0
+
+
+class TopicPositions(Protocol):
+    """Where topics stand; handed in by name too, for clients of topics lie in a layer above."""
+
+    def heads(self, sources: Collection[TopicSource]) -> Mapping[str, TopicHead]:
+        """The head of each source, by its name; one that does not exist is at epoch 0, seq 0."""
         ...
 
 
@@ -166,14 +202,26 @@ class Factory:
         made: TopicPositions = self._load()(dict(self.options))
         return made
 
+    def beside(self, name: str) -> Callable[..., Any] | None:
+        """Another function of the same module, if there is one."""
+        found: Callable[..., Any] | None = getattr(self._parts()[0], name, None)
+        return found
+
     def _load(self) -> Callable[..., Any]:
+        module, name = self._parts()
+        try:
+            found: Callable[..., Any] = getattr(module, name)
+        except AttributeError as error:
+            raise Rejected(f"expected to load {self.name!r}, found: {error}") from error
+        return found
+
+    def _parts(self) -> tuple[ModuleType, str]:
         module, colon, name = self.name.partition(":")
         if not (module and colon and name):
             raise Rejected(
                 f"expected a name such as 'package.module:function', found {self.name!r}"
             )
         try:
-            found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError) as error:
+            return importlib.import_module(module), name
+        except ImportError as error:
             raise Rejected(f"expected to load {self.name!r}, found: {error}") from error
-        return found

@@ -1,0 +1,209 @@
+"""Topics as sources: which columns a topic's records have, and whether a key makes them rows.
+
+A topic holds JSON; a table needs columns. So a topic is declared before a table reads it. Without a
+key every record is a row. With a key the last record for each key is its row, and a record whose
+meta has `"op": "delete"` removes it.
+
+>>> source = declare_topic("orders", "id BIGINT, amount DECIMAL(10, 2)", key="id")
+>>> source.name, source.schema, source.key
+('topics.orders', '`id` BIGINT, `amount` DECIMAL(10, 2)', ('id',))
+>>> declare_topic("orders", "id BIGINT, amount JSON")
+Traceback (most recent call last):
+...
+penstock.tables.errors.InvalidSource: expected a type of Spark for column 'amount', found JSON
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from penstock.kernel.errors import Rejected
+from penstock.tables.errors import InvalidSource
+from penstock.tables.names import topic_source
+from penstock.topics.model import check_topic_name
+
+DEFAULT_URL: Final = "http://127.0.0.1:4000"
+COLUMNS_MAX: Final = 1_000
+RECORD_COLUMNS: Final = {
+    "_seq": "BIGINT", "_ts": "TIMESTAMP", "_node": "STRING", "_tag": "STRING",
+}  # fmt: skip
+"""Columns that are the record's own and not of its data, with the only type each may have."""
+
+_T = exp.DataType.Type
+_PLAIN: Final = frozenset(
+    {
+        _T.BOOLEAN, _T.TINYINT, _T.SMALLINT, _T.INT, _T.BIGINT, _T.FLOAT, _T.DOUBLE, _T.DECIMAL,
+        _T.TEXT, _T.DATE, _T.TIMESTAMPTZ, _T.TIMESTAMP, _T.TIMESTAMPNTZ,
+    }
+)  # fmt: skip
+_KEYS: Final = _PLAIN - {_T.FLOAT, _T.DOUBLE}
+
+
+class TopicColumn(NamedTuple):
+    """A column of a topic's records: its name and its type in Spark's words."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSource:
+    """A topic that tables may read. Made by `declare_topic`, which checks it.
+
+    `url` is the topic server's; its key is no part of it, for this is stored where many may look.
+    """
+
+    topic: str
+    columns: tuple[TopicColumn, ...]
+    key: tuple[str, ...] = ()
+    url: str = DEFAULT_URL
+
+    @property
+    def name(self) -> str:
+        """The relation that queries name."""
+        return topic_source(self.topic)
+
+    @property
+    def schema(self) -> str:
+        """The columns as Spark writes them."""
+        return ", ".join(f"{_quoted(column.name)} {column.type}" for column in self.columns)
+
+    def to_json(self) -> str:
+        """As text, the same for equal sources."""
+        return json.dumps(
+            {
+                "topic": self.topic,
+                "columns": [list(column) for column in self.columns],
+                "key": list(self.key),
+                "url": self.url,
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> TopicSource:
+        """Read what `to_json` wrote."""
+        found: dict[str, Any] = json.loads(text)
+        return cls(
+            found["topic"],
+            tuple(TopicColumn(name, kind) for name, kind in found["columns"]),
+            tuple(found["key"]),
+            found["url"],
+        )
+
+
+def declare_topic(
+    topic: str, schema: str, *, key: str | Iterable[str] = (), url: str | None = None
+) -> TopicSource:
+    """Make a source from what people write: columns as in CREATE TABLE, key columns by comma."""
+    try:
+        check_topic_name(topic)
+    except Rejected as error:
+        raise InvalidSource(error.message) from None
+    types = _columns(schema)
+    columns = tuple(TopicColumn(name, kind.sql("spark")) for name, kind in types.items())
+    names = [part.strip() for part in key.split(",")] if isinstance(key, str) else list(key)
+    source = TopicSource(topic, columns, (), _checked_url(url or DEFAULT_URL))
+    return replace(source, key=_checked_key([name for name in names if name], types))
+
+
+def _columns(schema: str) -> dict[str, exp.DataType]:
+    found: dict[str, exp.DataType] = {}
+    seen: set[str] = set()
+    for column in _parsed(schema):
+        if not isinstance(column, exp.ColumnDef) or column.args.get("constraints"):
+            raise InvalidSource(
+                f"expected columns as name and type, such as 'id BIGINT', found {column.sql()!r}"
+            )
+        name, kind = column.name, column.args.get("kind")
+        if kind is None:
+            raise InvalidSource(f"expected a type for column {name!r}, found none")
+        if name.lower() in seen:
+            raise InvalidSource(f"expected each column once, found {name!r} twice")
+        seen.add(name.lower())
+        _check_type(name, kind)
+        found[name] = kind
+    if not 1 <= len(found) <= COLUMNS_MAX:
+        raise InvalidSource(f"expected from 1 to {COLUMNS_MAX} columns, found {len(found)}")
+    return found
+
+
+def _parsed(schema: str) -> list[exp.Expr]:
+    try:
+        trees = sqlglot.parse(f"CREATE TABLE t ({schema})", read="spark")
+    except SqlglotError:
+        trees = []
+    tree = trees[0] if len(trees) == 1 else None
+    if not isinstance(tree, exp.Create) or not isinstance(tree.this, exp.Schema):
+        raise InvalidSource(
+            f"expected columns such as 'id BIGINT, amount DOUBLE', found {schema[:200]!r}"
+        )
+    found: list[exp.Expr] = tree.this.expressions
+    for column in found:
+        if isinstance(column, exp.Identifier):
+            raise InvalidSource(f"expected a type for column {column.name!r}, found none")
+    return found
+
+
+def _check_type(name: str, kind: exp.DataType) -> None:
+    own = RECORD_COLUMNS.get(name.lower())
+    text = kind.sql("spark")
+    if own is not None and text != own:
+        raise InvalidSource(f"expected column {name!r}, the record's own, as {own}, found {text}")
+    if kind.this in _PLAIN:
+        return
+    parts = list(kind.expressions)
+    if kind.this is _T.ARRAY and len(parts) == 1:
+        _check_part(name, parts[0])
+    elif kind.this is _T.STRUCT and parts:
+        for part in parts:
+            _check_part(name, part.args.get("kind"))
+    elif kind.this is _T.MAP and len(parts) == 2 and parts[0].this is _T.TEXT:
+        _check_part(name, parts[1])
+    else:
+        raise InvalidSource(f"expected a type of Spark for column {name!r}, found {text}")
+
+
+def _check_part(name: str, kind: Any) -> None:
+    if not isinstance(kind, exp.DataType):
+        raise InvalidSource(f"expected types inside of column {name!r}, found none")
+    _check_type(f"{name}.", kind)  # a field inside is never the record's own
+
+
+def _checked_key(names: list[str], types: dict[str, exp.DataType]) -> tuple[str, ...]:
+    spelled = {name.lower(): name for name in types}
+    found: list[str] = []
+    for name in names:
+        column = spelled.get(name.lower())
+        if column is None:
+            raise InvalidSource(f"expected key columns among {', '.join(types)}, found {name!r}")
+        if types[column].this not in _KEYS or column.lower() in RECORD_COLUMNS:
+            raise InvalidSource(
+                f"expected a key column of the data that is exact and not nested, found {column!r} "
+                f"of type {types[column].sql('spark')}"
+            )
+        if column in found:
+            raise InvalidSource(f"expected each key column once, found {column!r} twice")
+        found.append(column)
+    return tuple(found)
+
+
+def _checked_url(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise InvalidSource(f"expected the address of a topic server, found {url!r}")
+    if "@" in parts.netloc:
+        raise InvalidSource("expected an address without a password in it, found one with")
+    return url.rstrip("/")
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
