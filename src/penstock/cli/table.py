@@ -38,6 +38,10 @@ def place_options(function: F) -> F:
             show_envvar=True, help="The engine, as package.module:function.",
         ),
         click.option(
+            "--spark", envvar="PENSTOCK_SPARK", show_envvar=True, metavar="sc://HOST:PORT",
+            help="A Spark that runs already. [default: one is started]",
+        ),
+        click.option(
             "--runner-options", default="{}", envvar="PENSTOCK_RUNNER_OPTIONS", show_envvar=True,
             metavar="JSON", help="Options for the engine.",
         ),
@@ -54,6 +58,8 @@ def open_warehouse(place: dict[str, Any], *, make: bool, **settings: Any) -> War
         raise Rejected(f"expected JSON in --runner-options, found: {error}") from error
     if not isinstance(options, dict):
         raise Rejected(f"expected a JSON object in --runner-options, found {options!r}")
+    if place["spark"]:
+        options["remote"] = place["spark"]
     return Warehouse.open(
         place["catalog"], place["data_path"], runner=place["runner"], runner_options=options,
         make=make, **settings,

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -101,16 +102,21 @@ def start_spark(options: SparkOptions, tell: Tell = _LOG.info) -> EmbeddedSpark:
 
 def look_around(options: SparkOptions) -> Machine:
     """Find Java and Spark, and build what is built once; `SparkMissing` says what is not there."""
-    try:
-        import pyspark
-        import pyspark.sql.connect.session
-    except ImportError as error:
-        raise missing(error) from error
+    home = _pyspark_home()
     java = find_java(options.java_home)
-    jars_dir = Path(pyspark.__file__).parent / "jars"
+    jars_dir = home / "jars"
     cache = cache_dir(options.cache_dir)
     jar = filesystem_jar(cache, java, jars_dir) if options.plain_files else None
     return Machine(java, jars_dir, cache, jar)
+
+
+def _pyspark_home() -> Path:
+    """Where pyspark is. Nothing is imported: that takes long, and a start needs none of it."""
+    found = {name: find_spec(name) for name in ("pyspark", "py4j", "pandas", "grpc", "grpc_status")}
+    for name, spec in found.items():
+        if spec is None or spec.origin is None:
+            raise missing(ImportError(f"no package {name}"))
+    return Path(str(found["pyspark"].origin if found["pyspark"] else "")).parent
 
 
 def missing(error: ImportError) -> SparkMissing:

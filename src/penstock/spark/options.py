@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from penstock.kernel.errors import Rejected
 
@@ -67,3 +67,33 @@ class SparkOptions:
         if self.master != "local":
             return self.master
         return f"local[{self.cores or machine_cores}]"
+
+
+def spark_options(found: Mapping[str, Any]) -> SparkOptions:
+    """Options as JSON has them; an unknown one is refused."""
+    known = {field.name for field in fields(SparkOptions)}
+    strangers = sorted(set(found) - known)
+    if strangers:
+        raise Rejected(
+            f"expected options of Spark among {', '.join(sorted(known))}, "
+            f"found {', '.join(strangers)}"
+        )
+    made = dict(found)
+    for name in ("cache_dir", "java_home"):
+        if made.get(name) is not None:
+            made[name] = Path(made[name])
+    if "archive" in made:
+        made["archive"] = Archive(made["archive"])
+    return SparkOptions(**made)
+
+
+def plain_options(options: SparkOptions) -> dict[str, Any]:
+    """Options as JSON takes them, without those that nobody set."""
+    default = asdict(SparkOptions())
+    found = {key: value for key, value in asdict(options).items() if value != default[key]}
+    return {key: str(v) if isinstance(v, Path) else v for key, v in found.items()}
+
+
+def client_options(options: SparkOptions, url: str) -> dict[str, Any]:
+    """Options, as JSON takes them, for a client of a Spark that was started with these."""
+    return {"remote": url, **({"conf": dict(options.conf)} if options.conf else {})}

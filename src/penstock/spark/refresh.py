@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, fields
+from contextlib import contextmanager, suppress
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from penstock.kernel.clock import Clock
-from penstock.kernel.errors import Rejected
+from penstock.kernel.errors import PenstockError, Rejected
 from penstock.kernel.shell import SystemClock
 from penstock.lake.model import TableVersion
 from penstock.lake.shell import Catalog
 from penstock.spark.command import SESSION_CONF
 from penstock.spark.embedded import EmbeddedSpark, start_spark
-from penstock.spark.options import Archive, SparkOptions
+from penstock.spark.host import NAME, SESSION, TAKES_OVER, SparkHost
+from penstock.spark.options import SparkOptions, client_options, plain_options, spark_options
 from penstock.spark.progress import QueryProgress, watching
 from penstock.spark.reading import read_table
-from penstock.spark.session import close, new_session
+from penstock.spark.session import close, interrupt, new_session
 from penstock.spark.types import arrived_schema, lake_schema
 from penstock.spark.views import bind
 from penstock.spark.writing import WriteOptions, Written, write_table
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
-NAME: Final = "penstock.spark.refresh:make"
 _LOST: Final = ("INVALID_HANDLE", "SESSION_")
 _NUMBERS: Final = count()
 
@@ -51,9 +49,20 @@ def make(lake: Catalog, options: Mapping[str, Any]) -> SparkEngine:
     """An engine on the Spark that the options name: those of `SparkOptions`, or none of them.
 
     With `remote` it is one client among others of a Spark that somebody runs; without, it starts
-    one for itself.
+    one for itself. `session_id` is the number of its session; `takes_over` that of one whose
+    owner died: what it runs still is ended first.
     """
-    return SparkEngine(lake, spark_options(options))
+    given = dict(options)
+    session_id, left = given.pop(SESSION, None), given.pop(TAKES_OVER, None)
+    if left is not None:
+        with suppress(PenstockError):  # it may be gone with whatever it ran
+            interrupt(given["remote"], left)
+    return SparkEngine(lake, spark_options(given), session_id=session_id)
+
+
+def host(options: Mapping[str, Any], tell: Callable[[str], None]) -> SparkHost:
+    """What a coordinator keeps for the engines of its workers: one Spark, by the same options."""
+    return SparkHost(spark_options(options), tell)
 
 
 @contextmanager
@@ -66,32 +75,7 @@ def shared(options: SparkOptions) -> Iterator[Factory]:
         yield Factory(NAME, plain_options(options))
         return
     with start_spark(options) as embedded:
-        yield Factory(NAME, {"remote": embedded.url})
-
-
-def spark_options(found: Mapping[str, Any]) -> SparkOptions:
-    """Options as JSON has them; an unknown one is refused."""
-    known = {field.name for field in fields(SparkOptions)}
-    strangers = sorted(set(found) - known)
-    if strangers:
-        raise Rejected(
-            f"expected options of Spark among {', '.join(sorted(known))}, "
-            f"found {', '.join(strangers)}"
-        )
-    made = dict(found)
-    for name in ("cache_dir", "java_home"):
-        if made.get(name) is not None:
-            made[name] = Path(made[name])
-    if "archive" in made:
-        made["archive"] = Archive(made["archive"])
-    return SparkOptions(**made)
-
-
-def plain_options(options: SparkOptions) -> dict[str, Any]:
-    """Options as JSON takes them, without those that nobody set."""
-    default = asdict(SparkOptions())
-    found = {key: value for key, value in asdict(options).items() if value != default[key]}
-    return {key: str(v) if isinstance(v, Path) else v for key, v in found.items()}
+        yield Factory(NAME, client_options(options, embedded.url))
 
 
 class Strategy(Protocol):
@@ -182,11 +166,13 @@ class SparkEngine:
         lake: Catalog,
         options: SparkOptions | None = None,
         *,
+        session_id: str | None = None,
         write: WriteOptions | None = None,
         tell: Tell | None = None,
     ) -> None:
         self._lake = lake
         self._options = options or SparkOptions()
+        self._session_id = session_id
         self._strategies: dict[Mode, Strategy] = {
             Mode.FULL: FullRefresh(lake, write=write, tell=tell)
         }
@@ -249,7 +235,9 @@ class SparkEngine:
         if url is None:
             self._embedded = start_spark(self._options)
             return new_session(self._embedded.url)
-        spark = new_session(url)
+        # A number serves once: the server refuses a session that was released.
+        session_id, self._session_id = self._session_id, None
+        spark = new_session(url, session_id=session_id)
         settings = {**SESSION_CONF, **self._options.conf}
         found = spark.conf.getAll
         for key, value in settings.items():

@@ -127,7 +127,7 @@ def test_without_java_the_text_says_what_to_install(tmp_path: Path) -> None:
 
 
 def test_without_pyspark_the_text_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyspark.sql.connect.session", None)
+    monkeypatch.setitem(sys.modules, "grpc", None)
     with pytest.raises(SparkMissing, match=r"pip install 'penstock\[spark\]'"):
         start_spark(SparkOptions())
 

@@ -56,6 +56,7 @@ from penstock.tables.recovery import recover
 from penstock.tables.shell import alive
 from penstock.tables.shell.claim import LockHeld, NotClaimed, claim
 from penstock.tables.shell.crew import Crew, Hand
+from penstock.tables.shell.host import Host
 from penstock.tables.shell.leasing import LeaseLost
 from penstock.tables.shell.permits import Permits
 from penstock.tables.shell.settings import WarehouseSettings
@@ -91,9 +92,12 @@ class Life:
         identity: str,
         clock: Clock,
         random: Random,
+        host: Host,
     ) -> None:
         self._store, self._settings, self._clock = store, settings, clock
         self.identity = identity
+        self._host = host
+        self._generation: int | None = None
         self._cursor: Any = None
         self._after: list[Callable[[], Iterable[Event]]] = []
         self._waiting: deque[Start] = deque()
@@ -125,15 +129,15 @@ class Life:
     def turn(self) -> None:
         """Wait for a worker, a tick or the core's next wish; then do what follows."""
         events = self._hear(self._patience_s())
-        self._look_after_crew()
+        events += self._look_after_crew()
         events += self._see()
         self.tell([*events, Tick()])
         self._run_inline()
 
     def begin(self) -> None:
         """The first look, before anything is waited for."""
-        self._look_after_crew()
         self.tell([*self._see(), Tick()])
+        self.tell(self._look_after_crew())
         self._watcher.positions.checkpoint(self._store.lake, now=True)
 
     def board(self) -> str | None:
@@ -163,11 +167,10 @@ class Life:
             for job in jobs:
                 self._close_row(job.cancelled(self._clock.now_ms(), "the coordinator stopped"))
         self._permits.close()
-        if self._engine is not None:
-            self._engine.close()
+        self._close_engine()
 
     def _patience_s(self) -> float:
-        if self._waiting and not self._crew.size:
+        if self._waiting and not self._crew.size and self._generation is not None:
             return 0.0
         now_ms = self._clock.now_ms()
         wake_ms = self.core.wake_ms()
@@ -381,16 +384,23 @@ class Life:
 
     def _run_inline(self) -> None:
         """Run one job here. Only one in a turn, so that the catalog is looked at in between."""
-        if self._crew.size or not self._waiting:
+        if self._crew.size or not self._waiting or self._generation is None:
             return
         start = self._waiting.popleft()
         self.tell([JobStarted(start.job.job_id, self._inline_name)])
         ended = self._inline(start)
-        self.tell([*self._see(), outcome_event(start.job.job_id, ended)])
+        event = outcome_event(start.job.job_id, ended)
+        if self._is_bereft(ended):
+            event = WorkerDied(self._inline_name)
+        self.tell([*self._see(), event])
+
+    def _is_bereft(self, ended: Ended) -> bool:
+        """Whether a refresh failed because what all engines share was gone, not by itself."""
+        return isinstance(ended, Failed) and self._host.generation() != self._generation
 
     def _inline(self, start: Start) -> Ended:
         if self._unit_worker is None:
-            self._engine = self._settings.runner.refresher(self._store.lake)
+            self._engine = self._host.factory().refresher(self._store.lake)
             topics = self._settings.topics.topics() if self._settings.topics else None
             self._unit_worker = UnitWorker(
                 self._store, self._engine, topics=topics, now_ms=self._clock.now_ms
@@ -433,8 +443,11 @@ class Life:
                     _LOG.warning("workers cannot start: %s", message["unfit"])
                 self._unfit = message["unfit"]
             else:
+                ended = read_outcome(message)
+                if self._is_bereft(ended):
+                    return [*events, *self._died(hand)]
                 hand.job_id = hand.kill_at_ms = None
-                events.append(outcome_event(int(message["job"]), read_outcome(message)))
+                events.append(outcome_event(int(message["job"]), ended))
         events += self._assign()
         return events if hand.line.is_open else [*events, *self._died(hand)]
 
@@ -466,11 +479,32 @@ class Life:
             if name in known
         }
 
-    def _look_after_crew(self) -> None:
-        """Start workers that are missing, unless they could not start just now."""
-        if self._clock.now_ms() >= self._fill_at_ms:
-            for hand in self._crew.fill():
+    def _look_after_crew(self) -> list[Event]:
+        """Start workers that are missing, unless they could not start just now.
+
+        What they share is started with the first table there is; where it died, they have to go.
+        """
+        if not self.core.board.graph.tables and self._generation is None:
+            return []
+        events: list[Event] = []
+        generation = self._host.generation()
+        if generation != self._generation:
+            for hand in self._crew:
+                events += self._died(hand)
+            self._close_engine()
+            self._fill_at_ms, self._generation = 0, generation
+        if generation is None:
+            self._unfit = self._host.trouble()
+        elif self._clock.now_ms() >= self._fill_at_ms:
+            for hand in self._crew.fill(self._host):
                 self._selector.register(hand.line, selectors.EVENT_READ, hand)
+        return events
+
+    def _close_engine(self) -> None:
+        self._unit_worker = None
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
 
 
 def _is_manual(job: Job) -> bool:

@@ -14,6 +14,7 @@ from penstock.kernel.shell import SystemClock
 from penstock.lake.shell.expire import sweep
 from penstock.tables import schema
 from penstock.tables.shell.coordinating import Life, new_identity
+from penstock.tables.shell.host import Host, host_of
 from penstock.tables.shell.leasing import LeaseKeeper, LeaseLost, give_up_lease, take_lease
 from penstock.tables.shell.settings import WarehouseSettings
 from penstock.tables.shell.store import Store
@@ -59,18 +60,25 @@ class CoordinatorLoop:
 
     def run(self) -> None:
         """Coordinate until `stop`. A second coordinator waits here for the first one's lease."""
-        while not self._stop.is_set():
-            identity = new_identity(self._store.warehouse)
-            if not self._take(identity):
-                return
-            try:
-                self._live(identity)
-            except LeaseLost as error:
-                self._say(error.message)
-            except Exception as error:  # whatever it was, the next life starts from the rows
-                _LOG.exception("the coordinator starts again")
-                self._say(f"starting again after: {error}")
-                self._stop.wait(1.0)
+        host = host_of(self._settings.runner, self._say)
+        try:
+            while not self._stop.is_set():
+                identity = new_identity(self._store.warehouse)
+                if not self._take(identity):
+                    return
+                self._one_life(identity, host)
+        finally:
+            host.close()
+
+    def _one_life(self, identity: str, host: Host) -> None:
+        try:
+            self._live(identity, host)
+        except LeaseLost as error:
+            self._say(error.message)
+        except Exception as error:  # whatever it was, the next life starts from the rows
+            _LOG.exception("the coordinator starts again")
+            self._say(f"starting again after: {error}")
+            self._stop.wait(1.0)
 
     def _take(self, identity: str) -> bool:
         """Wait for the lease; False if told to stop meanwhile."""
@@ -88,9 +96,9 @@ class CoordinatorLoop:
             self._stop.wait(min(1.0, self._settings.tick_ms / 1_000))
         return False
 
-    def _live(self, identity: str) -> None:
+    def _live(self, identity: str, host: Host) -> None:
         try:
-            life = Life(self._store, self._settings, identity, self._clock, self._random)
+            life = Life(self._store, self._settings, identity, self._clock, self._random, host)
             self._life = life
             keeper = LeaseKeeper(
                 self._store,

@@ -8,9 +8,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.tables.shell.alive import process_name
+from penstock.tables.shell.host import Host
+from penstock.tables.shell.refresher import Factory
 from penstock.tables.shell.settings import WarehouseSettings
 from penstock.tables.shell.wire import Line
 
@@ -22,6 +24,7 @@ class Hand:
     name: str
     process: subprocess.Popen[bytes]
     line: Line
+    factory: Factory
     job_id: int | None = None
     ready: bool = False
     kill_at_ms: int | None = None
@@ -34,13 +37,22 @@ class Crew:
         self._settings = settings
         self.size = size
         self.hands: dict[str, Hand] = {}
+        self._left: list[Factory] = []
 
     def __iter__(self) -> Iterator[Hand]:
         return iter(list(self.hands.values()))
 
-    def fill(self) -> list[Hand]:
-        """Start workers until there are as many as may be busy; returns the new ones."""
-        return [self._start() for _ in range(self.size - len(self.hands))]
+    def fill(self, host: Host) -> list[Hand]:
+        """Start workers until there are as many as may be busy; returns the new ones.
+
+        Each takes the place of one that died, if one did.
+        """
+        made = []
+        while len(self.hands) < self.size:
+            left = self._left.pop() if self._left else None
+            made.append(self._start(host.factory(left)))
+        self._left.clear()
+        return made
 
     def idle(self) -> Hand | None:
         """A worker that is warm and has no job."""
@@ -48,7 +60,8 @@ class Crew:
 
     def bury(self, hand: Hand) -> None:
         """A worker is gone, or has to go."""
-        self.hands.pop(hand.name, None)
+        if self.hands.pop(hand.name, None) is not None:
+            self._left.append(hand.factory)
         hand.line.close()
         kill(hand.process)
 
@@ -57,7 +70,7 @@ class Crew:
         for hand in self:
             self.bury(hand)
 
-    def _start(self) -> Hand:
+    def _start(self, factory: Factory) -> Hand:
         ours, theirs = socket.socketpair()
         try:
             process = subprocess.Popen(
@@ -73,8 +86,8 @@ class Crew:
         finally:
             theirs.close()
         ours.setblocking(False)
-        hand = Hand(process_name(process.pid), process, Line(ours))
-        hand.line.send({"settings": self._settings.to_json()})
+        hand = Hand(process_name(process.pid), process, Line(ours), factory)
+        hand.line.send({"settings": replace(self._settings, runner=factory).to_json()})
         self.hands[hand.name] = hand
         return hand
 
