@@ -58,3 +58,10 @@ class RefusedByRule(Rejected):
 
     code = "refused"
     status: ClassVar[int] = 422
+
+
+class DocumentTooLarge(Rejected):
+    """A write would make a document larger than a record may be: nothing was applied."""
+
+    code = "record_too_large"
+    status: ClassVar[int] = 400

@@ -3,8 +3,8 @@
 A session numbers its commits from 1 on. `reads` say what was read and of which age it was: `seq`
 is the last commit of the space that the reader's copy had taken in. Where a read went through
 writes of the session's own commits that the server had not confirmed yet, `pending_reads` names
-the last of these as well; the read itself still tells the age of what lay under them. Own writes
-up to the named one then count as seen.
+each of these as well; the read itself still tells the age of what lay under them. The writes of
+the named ones count as seen by every read of that entity, all others do not.
 
 >>> commit = parse_commit(b'{"session":"s", "local_seq":1, "writes":[{"entity":"e", "set":5}]}')
 >>> commit.writes[0].set, commit.reads

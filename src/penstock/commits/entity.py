@@ -1,0 +1,129 @@
+"""One entity: its document, and as much of its past as tells whether a read is out of date.
+
+A whole new document hides everything before it. Of patches since then, the last few are kept with
+the places they touched; whatever is older counts as touching everything, which refuses more than it
+must and misses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from penstock.commits.errors import DocumentTooLarge
+from penstock.commits.model import ABSENT, Write, merge_patch
+from penstock.commits.paths import ROOT, Path, any_meet, touched
+
+TOUCHES_MAX: Final = 32
+"""So many patches of an entity are kept apart."""
+PATHS_MAX: Final = 64
+"""A patch that touches more places than this counts as touching the whole document."""
+
+encode: Final = msgspec.json.Encoder().encode
+decode: Final = msgspec.json.Decoder().decode
+_WHOLE: Final = (ROOT,)
+_NOBODY: Final[Container[int]] = ()
+
+
+class Touch(Struct, frozen=True, array_like=True, gc=False):
+    """A patch: whose commit it was, and the places it touched."""
+
+    seq: int
+    session: str
+    local_seq: int
+    paths: tuple[Path, ...]
+
+
+class Entity(Struct, frozen=True, array_like=True, gc=False):
+    """How an entity stands. No `document` if it was deleted, or never there.
+
+    `seq` is its last write. `reset_seq` is its last set or delete, with the commit that did it;
+    `floor_seq` the last of the patches since then that are no longer kept apart.
+    """
+
+    document: bytes | None
+    seq: int
+    reset_seq: int = 0
+    reset_session: str = ""
+    reset_local_seq: int = 0
+    floor_seq: int = 0
+    touches: tuple[Touch, ...] = ()
+
+
+NEVER: Final = Entity(None, 0)
+
+
+def document_of(entity: Entity) -> Any:
+    """The document, or `ABSENT`."""
+    return ABSENT if entity.document is None else decode(entity.document)
+
+
+def written(entity: Entity, write: Write, touch: Touch, bytes_max: int) -> Entity:
+    """The entity after a write; `touch` says by whom and when, its paths do not count."""
+    if write.delete:
+        return Entity(None, touch.seq, touch.seq, touch.session, touch.local_seq)
+    if write.set is not UNSET:
+        document = encode(write.set)
+        _check_size(write.entity, document, bytes_max)
+        return Entity(document, touch.seq, touch.seq, touch.session, touch.local_seq)
+    before = document_of(entity)
+    document = encode(merge_patch(before, write.patch))
+    _check_size(write.entity, document, bytes_max)
+    paths = _WHOLE if before is ABSENT else touched(before, write.patch)
+    if len(paths) > PATHS_MAX:
+        paths = _WHOLE
+    touches = (*entity.touches, Touch(touch.seq, touch.session, touch.local_seq, paths))
+    floor_seq = entity.floor_seq
+    if len(touches) > TOUCHES_MAX:
+        floor_seq, touches = touches[0].seq, touches[1:]
+    return Entity(
+        document,
+        touch.seq,
+        entity.reset_seq,
+        entity.reset_session,
+        entity.reset_local_seq,
+        floor_seq,
+        touches,
+    )
+
+
+def is_stale(
+    entity: Entity,
+    basis: int,
+    path: Path = ROOT,
+    *,
+    shallow: bool = False,
+    session: str = "",
+    seen: Container[int] = _NOBODY,
+) -> bool:
+    """Whether what was read at a place, as of a seq, may have been written since.
+
+    The writes of a session's commits that were `seen` through do not count.
+    """
+    if entity.seq <= basis:
+        return False
+    if entity.reset_seq > basis and not (
+        entity.reset_session == session and entity.reset_local_seq in seen
+    ):
+        return True
+    if entity.floor_seq > basis:
+        return True
+    return any(
+        touch.seq > basis
+        and not (touch.session == session and touch.local_seq in seen)
+        and any_meet(path, touch.paths, shallow=shallow)
+        for touch in entity.touches
+    )
+
+
+def _check_size(entity: str, document: bytes, bytes_max: int) -> None:
+    if len(document) > bytes_max:
+        raise DocumentTooLarge(
+            f"expected a document of at most {bytes_max} bytes, "
+            f"found {len(document)} for entity {entity!r}",
+            entity=entity,
+            max=bytes_max,
+        )

@@ -1,0 +1,316 @@
+"""The entities of a space, and the four checks that decide whether a commit takes effect.
+
+A decided commit is `stage`d: later decisions count on it, readers do not see it. `publish` makes
+the oldest staged one visible once the log has it; `abandon` takes back all that are staged. The
+state is a function of the commits that were published, in their order.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Container, Iterator
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+
+from penstock.commits.entity import NEVER, Entity, Touch, is_stale, written
+from penstock.commits.errors import (
+    CommitConflict,
+    CommitProtocol,
+    InvalidCommit,
+    PreconditionFailed,
+)
+from penstock.commits.model import Commit, Origin, Precondition, Write
+from penstock.commits.paths import parse_path
+from penstock.commits.sessions import Answer, Sessions
+
+DOCUMENT_BYTES_MAX: Final = 1 << 20
+_NO_LIMIT: Final = 1 << 62
+
+
+class Landing(Struct, frozen=True, gc=False):
+    """A decided commit: the answer it gets, and the entities as it leaves them."""
+
+    session: str
+    local_seq: int
+    event_id: str | None
+    answer: Answer
+    entities: tuple[tuple[str, Entity], ...]
+
+
+class Counts(NamedTuple):
+    """How large a space is."""
+
+    entities: int
+    deleted: int
+    sessions: int
+    answers: int
+    receipts: int
+
+
+class Space:
+    """The state of one space. Not thread-safe: its owner runs one command at a time."""
+
+    def __init__(self, *, document_bytes_max: int = DOCUMENT_BYTES_MAX) -> None:
+        self.entities: dict[str, Entity] = {}  # with those that were deleted
+        self.receipts: dict[str, int] = {}  # event id -> the first commit that left it
+        self.sessions = Sessions()
+        self.histories: dict[str, array[int]] = {}  # the seqs of an entity's writes
+        self.forgotten_seq = 0  # the last delete of which nothing is kept any more
+        self._document_bytes_max = document_bytes_max
+        self._deleted: deque[tuple[int, str]] = deque()  # oldest first, some are back
+        self._staged: deque[Landing] = deque()
+        self._ahead: dict[str, Entity] = {}  # as staged commits leave them
+        self._ahead_receipts: dict[str, int] = {}
+        self._ahead_answers: dict[tuple[str, int], Answer] = {}
+        self._ids: list[str] = []  # sorted, but for those in `_new_ids`
+        self._new_ids: list[str] = []
+
+    @property
+    def has_staged(self) -> bool:
+        """Whether a decision may rest on something that is not in the log yet."""
+        return bool(self._staged)
+
+    def counts(self) -> Counts:
+        """How large it is."""
+        living = sum(entity.document is not None for entity in self.entities.values())
+        return Counts(
+            living,
+            len(self.entities) - living,
+            len(self.sessions),
+            self.sessions.count,
+            len(self.receipts),
+        )
+
+    # Decisions
+
+    def replayed(self, commit: Commit, digest: int) -> Answer | None:
+        """The answer a commit was given before, if it is one that is sent again."""
+        session, local_seq = commit.session, commit.local_seq
+        answer = self._answer(session, local_seq)
+        if answer is None:
+            self.sessions.check_age(session, local_seq)
+            return None
+        if answer.digest != digest:
+            raise CommitProtocol(
+                f"expected local_seq {local_seq} of session {session!r} with the payload it was "
+                f"committed with at seq {answer.seq}, found another payload",
+                session=session,
+                local_seq=local_seq,
+                seq=answer.seq,
+            )
+        return answer
+
+    def check(self, commit: Commit, head_seq: int) -> None:
+        """Refuse a commit that must not take effect now; nothing is changed either way."""
+        for read in commit.reads:
+            if read.seq > head_seq:
+                raise InvalidCommit(
+                    f"expected a read of entity {read.entity!r} at seq {head_seq} or before, "
+                    f"found {read.seq}",
+                    entity=read.entity,
+                    basis=read.seq,
+                    head=head_seq,
+                )
+        for precondition in commit.preconditions:
+            self._check_precondition(precondition)
+        if commit.pending_reads:
+            self._check_pending(commit)
+        else:
+            for read in commit.reads:
+                self._check_read(commit, read.entity, read.seq, read.path, read.shallow)
+
+    def land(self, commit: Commit, seq: int, now_ms: int, digest: int) -> Landing:
+        """What a commit that passed the checks does; nothing is changed yet."""
+        return self._land(commit, Answer(seq, now_ms, digest), self._document_bytes_max)
+
+    def _land(self, commit: Commit, answer: Answer, bytes_max: int) -> Landing:
+        touch = Touch(answer.seq, commit.session, commit.local_seq, ())
+        if len(commit.writes) == 1:
+            write = commit.writes[0]
+            entity = written(self._decided(write.entity), write, touch, bytes_max)
+            entities: tuple[tuple[str, Entity], ...] = ((write.entity, entity),)
+        else:
+            here: dict[str, Entity] = {}
+            for write in commit.writes:
+                before = here.get(write.entity) or self._decided(write.entity)
+                here[write.entity] = written(before, write, touch, bytes_max)
+            entities = tuple(here.items())
+        return Landing(commit.session, commit.local_seq, commit.event_id, answer, entities)
+
+    # Changes
+
+    def stage(self, landing: Landing) -> None:
+        """A commit is on its way to the log: what is decided from now on counts on it."""
+        self._staged.append(landing)
+        self._ahead.update(landing.entities)
+        self._ahead_answers[landing.session, landing.local_seq] = landing.answer
+        if landing.event_id is not None:
+            self._ahead_receipts.setdefault(landing.event_id, landing.answer.seq)
+
+    def publish(self, landing: Landing, earliest_seq: int = 0) -> None:
+        """The oldest staged commit is in the log: readers see it.
+
+        Nothing is asked any more about records before `earliest_seq`, which have left.
+        """
+        staged = self._staged.popleft()
+        assert staged is landing, "commits are published in the order in which they were staged"
+        ahead = self._ahead
+        for name, entity in landing.entities:
+            if ahead.get(name) is entity:
+                del ahead[name]
+        del self._ahead_answers[landing.session, landing.local_seq]
+        event_id = landing.event_id
+        if event_id is not None and self._ahead_receipts.get(event_id) == landing.answer.seq:
+            del self._ahead_receipts[event_id]
+        self._take(landing, earliest_seq)
+
+    def abandon(self) -> None:
+        """No staged commit has reached the log: decide again from what is published."""
+        self._staged.clear()
+        self._ahead.clear()
+        self._ahead_answers.clear()
+        self._ahead_receipts.clear()
+
+    def replay(
+        self, commit: Commit, seq: int, now_ms: int, digest: int, earliest_seq: int = 0
+    ) -> None:
+        """Take a commit of the log, which was accepted once."""
+        landing = self._land(commit, Answer(seq, now_ms, digest), _NO_LIMIT)
+        self._take(landing, earliest_seq)
+
+    def _take(self, landing: Landing, earliest_seq: int) -> None:
+        seq = landing.answer.seq
+        for name, entity in landing.entities:
+            if name not in self.entities:
+                self._new_ids.append(name)
+            self.entities[name] = entity
+            history = self.histories.get(name)
+            if history is None:
+                self.histories[name] = array("q", (seq,))
+            else:
+                if history[0] < earliest_seq:
+                    trim(history, earliest_seq)
+                history.append(seq)
+            if entity.document is None:
+                self._deleted.append((seq, name))
+        if landing.event_id is not None:
+            self.receipts.setdefault(landing.event_id, seq)
+        self.sessions.keep(landing.session, landing.local_seq, landing.answer)
+        if self._deleted and self._deleted[0][0] < earliest_seq:
+            self.forget(earliest_seq)
+
+    def forget(self, earliest_seq: int) -> None:
+        """Forget entities that were deleted before a seq: reads from before that are too old."""
+        deleted = self._deleted
+        while deleted and deleted[0][0] < earliest_seq:
+            seq, name = deleted.popleft()
+            entity = self.entities.get(name)
+            if entity is None or entity.document is not None or entity.seq != seq:
+                continue
+            if name in self._ahead:
+                continue  # it is coming back
+            self.forgotten_seq = seq
+            del self.entities[name]
+            self.histories.pop(name, None)
+
+    # Reading
+
+    def ids(self, prefix: str, after: str) -> Iterator[str]:
+        """The ids of entities, also deleted ones, in order, from behind one."""
+        if self._new_ids:
+            ids = [*self._ids, *self._new_ids]
+            ids.sort()  # two runs, one of them sorted: quick
+            self._ids = [name for name in dict.fromkeys(ids) if name in self.entities]
+            self._new_ids = []
+        ids = self._ids
+        place = bisect_left(ids, max(prefix, after))
+        while place < len(ids) and (ids[place].startswith(prefix) or ids[place] <= after):
+            if ids[place] > after and ids[place] in self.entities:
+                yield ids[place]
+            place += 1
+
+    # Helpers
+
+    def _decided(self, name: str) -> Entity:
+        return self._ahead.get(name) or self.entities.get(name) or NEVER
+
+    def _answer(self, session: str, local_seq: int) -> Answer | None:
+        if self._ahead_answers:
+            answer = self._ahead_answers.get((session, local_seq))
+            if answer is not None:
+                return answer
+        return self.sessions.find(session, local_seq)
+
+    def _check_precondition(self, precondition: Precondition) -> None:
+        receipt, origin = precondition.receipt_absent, precondition.origin_committed
+        if isinstance(receipt, str):
+            seq = self._ahead_receipts.get(receipt) or self.receipts.get(receipt)
+            if seq is not None:
+                raise PreconditionFailed(
+                    f"expected no receipt {receipt!r}, found the one of the commit at seq {seq}",
+                    "receipt-exists",
+                    receipt=receipt,
+                    seq=seq,
+                )
+        elif isinstance(origin, Origin) and self._answer(origin.session, origin.local_seq) is None:
+            raise PreconditionFailed(
+                f"expected local_seq {origin.local_seq} of session {origin.session!r} to be "
+                "committed, found that it is not",
+                "origin-committed",
+                session=origin.session,
+                local_seq=origin.local_seq,
+            )
+
+    def _check_read(
+        self,
+        commit: Commit,
+        name: str,
+        basis: int,
+        path: str = "",
+        shallow: bool = False,
+        *,
+        seen: Container[int] = (),
+        kind: str = "read",
+    ) -> None:
+        entity = self._decided(name)
+        if entity is NEVER:
+            if basis >= self.forgotten_seq:
+                return
+            raise CommitConflict(name, basis=basis, current=self.forgotten_seq, kind=kind)
+        if entity.seq <= basis:
+            return
+        if is_stale(
+            entity, basis, parse_path(path), shallow=shallow, session=commit.session, seen=seen
+        ):
+            raise CommitConflict(name, basis=basis, current=entity.seq, kind=kind)
+
+    def _check_pending(self, commit: Commit) -> None:
+        """The reads of a commit that stands on others of its session."""
+        seen: dict[str, set[int]] = {}
+        for pending in commit.pending_reads:
+            seen.setdefault(pending.entity, set()).add(pending.local_seq)
+        for read in commit.reads:
+            named = seen.get(read.entity, ())
+            self._check_read(commit, read.entity, read.seq, read.path, read.shallow, seen=named)
+        for pending in commit.pending_reads:
+            name = pending.entity
+            answer = self._answer(commit.session, pending.local_seq)
+            if answer is None:
+                current = self._decided(name).seq
+                raise CommitConflict(name, basis=0, current=current, kind="pending")
+            self._check_read(commit, name, answer.seq, seen=seen[name], kind="pending")
+
+
+def trim(history: array[int], earliest_seq: int) -> None:
+    """Drop the seqs of records that have left, but the last: that there were some stays known."""
+    gone = bisect_left(history, earliest_seq)
+    if gone > 1:
+        del history[: gone - 1]
+
+
+def writes_of(commit: Commit, name: str) -> tuple[Write, ...]:
+    """What a commit does to one entity, in order."""
+    return tuple(write for write in commit.writes if write.entity == name)
