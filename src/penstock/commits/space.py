@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -215,6 +215,27 @@ class Space:
             self.forgotten_seq = seq
             del self.entities[name]
             self.histories.pop(name, None)
+
+    def restore(
+        self,
+        forgotten_seq: int,
+        entities: Iterable[tuple[str, Entity, array[int]]],
+        receipts: Iterable[tuple[str, int]],
+    ) -> None:
+        """Take in a part of what a snapshot has; `settle` when all parts are in."""
+        self.forgotten_seq = max(self.forgotten_seq, forgotten_seq)
+        for name, entity, history in entities:
+            self.entities[name] = entity
+            self.histories[name] = history
+            self._new_ids.append(name)
+        self.receipts.update(receipts)
+
+    def settle(self) -> None:
+        """Everything of a snapshot is in."""
+        deleted = (
+            (entity.seq, name) for name, entity in self.entities.items() if entity.document is None
+        )
+        self._deleted = deque(sorted(deleted))
 
     # Reading
 

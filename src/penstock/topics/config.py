@@ -68,6 +68,8 @@ def parse_config(body: Mapping[str, Any]) -> Changes:
     durable = changes.pop("durable", None)
     if durable is not None:
         changes.setdefault("durability", "fsync" if durable else "disk")
+    if changes.get("type") == "space":
+        changes.setdefault("durability", "fsync")
     return changes
 
 
@@ -86,6 +88,11 @@ def check_change(topic: str, old: TopicConfig | None, changes: Changes) -> None:
         raise InvalidRequest(
             f"expected dead letters of {topic!r} to go to another topic, found itself",
             dead_letter=topic,
+        )
+    if new.type == "space" and new.durability != "fsync":
+        raise InvalidRequest(
+            f"expected durability fsync for {topic!r}, since no commit of a space may be lost, "
+            f"found {new.durability}"
         )
 
 
@@ -138,7 +145,7 @@ def _choice(*choices: str) -> Callable[[str, Any], str]:
 
 
 _PARSERS: Final[dict[str, Callable[[str, Any], Any]]] = {
-    "type": _choice("log", "queue"),
+    "type": _choice("log", "queue", "space"),
     "ttl_ms": parse_u64,
     "cap_records": parse_u64,
     "cap_bytes": parse_u64,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from penstock.kernel.errors import Busy, Conflict, Rejected
+from penstock.kernel.errors import Busy, Conflict, Gone, Rejected
 
 
 class InvalidRequest(Rejected):
@@ -88,6 +88,51 @@ class NotAQueue(Conflict):
 
     def __init__(self, topic: str) -> None:
         super().__init__(f"expected a queue, found topic {topic!r} to be a log", topic=topic)
+
+
+class NotASpace(Conflict):
+    """The topic is a log or a queue: it has no entities and takes no commits."""
+
+    code = "not_a_space"
+    status: ClassVar[int] = 409
+
+    def __init__(self, topic: str, found: str) -> None:
+        super().__init__(f"expected a space, found topic {topic!r} to be a {found}", topic=topic)
+
+
+class IsASpace(Conflict):
+    """The topic is a space: its records are commits, and nothing else can be written to it."""
+
+    code = "is_a_space"
+    status: ClassVar[int] = 409
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"expected a topic for records, found {topic!r} to be a space, which takes commits",
+            topic=topic,
+        )
+
+
+class EntityNotFound(Rejected):
+    """The space has no entity of that id, or had none then."""
+
+    code = "entity_not_found"
+    status: ClassVar[int] = 404
+
+    def __init__(self, space: str, entity: str, at_seq: int | None = None) -> None:
+        when = "" if at_seq is None else f" at seq {at_seq}"
+        super().__init__(
+            f"expected an entity of space {space!r}{when}, found none with the id {entity!r}",
+            space=space,
+            entity=entity,
+        )
+
+
+class PastGone(Gone):
+    """What is needed to tell how it was then has left the space by its limits, or by a delete."""
+
+    code = "gone"
+    status: ClassVar[int] = 410
 
 
 class TopicFull(Busy):
