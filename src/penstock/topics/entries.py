@@ -1,4 +1,4 @@
-"""What the log holds of topics, queues and routers: decided changes, applied without a choice.
+"""What the log holds of topics, queues, spaces and routers: decided changes, applied without a choice.
 
 The letters are what stands in files: a new kind of entry takes a new one.
 """
@@ -141,3 +141,16 @@ class Extended(Struct, frozen=True, array_like=True, tag="e"):
 
 
 QueueEntry = Claimed | Acked | Nacked | Extended
+
+
+class Committed(Struct, frozen=True, array_like=True, tag="m"):
+    """Entry: a commit took effect in a space. Its one record tells what it wrote.
+
+    `digest` is the hash of all that was asked, by which it is known when it is sent again.
+    """
+
+    topic: str
+    seq: int
+    now_ms: int
+    batch: Batch
+    digest: int

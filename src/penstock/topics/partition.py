@@ -1,4 +1,4 @@
-"""Every topic and queue of one partition, and the commands that span several of them.
+"""Every topic, queue and space of one partition, and the commands that span several of them.
 
 A command becomes a `Change`: entries that are in the log together or not at all. The shell
 `stage`s a change when it hands it to the log and `commit`s it when the log has it, in the same
@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from penstock.commits.model import Commit
+from penstock.commits.sessions import Answer
 from penstock.topics.batch import Batch, Write
 from penstock.topics.config import TopicConfig, check_change, parse_config
 from penstock.topics.entries import (
@@ -19,6 +21,7 @@ from penstock.topics.entries import (
     Advanced,
     Appended,
     Claimed,
+    Committed,
     Configured,
     Created,
     Deleted,
@@ -29,7 +32,7 @@ from penstock.topics.entries import (
     Skipped,
     TopicEntry,
 )
-from penstock.topics.errors import NotAQueue, TopicNotEmpty, TopicNotFound
+from penstock.topics.errors import IsASpace, NotAQueue, NotASpace, TopicNotEmpty, TopicNotFound
 from penstock.topics.forward import Step, step
 from penstock.topics.leases import ClaimRequest
 from penstock.topics.model import TopicLimits, check_topic_name
@@ -38,9 +41,11 @@ from penstock.topics.queues import Queue, QueueState
 from penstock.topics.read import Diff, ReadRequest, read
 from penstock.topics.registry import Registry
 from penstock.topics.routers import Router, RouterConfig, RouterEntry, RouterPut, RouterRemoved
+from penstock.topics.space_parts import SpaceState, restored, state_of
+from penstock.topics.spaces import CONFIG, Rule, TopicSpace
 from penstock.topics.topic import Topic, TopicState, Written, check_selector
 
-Entry = Created | Dropped | TopicEntry | QueueEntry | RouterEntry
+Entry = Created | Dropped | TopicEntry | QueueEntry | RouterEntry | Committed
 
 RESERVE_SEQS: Final = 1_024
 """How many seqs are set aside in one entry for records that memory alone keeps."""
@@ -60,6 +65,7 @@ class PartitionState(NamedTuple):
     topics: tuple[TopicState, ...]
     queues: tuple[tuple[str, QueueState], ...]
     routers: tuple[Router, ...]
+    spaces: tuple[tuple[str, SpaceState], ...] = ()
 
 
 class Partition:
@@ -71,7 +77,9 @@ class Partition:
         self.routers = self.registry.routers
         self.topics: dict[str, Topic] = {}
         self.queues: dict[str, Queue] = {}
+        self.spaces: dict[str, TopicSpace] = {}
         self._creating: dict[str, Topic] = {}  # staged, not committed
+        self._creating_spaces: dict[str, TopicSpace] = {}
         self._epoch = 0  # the last one given to a topic
         self._staged_epoch = 0  # the last one given to a topic that is on its way
         self._staged_bytes = 0  # kept only where bytes have a limit
@@ -89,6 +97,13 @@ class Partition:
         if name not in self.queues:
             raise NotAQueue(name)
         return self.queues[name]
+
+    def space(self, name: str) -> TopicSpace:
+        """A space, or `TopicNotFound`, or `NotASpace`."""
+        topic = self.topic(name)
+        if name not in self.spaces:
+            raise NotASpace(name, topic.config.type)
+        return self.spaces[name]
 
     def read(self, name: str, request: ReadRequest, now_ms: int) -> Diff:
         """One page of what is committed."""
@@ -142,6 +157,27 @@ class Partition:
             return self._append(topic, write, now_ms, created)
         return self._append(topic, write, now_ms)
 
+    def land(
+        self, name: str, commit: Commit, now_ms: int, rule: Rule | None = None
+    ) -> Change | Answer:
+        """Decide a commit, making its space if need be; or the answer of the one it repeats."""
+        space = self.spaces.get(name) or self._creating_spaces.get(name)
+        before: tuple[Created, ...] = ()
+        if space is None:
+            topic = self.topics.get(name) or self._creating.get(name)
+            if topic is None:
+                before = (self._create(name, CONFIG, now_ms),)
+                topic = _new_topic(before[0])
+            space = TopicSpace(topic, self.limits)
+        decided = space.decide(commit, now_ms, rule)
+        if isinstance(decided, Answer):
+            return decided
+        if self.limits.total_bytes_max:
+            self.registry.check_total(decided.batch.size_bytes)
+        if before:
+            self._creating_spaces[name] = space  # until it is staged
+        return _change(*before, decided)
+
     def delete(
         self,
         name: str,
@@ -165,6 +201,8 @@ class Partition:
             if not create_dest:
                 raise TopicNotFound(config.dest)
             created = (self._create(config.dest, TopicConfig(), now_ms),)
+        elif config.dest in self.spaces:
+            raise IsASpace(config.dest)
         source = self.registry.topics.get(config.source)
         if source is None:
             raise TopicNotFound(config.source)
@@ -224,9 +262,15 @@ class Partition:
                 continue
             match entry:
                 case Created():
-                    self._creating[entry.topic] = _new_topic(entry)
+                    made = self._creating_spaces.get(entry.topic)
+                    self._creating[entry.topic] = made.topic if made else _new_topic(entry)
                     self._staged_epoch = max(self._staged_epoch, entry.epoch)
                     self.registry.creating += 1
+                case Committed():
+                    name = entry.topic
+                    (self.spaces.get(name) or self._creating_spaces[name]).stage(entry)
+                    if self.limits.total_bytes_max:
+                        self._count_staged(entry.batch.size_bytes)
                 case Configured():
                     self.topics[entry.topic].pend(entry)
                 case Claimed() | Acked() | Nacked() | Extended():
@@ -234,14 +278,20 @@ class Partition:
                 case _:
                     pass
 
-    def commit(self, change: Change) -> list[Written | int]:
+    def commit(self, change: Change) -> list[Written | Answer | int]:
         """The log has a staged change: let it take effect. One answer for each entry."""
-        answers: list[Written | int] = []
+        answers: list[Written | Answer | int] = []
         for entry in change.entries:
             if type(entry) is Appended:
                 if self.limits.total_bytes_max:
                     self._count_staged(-entry.batch.size_bytes)
                 answers.append(self.append(entry))
+            elif type(entry) is Committed:
+                if self.limits.total_bytes_max:
+                    self._count_staged(-entry.batch.size_bytes)
+                space = self.spaces[entry.topic]
+                answers.append(space.commit())
+                self.registry.recount(space.topic)
             elif isinstance(entry, Claimed | Acked | Nacked | Extended):
                 queue = self.queues.get(entry.topic)
                 if queue is not None:
@@ -257,6 +307,10 @@ class Partition:
         for entry in entries:
             if type(entry) is Appended:
                 self.append(entry)
+            elif type(entry) is Committed:
+                space = self.spaces[entry.topic]
+                space.replay(entry)
+                self.registry.recount(space.topic)
             elif isinstance(entry, Claimed | Acked | Nacked | Extended):
                 queue = self.queues[entry.topic]
                 queue.apply(entry)
@@ -271,6 +325,10 @@ class Partition:
             tuple(self.topics[name].state() for name in sorted(self.topics)),
             tuple((name, self.queues[name].state()) for name in sorted(self.queues)),
             tuple(router for router in self.routers if router.config.dest in self.topics),
+            tuple(
+                (name, state_of(space.core, space.topic.earliest_seq))
+                for name, space in sorted(self.spaces.items())
+            ),
         )
 
     @classmethod
@@ -286,6 +344,10 @@ class Partition:
             partition.queues[name] = Queue.restored(partition.topics[name], queue_state)
         for router in state.routers:
             partition.routers.restore(router)
+        for name, space_state in state.spaces:
+            space = TopicSpace(partition.topics[name], partition.limits)
+            restored(space.core, space_state)
+            partition.spaces[name] = space
         return partition
 
     @property
@@ -293,7 +355,13 @@ class Partition:
         """The last one that was given to a topic."""
         return self._epoch
 
-    def adopt(self, epoch: int, topic: Topic | None = None, queue: Queue | None = None) -> None:
+    def adopt(
+        self,
+        epoch: int,
+        topic: Topic | None = None,
+        queue: Queue | None = None,
+        space: TopicSpace | None = None,
+    ) -> None:
         """Take in a topic as a snapshot has it, and the last epoch that was given to one."""
         self._epoch = max(self._epoch, epoch)
         if topic is not None:
@@ -301,17 +369,22 @@ class Partition:
             self.registry.add(topic)
             if queue is not None:
                 self.queues[topic.name] = queue
+            if space is not None:
+                self.spaces[topic.name] = space
 
     def abandon(self) -> None:
         """No staged change reached the log: everything is as committed."""
         self.registry.creating -= len(self._creating)
         self._creating.clear()
+        self._creating_spaces.clear()
         self._staged_epoch = 0
         self._count_staged(-self._staged_bytes)
         for topic in self.topics.values():
             topic.abandon()
         for queue in self.queues.values():
             queue.abandon()
+        for space in self.spaces.values():
+            space.abandon()
 
     def _count_staged(self, more_bytes: int) -> None:
         self._staged_bytes += more_bytes
@@ -375,11 +448,15 @@ class Partition:
         self._epoch = max(self._epoch, entry.epoch)
         if entry.config.type == "queue":
             self.queues[entry.topic] = Queue(topic)
+        elif entry.config.type == "space":
+            made = self._creating_spaces.pop(entry.topic, None)
+            self.spaces[entry.topic] = made or TopicSpace(topic, self.limits)
         return 1
 
     def _drop(self, entry: Dropped) -> int:
         del self.topics[entry.topic]
         self.queues.pop(entry.topic, None)
+        self.spaces.pop(entry.topic, None)
         self.registry.remove(entry.topic)
         return 1
 
@@ -392,7 +469,8 @@ class Partition:
 
     def _create(self, name: str, config: TopicConfig, now_ms: int) -> Created:
         check_topic_name(name)
-        check_change(name, None, {"type": config.type, "dead_letter": config.dead_letter})
+        fixed = ("type", "dead_letter", "durability")
+        check_change(name, None, {key: getattr(config, key) for key in fixed})
         self.registry.check_topics(1)
         epoch = max(self._epoch, self._staged_epoch) + 1
         return Created(name, now_ms, epoch, config)

@@ -35,6 +35,8 @@ from penstock.topics.segments import (
     read_frame,
 )
 from penstock.topics.slots import Slots
+from penstock.topics.space_parts import KeptSpace, parts_of, restore_part, state_of
+from penstock.topics.spaces import TopicSpace
 from penstock.topics.topic import Floors, Topic
 
 MAGIC: Final = b"PENSNAP\n"
@@ -123,7 +125,15 @@ class KeptEpoch(Struct, frozen=True, array_like=True, tag="N"):
 
 
 Kept = (
-    KeptTopic | KeptBlock | KeptRecords | KeptAnswers | KeptQueue | KeptEnd | KeptRouter | KeptEpoch
+    KeptTopic
+    | KeptBlock
+    | KeptRecords
+    | KeptAnswers
+    | KeptQueue
+    | KeptSpace
+    | KeptEnd
+    | KeptRouter
+    | KeptEpoch
 )
 
 
@@ -219,6 +229,7 @@ class Restoring:
         self._topic: Topic | None = None
         self._answers: dict[str, Answer] = {}
         self._queue: QueueState | None = None
+        self._space: TopicSpace | None = None
         self.records = 0
 
     def take(self, entries: Iterable[Kept]) -> None:
@@ -235,6 +246,8 @@ class Restoring:
                     self._answers.update(entry.answers)
                 case KeptQueue():
                     self._take_queue(entry)
+                case KeptSpace():
+                    self._take_space(entry)
                 case KeptEnd():
                     self._end()
                 case KeptRouter():
@@ -249,7 +262,7 @@ class Restoring:
         topic.fed = {feed.router: feed for feed in entry.fed}
         topic.reserved_seq = entry.reserved_seq
         topic.slots = Slots(entry.base_seq - 1)
-        self._topic, self._answers, self._queue = topic, {}, None
+        self._topic, self._answers, self._queue, self._space = topic, {}, None, None
 
     def _take_records(self, entry: KeptRecords) -> None:
         slots = self._here().slots
@@ -279,12 +292,19 @@ class Restoring:
             deliveries=(*before.deliveries, *entry.deliveries),
         )
 
+    def _take_space(self, entry: KeptSpace) -> None:
+        if self._space is None:
+            self._space = TopicSpace(self._here(), self._partition.limits)
+        restore_part(self._space.core, entry)
+
     def _end(self) -> None:
         topic = self._here()
         topic.answers = Answers(self._answers)
         topic.slots.settle()
         queue = None if self._queue is None else Queue.restored(topic, self._queue)
-        self._partition.adopt(topic.epoch, topic, queue)
+        if self._space is not None:
+            self._space.core.settle()
+        self._partition.adopt(topic.epoch, topic, queue, self._space)
         self._topic = None
 
     def _here(self) -> Topic:
@@ -314,7 +334,7 @@ def _weight(entry: Kept) -> int:
             return len(entry.answers)
         case KeptBlock():
             return len(entry.times) // 8
-        case KeptQueue():
+        case KeptQueue() | KeptSpace():
             return _MANY
     return 4
 
@@ -348,6 +368,9 @@ def _topics(partition: Partition, files: set[str]) -> Iterator[Kept]:
         queue = partition.queues.get(topic.name)
         if queue is not None:
             yield from _queue(queue.state())
+        space = partition.spaces.get(topic.name)
+        if space is not None:
+            yield from parts_of(state_of(space.core, topic.earliest_seq))
         yield KeptEnd()
 
 

@@ -23,7 +23,7 @@ from penstock.topics.entries import (
     Skipped,
     TopicEntry,
 )
-from penstock.topics.errors import InvalidRequest, RecordTooLarge, TopicFull
+from penstock.topics.errors import InvalidRequest, IsASpace, RecordTooLarge, TopicFull
 from penstock.topics.idempotency import Answer, Answers
 from penstock.topics.model import Record
 from penstock.topics.predicate import Predicate
@@ -182,6 +182,8 @@ class Topic:
 
     def append(self, batch: Batch, now_ms: int, *, key: str | None = None) -> Appended | Written:
         """Decide a checked batch: an entry, the answer of the write it repeats, or a refusal."""
+        if self.config.type == "space":
+            raise IsASpace(self.name)
         now_ms = self.expire(now_ms)
         if key is not None:
             answer = self.answers.find(key, now_ms, self.config.idempotency_window_ms)
@@ -456,7 +458,8 @@ def check_selector(before_seq: int | None, match: Predicate | None) -> None:
 def _is_simple(config: TopicConfig) -> bool:
     """Whether a write without a key can neither be refused nor make another record leave by age."""
     refuses = config.discard == "reject" and bool(config.cap_records or config.cap_bytes)
-    return not (refuses or config.ttl_ms or config.durability == "ephemeral")
+    is_plain = config.type != "space" and config.durability != "ephemeral"
+    return is_plain and not (refuses or config.ttl_ms)
 
 
 def _over(config: TopicConfig, count: int, size_bytes: int) -> bool:
