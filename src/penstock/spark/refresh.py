@@ -31,6 +31,7 @@ from penstock.spark.views import bind
 from penstock.spark.writing import WriteOptions, Written, write_table
 from penstock.tables.history import ReasonCode
 from penstock.tables.model import Mode, TableDefinition
+from penstock.tables.progress import Progress
 from penstock.tables.shell.refresher import Factory, Input, Made, RefreshTask
 
 if TYPE_CHECKING:
@@ -92,7 +93,10 @@ class Strategy(Protocol):
 
 
 class FullRefresh:
-    """Runs the whole query and replaces the contents, unless they are the same."""
+    """Runs the whole query and makes the contents its result.
+
+    Where little differs only that is written, so that downstream has only that to read.
+    """
 
     mode = Mode.FULL
 
@@ -116,7 +120,7 @@ class FullRefresh:
         frame = query_frame(spark, self._lake, task.definition.query, sources)
         available = rows_of(sources)
         bound = self._clock.monotonic_ns()
-        with self._watched(spark):
+        with watching(spark, self._teller(task, available), self._clock):
             written = write_table(
                 self._lake.storage, task.target, frame, token=task.token,
                 rows_expected=_expected(task.current, available, self._write),
@@ -139,20 +143,25 @@ class FullRefresh:
         if task.definition.mode is not Mode.FULL and not task.must_be_full:
             reason = ReasonCode.NOT_DIFFERENTIABLE
             text = "this engine runs the whole query"
+        change = written.difference
         return Made(
             written.table, self.mode, written.files,
+            replace=change is None,
+            deletes=change.deletes if change else (),
+            inlined_deletes=change.inlined_deletes if change else (),
             changed=written.changed, reason=reason, reason_text=text,
+            delta_rows=change.size if change else written.rows + _rows_before(task),
             rows_read=available if written.rows_read is None else written.rows_read,
             rows_written=written.rows, timings_ms=timings,
         )  # fmt: skip
 
-    @contextmanager
-    def _watched(self, spark: SparkSession) -> Iterator[None]:
-        if self._tell is None:
-            yield
-            return
-        with watching(spark, self._tell, self._clock):
-            yield
+    def _teller(self, task: RefreshTask, available: int) -> Tell:
+        def tell(seen: QueryProgress) -> None:
+            task.tell(progress_of(seen, available))
+            if self._tell is not None:
+                self._tell(seen)
+
+        return tell
 
 
 class SparkEngine:
@@ -302,6 +311,19 @@ def rows_of(sources: Mapping[str, Source]) -> int:
     return total
 
 
+def progress_of(seen: QueryProgress, available: int) -> Progress:
+    """What Spark says of a query, for people. Rows are a guess: Spark counts tasks and bytes."""
+    return Progress(
+        rows=round(available * seen.share),
+        stages=seen.stages,
+        stages_done=seen.stages_done,
+        tasks=seen.tasks,
+        tasks_done=seen.tasks_done,
+        elapsed_ms=seen.elapsed_ms,
+        left_ms=seen.left_ms,
+    )
+
+
 def is_lost(error: BaseException) -> bool:
     """Whether an error says that the session, or the Spark behind it, is gone."""
     if (_condition(error) or "").startswith(_LOST):
@@ -318,6 +340,10 @@ def _source(found: Input) -> TableVersion:
     if found.version is None:
         raise Rejected(f"expected a lake table to read with Spark, found the topic {found.name!r}")
     return found.version
+
+
+def _rows_before(task: RefreshTask) -> int:
+    return 0 if task.current is None else rows_of({"": task.current})
 
 
 def _expected(current: TableVersion | None, available: int, limits: WriteOptions) -> int | None:

@@ -7,7 +7,6 @@ Files that came out small are put together before anybody sees them.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +21,8 @@ from penstock.lake.columns import Column
 from penstock.lake.model import NewFile, TableInfo, TableVersion
 from penstock.lake.paths import joined
 from penstock.lake.shell import Storage, describe_file, write_file
-from penstock.lake.shell.scan import scan
 from penstock.spark.collect import TooLarge, arriving, rows_scanned
+from penstock.spark.difference import Difference, difference
 from penstock.spark.reading import spark_path
 from penstock.spark.types import (
     arrived_schema,
@@ -48,13 +47,17 @@ class WriteOptions:
     """How large files are to be.
 
     A result that is expected to have at most `collect_rows_max` rows, and has at most
-    `collect_bytes_max` bytes, is written here; one of at most `compare_rows_max` rows is compared
-    with what the table has. Files below `small_bytes` are put together.
+    `collect_bytes_max` bytes, is written here. If it and the table have at most `compare_rows_max`
+    rows they are compared, and where at most `difference_share_max` of the rows differ, only those
+    are written; a table of `files_max` files is written anew all the same. Files below
+    `small_bytes` are put together.
     """
 
     collect_rows_max: int = 100_000
     collect_bytes_max: int = 32 * MEBIBYTE
-    compare_rows_max: int = 5_000
+    compare_rows_max: int = 200_000
+    difference_share_max: float = 0.5
+    files_max: int = 32
     small_bytes: int = 16 * MEBIBYTE
     target_bytes: int = 128 * MEBIBYTE
 
@@ -70,15 +73,21 @@ class WriteOptions:
 class Written:
     """Files that lie in storage and that no snapshot names yet.
 
-    `rows_read` is what the query's scans of files gave, or None where Spark does not tell.
-    `changed` False says that these are the rows the table has already; there are no files then.
+    `rows_read` is what the query's scans of files gave, or None where Spark does not tell. With
+    `difference` the files hold what is to be added, and it says what has to go; without, they hold
+    all there is. An empty difference says that these are the rows the table has already.
     """
 
     table: TableInfo
     files: tuple[NewFile, ...]
     rows: int
     rows_read: int | None = None
-    changed: bool = True
+    difference: Difference | None = None
+
+    @property
+    def changed(self) -> bool:
+        """Whether the table has other rows afterwards."""
+        return self.difference is None or self.difference.size > 0
 
 
 def write_table(
@@ -94,7 +103,7 @@ def write_table(
     """Run a query and write its rows as files of a table, which may be made for their columns.
 
     `token` is the reservation of the transaction that will add them (`Transaction.token`).
-    `current` is what the table holds now: a small result that is just that is not written again.
+    `current` is what the table holds now: of a small result only what is new is written.
     """
     job = _Job(storage, _target(table), frame, token, current, options or WriteOptions())
     if rows_expected is None or rows_expected <= job.limits.collect_rows_max:
@@ -128,44 +137,48 @@ class _Job:
         arrivals = arriving(self.frame, bytes_max=bytes_max)
         table: TableInfo | None = None
         files: list[NewFile] = []
+        change: Difference | None = None
         whole = bytes_max is not None
         for rows in _portions(arrivals.batches(), self.limits.target_bytes, whole=whole):
             if table is None:
                 table = self.target(arrived_schema(rows.schema))
             settled = for_lake(rows, table.columns)
-            if whole and self._is_held(table, settled):
-                return Written(table, (), 0, arrivals.rows_read, changed=False)
-            if rows.num_rows:
+            change = self._difference(table, settled) if whole else None
+            new = settled if change is None else change.added
+            if new.num_rows:
                 files.append(
-                    write_file(self.storage, table.path, table.columns, settled, token=self.token)
+                    write_file(self.storage, table.path, table.columns, new, token=self.token)
                 )
         if table is None:
             table = self.target(lake_schema(self.frame.schema))
-        return Written(table, tuple(files), _count(files), arrivals.rows_read)
+        return Written(table, tuple(files), _count(files), arrivals.rows_read, change)
 
-    def _is_held(self, table: TableInfo, rows: pa.Table) -> bool:
-        """Whether a table holds just these rows already, as far as it is cheap to say."""
-        if self.current is None or self.current.table != table:
-            return False
-        count = rows.num_rows
-        if count > self.limits.compare_rows_max or not _has_rows(self.current, count):
-            return False
-        before = scan(self.storage, self.current)
-        found = _bag(rows.cast(before.schema))
-        return found == _bag(before)
+    def _difference(self, table: TableInfo, rows: pa.Table) -> Difference | None:
+        """What to change of the table, if that is less work than to write it anew."""
+        current, limits = self.current, self.limits
+        if current is None or current.table != table:
+            return None
+        held = _rows_held(current)
+        # What has grown or shrunk too much is not worth a look at the rows.
+        size_max = limits.difference_share_max * max(held, rows.num_rows, 2)
+        if max(held, rows.num_rows) > limits.compare_rows_max:
+            return None
+        if abs(held - rows.num_rows) > size_max and not _is_worn(current):
+            return None
+        found = difference(self.storage, current, rows)
+        if found.size and (found.size > size_max or len(current.files) >= limits.files_max):
+            return None
+        return found
 
 
-def _has_rows(version: TableVersion, count: int) -> bool:
-    """Whether a table may hold so many rows: some that files hold may be deleted."""
-    held = int(version.inlined.rows.num_rows) + sum(file.record_count for file in version.files)
-    is_worn = any(file.deletes or file.inlined_deletes for file in version.files)
-    return held >= count if is_worn else held == count
+def _rows_held(version: TableVersion) -> int:
+    """How many rows a table has; those that were deleted from its files count."""
+    files = sum(file.record_count for file in version.files)
+    return files + int(version.inlined.rows.num_rows)
 
 
-def _bag(rows: pa.Table) -> Counter[str]:
-    """Rows as a multiset, whatever their types."""
-    columns = [column.to_pylist() for column in rows.columns]
-    return Counter(repr(row) for row in zip(*columns, strict=True))
+def _is_worn(version: TableVersion) -> bool:
+    return any(file.deletes or file.inlined_deletes for file in version.files)
 
 
 def _portions(batches: Iterable[pa.Table], target_bytes: int, *, whole: bool) -> Iterator[pa.Table]:

@@ -1,0 +1,125 @@
+"""What a new result has that a table has not, and the other way round: as few rows as can be.
+
+Rows are compared as multisets. Each row gets one number, equal for equal rows, so that the rest is
+arithmetic on arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.lake.model import TableVersion
+from penstock.lake.selection import FileRows, live
+from penstock.lake.shell import Storage
+from penstock.lake.shell.scan import file_history, read_rows
+
+Codes = npt.NDArray[np.int64]
+_ROOM: Final = np.iinfo(np.int64).max // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Rows to take from a table, by where they lie, and rows to add to it."""
+
+    deletes: tuple[FileRows, ...]
+    inlined_deletes: tuple[int, ...]
+    added: pa.Table
+    gone: int
+
+    @property
+    def size(self) -> int:
+        """How many rows come or go."""
+        return self.gone + int(self.added.num_rows)
+
+
+def difference(storage: Storage, current: TableVersion, rows: pa.Table) -> Difference:
+    """What makes a table hold just these rows, which have its columns."""
+    held = [(entry, _positions(entry), _read(storage, current, entry))
+            for entry in _live(storage, current)]  # fmt: skip
+    before = pa.concat_tables([current.inlined.rows, *(part for _, _, part in held)])
+    wanted = rows.cast(before.schema)
+    gone, added = unmatched(*row_codes(before, wanted))
+    at = current.inlined.rows.num_rows
+    inlined = tuple(current.inlined.row_ids[place] for place in np.flatnonzero(gone[:at]))
+    deletes = []
+    for entry, positions, part in held:
+        lost = gone[at : at + part.num_rows]
+        at += part.num_rows
+        if lost.any():
+            deletes.append(FileRows(entry.file, None if lost.all() else positions[lost]))
+    return Difference(
+        tuple(deletes), inlined, rows.take(pa.array(np.flatnonzero(added))), int(gone.sum())
+    )
+
+
+def row_codes(one: pa.Table, other: pa.Table) -> tuple[Codes, Codes]:
+    """A number for each row of two tables of one schema; equal rows have equal numbers."""
+    count = one.num_rows + other.num_rows
+    codes, size = np.zeros(count, np.int64), 1
+    for left, right in zip(one.columns, other.columns, strict=True):
+        found, kinds = _column_codes(pa.chunked_array([*left.chunks, *right.chunks], left.type))
+        if kinds > _ROOM // size:
+            values, codes = np.unique(codes, return_inverse=True)
+            size = len(values)
+        codes = codes * kinds + found
+        size *= kinds
+    return codes[: one.num_rows], codes[one.num_rows :]
+
+
+def unmatched(one: Codes, other: Codes) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Which rows of either have no partner in the other; each row is partner of one at most."""
+    values, dense = np.unique(np.concatenate([one, other]), return_inverse=True)
+    left, right = dense[: len(one)], dense[len(one) :]
+    excess = np.bincount(left, minlength=len(values)) - np.bincount(right, minlength=len(values))
+    return _first(left, excess), _first(right, -excess)
+
+
+def _first(codes: Codes, counts: Codes) -> npt.NDArray[np.bool_]:
+    """Of each code, the first so many rows."""
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    starts = np.searchsorted(ordered, ordered, side="left")
+    chosen = np.zeros(len(codes), np.bool_)
+    chosen[order] = np.arange(len(codes)) - starts < counts[ordered]
+    return chosen
+
+
+def _column_codes(column: pa.ChunkedArray) -> tuple[Codes, int]:
+    """A number below some bound for each value."""
+    kind = column.type
+    if pa.types.is_floating(kind):  # by their bits: NaN is NaN
+        bits = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}[kind.bit_width]
+        column = pa.chunked_array([chunk.view(bits) for chunk in column.chunks], bits)
+    if pa.types.is_nested(kind) or pa.types.is_interval(kind) or pa.types.is_null(kind):
+        known: dict[str, int] = {}
+        texts = (repr(value) for value in column.to_pylist())
+        found = np.fromiter((known.setdefault(t, len(known)) for t in texts), np.int64)
+        return found, max(len(known), 1)
+    coded: Any = column.combine_chunks()
+    coded = coded.dictionary_encode(null_encoding="encode")
+    parts = coded.chunks if isinstance(coded, pa.ChunkedArray) else [coded]
+    indices = [part.indices.to_numpy(zero_copy_only=False).astype(np.int64) for part in parts]
+    sizes = [len(part.dictionary) for part in parts]
+    return np.concatenate([np.zeros(0, np.int64), *indices]), max([1, *sizes])
+
+
+def _live(storage: Storage, version: TableVersion) -> Iterator[FileRows]:
+    at = version.snapshot.id
+    for file in version.files:
+        yield live(file_history(storage, file, upto=at), at)
+
+
+def _positions(rows: FileRows) -> Codes:
+    if rows.positions is None:
+        return np.arange(rows.file.record_count, dtype=np.int64)
+    return rows.positions
+
+
+def _read(storage: Storage, version: TableVersion, rows: FileRows) -> pa.Table:
+    return read_rows(storage, rows, version.table.columns, version.mappings)
