@@ -39,7 +39,7 @@ def decode_entries(payload: bytes) -> list[Entry]:
 
 def _encode_batch(value: Any) -> bytes:
     assert isinstance(value, Batch), value
-    return value.encoded()
+    return value.body
 
 
 def _decode_batch(kind: type, value: Any) -> Any:

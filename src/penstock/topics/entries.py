@@ -56,7 +56,7 @@ class Appended(Struct, frozen=True, array_like=True, tag="a"):
     @property
     def seqs(self) -> int:
         """How many seqs it takes: its records, and the hole that a feed leaves."""
-        return len(self.batch.records) + (self.feed.trimmed if self.feed else 0)
+        return self.batch.count + (self.feed.trimmed if self.feed else 0)
 
 
 class Deleted(Struct, frozen=True, array_like=True, tag="x"):

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from penstock.kernel.errors import Corrupt
 from penstock.kernel.units import KIB
-from penstock.topics.batch import Batch
+from penstock.topics.batch import decode_records, encode_records
 from penstock.topics.model import Record
 
 MAGIC: Final = b"PENCOLD\n"
@@ -227,10 +227,10 @@ def read_frame(name: str, read: Read, offset: int) -> tuple[bytes, int]:
     return payload, offset + FRAME.size + length
 
 
-def encode_records(records: Sequence[Record | None]) -> bytes:
+def encode_live(records: Sequence[Record | None]) -> bytes:
     """The records of a run that are there; b"" if none is."""
     live = [record for record in records if record is not None]
-    return Batch(live, []).encoded() if live else b""
+    return encode_records(live) if live else b""
 
 
 def decode_run(first_seq: int, times: bytes, sizes: bytes, batch: bytes) -> Run:
@@ -238,7 +238,7 @@ def decode_run(first_seq: int, times: bytes, sizes: bytes, batch: bytes) -> Run:
     run_sizes = array("Q", sizes)
     records: list[Record | None] = []
     if batch:
-        live = Batch.decoded(batch, [size for size in run_sizes if size]).records
+        live = decode_records(batch)
         if len(live) == len(run_sizes):
             records.extend(live)
         else:
@@ -254,7 +254,7 @@ def decode_run(first_seq: int, times: bytes, sizes: bytes, batch: bytes) -> Run:
 
 def _body(run: Run) -> _BlockBody:
     return _BlockBody(
-        run.first_seq, run.times.tobytes(), run.sizes.tobytes(), encode_records(run.records)
+        run.first_seq, run.times.tobytes(), run.sizes.tobytes(), encode_live(run.records)
     )
 
 

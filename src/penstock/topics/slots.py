@@ -2,7 +2,8 @@
 
 Seqs are assigned without gaps, so a record's place is arithmetic. Times and sizes stand beside
 the records in arrays, so that what leaves in runs is counted without looking at each record. What
-leaves at the front is given back in runs too, at a constant cost for each record.
+leaves at the front is given back in runs too, at a constant cost for each record. Records are
+kept as the requests that brought them (`packed.py`) and decoded for those who read them.
 
 The oldest records may be cold: then a file has them, in blocks, and only their times, sizes and
 tags are here. Whoever wants such a record while its block is not loaded gets `NotLoaded`; nothing
@@ -17,7 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from penstock.topics.batch import Batch
-from penstock.topics.model import Record, size_of
+from penstock.topics.model import Record
+from penstock.topics.packed import Item, Packed, unpack, unpacked
 from penstock.topics.segments import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX, Block, NotLoaded, Run
 from penstock.topics.shown import Found
 
@@ -44,7 +46,7 @@ class Slots:
         "_blocks",
         "_cold",
         "_first",
-        "_records",
+        "_items",
         "_sizes",
         "_times",
         "count",
@@ -58,7 +60,7 @@ class Slots:
         self._first = 0  # the first slot that is not empty, or the end
         self._cold = 0  # how many slots at the front have their records in blocks
         self._blocks: list[Block] = []  # in order, without gaps
-        self._records: list[Record | None] = []  # of the slots after the cold ones
+        self._items: list[Item] = []  # of the slots after the cold ones
         self._times = array("q")
         self._sizes = array("Q")
         self.count = 0
@@ -70,7 +72,7 @@ class Slots:
         slots = cls(live[0].seq - 1 if live else head_seq)
         for seq, ts_ms, record in live:
             slots.skip_to(seq - 1, ts_ms)
-            slots.extend(Batch([record], [size_of(record)]), ts_ms)
+            slots.extend(Batch.of([record]), ts_ms)
         if live:
             slots.skip_to(head_seq, live[-1].ts_ms)
         return slots
@@ -82,14 +84,13 @@ class Slots:
 
     def extend(self, batch: Batch, ts_ms: int) -> None:
         """Put records at the end."""
-        records = batch.records
-        count = len(records)
+        count = batch.count
         if count == 1:
-            self._records.append(records[0])
+            self._items.append(batch.body)
             self._sizes.append(batch.size_bytes)
             self._times.append(ts_ms)
         else:
-            self._records.extend(records)
+            self._items.extend([Packed(self.head_seq + 1, batch.body)] * count)
             self._sizes.fromlist(batch.sizes)
             self._times.extend(array("q", (ts_ms,)) * count)
         self.head_seq += count
@@ -99,8 +100,8 @@ class Slots:
     def get(self, seq: int) -> Record | None:
         """The live record of a seq."""
         place = seq - self._base_seq - self._cold
-        if 0 <= place < len(self._records):
-            return self._records[place]
+        if 0 <= place < len(self._items):
+            return unpack(self._items[place], seq)
         return self._cold_record(seq) if place < 0 and self.has(seq) else None
 
     def has(self, seq: int) -> bool:
@@ -191,7 +192,6 @@ class Slots:
 
     def remove_matching(self, matches: Callable[[str | None], bool], before_seq: int) -> None:
         """Empty every slot before a seq whose record's tag matches."""
-        records, cold = self._records, self._cold
         stop = min(before_seq - self._base_seq, len(self._times))
         for block in self._blocks:
             if block.tags is not None:
@@ -199,10 +199,11 @@ class Slots:
                 for place in block.tags.matching(matches):
                     if self._first <= first + place < stop:
                         self._empty(first + place)
-        for place in range(max(self._first - cold, 0), stop - cold):
-            record = records[place]
-            if record is not None and matches(record.tag):
-                self._empty(place + cold)
+        for start in range(max(self._first, self._cold), stop, _RUN):
+            found = self._found(slice(start, min(start + _RUN, stop)))
+            for place, record in enumerate(found, start):
+                if record is not None and matches(record.tag):
+                    self._empty(place)
         self._skip_empty()
 
     def drop_through(self, seq: int) -> None:
@@ -215,7 +216,7 @@ class Slots:
         self.size_bytes -= sum(sizes)
         if stop > self._cold:
             hot = slice(max(first - self._cold, 0), stop - self._cold)
-            self._records[hot] = [None] * (hot.stop - hot.start)
+            self._items[hot] = [None] * (hot.stop - hot.start)
         self._sizes[first:stop] = array("Q", bytes(8 * len(sizes)))
         self._first = stop
         self._skip_empty()
@@ -251,7 +252,7 @@ class Slots:
         missing = seq - self.head_seq
         if missing > 0:
             self.head_seq = seq
-            self._records.extend([None] * missing)
+            self._items.extend([None] * missing)
             self._times.extend(array("q", (ts_ms,)) * missing)
             self._sizes.extend(array("Q", bytes(8 * missing)))
             self._skip_empty()
@@ -260,7 +261,7 @@ class Slots:
         size_bytes = self._sizes[place]
         if size_bytes:
             if place >= self._cold:
-                self._records[place - self._cold] = None
+                self._items[place - self._cold] = None
             self._sizes[place] = 0
             self.count -= 1
             self.size_bytes -= size_bytes
@@ -271,7 +272,7 @@ class Slots:
             first += 1
         self._first = first
         if first * 2 > end:  # as many were emptied since the last time as are moved now
-            del self._records[: max(first - self._cold, 0)]
+            del self._items[: max(first - self._cold, 0)]
             del self._times[:first]
             del sizes[:first]
             self._base_seq += first
@@ -313,7 +314,7 @@ class Slots:
             if block.first_seq > self._base_seq + self._cold or block.last_seq > self.head_seq:
                 break
             self._blocks.append(block)
-            del self._records[: stop - self._cold]
+            del self._items[: stop - self._cold]
             self._cold = stop
         return self._cold - before
 
@@ -321,9 +322,8 @@ class Slots:
         """The records of some seqs, None for each that is not here or no longer."""
         start = first_seq - self._base_seq - self._cold
         stop = max(last_seq + 1 - self._base_seq - self._cold, 0)
-        return [None] * min(max(-start, 0), last_seq + 1 - first_seq) + self._records[
-            max(start, 0) : stop
-        ]
+        before = [None] * min(max(-start, 0), last_seq + 1 - first_seq)
+        return before + unpacked(self._items[max(start, 0) : stop], first_seq + len(before))
 
     def hot_from(self, slots_max: int, bytes_max: int) -> int:
         """The place from which on there are at most so many slots, and bytes if that is not 0."""
@@ -346,8 +346,9 @@ class Slots:
             if sum(sizes) > BLOCK_BYTES_MAX:
                 sizes = sizes[: max(1, _fitting(sizes, BLOCK_BYTES_MAX, first=False))]
             stop = start + len(sizes)
-            records = self._records[start - self._cold : stop - self._cold]
-            yield Run(self._base_seq + start, self._times[start:stop], sizes, records)
+            first_seq = self._base_seq + start
+            records = unpacked(self._items[start - self._cold : stop - self._cold], first_seq)
+            yield Run(first_seq, self._times[start:stop], sizes, records)
             start = stop
 
     def files(self) -> set[str]:
@@ -365,14 +366,20 @@ class Slots:
         stop = block.last_seq + 1 - self._base_seq
         return self._times[first:stop], self._sizes[first:stop]
 
-    def take_run(self, times: array[int], sizes: array[int], records: list[Record | None]) -> None:
+    def take_run(self, times: array[int], sizes: array[int], items: Sequence[Item]) -> None:
         """Put slots at the end, empty ones too, as a snapshot has them; then `settle`."""
         self._times.extend(times)
         self._sizes.extend(sizes)
-        self._records.extend(records)
+        self._items.extend(items)
         self.head_seq += len(times)
         self.count += len(sizes) - sizes.count(0)
         self.size_bytes += sum(sizes)
+
+    def take_packed(self, times: array[int], sizes: array[int], body: bytes) -> None:
+        """As `take_run`, with no empty slot among them; the records are those of a request."""
+        count = len(times)
+        item: Item = Packed(self.head_seq + 1, body) if count > 1 else body
+        self.take_run(times, sizes, [item] * count)
 
     def take_block(self, block: Block, times: array[int], sizes: array[int]) -> None:
         """Put the slots of a block at the end, as a snapshot has them; before any hot ones."""
@@ -394,7 +401,8 @@ class Slots:
         """The records of a run, which lies in one block or is hot."""
         cold = self._cold
         if run.start >= cold:
-            return self._records[run.start - cold : run.stop - cold]
+            items = self._items[run.start - cold : run.stop - cold]
+            return unpacked(items, self._base_seq + run.start)
         sizes = self._sizes[run]
         empty = sizes.count(0)
         if empty == len(sizes):

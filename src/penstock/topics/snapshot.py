@@ -30,7 +30,7 @@ from penstock.topics.segments import (
     Read,
     Tags,
     decode_run,
-    encode_records,
+    encode_live,
     frame,
     read_frame,
 )
@@ -266,9 +266,13 @@ class Restoring:
 
     def _take_records(self, entry: KeptRecords) -> None:
         slots = self._here().slots
-        run = decode_run(slots.head_seq + 1, entry.times, entry.sizes, entry.batch)
-        slots.take_run(run.times, run.sizes, run.records)
-        self.records += len(run.records)
+        times, sizes = array("q", entry.times), array("Q", entry.sizes)
+        if sizes.count(0):
+            run = decode_run(slots.head_seq + 1, entry.times, entry.sizes, entry.batch)
+            slots.take_run(times, sizes, run.records)
+        else:
+            slots.take_packed(times, sizes, entry.batch)
+        self.records += len(sizes)
 
     def _take_block(self, entry: KeptBlock) -> None:
         tags = Tags(tuple(entry.tags), array("H", entry.tag_codes)) if entry.tags else None
@@ -361,7 +365,7 @@ def _topics(partition: Partition, files: set[str]) -> Iterator[Kept]:
         )
         yield from _blocks(slots, files)
         for run in slots.runs(slots.cold_count):
-            batch = encode_records(run.records)
+            batch = encode_live(run.records)
             yield KeptRecords(run.times.tobytes(), run.sizes.tobytes(), batch)
         for answers in _parts(tuple(topic.answers.kept().items())):
             yield KeptAnswers(answers)

@@ -190,7 +190,7 @@ class Topic:
             if answer is not None:
                 first_seq, last_seq, _ = answer
                 return Written(first_seq, last_seq, last_seq - first_seq + 1, last_seq, True)
-        self.admit(len(batch.records), batch.size_bytes)
+        self.admit(batch.count, batch.size_bytes)
         return Appended(self.name, self.next_seq, now_ms, batch, key)
 
     def take(self, batch: Batch, now_ms: int) -> Appended:
@@ -200,7 +200,7 @@ class Topic:
         """
         if now_ms > self.now_ms:
             self.now_ms = now_ms
-        count = len(batch.records)
+        count = batch.count
         entry = Appended(
             self.name, self._slots.head_seq + self._pending_seqs + 1, self.now_ms, batch
         )
@@ -214,8 +214,8 @@ class Topic:
         now_ms = self.expire(now_ms)
         if self.has_passed(feed):
             return None
-        if batch.records:
-            self.admit(len(batch.records), batch.size_bytes)
+        if batch.count:
+            self.admit(batch.count, batch.size_bytes)
         return Appended(self.name, self.next_seq + feed.trimmed, now_ms, batch, feed=feed)
 
     def has_passed(self, feed: Feed) -> bool:
@@ -271,8 +271,8 @@ class Topic:
             self._held_ms = entry.now_ms
             return
         batch = entry.batch
-        self._pending_seqs += len(batch.records) if entry.feed is None else entry.seqs
-        self._pending_count += len(batch.records)
+        self._pending_seqs += batch.count if entry.feed is None else entry.seqs
+        self._pending_count += batch.count
         self._pending_bytes += batch.size_bytes
         if entry.key is not None:
             self.answers.pend(entry.key, _answer(entry))
@@ -338,7 +338,7 @@ class Topic:
     def apply_append(self, entry: Appended) -> Written:
         """Take an entry that appends: the answer to the write."""
         batch, slots, config = entry.batch, self._slots, self.config
-        count = len(batch.records)
+        count = batch.count
         if self._pending_seqs:
             self._pending_seqs -= count if entry.feed is None else entry.seqs
             self._pending_count -= count
@@ -469,4 +469,4 @@ def _over(config: TopicConfig, count: int, size_bytes: int) -> bool:
 
 
 def _answer(entry: Appended) -> Answer:
-    return Answer(entry.first_seq, entry.first_seq + len(entry.batch.records) - 1, entry.now_ms)
+    return Answer(entry.first_seq, entry.first_seq + entry.batch.count - 1, entry.now_ms)

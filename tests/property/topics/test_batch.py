@@ -71,7 +71,7 @@ def test_a_write_is_what_python_reads_and_its_size_is_that_of_compact_json(
         assert size_bytes == compact(wanted["data"], style) + meta_bytes
         assert depth_of(bytes(record.data)) == depth(wanted["data"])
     assert batch.size_bytes == sum(batch.sizes)
-    again = Batch.decoded(batch.encoded())
+    again = Batch.decoded(batch.body)
     assert again == batch
     assert again.sizes == batch.sizes
 
@@ -96,7 +96,7 @@ def test_a_damaged_body_is_refused_or_still_json_to_everyone(
     json.loads(damaged)
     for record in batch.records:
         json.loads(bytes(record.data))
-    assert Batch.decoded(batch.encoded()) == batch
+    assert Batch.decoded(batch.body) == batch
 
 
 @given(
@@ -119,7 +119,7 @@ def test_a_damaged_body_is_refused_or_still_json_to_everyone(
 )
 def test_copies_come_back_from_their_bytes_as_they_were(records: list[Record]) -> None:
     batch = Batch.of(records)
-    again = Batch.decoded(batch.encoded())
+    again = Batch.decoded(batch.body)
     assert (again, again.sizes) == (batch, batch.sizes)
     assert [type(record) for record in again.records] == [type(record) for record in records]
 

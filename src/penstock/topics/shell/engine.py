@@ -205,7 +205,7 @@ class Engine:
             and topic.is_simple
             and self._has_no_quota
             and write.key is None
-            and len(write.batch.records) <= UNSYNCED_SEQS_MAX
+            and write.batch.count <= UNSYNCED_SEQS_MAX
             and self._is_open
             and lane.waiting_bytes <= self._waiting_bytes_max
         ):
@@ -552,7 +552,7 @@ class Engine:
             topic = topics.get(entry.topic)
             if topic is None or topic.config.durability == "fsync":
                 return True
-            if len(entry.batch.records) > UNSYNCED_SEQS_MAX:
+            if entry.batch.count > UNSYNCED_SEQS_MAX:
                 return True
         return False
 

@@ -232,7 +232,7 @@ class Lane:
             counts.clear()
         for entry in entries:
             if type(entry) is Appended:
-                count = counts.get(entry.topic, 0) + len(entry.batch.records)
+                count = counts.get(entry.topic, 0) + entry.batch.count
                 counts[entry.topic] = count
                 far = far or count > UNSYNCED_SEQS_MAX // 2
         return far
