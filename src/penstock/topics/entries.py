@@ -1,4 +1,4 @@
-"""What the log holds of topics, queues, spaces and routers: decided changes, applied without a choice.
+"""What the log holds of topics, spaces, queues and routers: decided changes, nothing to choose.
 
 The letters are what stands in files: a new kind of entry takes a new one.
 """

@@ -80,6 +80,7 @@ class Partition:
         self.spaces: dict[str, TopicSpace] = {}
         self._creating: dict[str, Topic] = {}  # staged, not committed
         self._creating_spaces: dict[str, TopicSpace] = {}
+        self._deciding: TopicSpace | None = None  # made by a commit that is not staged yet
         self._epoch = 0  # the last one given to a topic
         self._staged_epoch = 0  # the last one given to a topic that is on its way
         self._staged_bytes = 0  # kept only where bytes have a limit
@@ -174,8 +175,7 @@ class Partition:
             return decided
         if self.limits.total_bytes_max:
             self.registry.check_total(decided.batch.size_bytes)
-        if before:
-            self._creating_spaces[name] = space  # until it is staged
+        self._deciding = space if before else None
         return _change(*before, decided)
 
     def delete(
@@ -262,8 +262,7 @@ class Partition:
                 continue
             match entry:
                 case Created():
-                    made = self._creating_spaces.get(entry.topic)
-                    self._creating[entry.topic] = made.topic if made else _new_topic(entry)
+                    self._creating[entry.topic] = self._made(entry)
                     self._staged_epoch = max(self._staged_epoch, entry.epoch)
                     self.registry.creating += 1
                 case Committed():
@@ -438,6 +437,17 @@ class Partition:
         registry.size_bytes += size_bytes - topic.counted_bytes
         topic.counted_bytes = size_bytes
         return answer
+
+    def _made(self, entry: Created) -> Topic:
+        """The topic that is on its way; if it is a space, the one that its commit was decided on."""
+        topic, space = _new_topic(entry), self._deciding
+        self._deciding = None
+        if entry.config.type == "space":
+            if space is None or space.topic.name != entry.topic:
+                space = TopicSpace(topic, self.limits)
+            self._creating_spaces[entry.topic] = space
+            return space.topic
+        return topic
 
     def _install(self, entry: Created) -> int:
         staged = self._creating.pop(entry.topic, None)

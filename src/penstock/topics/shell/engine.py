@@ -23,7 +23,7 @@ from penstock.kernel.shell import SystemClock
 from penstock.log.store import Store
 from penstock.topics.batch import Write
 from penstock.topics.config import TopicConfig
-from penstock.topics.entries import Acked, Appended, Created, Deleted, Dropped
+from penstock.topics.entries import Acked, Appended, Committed, Created, Deleted, Dropped
 from penstock.topics.errors import InvalidRequest, Saturated, TopicNotFound, TopicsApart
 from penstock.topics.model import check_topic_name
 from penstock.topics.partition import Change, Entry, Partition
@@ -40,6 +40,7 @@ from penstock.topics.shell.journal import Journal
 from penstock.topics.shell.lane import UNSYNCED_SEQS_MAX, Audience, Lane, OnWritten
 from penstock.topics.shell.recovery import Recovery, close_clean
 from penstock.topics.shell.snapshots import COLD_DIR, SNAPSHOT_DIR, ColdFiles, SnapshotFiles
+from penstock.topics.shell.spaces import SpaceDesk
 from penstock.topics.shell.turns import Turns
 from penstock.topics.shell.views import Deletion, EngineOptions, TopicView
 from penstock.topics.shell.watch import Watchers
@@ -108,6 +109,7 @@ class Engine:
         )
         self.forwarder = Forwarder(self.registry, self.lane, self.turns.mark, self.clock)
         self.work = WorkDesk(self)
+        self.spaces = SpaceDesk(self)
         self._set_up_files()
 
     def _set_up_files(self) -> None:
@@ -212,7 +214,7 @@ class Engine:
             lane.append(topic, write.batch, self.clock.now_ms(), done)
             return
         try:
-            self._check_pressure(lane, write)
+            self.check_pressure(lane, disable=write.disable_backpressure)
             decided = lane.partition.write(name, write, self.clock.now_ms())
         except PenstockError as error:
             done(error)
@@ -253,7 +255,7 @@ class Engine:
         now_ms = self.clock.now_ms()
         decided: list[Change | Written] = []
         for name, write in writes:
-            self._check_pressure(lane, write)
+            self.check_pressure(lane, disable=write.disable_backpressure)
             decided.append(lane.partition.write(name, write, now_ms))
         changes = [each for each in decided if isinstance(each, Change)]
         change = Change(
@@ -528,10 +530,10 @@ class Engine:
 
     # Helpers
 
-    def _check_pressure(self, lane: Lane, write: Write) -> None:
+    def check_pressure(self, lane: Lane, *, disable: bool = False) -> None:
         """Refuse a write before anything is appended, if there is no room or no time for it."""
         rung = self.turns.governor.rung
-        if rung.refusing and not write.disable_backpressure:
+        if rung.refusing and not disable:
             raise Saturated(
                 "expected less load, found the machine saturated", retry_after_ms=REFUSE_RETRY_MS
             )
@@ -574,7 +576,7 @@ class Engine:
         """Entries took effect: their topics are dirty."""
         for entry in entries:
             kind = type(entry)
-            if kind is Appended:
+            if kind is Appended or kind is Committed:
                 self.turns.mark(entry.topic)  # type: ignore[union-attr]
             elif kind is Created:
                 name = entry.topic  # type: ignore[union-attr]
