@@ -439,7 +439,7 @@ class Partition:
         return answer
 
     def _made(self, entry: Created) -> Topic:
-        """The topic that is on its way; if it is a space, the one that its commit was decided on."""
+        """The topic that is on its way; if a space, the one that its commit was decided on."""
         topic, space = _new_topic(entry), self._deciding
         self._deciding = None
         if entry.config.type == "space":

@@ -244,10 +244,8 @@ class Restoring:
                     self._take_block(entry)
                 case KeptAnswers():
                     self._answers.update(entry.answers)
-                case KeptQueue():
-                    self._take_queue(entry)
-                case KeptSpace():
-                    self._take_space(entry)
+                case KeptQueue() | KeptSpace():
+                    self._take_part(entry)
                 case KeptEnd():
                     self._end()
                 case KeptRouter():
@@ -286,6 +284,12 @@ class Restoring:
         )
         times, sizes = array("q", entry.times), array("Q", entry.sizes)
         self._here().slots.take_block(block, times, sizes)
+
+    def _take_part(self, entry: KeptQueue | KeptSpace) -> None:
+        if isinstance(entry, KeptSpace):
+            self._take_space(entry)
+        else:
+            self._take_queue(entry)
 
     def _take_queue(self, entry: KeptQueue) -> None:
         before = self._queue or QueueState(entry.fresh_seq, (), (), (), (), entry.dead_lettered)
