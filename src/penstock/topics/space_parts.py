@@ -1,4 +1,4 @@
-"""A space in a snapshot: its entities with their past, its receipts, what its sessions were told."""
+"""A space in a snapshot: its entities with their past, its receipts, what sessions were told."""
 
 from __future__ import annotations
 
