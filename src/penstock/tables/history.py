@@ -22,6 +22,7 @@ class ReasonCode(StrEnum):
     FIRST_LOAD = "first_load"
     QUERY_CHANGED = "query_changed"
     NOT_DIFFERENTIABLE = "not_differentiable"
+    VOLATILE = "volatile"
     FULL_IS_CHEAPER = "full_is_cheaper"
     HISTORY_EXPIRED = "history_expired"
     SOURCE_RECREATED = "source_recreated"

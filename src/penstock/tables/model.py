@@ -16,6 +16,7 @@ from penstock.tables.errors import InvalidTable
 from penstock.tables.names import lake_name
 from penstock.tables.schedule import CALCULATED, Calculated, Schedule, parse_schedule
 from penstock.tables.sources import read_sources
+from penstock.tables.volatile import volatile_functions
 
 QUERY_BYTES_MAX: Final = 1 << 20
 
@@ -100,6 +101,7 @@ def define(
         consistency=Consistency(choose("consistency", consistency.lower(), list(Consistency))),
         status=Status(choose("status", status.upper(), list(Status))),
         description=description,
+        volatile=bool(volatile_functions(query)),
     )
 
 

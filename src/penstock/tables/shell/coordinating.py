@@ -58,12 +58,14 @@ from penstock.tables.shell.claim import LockHeld, NotClaimed, claim
 from penstock.tables.shell.crew import Crew, Hand
 from penstock.tables.shell.host import Host
 from penstock.tables.shell.leasing import LeaseLost
+from penstock.tables.shell.outcomes import Cancelled, Ended, Failed
 from penstock.tables.shell.permits import Permits
 from penstock.tables.shell.settings import WarehouseSettings
 from penstock.tables.shell.store import DROP_RESERVATION, MANUAL, Store
+from penstock.tables.shell.topic_watch import TopicWatch
 from penstock.tables.shell.watching import Watcher, memory_of
 from penstock.tables.shell.wire import Line, outcome_event, read_outcome
-from penstock.tables.shell.work import Cancelled, Ended, Failed, UnitWorker
+from penstock.tables.shell.work import UnitWorker
 
 ANSWER: Final = (
     "UPDATE penstock_requests SET answered_at = ?, is_ok = ?, detail = ? "
@@ -122,7 +124,8 @@ class Life:
             identity, settings.dispatch, random, memory=memory, next_job_id=store.next_job_id()
         )
         topics = settings.topics.topics() if settings.topics else None
-        self._watcher = Watcher(store, self.core, topics)
+        self._topics = TopicWatch(topics, settings.topics_poll_ms)
+        self._watcher = Watcher(store, self.core, self._topics)
 
     # the loop ------------------------------------------------------------------------------------
 
@@ -158,6 +161,7 @@ class Life:
 
     def close(self) -> None:
         """End the workers, close what they had in hand, give permits back."""
+        self._topics.close()
         self._crew.close()
         self._selector.close()
         self._bell.close()
@@ -403,7 +407,11 @@ class Life:
             self._engine = self._host.factory().refresher(self._store.lake)
             topics = self._settings.topics.topics() if self._settings.topics else None
             self._unit_worker = UnitWorker(
-                self._store, self._engine, topics=topics, now_ms=self._clock.now_ms
+                self._store,
+                self._engine,
+                topics=topics,
+                token=self._settings.topics_token,
+                now_ms=self._clock.now_ms,
             )
         try:
             claimed = claim(

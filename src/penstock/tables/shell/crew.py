@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Final
 
-from penstock.tables.shell.alive import process_name
+from penstock.tables.shell import alive
 from penstock.tables.shell.host import Host
+from penstock.tables.shell.nursery import Nursery, NurseryLost
 from penstock.tables.shell.refresher import Factory
 from penstock.tables.shell.settings import WarehouseSettings
 from penstock.tables.shell.wire import Line
+
+_DEATH_S: Final = 10.0
+_POLL_S: Final = 0.001
 
 
 @dataclass(slots=True)
@@ -22,7 +27,6 @@ class Hand:
     """One worker process as the coordinator sees it."""
 
     name: str
-    process: subprocess.Popen[bytes]
     line: Line
     factory: Factory
     job_id: int | None = None
@@ -38,6 +42,8 @@ class Crew:
         self.size = size
         self.hands: dict[str, Hand] = {}
         self._left: list[Factory] = []
+        # It loads while whatever workers share is being started.
+        self._nursery = Nursery(settings.runner) if size else None
 
     def __iter__(self) -> Iterator[Hand]:
         return iter(list(self.hands.values()))
@@ -63,37 +69,40 @@ class Crew:
         if self.hands.pop(hand.name, None) is not None:
             self._left.append(hand.factory)
         hand.line.close()
-        kill(hand.process)
+        kill(hand.name)
 
     def close(self) -> None:
         """End every worker."""
+        if self._nursery is not None:
+            self._nursery.close()
         for hand in self:
             self.bury(hand)
 
     def _start(self, factory: Factory) -> Hand:
         ours, theirs = socket.socketpair()
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "penstock.tables.shell.worker", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # what an engine prints is no answer of ours
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-                },
-            )
-        finally:
-            theirs.close()
+        with theirs:
+            pid = self._fork(theirs)
         ours.setblocking(False)
-        hand = Hand(process_name(process.pid), process, Line(ours), factory)
+        hand = Hand(alive.process_name(pid), Line(ours), factory)
         hand.line.send({"settings": replace(self._settings, runner=factory).to_json()})
         self.hands[hand.name] = hand
         return hand
 
+    def _fork(self, theirs: socket.socket) -> int:
+        if self._nursery is not None:
+            try:
+                return self._nursery.fork(theirs)
+            except NurseryLost:
+                self._nursery.close()
+        self._nursery = Nursery(self._settings.runner)
+        return self._nursery.fork(theirs)
 
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """End a process for good, and its entry in the process table."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+
+def kill(worker: str) -> None:
+    """End a process for good: when this returns it does nothing any more."""
+    with suppress(ProcessLookupError):
+        if alive.is_alive(worker):
+            os.kill(alive.pid_of(worker), signal.SIGKILL)
+    until = time.monotonic() + _DEATH_S
+    while alive.is_alive(worker) and time.monotonic() < until:
+        time.sleep(_POLL_S)

@@ -6,7 +6,7 @@ from typing import Final
 
 from penstock.tables import schema
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 CREATE: Final = (
     *schema.CREATE,
@@ -14,6 +14,10 @@ CREATE: Final = (
     """CREATE TABLE IF NOT EXISTS penstock_warehouse (
         name TEXT PRIMARY KEY,
         value TEXT NOT NULL)""",
+    # topics that tables may read: columns, key, address of the server, as JSON
+    """CREATE TABLE IF NOT EXISTS penstock_sources (
+        name TEXT PRIMARY KEY,
+        definition TEXT NOT NULL)""",
     # what people want of the coordinator, and what became of it
     """CREATE TABLE IF NOT EXISTS penstock_requests (
         request_id TEXT PRIMARY KEY,

@@ -13,13 +13,27 @@ from pathlib import Path
 from penstock.kernel.errors import Conflict, Rejected
 from penstock.lake.transaction import Transaction
 from penstock.tables import schema
-from penstock.tables.errors import InvalidTable, TableExists
+from penstock.tables.errors import (
+    InvalidTable,
+    SourceExists,
+    SourceNotFound,
+    TableExists,
+    TableInUse,
+)
 from penstock.tables.files import parse_folder
 from penstock.tables.graph import StreamGraph, check_modes
 from penstock.tables.model import Status, TableDefinition
-from penstock.tables.names import topic_of
+from penstock.tables.modes import check_differential
+from penstock.tables.names import topic_of, topic_source
 from penstock.tables.plan import TablePlan, plan_tables
-from penstock.tables.shell.store import GRAPH_VERSION, SELECT_VALUE, SET_VALUE, Store
+from penstock.tables.shell.store import (
+    GRAPH_VERSION,
+    SELECT_VALUE,
+    SET_VALUE,
+    Definitions,
+    Store,
+)
+from penstock.tables.topics import TopicSource
 from penstock.tables.units import ExecutionUnitGraph
 
 _UPDATE = (
@@ -30,11 +44,10 @@ _TRIES_MAX = 5
 
 
 class Definer:
-    """Creates, replaces, alters and drops tables of a warehouse."""
+    """Creates, replaces, alters and drops tables of a warehouse, and declares its topics."""
 
-    def __init__(self, store: Store, *, topics: bool) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._topics = topics
 
     def put(self, table: TableDefinition, *, may_exist: bool) -> StreamGraph:
         """Create a table, or with `may_exist` replace the one of that name."""
@@ -43,7 +56,7 @@ class Definer:
         if before is not None and not may_exist:
             raise TableExists(f"expected a new name, found stream table {table.name!r}")
         graph = found.graph.with_table(table)
-        self._check(graph, [table] if before is None else [])
+        self._check(found, graph, [table], [table] if before is None else [])
         transaction = self._begin(found.version)
         self._store_table(transaction, before, table)
         return self._commit(transaction, graph)
@@ -54,7 +67,7 @@ class Definer:
         before = found.graph.table(name)
         table = replace(wanted, status=before.status)
         graph = found.graph.with_table(table)
-        self._check(graph, [])
+        self._check(found, graph, [table], [])
         transaction = self._begin(found.version)
         self._store_table(transaction, before, table)
         return self._commit(transaction, graph)
@@ -81,7 +94,8 @@ class Definer:
             found = self._store.definitions()
             existing = found.graph.tables
             plan = plan_tables(wanted, existing, prune=prune)
-            self._check(plan.graph, plan.create)
+            changed = [step.table for step in (*plan.replace, *plan.alter)]
+            self._check(found, plan.graph, [*plan.create, *changed], plan.create)
             if plan.empty:
                 return plan
             transaction = self._begin(found.version)
@@ -102,18 +116,67 @@ class Definer:
             return plan
         raise AssertionError("the last try raises")
 
+    # topics --------------------------------------------------------------------------------------
+
+    def declare(self, source: TopicSource, *, may_exist: bool) -> None:
+        """Declare a topic, or with `may_exist` declare it anew.
+
+        Tables that read it keep what they have until they are refreshed, and then are made anew.
+        """
+        found = self._store.definitions()
+        before = found.topics.get(source.name)
+        if before is not None and not may_exist:
+            raise SourceExists(
+                f"expected a topic not yet declared, found {source.topic!r} declared"
+            )
+        if before == source:
+            return
+        transaction = self._begin(found.version)
+        transaction.also(
+            "INSERT INTO penstock_sources (name, definition) VALUES (?, ?) "
+            "ON CONFLICT (name) DO UPDATE SET definition = excluded.definition",
+            (source.name, source.to_json()),
+        )
+        if before is not None:
+            for reader in found.graph.readers.get(source.name, ()):
+                transaction.also("DELETE FROM penstock_frontiers WHERE table_name = ?", (reader,))
+        self._store.lake.commit(transaction)
+
+    def forget(self, topic: str) -> None:
+        """Declare a topic no more; refused while a table reads it."""
+        found = self._store.definitions()
+        name = topic_source(topic)
+        if name not in found.topics:
+            raise SourceNotFound(topic)
+        readers = found.graph.readers.get(name, ())
+        if readers:
+            raise TableInUse(name, readers)
+        transaction = self._begin(found.version)
+        transaction.also("DELETE FROM penstock_sources WHERE name = ?", (name,))
+        self._store.lake.commit(transaction)
+
     # steps ---------------------------------------------------------------------------------------
 
-    def _check(self, graph: StreamGraph, created: Iterable[TableDefinition]) -> None:
+    def _check(
+        self,
+        found: Definitions,
+        graph: StreamGraph,
+        changed: Iterable[TableDefinition],
+        created: Iterable[TableDefinition],
+    ) -> None:
         check_modes(graph)
         ExecutionUnitGraph(graph)
-        for table in graph.tables.values():
-            topics = [name for name in table.sources if topic_of(name) is not None]
-            if topics and not self._topics:
-                raise InvalidTable(
-                    f"expected lake tables as sources of {table.name!r} in a warehouse without "
-                    f"topics, found {', '.join(topics)}"
-                )
+        for table in changed:
+            for name in table.sources:
+                topic = topic_of(name)
+                if topic is not None and name not in found.topics:
+                    raise InvalidTable(
+                        f"expected topics that were declared as sources of {table.name!r}, found "
+                        f"{topic!r} undeclared: say which columns it has with `penstock table "
+                        f"source add {topic} --schema 'id BIGINT, …'`",
+                        topic=topic,
+                    )
+        check_differential(changed)
         taken = {_plain(info.schema.name, info.name) for info in self._store.lake.tables()}
         for table in created:
             if table.name in taken:

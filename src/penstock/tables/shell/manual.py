@@ -14,11 +14,12 @@ from penstock.kernel.shell import SystemClock
 from penstock.tables.jobs import job_for
 from penstock.tables.shell.alive import process_name
 from penstock.tables.shell.claim import claim_for_person
+from penstock.tables.shell.outcomes import Cancelled, Failed
 from penstock.tables.shell.positions import Positions
 from penstock.tables.shell.refresher import Refresher
 from penstock.tables.shell.settings import WarehouseSettings
 from penstock.tables.shell.store import MANUAL, Store
-from penstock.tables.shell.work import Cancelled, Failed, UnitWorker
+from penstock.tables.shell.work import UnitWorker
 from penstock.tables.units import ExecutionUnitGraph, Unit
 
 _SPREAD: Final = 1 << 20
@@ -49,7 +50,9 @@ def refresh_here(
         now_ms=now_ms,
     )
     topics = settings.topics.topics() if settings.topics else None
-    worker = UnitWorker(store, engine, topics=topics, now_ms=clock.now_ms)
+    worker = UnitWorker(
+        store, engine, topics=topics, token=settings.topics_token, now_ms=clock.now_ms
+    )
     name = f"{me}#{uuid4().hex[:8]}"
     claimed = claim_for_person(store, job, name, now_ms=now_ms, reserve_ms=settings.reserve_ms)
     ended = worker.run(claimed, forced=force)

@@ -16,6 +16,9 @@ from penstock.tables.slots import DispatchSettings, ParallelMode
 SPARK: Final = "penstock.spark.refresh:make"
 """The engine unless another one is named."""
 
+TOPICS: Final = "penstock.client.heads:make"
+"""What is asked where topics stand, unless something else is named."""
+
 
 @dataclass(frozen=True, slots=True)
 class WarehouseSettings:
@@ -25,13 +28,15 @@ class WarehouseSettings:
     share machines; None: the catalog's own. `tick_ms` is how often the coordinator looks at the
     catalog, `lease_ms` how long it is the coordinator without saying so again, `reserve_ms` how
     long files of a refresh that runs are safe from the sweep between two signs of life,
-    `cancel_ms` how long a worker may take to give a job up before it is killed.
+    `cancel_ms` how long a worker may take to give a job up before it is killed. `topics_token` is
+    the key that topic servers are shown, `topics_poll_ms` how often they are asked for news.
     """
 
     catalog: str
     data_path: str | None = None
     runner: Factory = field(default_factory=lambda: Factory(SPARK))
-    topics: Factory | None = None
+    topics: Factory | None = field(default_factory=lambda: Factory(TOPICS))
+    topics_token: str | None = field(default=None, repr=False)
     parallel_refresh_mode: ParallelMode = ParallelMode.ON
     max_concurrent_refreshes: int = 4
     max_workers: int = 4
@@ -40,6 +45,7 @@ class WarehouseSettings:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     yield_ms: int = 1_000
     tick_ms: int = 100
+    topics_poll_ms: int = 250
     lease_ms: int = 10_000
     reserve_ms: int = 3_600_000
     cancel_ms: int = 10_000
@@ -50,8 +56,8 @@ class WarehouseSettings:
 
     def __post_init__(self) -> None:
         for name in (
-            "max_workers", "tick_ms", "lease_ms", "reserve_ms", "cancel_ms", "job_retention_ms",
-            "history_retention_ms", "sweep_every_ms",
+            "max_workers", "tick_ms", "topics_poll_ms", "lease_ms", "reserve_ms", "cancel_ms",
+            "job_retention_ms", "history_retention_ms", "sweep_every_ms",
         ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise Rejected(f"expected {name} of at least 1, found {getattr(self, name)}")

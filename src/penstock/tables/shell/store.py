@@ -21,9 +21,9 @@ from penstock.tables.graph import StreamGraph
 from penstock.tables.health import Lease
 from penstock.tables.history import Outcome, ReasonCode, RefreshRecord
 from penstock.tables.jobs import Job
-from penstock.tables.model import Mode, Status, TableDefinition
+from penstock.tables.model import Mode, Status
 from penstock.tables.shell import alive, ddl
-from penstock.tables.shell.positions import Positions
+from penstock.tables.topics import TopicSource
 
 GRAPH_VERSION: Final = "graph_version"
 WAREHOUSE: Final = "warehouse"
@@ -41,6 +41,7 @@ SET_VALUE: Final = (
     "ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 )
 DEFINITION_IS: Final = "SELECT query FROM penstock_tables WHERE name = ?"
+SOURCE_IS: Final = "SELECT definition FROM penstock_sources WHERE name = ?"
 DROP_RESERVATION: Final = "DELETE FROM penstock_lake_writers WHERE token = ?"
 SELECT_HISTORY: Final = f"SELECT {', '.join(schema.HISTORY_COLUMNS)} FROM penstock_refresh_history"
 
@@ -64,11 +65,12 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """The tables there are, and the version of the graph they make."""
+    """The tables there are, the topics declared, and the version of the graph they make."""
 
     version: int
     graph: StreamGraph
     details: dict[str, str]
+    topics: dict[str, TopicSource]
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +246,21 @@ def read_definitions(reader: Reader) -> Definitions:
         _version(reader),
         StreamGraph(schema.table_from_row(row) for row in rows),
         {name: detail for name, detail in details if detail},
+        read_topic_sources(reader),
     )
+
+
+def read_topic_sources(reader: Reader) -> dict[str, TopicSource]:
+    """The topics that tables may read, by name."""
+    rows = reader.rows("SELECT name, definition FROM penstock_sources ORDER BY name")
+    return {name: TopicSource.from_json(text) for name, text in rows}
+
+
+def read_sources_of(reader: Reader, names: Iterable[str]) -> dict[str, TopicSource]:
+    """Some of the topics that tables may read; those that were not declared are left out."""
+    wanted = set(names)
+    known = read_topic_sources(reader) if wanted else {}
+    return {name: source for name, source in known.items() if name in wanted}
 
 
 def record_from_row(row: Sequence[Any]) -> RefreshRecord:
@@ -269,17 +285,6 @@ def record_from_row(row: Sequence[Any]) -> RefreshRecord:
         snapshot=found["snapshot"],
         stale=tuple(json.loads(found["stale"])),
     )
-
-
-def lake_sources(tables: Iterable[TableDefinition]) -> set[str]:
-    """Every relation that some tables read."""
-    return {source for table in tables for source in table.sources}
-
-
-def read_positions(reader: Reader, positions: Positions, names: Iterable[str]) -> dict[str, Any]:
-    """Where lake tables stand now."""
-    positions.advance(reader)
-    return dict(positions.of_all(reader, names))
 
 
 def _version(reader: Reader) -> int:

@@ -27,13 +27,14 @@ from penstock.kernel.shell import SystemClock
 from penstock.lake.shell.catalog import Catalog, open_catalog
 from penstock.lake.shell.expire import sweep
 from penstock.tables.dispatch import Coordinator
+from penstock.tables.errors import SourceNotFound
 from penstock.tables.events import Tick
 from penstock.tables.frontier import Frontier
 from penstock.tables.health import Health, HealthState, Pool, TableStatus, health, table_rows
 from penstock.tables.history import RefreshRecord
 from penstock.tables.jobs import Job
 from penstock.tables.model import Mode, Status, TableDefinition, define
-from penstock.tables.names import lake_name, relation_name, topic_of
+from penstock.tables.names import lake_name, relation_name, topic_of, topic_source
 from penstock.tables.plan import TablePlan
 from penstock.tables.shell.alive import process_name
 from penstock.tables.shell.coordinator import CoordinatorLoop
@@ -45,6 +46,7 @@ from penstock.tables.shell.store import COORDINATOR, DRAINING, SET_VALUE, Store
 from penstock.tables.shell.watching import Watcher, memory_of
 from penstock.tables.slots import ParallelMode
 from penstock.tables.sources import read_sources
+from penstock.tables.topics import TopicSource, declare_topic
 from penstock.tables.units import ExecutionUnitGraph
 from penstock.tables.verdict import Reason
 
@@ -91,7 +93,7 @@ class Warehouse:
             settings.catalog, settings.data_path, create=make, clock=clock
         )
         self._store = Store(self.lake)
-        self._definer = Definer(self._store, topics=settings.topics is not None)
+        self._definer = Definer(self._store)
         self._made: Refresher | None = None
 
     @classmethod
@@ -185,6 +187,41 @@ class Warehouse:
         """All definitions, in topological order."""
         graph = self._store.definitions().graph
         return [graph.tables[name] for name in graph.order]
+
+    # topics --------------------------------------------------------------------------------------
+
+    def declare_topic(
+        self,
+        topic: str,
+        schema: str,
+        *,
+        key: str | Iterable[str] = (),
+        url: str | None = None,
+        replace: bool = False,
+    ) -> TopicSource:
+        """Say which columns a topic's records have, so that tables can read `topics.<topic>`.
+
+        `schema` is as in CREATE TABLE: `id BIGINT, amount DOUBLE`. Without `key` every record is a
+        row; with key columns the last record for each key is its row.
+        """
+        source = declare_topic(topic, schema, key=key, url=url)
+        self._definer.declare(source, may_exist=replace)
+        return source
+
+    def forget_topic(self, topic: str) -> None:
+        """Take a declaration back; refused while a table reads the topic."""
+        self._definer.forget(topic)
+
+    def topics(self) -> list[TopicSource]:
+        """The topics that tables may read."""
+        return list(self._store.definitions().topics.values())
+
+    def topic(self, topic: str) -> TopicSource:
+        """One declaration."""
+        try:
+            return self._store.definitions().topics[topic_source(topic)]
+        except KeyError:
+            raise SourceNotFound(topic) from None
 
     # control -------------------------------------------------------------------------------------
 

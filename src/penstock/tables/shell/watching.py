@@ -7,9 +7,7 @@ difference is told as events.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 
-from penstock.kernel.errors import PenstockError
 from penstock.lake.shell.reader import Reader
 from penstock.tables.board import TableMemory
 from penstock.tables.dispatch import Coordinator
@@ -27,8 +25,15 @@ from penstock.tables.frontier import Position
 from penstock.tables.graph import StreamGraph
 from penstock.tables.names import topic_of
 from penstock.tables.shell.positions import Positions
-from penstock.tables.shell.refresher import TopicPositions
-from penstock.tables.shell.store import Asked, Known, Sight, Store, read_definitions
+from penstock.tables.shell.store import (
+    Asked,
+    Known,
+    Sight,
+    Store,
+    read_definitions,
+    read_sources_of,
+)
+from penstock.tables.shell.topic_watch import TopicWatch
 
 
 def memory_of(known: dict[str, Known]) -> dict[str, TableMemory]:
@@ -42,12 +47,10 @@ def memory_of(known: dict[str, Known]) -> dict[str, TableMemory]:
 class Watcher:
     """Looks at the catalog for one core. For one thread."""
 
-    def __init__(
-        self, store: Store, core: Coordinator, topics: TopicPositions | None = None
-    ) -> None:
+    def __init__(self, store: Store, core: Coordinator, topics: TopicWatch | None = None) -> None:
         self._store = store
         self._core = core
-        self._topics = topics
+        self._topics = topics or TopicWatch(None, 1)
         self.positions = Positions()
         self._seen_snapshot = -1
         self._told: set[str] = set()
@@ -69,7 +72,7 @@ class Watcher:
                 events.append(GraphChanged(graph, self._core.graph_version))
             events = [*self._sources(reader, graph), *events]
         events += self._controls(sight, graph, mine | dead)
-        events += self._topic_heads(graph)
+        events += self._topic_heads()
         return events
 
     def _graph_after(self, events: list[Event]) -> StreamGraph:
@@ -80,6 +83,8 @@ class Watcher:
         if sight.graph_version == self._core.graph_version:
             return
         found = read_definitions(reader)
+        read = [name for name in found.graph.sources if topic_of(name) is not None]
+        self._topics.follow(tuple(read_sources_of(reader, read).values()))
         known = {name for (name,) in reader.rows("SELECT table_name FROM penstock_frontiers")}
         board = self._core.board
         # A table that was dropped and made again between two looks has no contents any more, but
@@ -113,12 +118,11 @@ class Watcher:
         if moved:
             yield SourcesMoved(moved)
 
-    def _topic_heads(self, graph: StreamGraph) -> Iterator[Event]:
-        names = {topic: name for name in graph.sources if (topic := topic_of(name)) is not None}
-        if names and self._topics is not None:
-            with suppress(PenstockError, OSError):  # topics that are away have not moved
-                found = self._topics.positions(list(names))
-                yield SourcesMoved({names[topic]: at for topic, at in found.items()})
+    def _topic_heads(self) -> Iterator[Event]:
+        known = self._core.board.positions
+        moved = {n: at for n, at in self._topics.heard().items() if known.get(n) != at}
+        if moved:
+            yield SourcesMoved(moved)
 
     def _refreshed(self, reader: Reader, sight: Sight) -> bool:
         """Take in refreshes that people made by themselves; the core has no event for them.

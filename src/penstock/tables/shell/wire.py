@@ -17,7 +17,7 @@ from penstock.tables.events import (
 )
 from penstock.tables.failures import FailureKind
 from penstock.tables.frontier import Frontier, LakePosition
-from penstock.tables.shell.work import Cancelled, Ended, Failed, Succeeded
+from penstock.tables.shell.outcomes import Cancelled, Ended, Failed, Succeeded
 
 _CHUNK_BYTES: Final = 1 << 16
 

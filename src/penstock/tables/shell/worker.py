@@ -22,11 +22,12 @@ from penstock.lake.shell.catalog import open_catalog
 from penstock.tables.failures import FailureKind
 from penstock.tables.shell.alive import process_name
 from penstock.tables.shell.claim import LockHeld, NotClaimed, claim
+from penstock.tables.shell.outcomes import Cancelled, Ended, Failed, detail_of
 from penstock.tables.shell.refresher import Refresher
 from penstock.tables.shell.settings import WarehouseSettings
 from penstock.tables.shell.store import FOREIGN_MS, Store
 from penstock.tables.shell.wire import Line, outcome_message
-from penstock.tables.shell.work import Cancelled, Ended, Failed, UnitWorker, detail_of
+from penstock.tables.shell.work import UnitWorker
 
 
 class Worker:
@@ -44,6 +45,7 @@ class Worker:
             self._store,
             self._refresher,
             topics=settings.topics.topics() if settings.topics else None,
+            token=settings.topics_token,
             now_ms=self._clock.now_ms,
         )
         self._job_id: int | None = None

@@ -1,0 +1,75 @@
+"""Where topics stand, for tables that read them: asked over HTTP, one client for each server.
+
+Loaded by name (`penstock.client.heads:make`), since tables lie in a layer below clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from penstock.client.errors import TopicNotFound
+from penstock.client.settings import ClientSettings
+from penstock.client.shell.blocking_client import Client
+from penstock.kernel.errors import Rejected
+from penstock.tables.frontier import TopicPosition
+from penstock.tables.shell.refresher import TopicHead
+from penstock.tables.topics import TopicSource
+
+NOWHERE: Final = TopicHead(TopicPosition(0, 0))
+"""Where a topic stands that does not exist."""
+
+_OPTIONS: Final = {"token", "timeout_s"}
+
+
+def make(options: Mapping[str, Any]) -> TopicHeads:
+    """Something that knows where topics stand; options are `token` and `timeout_s`."""
+    strangers = sorted(set(options) - _OPTIONS)
+    if strangers:
+        raise Rejected(
+            f"expected options among {', '.join(sorted(_OPTIONS))}, found {', '.join(strangers)}"
+        )
+    return TopicHeads(**options)
+
+
+class TopicHeads:
+    """Asks topic servers for the heads of topics. Any thread may use it."""
+
+    def __init__(self, token: str | None = None, timeout_s: float = 5.0) -> None:
+        self._token, self._timeout_s = token, timeout_s
+        self._clients: dict[str, Client] = {}
+
+    def heads(self, sources: Collection[TopicSource]) -> Mapping[str, TopicHead]:
+        """The head of each source, by its name; one that does not exist is at epoch 0, seq 0."""
+        return {source.name: self._head(source) for source in sources}
+
+    def close(self) -> None:
+        """Close every connection."""
+        for client in self._clients.values():
+            client.close()
+
+    def _head(self, source: TopicSource) -> TopicHead:
+        try:
+            state = self._client(source.url).get_topic(source.topic, touch=False)
+        except TopicNotFound:
+            return NOWHERE
+        if state.epoch is None:
+            raise Rejected(
+                f"expected a topic server that tells epochs at {source.url}, found one that does "
+                "not"
+            )
+        # A topic that is empty says where its next record would be: nothing of it is missing.
+        earliest_seq = state.earliest_seq if state.count or state.head_seq else 0
+        return TopicHead(TopicPosition(state.epoch, state.head_seq), earliest_seq)
+
+    def _client(self, url: str) -> Client:
+        found = self._clients.get(url)
+        if found is None:
+            settings = ClientSettings(
+                url,
+                self._token,
+                connect_timeout_s=min(2.0, self._timeout_s),
+                timeout_s=self._timeout_s,
+            )
+            found = self._clients.setdefault(url, Client(settings))
+        return found

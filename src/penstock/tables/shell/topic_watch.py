@@ -1,0 +1,76 @@
+"""News of topics for a coordinator: asked for in a thread of its own.
+
+A topic server may be far away, slow or gone. The coordinator's loop only looks at what was last
+heard.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from penstock.tables.frontier import Position
+from penstock.tables.shell.outcomes import detail_of
+from penstock.tables.shell.refresher import TopicPositions
+from penstock.tables.topics import TopicSource
+
+
+class TopicWatch:
+    """Asks where topics stand, again and again, as long as there are any to ask for."""
+
+    def __init__(self, topics: TopicPositions | None, poll_ms: int) -> None:
+        self._topics, self._pause_s = topics, poll_ms / 1_000
+        self._sources: tuple[TopicSource, ...] = ()
+        self._heard: Mapping[str, Position] = {}
+        self._asked = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._ended = False
+        self.trouble: str | None = None
+        """Why topics could not be asked just now, if they could not."""
+
+    def follow(self, sources: tuple[TopicSource, ...]) -> None:
+        """Ask for these from now on."""
+        if sources == self._sources or self._topics is None:
+            return
+        with self._asked:
+            self._sources = sources
+            self._heard = {}
+            self._asked.notify()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="penstock-topics", daemon=True)
+            self._thread.start()
+
+    def heard(self) -> Mapping[str, Position]:
+        """Where topics were last seen; those that nobody could tell of are left out."""
+        return self._heard
+
+    def look(self) -> Mapping[str, Position]:
+        """Ask once, now; for those who are not in a hurry and have no thread."""
+        self._ask()
+        return self._heard
+
+    def close(self) -> None:
+        """Ask no more."""
+        with self._asked:
+            self._ended = True
+            self._asked.notify()
+
+    def _run(self) -> None:
+        while not self._ended:
+            self._ask()
+            with self._asked:
+                self._asked.wait_for(lambda: self._ended, self._pause_s)
+
+    def _ask(self) -> None:
+        sources = self._sources
+        if self._topics is None or not sources:
+            return
+        try:
+            heads = self._topics.heads(sources)
+        except Exception as error:  # topics that are away have not moved
+            self.trouble = detail_of(error)
+            return
+        self.trouble = None
+        with self._asked:
+            if sources is self._sources:  # else it is news of other sources by now
+                self._heard = {name: head.position for name, head in heads.items()}
