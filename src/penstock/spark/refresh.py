@@ -66,6 +66,14 @@ def host(options: Mapping[str, Any], tell: Callable[[str], None]) -> SparkHost:
     return SparkHost(spark_options(options), tell)
 
 
+def preload() -> None:
+    """Load what engines need, for a process that forks workers; opens nothing."""
+    import pyspark.sql.connect.client.retries
+    import pyspark.sql.connect.functions
+    import pyspark.sql.connect.session
+    import pyspark.sql.connect.shell.progress  # noqa: F401 - it is all about loading them
+
+
 @contextmanager
 def shared(options: SparkOptions) -> Iterator[Factory]:
     """A Spark for several processes, and the name under which each makes its engine on it.

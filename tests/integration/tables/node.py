@@ -31,12 +31,17 @@ def start(place: Place, **settings: Any) -> subprocess.Popen[bytes]:
     )
 
 
-def workers_of(pid: int) -> list[int]:
+def children_of(pid: int) -> list[int]:
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     except OSError:
         return []
     return [int(word) for word in text.split()]
+
+
+def workers_of(pid: int) -> list[int]:
+    """The processes below a coordinator: workers, and what forks them."""
+    return [found for child in children_of(pid) for found in (child, *children_of(child))]
 
 
 def kill(pid: int) -> None:
