@@ -19,6 +19,8 @@ _TEXTS: Final = {
     404: "There is no such thing.",
     406: "The client does not take an event stream.",
     409: "What exists cannot become what was asked for.",
+    410: "What is needed to tell has left.",
+    412: "What was asked for is not so, and never will be.",
     413: "The body is too large.",
     415: "The body is not declared to be JSON.",
     422: "The topic is full.",
@@ -72,6 +74,9 @@ def operation(route: Route) -> dict[str, Any]:
     if route.named:
         named = {"name": "name", "in": "path", "required": True, "schema": NAME_SHAPES[route.named]}
         parameters.insert(0, named)
+    if "{id}" in route.path:
+        entity = {"name": "id", "in": "path", "required": True, "schema": NAME_SHAPES["entity"]}
+        parameters.insert(1, entity)
     if parameters:
         shown["parameters"] = parameters
     if route.body:

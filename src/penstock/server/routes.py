@@ -27,6 +27,8 @@ class Param(NamedTuple):
 class Route(NamedTuple):
     """One method on one path. `named` is what the name in the path stands for, if it has one.
 
+    An `{id}` in the path is that of an entity.
+
     `guard` says who checks the key: the application before anything else ("key"), the handler
     ("own"), or nobody unless asked to ("probe"). `is_data` routes wait for the replay.
     """
@@ -58,7 +60,7 @@ class RouteTable:
         for route in routes:
             parts = route.path.split("/")
             if "{name}" in parts:
-                key = (parts[2], parts[4] if len(parts) == 5 else "")
+                key = (parts[2], "/".join(parts[4:]))
                 self._named.setdefault(key, {})[route.method] = route
             else:
                 self._exact.setdefault(route.path, {})[route.method] = route
@@ -69,11 +71,12 @@ class RouteTable:
         methods = self._exact.get(path)
         if methods is None:
             parts = path.split("/")
-            if 4 <= len(parts) <= 5 and parts[1] == "v0" and parts[3]:
+            if 4 <= len(parts) <= 7 and parts[1] == "v0" and parts[3]:
                 name = parts[3]
-                action = parts[4] if len(parts) == 5 else ""
-                if len(parts) == 4 or action:
-                    methods = self._named.get((parts[2], action))
+                if len(parts) > 5 and parts[5]:
+                    parts[5] = "{id}"
+                if len(parts) == 4 or parts[4]:
+                    methods = self._named.get((parts[2], "/".join(parts[4:])))
         if methods is None:
             raise NotFound(path)
         route = methods.get("GET" if method == "HEAD" else method)
@@ -90,7 +93,9 @@ _PAGES = (
 )
 _TOPIC = "/v0/topics/{name}"
 _ROUTER = "/v0/routers/{name}"
+_SPACE = "/v0/spaces/{name}"
 _STREAM = "text/event-stream"
+_AT = Param("at", U64, "As it was at this seq of the space; as it is, if not said.")
 
 ROUTES: Final = RouteTable(
     [
@@ -193,6 +198,35 @@ ROUTES: Final = RouteTable(
             errors=(404, 406, 409, 429), media=_STREAM,
         ),
         Route(
+            "POST", f"{_SPACE}/commits", "commit",
+            "Change entities of a space at once, if nothing that was read has changed.",
+            "CommitAccepted", WRITE, "topic", "Commit", errors=(409, 412, 413, 422, 429),
+        ),
+        Route(
+            "GET", f"{_SPACE}/entities", "list_entities", "Entities by id, all as of one seq.",
+            "EntityList", READ, "topic",
+            query=(
+                Param("prefix", TEXT, "Only ids that begin like this."),
+                Param("limit", U64, "Rows of a page, 1 to 1000; 100 if not said."),
+                Param("after", TEXT, "`next` of the page before."),
+                _AT,
+            ),
+            errors=(404, 409, 410),
+        ),
+        Route(
+            "GET", f"{_SPACE}/entities/{{id}}", "show_entity", "An entity, now or as it was.",
+            "Entity", READ, "topic", query=(_AT,), errors=(404, 409, 410),
+        ),
+        Route(
+            "GET", f"{_SPACE}/entities/{{id}}/history", "entity_history",
+            "The commits that wrote an entity, oldest first.", "EntityHistory", READ, "topic",
+            query=(
+                Param("after", U64, "Only commits after this seq; `next` of the page before."),
+                Param("limit", U64, "Rows of a page, 1 to 1000; 100 if not said."),
+            ),
+            errors=(404, 409),
+        ),
+        Route(
             "POST", "/v0/backup", "make_backup", "Copy everything to a directory of the server.",
             "Backup", ADMIN, body="BackupBody",
         ),
@@ -228,5 +262,6 @@ ROUTES: Final = RouteTable(
 NAME_SHAPES: Final[dict[str, Schema]] = {
     "topic": TOPIC_NAME,
     "router": ROUTER_NAME,
+    "entity": TOPIC_NAME,
     "session": {"type": "string", "pattern": r"^wid_[A-Za-z0-9_-]{22}$"},
 }

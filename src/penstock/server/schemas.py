@@ -68,7 +68,7 @@ _PREDICATE: Final[Schema] = {
     ],
 }
 _CONFIG: Final = obj(
-    type={"enum": ["log", "queue"]},
+    type={"enum": ["log", "queue", "space"]},
     ttl_ms=U64,
     cap_records=U64,
     cap_bytes=U64,
@@ -118,6 +118,83 @@ _SETTLE: Final[dict[str, Schema]] = {
     "node": {"type": "string", "minLength": 1, "maxLength": 32},
     "seqs": listed(U64, maxItems=1_000),
 }
+_SEQ: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
+_LOCAL_SEQ: Final[Schema] = {**_SEQ, "minimum": 1}
+_SESSION: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 32}
+_EVENT_ID: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 64}
+_ENTITY: Final = obj("entity seq doc", entity=TOPIC_NAME, seq=U64, doc=ANY)
+_ONE_OF_THREE: Final[Schema] = {
+    "oneOf": [
+        {"required": ["set"]},
+        {"required": ["patch"]},
+        {"required": ["delete"], "properties": {"delete": {"const": True}}},
+    ]
+}
+SPACES: Final[dict[str, Schema]] = {
+    "Commit": obj(
+        "session local_seq writes",
+        session=_SESSION,
+        local_seq=_LOCAL_SEQ,
+        writes=listed(
+            obj("entity", entity=TOPIC_NAME, set=ANY, patch=ANY, delete=FLAG) | _ONE_OF_THREE,
+            minItems=1,
+            maxItems=256,
+        ),
+        reads=listed(
+            obj(
+                "entity seq",
+                entity=TOPIC_NAME,
+                seq=_SEQ,
+                path={"type": "string", "pattern": "^(/([^~]|~[01])*)?$"},
+                shallow=FLAG,
+            ),
+            maxItems=4_096,
+        ),
+        pending_reads=listed(
+            obj("local_seq entity", local_seq=_LOCAL_SEQ, entity=TOPIC_NAME), maxItems=4_096
+        ),
+        preconditions=listed(
+            {
+                "oneOf": [
+                    obj("receipt_absent", receipt_absent=_EVENT_ID),
+                    obj(
+                        "origin_committed",
+                        origin_committed=obj(
+                            "session local_seq", session=_SESSION, local_seq=_LOCAL_SEQ
+                        ),
+                    ),
+                ]
+            },
+            maxItems=256,
+        ),
+        event_id=nullable(_EVENT_ID),
+    ),
+    "CommitAccepted": _data("seq ts replayed epoch", seq=U64, ts=U64, replayed=FLAG, epoch=U64),
+    "Entity": _data("entity seq doc head", entity=TEXT, seq=U64, doc=ANY, head=U64),
+    "EntityList": _data(
+        "entities head next", entities=listed(_ENTITY), head=U64, next=nullable(TEXT)
+    ),
+    "EntityHistory": _data(
+        "entity commits head next complete",
+        entity=TEXT,
+        commits=listed(
+            obj(
+                "seq ts session local_seq writes",
+                seq=U64,
+                ts=U64,
+                session=TEXT,
+                local_seq=U64,
+                event_id=TEXT,
+                writes=listed({"type": "object"}),
+            )
+        ),
+        head=U64,
+        next=nullable(U64),
+        complete=FLAG,
+    ),
+}
+"""The shapes of commits and entities."""
+
 _PLACE: Final = obj(from_seq=U64, tail=FLAG, epoch=U64, tag=ref("Predicate"))
 
 COMPONENTS: Final[dict[str, Schema]] = {
@@ -154,7 +231,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "Topic": _data(
         "topic type head_seq earliest_seq next_seq count bytes config effective_priority",
         topic=TEXT,
-        type={"enum": ["log", "queue"]},
+        type={"enum": ["log", "queue", "space"]},
         head_seq=U64,
         earliest_seq=U64,
         next_seq=U64,
@@ -276,6 +353,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
         skipped=listed(U64),
         deadlines={"type": "object", "additionalProperties": U64},
     ),
+    **SPACES,
     "Health": obj("status version uptime_ms", status={"const": "ok"}, version=TEXT, uptime_ms=U64),
     "Ready": obj(
         "status wal_replay_complete topics",

@@ -24,6 +24,7 @@ from penstock.server.shell import (
     app_probes,
     app_queues,
     app_routers,
+    app_spaces,
     app_topics,
     app_watch,
     app_ws,
@@ -44,6 +45,7 @@ _TELL_MS: Final = 1_000
 HANDLERS: Final[Mapping[str, Handler]] = {
     **app_topics.HANDLERS,
     **app_routers.HANDLERS,
+    **app_spaces.HANDLERS,
     **app_queues.HANDLERS,
     **app_watch.HANDLERS,
     **app_ws.HANDLERS,
@@ -65,6 +67,7 @@ class TopicApplication:
         self._written_paths: dict[str, str] = {}
         self._is_plain = False
         self._told_ms = -_TELL_MS
+        self._commits = app_spaces.CommitDoor(context, self, self._refuse)
 
     def open(self) -> None:
         """The engine is ready: data routes are served from now on."""
@@ -200,6 +203,9 @@ class TopicApplication:
                 entered = grant
             if route.handler == "write":
                 self._write(exchange, name, grant)
+                return
+            if route.handler == "commit":
+                self._commits.take(exchange, name, grant, started_ns)
                 return
             result = HANDLERS[route.handler](Call(self.context, exchange, name, grant, started_ns))
             if result is None or isinstance(result, Answer):
