@@ -1,0 +1,169 @@
+"""The calls of spaces as data: commits, entities, histories; and what they give back.
+
+>>> call = get_entity("home", "meter:7", at_seq=12)
+>>> call.request.method, call.request.target
+('GET', '/v0/spaces/home/entities/meter:7?at=12')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+from msgspec import Struct
+
+from penstock.client.calls import Call
+from penstock.client.errors import InvalidRequest, NotPenstock
+from penstock.client.wire import Answer, HttpRequest
+from penstock.commits.model import Commit, Write, encode_commit
+
+T = TypeVar("T")
+
+
+class CommitAccepted(Struct, frozen=True, kw_only=True):
+    """A commit took effect at a seq of its space; `replayed` if that was at an earlier try."""
+
+    seq: int
+    ts: int
+    replayed: bool
+    epoch: int
+    performance: dict[str, float] = {}
+
+
+class EntityState(Struct, frozen=True, kw_only=True):
+    """An entity as it was at `head`, last written at `seq`."""
+
+    entity: str
+    seq: int
+    doc: Any
+    head: int = 0
+    performance: dict[str, float] = {}
+
+
+class EntityPage(Struct, frozen=True, kw_only=True):
+    """A page of entities, all as they were at `head`."""
+
+    entities: list[EntityState]
+    head: int
+    next: str | None = None
+    performance: dict[str, float] = {}
+
+    def states(self) -> Iterator[EntityState]:
+        """The entities, each with the seq of the page."""
+        for each in self.entities:
+            yield EntityState(entity=each.entity, seq=each.seq, doc=each.doc, head=self.head)
+
+
+class HistoryRow(Struct, frozen=True, kw_only=True):
+    """A commit that wrote an entity, and what it wrote to that one."""
+
+    seq: int
+    ts: int
+    session: str
+    local_seq: int
+    writes: list[Write]
+    event_id: str | None = None
+
+
+class HistoryPage(Struct, frozen=True, kw_only=True):
+    """Commits that wrote an entity, oldest first. Not `complete` if older ones have left."""
+
+    entity: str
+    commits: list[HistoryRow]
+    head: int
+    complete: bool
+    next: int | None = None
+    performance: dict[str, float] = {}
+
+
+def commit(space: str, commit: Commit) -> Call[CommitAccepted]:
+    """Change entities. Sending it twice does it once."""
+    try:
+        body = encode_commit(commit)
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise InvalidRequest(f"expected documents that can be JSON, found {error}") from error
+    return Call(
+        HttpRequest("POST", f"{_space(space)}/commits", body),
+        _reader(CommitAccepted),
+        idempotency_key=f"{commit.session}/{commit.local_seq}",
+    )
+
+
+def get_entity(space: str, entity: str, *, at_seq: int | None = None) -> Call[EntityState]:
+    """Look at an entity, now or as it was."""
+    request = HttpRequest("GET", f"{_entity(space, entity)}{_query(at=at_seq)}")
+    return Call(request, _reader(EntityState))
+
+
+def list_entities(
+    space: str,
+    prefix: str = "",
+    *,
+    at_seq: int | None = None,
+    after: str | None = None,
+    limit: int = 1_000,
+) -> Call[EntityPage]:
+    """One page of the entities whose ids begin with a prefix."""
+    query = _query(prefix=prefix or None, at=at_seq, after=after, limit=limit)
+    return Call(HttpRequest("GET", f"{_space(space)}/entities{query}"), _reader(EntityPage))
+
+
+def after_entities(
+    page: EntityPage, space: str, prefix: str, limit: int
+) -> Call[EntityPage] | None:
+    """The call for the next page of entities, which is of the same seq."""
+    if page.next is None:
+        return None
+    return list_entities(space, prefix, after=page.next, limit=limit)
+
+
+def entity_history(
+    space: str, entity: str, *, after_seq: int = 0, limit: int = 1_000
+) -> Call[HistoryPage]:
+    """One page of the commits that wrote an entity."""
+    query = _query(after=after_seq, limit=limit)
+    request = HttpRequest("GET", f"{_entity(space, entity)}/history{query}")
+    return Call(request, _reader(HistoryPage))
+
+
+def after_history(
+    page: HistoryPage, space: str, entity: str, limit: int
+) -> Call[HistoryPage] | None:
+    """The call for the next page of a history."""
+    if page.next is None:
+        return None
+    return entity_history(space, entity, after_seq=page.next, limit=limit)
+
+
+def _space(name: str) -> str:
+    return f"/v0/spaces/{_name(name)}"
+
+
+def _entity(space: str, entity: str) -> str:
+    return f"{_space(space)}/entities/{_name(entity)}"
+
+
+def _name(name: str) -> str:
+    if not name:
+        raise InvalidRequest("expected a name, found an empty one")
+    return quote(name, safe=":")
+
+
+def _query(**fields: Any) -> str:
+    present = {key: value for key, value in fields.items() if value is not None}
+    return f"?{urlencode(present)}" if present else ""
+
+
+def _reader(kind: type[T]) -> Callable[[Answer], T]:
+    def read(answer: Answer) -> T:
+        try:
+            return msgspec.json.decode(answer.body, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise NotPenstock(
+                f"expected an answer of the /v0 protocol, found {answer.body[:80]!r}: {error}",
+                status=answer.status,
+            ) from error
+
+    return read
