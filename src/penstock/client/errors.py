@@ -17,7 +17,15 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from penstock.kernel.errors import Busy, Conflict, PenstockError, Rejected, Unavailable, Unknown
+from penstock.kernel.errors import (
+    Busy,
+    Conflict,
+    Gone,
+    PenstockError,
+    Rejected,
+    Unavailable,
+    Unknown,
+)
 
 
 class ClientError(PenstockError):
@@ -125,6 +133,54 @@ class NotAQueue(ClientError, Conflict):
     """The topic is a log: it has no claims."""
 
     code = "not_a_queue"
+
+
+class NotASpace(ClientError, Conflict):
+    """The topic is a log or a queue: it has no entities and takes no commits."""
+
+    code = "not_a_space"
+
+
+class IsASpace(ClientError, Conflict):
+    """The topic is a space: its records are commits, and nothing else can be written to it."""
+
+    code = "is_a_space"
+
+
+class EntityNotFound(ClientError, Rejected):
+    """The space has no entity of that id, or had none then. `detail["head"]` says as of when."""
+
+    code = "entity_not_found"
+
+
+class PastGone(ClientError, Gone):
+    """What is needed to tell how it was then has left the space."""
+
+    code = "gone"
+
+
+class CommitConflict(ClientError, Conflict):
+    """Something that the commit has read was written since: read again, then commit again."""
+
+    code = "conflict"
+
+
+class PreconditionFailed(ClientError, Rejected):
+    """What the commit asked for is not so and never will be: it must not be tried again."""
+
+    code = "precondition_failed"
+
+
+class CommitProtocol(ClientError, Rejected):
+    """A session used a number again for another commit, or one that is too old."""
+
+    code = "protocol"
+
+
+class RefusedByRule(ClientError, Rejected):
+    """A rule of the server refuses the commit, whatever the state."""
+
+    code = "refused"
 
 
 class Limited(ClientError, Busy):
@@ -242,7 +298,8 @@ _BY_CODE: Final[dict[str, type[ClientError]]] = {
         InvalidRequest, BatchTooLarge, RecordTooLarge, Unauthorized, Forbidden, NotFound,
         TopicNotFound, RouterNotFound, MethodNotAllowed, NotAcceptable, PayloadTooLarge,
         UnsupportedMediaType, RouterCycle, TopicExistsIncompatible, TopicNotEmpty, NotAQueue,
-        Throttled, TopicFull, NotReady, ShuttingDown, Internal,
+        NotASpace, IsASpace, EntityNotFound, PastGone, CommitConflict, PreconditionFailed,
+        CommitProtocol, RefusedByRule, Throttled, TopicFull, NotReady, ShuttingDown, Internal,
     )
 }  # fmt: skip
 _BY_STATUS: Final[dict[int, type[ClientError]]] = {

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 from uuid import uuid4
 
-from penstock.client import calls, results
+from penstock.client import calls, results, space_calls
 from penstock.client.asking import (
     AUTO_KEY,
     after_diff,
@@ -30,6 +30,7 @@ from penstock.client.shell.transport import finish
 from penstock.client.shell.watching import WatchFlow
 from penstock.client.shell.working import WorkFlow
 from penstock.client.watching import Position, WatchCore, WatchOptions
+from penstock.commits.model import Commit
 from penstock.kernel.units import MIB
 
 if TYPE_CHECKING:
@@ -280,6 +281,43 @@ class Client:
             },
             on_written=on_written,
         )
+
+    # Spaces
+
+    def commit(self, space: str, commit: Commit) -> space_calls.CommitAccepted:
+        """Change entities of a space, all of it or nothing.
+
+        A commit whose answer is lost is sent again: the server knows it by its session and number.
+        """
+        return finish(self._runner.run(space_calls.commit(space, commit)))
+
+    def get_entity(
+        self, space: str, entity: str, *, at_seq: int | None = None
+    ) -> space_calls.EntityState:
+        """An entity, now or as it was at a seq of its space; `EntityNotFound` if there is none."""
+        return finish(self._runner.run(space_calls.get_entity(space, entity, at_seq=at_seq)))
+
+    def list_entities(
+        self, space: str, prefix: str = "", *, at_seq: int | None = None, page_size: int = 1_000
+    ) -> Iterator[space_calls.EntityState]:
+        """The entities of a space by id, page after page, all as of one seq."""
+        first = space_calls.list_entities(space, prefix, at_seq=at_seq, limit=page_size)
+        following = partial(
+            space_calls.after_entities, space=space, prefix=prefix, limit=page_size
+        )
+        for page in Pages(self._runner, first, following):
+            yield from page.states()
+
+    def entity_history(
+        self, space: str, entity: str, *, after_seq: int = 0, page_size: int = 1_000
+    ) -> Iterator[space_calls.HistoryRow]:
+        """The commits that wrote an entity, oldest first, as far as their records are kept."""
+        first = space_calls.entity_history(space, entity, after_seq=after_seq, limit=page_size)
+        following = partial(
+            space_calls.after_history, space=space, entity=entity, limit=page_size
+        )
+        for page in Pages(self._runner, first, following):
+            yield from page.commits
 
     # Routers
 
