@@ -119,12 +119,13 @@ class EntityNotFound(Rejected):
     code = "entity_not_found"
     status: ClassVar[int] = 404
 
-    def __init__(self, space: str, entity: str, at_seq: int | None = None) -> None:
-        when = "" if at_seq is None else f" at seq {at_seq}"
+    def __init__(self, space: str, entity: str, head_seq: int) -> None:
         super().__init__(
-            f"expected an entity of space {space!r}{when}, found none with the id {entity!r}",
+            f"expected an entity of space {space!r} at seq {head_seq}, "
+            f"found none with the id {entity!r}",
             space=space,
             entity=entity,
+            head=head_seq,
         )
 
 

@@ -302,9 +302,7 @@ class AsyncClient:
     ) -> AsyncIterator[space_calls.EntityState]:
         """The entities of a space by id, page after page, all as of one seq."""
         first = space_calls.list_entities(space, prefix, at_seq=at_seq, limit=page_size)
-        following = partial(
-            space_calls.after_entities, space=space, prefix=prefix, limit=page_size
-        )
+        following = partial(space_calls.after_entities, space=space, prefix=prefix, limit=page_size)
         async for page in Pages(self._runner, first, following):
             for row in page.states():
                 yield row
@@ -314,9 +312,7 @@ class AsyncClient:
     ) -> AsyncIterator[space_calls.HistoryRow]:
         """The commits that wrote an entity, oldest first, as far as their records are kept."""
         first = space_calls.entity_history(space, entity, after_seq=after_seq, limit=page_size)
-        following = partial(
-            space_calls.after_history, space=space, entity=entity, limit=page_size
-        )
+        following = partial(space_calls.after_history, space=space, entity=entity, limit=page_size)
         async for page in Pages(self._runner, first, following):
             for row in page.commits:
                 yield row

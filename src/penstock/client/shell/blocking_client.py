@@ -302,9 +302,7 @@ class Client:
     ) -> Iterator[space_calls.EntityState]:
         """The entities of a space by id, page after page, all as of one seq."""
         first = space_calls.list_entities(space, prefix, at_seq=at_seq, limit=page_size)
-        following = partial(
-            space_calls.after_entities, space=space, prefix=prefix, limit=page_size
-        )
+        following = partial(space_calls.after_entities, space=space, prefix=prefix, limit=page_size)
         for page in Pages(self._runner, first, following):
             yield from page.states()
 
@@ -313,9 +311,7 @@ class Client:
     ) -> Iterator[space_calls.HistoryRow]:
         """The commits that wrote an entity, oldest first, as far as their records are kept."""
         first = space_calls.entity_history(space, entity, after_seq=after_seq, limit=page_size)
-        following = partial(
-            space_calls.after_history, space=space, entity=entity, limit=page_size
-        )
+        following = partial(space_calls.after_history, space=space, entity=entity, limit=page_size)
         for page in Pages(self._runner, first, following):
             yield from page.commits
 

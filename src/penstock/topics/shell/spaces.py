@@ -113,9 +113,10 @@ class SpaceDesk:
     async def entity(self, name: str, entity: str, at_seq: int | None = None) -> EntityView:
         """One entity, now or as it was."""
         space = self._space(name, at_seq)
-        found = await self._view(space, check_entity_id(entity), at_seq)
+        head_seq = space.topic.head_seq if at_seq is None else at_seq
+        found = await self._view(space, check_entity_id(entity), head_seq)
         if found is None:
-            raise EntityNotFound(name, entity, at_seq)
+            raise EntityNotFound(name, entity, head_seq)
         return found
 
     async def entities(self, name: str, request: PageRequest) -> EntityPage:
@@ -134,7 +135,7 @@ class SpaceDesk:
                 return EntityPage(views, head_seq, True)
             view = await self._view(space, entity, head_seq)
             if view is not None:
-                views.append(view._replace(head_seq=head_seq))
+                views.append(view)
                 room -= len(view.document)
         return EntityPage(views, head_seq, False)
 
@@ -145,7 +146,7 @@ class SpaceDesk:
         space = self._space(name, None)
         topic, history = space.topic, space.core.histories.get(check_entity_id(entity))
         if history is None:
-            raise EntityNotFound(name, entity)
+            raise EntityNotFound(name, entity, topic.head_seq)
         earliest_seq = topic.earliest_seq
         seqs = [seq for seq in history if seq >= earliest_seq and seq > after_seq]
         rows: list[HistoryRow] = []
@@ -201,10 +202,9 @@ class SpaceDesk:
         topic = self._engine.registry.topics.get(name)
         return Accepted(answer.seq, answer.ts_ms, replayed, 0 if topic is None else topic.epoch)
 
-    async def _view(self, space: TopicSpace, entity: str, at_seq: int | None) -> EntityView | None:
-        """An entity as it is, or as it was at a seq; None if there is or was none."""
+    async def _view(self, space: TopicSpace, entity: str, head_seq: int) -> EntityView | None:
+        """An entity as it was at a seq; None if there was none."""
         core = space.core
-        head_seq = space.topic.head_seq if at_seq is None else at_seq
         found = core.entities.get(entity)
         if found is None:
             if head_seq < core.forgotten_seq:
