@@ -24,6 +24,7 @@ from penstock.tables.jobs import Job, JobStatus
 from penstock.tables.model import Status, TableDefinition
 from penstock.tables.plan import TablePlan
 from penstock.tables.shell import Warehouse
+from penstock.tables.shown import definition_facts, job_facts, record_facts, status_facts
 from penstock.tables.verdict import Reason
 
 _DIM: Final = "bright_black"
@@ -70,7 +71,7 @@ class Output:
         """Tables as they are defined."""
         if self.plain:
             for table in tables:
-                self.json(_definition(table))
+                self.json(definition_facts(table))
             return
         shown = _table("table", "schedule", "mode", "status", "reads")
         for table in tables:
@@ -86,7 +87,7 @@ class Output:
     def definition(self, facts: Mapping[str, Any], table: TableDefinition, why: str) -> None:
         """One table in full."""
         if self.plain:
-            self.json({**_definition(table), **facts, "why": why})
+            self.json({**definition_facts(table), **facts, "why": why})
             return
         rows = {
             "table": table.name,
@@ -118,13 +119,13 @@ class Output:
             rows = warehouse.status()
             if self.plain:
                 for row in rows:
-                    self.json(_status(row))
+                    self.json(status_facts(row))
             else:
                 self.console.print(self._status_view(warehouse, rows))
             return
         try:
             if self.plain:
-                self._follow(lambda: [_status(row) for row in warehouse.status()])
+                self._follow(lambda: [status_facts(row) for row in warehouse.status()])
             with Live(console=self.console, auto_refresh=False, screen=True) as live:
                 while True:
                     live.update(self._status_view(warehouse, warehouse.status()), refresh=True)
@@ -170,10 +171,7 @@ class Output:
         """Refreshes, the newest first."""
         if self.plain:
             for record in records:
-                self.json(
-                    {**asdict(record), "frontier": json.loads(record.frontier.to_json()),
-                     "timings_ms": dict(record.timings_ms)}
-                )  # fmt: skip
+                self.json(record_facts(record))
             return
         shown = _table("when", "table", "outcome", "executed", "took", "read", "written", "why")
         for record in records:
@@ -193,7 +191,7 @@ class Output:
         """Jobs, the newest first."""
         if self.plain:
             for job in jobs:
-                self.json(asdict(job))
+                self.json(job_facts(job))
             return
         shown = _table("job", "unit", "status", "try", "enqueued", "worker", "detail")
         for job in jobs:
@@ -288,15 +286,6 @@ def _table(*columns: str) -> Table:
 def _health_text(health: Health) -> Text:
     style = _HEALTH.get(health.state, "red")
     return Text.assemble((health.state.value.replace("_", " "), style), f": {health.text}")
-
-
-def _definition(table: TableDefinition) -> dict[str, Any]:
-    return {**asdict(table), "schedule": table.schedule.text}
-
-
-def _status(row: TableStatus) -> dict[str, Any]:
-    frontier = json.loads(row.frontier.to_json()) if row.frontier is not None else None
-    return {**asdict(row), "frontier": frontier}
 
 
 def _position(at: Sequence[int]) -> str:

@@ -82,6 +82,21 @@ class TableNotFound(Rejected):
         )
 
 
+class NoContents(Conflict):
+    """The table is defined, but was never refreshed, or not yet at that snapshot."""
+
+    code = "no_contents"
+    status: ClassVar[int] = 409
+
+    def __init__(self, table: str, snapshot: int) -> None:
+        super().__init__(
+            f"expected contents of {table!r} at snapshot {snapshot}, found that it was not "
+            "refreshed until then",
+            table=table,
+            snapshot=snapshot,
+        )
+
+
 class TableExists(Conflict):
     """A relation of that name is there already."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from penstock.tables.shell.contents import Page
 from penstock.tables.shell.coordinator import CoordinatorLoop
+from penstock.tables.shell.looking import PoolStatus, Running, Why
 from penstock.tables.shell.refresher import (
     Factory,
     Input,
@@ -15,7 +17,7 @@ from penstock.tables.shell.refresher import (
     TopicRead,
 )
 from penstock.tables.shell.settings import WarehouseSettings
-from penstock.tables.shell.warehouse import Answered, PoolStatus, Warehouse, Why
+from penstock.tables.shell.warehouse import Answered, Warehouse
 
 __all__ = [
     "Answered",
@@ -23,9 +25,11 @@ __all__ = [
     "Factory",
     "Input",
     "Made",
+    "Page",
     "PoolStatus",
     "RefreshTask",
     "Refresher",
+    "Running",
     "SourceRecreated",
     "TopicHead",
     "TopicPositions",

@@ -221,6 +221,9 @@ class Life:
                     {"worker": hand.name, "ready": hand.ready, "job_id": hand.job_id}
                     for hand in self._crew
                 ],
+                "running": self._running(),
+                "permits_max": self._settings.max_workers,
+                "topics_trouble": self._topics.trouble,
                 "unfit": self._unfit,
                 "tables": [
                     {**asdict(row), "frontier": row.frontier.to_json() if row.frontier else None}
@@ -232,6 +235,21 @@ class Life:
             self._drop_dead_locks()
         took_ms = self._clock.now_ms() - now_ms
         self._board_at_ms = now_ms + max(500, 20 * took_ms)
+
+    def _running(self) -> list[dict[str, Any]]:
+        """The jobs under way, and how far each has come."""
+        progress = {hand.job_id: hand.progress for hand in self._crew}
+        return [
+            {
+                "job_id": job.job_id,
+                "unit_key": job.unit_key,
+                "worker": job.worker,
+                "started_ms": job.started_at_ms,
+                "progress": progress.get(job.job_id),
+            }
+            for job in self.core.live_jobs
+            if job.worker is not None
+        ]
 
     # telling the core ----------------------------------------------------------------------------
 
@@ -450,11 +468,14 @@ class Life:
                 if self._unfit != message["unfit"]:
                     _LOG.warning("workers cannot start: %s", message["unfit"])
                 self._unfit = message["unfit"]
+            elif "progress" in message:
+                if message["progress"] == hand.job_id:
+                    hand.progress = message["at"]
             else:
                 ended = read_outcome(message)
                 if self._is_bereft(ended):
                     return [*events, *self._died(hand)]
-                hand.job_id = hand.kill_at_ms = None
+                hand.job_id = hand.kill_at_ms = hand.progress = None
                 events.append(outcome_event(int(message["job"]), ended))
         events += self._assign()
         return events if hand.line.is_open else [*events, *self._died(hand)]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from penstock.tables.shell import alive
 from penstock.tables.shell.host import Host
@@ -32,6 +32,7 @@ class Hand:
     job_id: int | None = None
     ready: bool = False
     kill_at_ms: int | None = None
+    progress: dict[str, Any] | None = None
 
 
 class Crew:

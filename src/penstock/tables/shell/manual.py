@@ -19,14 +19,19 @@ from penstock.tables.shell.positions import Positions
 from penstock.tables.shell.refresher import Refresher
 from penstock.tables.shell.settings import WarehouseSettings
 from penstock.tables.shell.store import MANUAL, Store
-from penstock.tables.shell.work import UnitWorker
+from penstock.tables.shell.work import Tell, UnitWorker
 from penstock.tables.units import ExecutionUnitGraph, Unit
 
 _SPREAD: Final = 1 << 20
 
 
 def refresh_here(
-    store: Store, settings: WarehouseSettings, engine: Refresher, table: str, force: bool
+    store: Store,
+    settings: WarehouseSettings,
+    engine: Refresher,
+    table: str,
+    force: bool,
+    tell: Tell | None = None,
 ) -> tuple[bool, str]:
     """Refresh a table's unit in this process; returns whether it went well, and what is to say.
 
@@ -55,7 +60,7 @@ def refresh_here(
     )
     name = f"{me}#{uuid4().hex[:8]}"
     claimed = claim_for_person(store, job, name, now_ms=now_ms, reserve_ms=settings.reserve_ms)
-    ended = worker.run(claimed, forced=force)
+    ended = worker.run(claimed, forced=force, tell=tell)
     if isinstance(ended, Failed):
         return False, ended.detail
     if isinstance(ended, Cancelled):

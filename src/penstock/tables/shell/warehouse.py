@@ -10,9 +10,8 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -26,29 +25,25 @@ from penstock.kernel.errors import Busy, Rejected, Unavailable
 from penstock.kernel.shell import SystemClock
 from penstock.lake.shell.catalog import Catalog, open_catalog
 from penstock.lake.shell.expire import sweep
-from penstock.tables.dispatch import Coordinator
-from penstock.tables.errors import SourceNotFound
-from penstock.tables.events import Tick
-from penstock.tables.frontier import Frontier
-from penstock.tables.health import Health, HealthState, Pool, TableStatus, health, table_rows
+from penstock.tables.errors import NoContents, NotCoordinated, SourceNotFound, TableNotFound
+from penstock.tables.health import Health, TableStatus
 from penstock.tables.history import RefreshRecord
 from penstock.tables.jobs import Job
 from penstock.tables.model import Mode, Status, TableDefinition, define
 from penstock.tables.names import lake_name, relation_name, topic_of, topic_source
 from penstock.tables.plan import TablePlan
-from penstock.tables.shell.alive import process_name
+from penstock.tables.progress import Progress
+from penstock.tables.shell.contents import Page, read_page
 from penstock.tables.shell.coordinator import CoordinatorLoop
 from penstock.tables.shell.definitions import Definer
+from penstock.tables.shell.looking import Looker, PoolStatus, Why
 from penstock.tables.shell.manual import refresh_here
 from penstock.tables.shell.refresher import Explains, Factory, Refresher
 from penstock.tables.shell.settings import SPARK, WarehouseSettings
-from penstock.tables.shell.store import COORDINATOR, DRAINING, SET_VALUE, Store
-from penstock.tables.shell.watching import Watcher, memory_of
+from penstock.tables.shell.store import DRAINING, SET_VALUE, Store
 from penstock.tables.slots import ParallelMode
 from penstock.tables.sources import read_sources
 from penstock.tables.topics import TopicSource, declare_topic
-from penstock.tables.units import ExecutionUnitGraph
-from penstock.tables.verdict import Reason
 
 UNFIT_MS: Final = 10_000
 """How long a request waits before it is asked whether workers can start at all."""
@@ -59,26 +54,6 @@ class Answered(NamedTuple):
 
     ok: bool
     detail: str
-
-
-class Why(NamedTuple):
-    """Why a table waits, and who says so: the coordinator, or this process by the same rules."""
-
-    table: str
-    unit_key: str
-    reason: Reason
-    text: str
-    coordinated: bool
-
-
-class PoolStatus(NamedTuple):
-    """The coordinator's work, its workers, and who holds the cluster's permits."""
-
-    pool: Pool | None
-    workers: tuple[Mapping[str, Any], ...]
-    unfit: str | None
-    permits: Mapping[str, int]
-    permits_max: int
 
 
 class Warehouse:
@@ -94,6 +69,7 @@ class Warehouse:
         )
         self._store = Store(self.lake)
         self._definer = Definer(self._store)
+        self._looker = Looker(self._store, settings, self._clock)
         self._made: Refresher | None = None
 
     @classmethod
@@ -263,42 +239,65 @@ class Warehouse:
         self._store.run(SET_VALUE, DRAINING, "0")
 
     def refresh(
-        self, name: str, *, force: bool = False, wait_ms: int | None = 600_000, here: bool = False
+        self,
+        name: str,
+        *,
+        force: bool = False,
+        wait_ms: int | None = 600_000,
+        here: bool = False,
+        tell: Callable[[Progress], None] | None = None,
     ) -> Answered:
         """Refresh a table now: through the coordinator if one runs, else in this process.
 
         Where nothing it reads has changed it is not refreshed, unless forced. With `wait_ms` None
         a coordinator's answer is not waited for. `here` does it in this process in any case; the
-        locks are the same.
+        locks are the same. `tell` is told how far a refresh in this process has come.
         """
         table = self.table(name).name
-        if here or not self._is_coordinated():
-            return Answered(*refresh_here(self._store, self.settings, self._engine(), table, force))
+        if here or not self._looker.is_coordinated():
+            return Answered(
+                *refresh_here(self._store, self.settings, self._engine(), table, force, tell)
+            )
+        request_id = self.ask(table, force=force)
+        if wait_ms is None:
+            return Answered(True, "asked for")
+        return self._await(table, request_id, wait_ms)
+
+    def ask(self, name: str, *, force: bool = False) -> str:
+        """Ask the coordinator for a refresh and do not wait; returns what `answer` is asked by."""
+        table = self.table(name).name
+        if not self._looker.is_coordinated():
+            raise NotCoordinated(
+                f"expected a coordinator to refresh {table}, found none: run `penstock table run`"
+            )
         request_id = uuid4().hex
         self._store.run(
             "INSERT INTO penstock_requests (request_id, table_name, is_forced, asked_at) "
             "VALUES (?, ?, ?, ?)",
             request_id, table, int(force), self._clock.now_ms(),
         )  # fmt: skip
-        if wait_ms is None:
-            return Answered(True, "asked for")
-        return self._answer(table, request_id, wait_ms)
+        return request_id
 
-    def _answer(self, table: str, request_id: str, wait_ms: int) -> Answered:
+    def answer(self, request_id: str) -> Answered | None:
+        """What became of a refresh that was asked for; None while nothing did."""
+        rows = self.lake.query(
+            "SELECT is_ok, detail FROM penstock_requests "
+            "WHERE request_id = ? AND answered_at IS NOT NULL",
+            (request_id,),
+        )
+        return Answered(bool(rows[0][0]), str(rows[0][1])) if rows else None
+
+    def _await(self, table: str, request_id: str, wait_ms: int) -> Answered:
         found: list[Answered] = []
 
         def answered() -> bool:
-            rows = self.lake.query(
-                "SELECT is_ok, detail FROM penstock_requests "
-                "WHERE request_id = ? AND answered_at IS NOT NULL",
-                (request_id,),
-            )
-            found.extend(Answered(bool(ok), str(detail)) for ok, detail in rows)
+            answer = self.answer(request_id)
+            found.extend([answer] if answer else [])
             return bool(found)
 
         patience_ms = min(wait_ms, UNFIT_MS)
         if not self._until(answered, patience_ms):
-            board = self._board()
+            board = self._looker.board()
             if board is not None and board["unfit"]:
                 raise Unavailable(f"expected workers to start, found: {board['unfit']}")
         if not self._until(answered, wait_ms - patience_ms):
@@ -321,14 +320,7 @@ class Warehouse:
 
     def status(self) -> list[TableStatus]:
         """Every table: whether it is fresh, and what it waits for."""
-        board = self._board()
-        if board is not None and self._is_coordinated():
-            rows = [_status_row(row) for row in board["tables"]]
-            graph = self._store.definitions().graph
-            if {row.table for row in rows} == set(graph.tables):
-                return rows
-        core = self._replica()
-        return table_rows(core, self._clock.now_ms())
+        return self._looker.status()
 
     def details(self) -> dict[str, str]:
         """Why tables were suspended or are in error."""
@@ -336,15 +328,7 @@ class Warehouse:
 
     def why(self, name: str) -> Why:
         """Why a table waits."""
-        table = self.table(name).name
-        coordinated = self._is_coordinated()
-        row = next(row for row in self.status() if row.table == table)
-        note = "" if coordinated else "; no coordinator is running"
-        text = row.waiting_for + note
-        detail = self.details().get(table)
-        if detail and row.status is not Status.ACTIVE:
-            text += f": {detail}"
-        return Why(table, row.unit_key, row.reason, text, coordinated)
+        return self._looker.why(self.table(name).name)
 
     def history(self, name: str | None = None, *, limit: int = 100) -> list[RefreshRecord]:
         """Refreshes, the newest first."""
@@ -357,62 +341,41 @@ class Warehouse:
 
     def pool(self) -> PoolStatus:
         """The coordinator's work as it last told, its workers, and the permits."""
-        board = self._board()
-        rows = self.lake.query(
-            "SELECT holder, count(*) FROM penstock_tokens WHERE pool = ? AND holder IS NOT NULL "
-            "GROUP BY holder",
-            (self.settings.pool_name,),
-        ) if self.settings.pool is None and self._has_tokens() else []  # fmt: skip
-        return PoolStatus(
-            _pool(board["pool"]) if board else None,
-            tuple(board["workers"]) if board else (),
-            board["unfit"] if board else None,
-            {str(holder): int(count) for holder, count in rows},
-            self.settings.max_workers,
-        )
+        return self._looker.pool()
 
     def health(self) -> Health:
         """One word and one sentence: ok, degraded, draining, saturated, stalled, not running."""
-        board = self._board()
-        found = health(
-            _pool(board["pool"]) if board else None,
-            lease=self._store.lease(),
-            now_ms=self._clock.now_ms(),
-        )
-        if board and board["unfit"] and found.state is not HealthState.NOT_RUNNING:
-            return Health(HealthState.STALLED, f"workers cannot start: {board['unfit']}")
-        return found
+        return self._looker.health()
 
     def explain(self, name: str) -> dict[str, Any]:
         """What is known of a table: its unit, inputs, last refresh, and the engine's own words."""
-        definitions = self._store.definitions()
-        table = definitions.graph.table(lake_name(name))
-        unit = ExecutionUnitGraph(definitions.graph).unit_of(table.name)
-        with self.lake.look() as reader:
-            known = self._store.frontiers(reader).get(table.name)
-        last = self.history(table.name, limit=1)
-        found: dict[str, Any] = {
-            "table": table.name,
-            "query": table.query,
-            "mode": table.mode.value,
-            "unit": {"key": unit.key, "kind": unit.kind.value, "members": list(unit.members)},
-            "inputs": dict.fromkeys(table.sources),
-            "last_refresh": None,
-        }
-        if known is not None:
-            found["inputs"] |= {source: list(at) for source, at in known.frontier.items()}
-        if last:
-            found["last_refresh"] = {
-                "outcome": last[0].outcome.value,
-                "executed": last[0].executed.value if last[0].executed else None,
-                "reason": last[0].reason.value,
-                "reason_text": last[0].reason_text,
-                "took_ms": last[0].took_ms,
-                "rows_written": last[0].rows_written,
-            }
+        table = self.table(name)
+        found = self._looker.explain(table)
         if self._made is not None and isinstance(self._made, Explains):
             found["engine"] = dict(self._made.explain(table))
         return found
+
+    # reading -------------------------------------------------------------------------------------
+
+    def rows(
+        self,
+        name: str,
+        *,
+        at: int | None = None,
+        offset: int = 0,
+        limit: int = 1_000,
+        columns: Sequence[str] | None = None,
+    ) -> Page:
+        """Some rows of a table of the lake at a snapshot, read here; the newest if none is said."""
+        plain = relation_name(name.split("."))
+        snapshot = self.lake.snapshot(at)
+        try:
+            version = self.lake.table_at(plain, snapshot.id)
+        except Rejected:
+            if plain in self._store.definitions().graph.tables:
+                raise NoContents(plain, snapshot.id) from None
+            raise TableNotFound(plain) from None
+        return read_page(self.lake, version, offset=offset, limit=limit, columns=columns)
 
     def query(self, text: str) -> pa.Table:
         """The rows of a table (its name alone, read here), or of a SELECT (run by the engine)."""
@@ -440,29 +403,6 @@ class Warehouse:
             table,
         )
 
-    def _is_coordinated(self) -> bool:
-        lease, now_ms = self._store.lease(), self._clock.now_ms()
-        if lease is None or lease.expires_ms <= now_ms:
-            return False
-        return self._store.is_alive(lease.holder, now_ms)
-
-    def _board(self) -> dict[str, Any] | None:
-        rows = self.lake.query("SELECT value FROM penstock_board WHERE name = ?", (COORDINATOR,))
-        return json.loads(rows[0][0]) if rows else None
-
-    def _has_tokens(self) -> bool:
-        with self.lake.look() as reader:
-            return "penstock_tokens" in self.lake.database.tables(reader.cursor)
-
-    def _replica(self) -> Coordinator:
-        """A core that knows what a coordinator would, and is asked but never obeyed."""
-        with self.lake.look() as reader:
-            memory = memory_of(self._store.frontiers(reader))
-        core = Coordinator(process_name(), self.settings.dispatch, Random(0), memory=memory)
-        for event in [*Watcher(self._store, core).look(frozenset()), Tick()]:
-            core.step(event, self._clock.now_ms())
-        return core
-
     def _until(self, condition: Callable[[], bool], wait_ms: int) -> bool:
         """Wait for something in the catalog."""
         until_ms = self._clock.monotonic_ms() + wait_ms
@@ -472,26 +412,3 @@ class Warehouse:
                 return False
             pause.wait(0.02)
         return True
-
-
-def _status_row(row: Mapping[str, Any]) -> TableStatus:
-    return TableStatus(
-        **{
-            **row,
-            "status": Status(row["status"]),
-            "mode": Mode(row["mode"]),
-            "reason": Reason(row["reason"]),
-            "frontier": Frontier.from_json(row["frontier"]) if row["frontier"] else None,
-        }
-    )
-
-
-def _pool(found: Mapping[str, Any]) -> Pool:
-    stopped: Iterable[tuple[str, str]] = found["stopped"]
-    return Pool(
-        **{
-            **found,
-            "parallel_refresh_mode": ParallelMode(found["parallel_refresh_mode"]),
-            "stopped": tuple((table, Status(status)) for table, status in stopped),
-        }
-    )

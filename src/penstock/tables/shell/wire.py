@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ class Line:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self._buffer = b""
+        self._sending = threading.Lock()
         self.is_open = True
 
     def fileno(self) -> int:
@@ -35,9 +37,11 @@ class Line:
         return self.connection.fileno()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send one message; if the other end is gone, reading will tell."""
+        """Send one message, from any thread; if the other end is gone, reading will tell."""
+        line = json.dumps(message).encode() + b"\n"
         try:
-            self.connection.sendall(json.dumps(message).encode() + b"\n")
+            with self._sending:
+                self.connection.sendall(line)
         except OSError:
             return
 

@@ -14,12 +14,14 @@ import socket
 import sys
 import threading
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
+from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
 from penstock.kernel.shell import SystemClock
 from penstock.lake.shell.catalog import open_catalog
 from penstock.tables.failures import FailureKind
+from penstock.tables.progress import Progress
 from penstock.tables.shell.alive import process_name
 from penstock.tables.shell.claim import LockHeld, NotClaimed, claim
 from penstock.tables.shell.outcomes import Cancelled, Ended, Failed, detail_of
@@ -28,6 +30,25 @@ from penstock.tables.shell.settings import WarehouseSettings
 from penstock.tables.shell.store import FOREIGN_MS, Store
 from penstock.tables.shell.wire import Line, outcome_message
 from penstock.tables.shell.work import UnitWorker
+
+TELL_EVERY_MS: Final = 250
+
+
+class Teller:
+    """Tells the coordinator how far a job has come, but not more often than anybody could see."""
+
+    def __init__(self, line: Line, job_id: int, clock: Clock) -> None:
+        self._line, self._job_id, self._clock = line, job_id, clock
+        self._next_ms = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, progress: Progress) -> None:
+        with self._lock:
+            now_ms = self._clock.monotonic_ms()
+            if now_ms < self._next_ms:
+                return
+            self._next_ms = now_ms + TELL_EVERY_MS
+        self._line.send({"progress": self._job_id, "at": progress.plain()})
 
 
 class Worker:
@@ -84,7 +105,10 @@ class Worker:
             return Failed(FailureKind.RETRYABLE, detail_of(error))
         self._token = claimed.token
         return self._unit_worker.run(
-            claimed, stale=tuple(message["stale"]), forced=bool(message["forced"])
+            claimed,
+            stale=tuple(message["stale"]),
+            forced=bool(message["forced"]),
+            tell=Teller(self._line, claimed.job.job_id, self._clock),
         )
 
     def _show_life(self) -> None:
