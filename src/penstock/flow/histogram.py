@@ -57,6 +57,16 @@ class LatencyHistogram:
         ranks = [max(1, -int(-share * total // 1)) for share in shares]
         return [_middle(bisect_left(upto, rank)) if total else 0 for rank in ranks]
 
+    def cumulative(self, bounds: Iterable[int]) -> tuple[list[int], int, int]:
+        """How many values are at or below each bound, how many there are, and their sum.
+
+        A bucket counts as below a bound if its middle is; so does its middle in the sum.
+        """
+        found = [(_middle(slot), count) for slot, count in enumerate(self._counts) if count]
+        upto = [sum(count for value, count in found if value <= bound) for bound in bounds]
+        total = sum(count for _, count in found)
+        return upto, total, sum(value * count for value, count in found)
+
     def add(self, other: LatencyHistogram) -> None:
         """Take over the counts of another histogram."""
         self._counts = [

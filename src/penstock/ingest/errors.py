@@ -52,3 +52,9 @@ class BadPayload(Rejected):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message, reason=reason)
         self.reason = reason
+
+
+class TooLarge(Rejected):
+    """The topic takes no record or no write of that size, now or ever."""
+
+    code = "too_large"

@@ -1,4 +1,4 @@
-"""The windows of a pipeline's stages under one planner: measured every 100 ms, planned every second.
+"""The windows of all stages under one planner: measured every 100 ms, planned every second.
 
 >>> stage = ChannelStage("store", WindowedChannel(4_096))
 >>> windows = Windows([stage])

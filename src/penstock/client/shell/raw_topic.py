@@ -1,0 +1,91 @@
+"""The raw topic of an ingest edge on a server: one request at a time, tried once each.
+
+The edge tries again by itself and has to know whether a try may have reached the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+import msgspec
+
+from penstock.client import calls
+from penstock.client.errors import BatchTooLarge, PayloadTooLarge, RecordTooLarge
+from penstock.client.results import TopicOptions
+from penstock.client.retry import RetryPolicy
+from penstock.client.settings import ClientSettings
+from penstock.client.shell.async_client import AsyncClient
+from penstock.ingest.errors import TooLarge
+from penstock.ingest.raw import (
+    DEVICES_OPTIONS,
+    RAW_OPTIONS,
+    REJECT_OPTIONS,
+    IdentityPage,
+    Landed,
+    TopicNames,
+)
+from penstock.ingest.records import identity_of
+
+_PAGE = 16_384
+
+
+class ServerTopic:
+    """The topics of an edge through HTTP."""
+
+    def __init__(self, settings: ClientSettings, names: TopicNames = TopicNames()) -> None:  # noqa: B008
+        self._client = AsyncClient(replace(settings, retry=RetryPolicy(tries_max=1)))
+        self._names = names
+
+    async def open(self) -> None:
+        """Make the topics."""
+        names = self._names
+        for name, options in (
+            (names.raw, RAW_OPTIONS),
+            (names.devices, DEVICES_OPTIONS),
+            (names.rejects, REJECT_OPTIONS),
+        ):
+            await self._client.put_topic(name, **cast(TopicOptions, options))
+
+    async def append(self, body: bytes, key: str) -> Landed:
+        """Append to the raw topic."""
+        call = calls.write_encoded(self._names.raw, body, idempotency_key=key, return_seqs=False)
+        try:
+            done = await self._client._runner.run(call)
+        except (RecordTooLarge, BatchTooLarge, PayloadTooLarge) as error:
+            raise TooLarge(error.message) from error
+        return Landed(done.first_seq, done.last_seq, done.deduped)
+
+    async def identities(self, from_seq: int) -> IdentityPage:
+        """A page of the raw topic."""
+        table = await self._client.diff_arrow(
+            self._names.raw, from_seq=from_seq, limit=_PAGE, include_tags=True, include_meta=False
+        )
+        nodes, tags = table.column("node").to_pylist(), table.column("tag").to_pylist()
+        facts = table.schema.metadata
+        return IdentityPage(
+            [identity_of(node, tag) for node, tag in zip(nodes, tags, strict=True)],
+            msgspec.json.decode(facts[b"next_from_seq"], type=int),
+            msgspec.json.decode(facts[b"caught_up"], type=bool),
+        )
+
+    async def load(self) -> list[bytes]:
+        """All records of the topic of devices."""
+        found: list[bytes] = []
+        async for page in self._client.read(self._names.devices):
+            found += [bytes(record.raw_data) for record in page.records]
+        return found
+
+    async def save(self, records: Sequence[bytes]) -> None:
+        """Replace what the topic of devices holds."""
+        written = await self._client.write(self._names.devices, list(records))
+        await self._client.delete_records(self._names.devices, before_seq=written.first_seq)
+
+    async def reject(self, records: Sequence[bytes]) -> None:
+        """Write to the reject topic."""
+        await self._client.write(self._names.rejects, list(records))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()

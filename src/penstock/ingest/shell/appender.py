@@ -1,0 +1,214 @@
+"""Whole messages into the durable topic, each exactly once, whatever dies meanwhile.
+
+One write is under way at a time. Its idempotency key names the seq that it comes after, so of two
+writes after the same seq only one lands: that of an edge which was killed while its write was still
+on the way, or ours. Whoever comes second is told, reads what the other wrote, and leaves out what
+is there already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from random import Random
+from typing import Final, TypeVar
+
+from penstock.flow.backoff import Backoff
+from penstock.ingest.core import EdgeCore
+from penstock.ingest.errors import ErrorCode, FrameError, TooLarge
+from penstock.ingest.raw import KEY_WINDOW_MS, Landed, RawTopic
+from penstock.ingest.reassemble import Device, Message
+from penstock.ingest.records import decode_checkpoint, encode_batch, encode_checkpoint
+from penstock.ingest.stages import Downstream
+from penstock.kernel.clock import Clock
+from penstock.kernel.errors import PenstockError
+
+T = TypeVar("T")
+
+CHECKPOINT_MESSAGES: Final = 20_000
+CHECKPOINT_MS: Final = 60_000
+ROOM_LOOK_S: Final = 0.02
+"""How often the stages behind the topic are asked for room while they have none."""
+LOG_EVERY_MS: Final = 10_000
+
+_LOGGER: Final = logging.getLogger("penstock.ingest")
+
+
+class Appender:
+    """The one writer of an edge's raw topic."""
+
+    def __init__(
+        self,
+        core: EdgeCore,
+        topic: RawTopic,
+        *,
+        clock: Clock,
+        random: Random,
+        downstream: Downstream | None = None,
+    ) -> None:
+        self.head_seq = 0
+        self.retries = 0
+        self.is_failing = False
+        """Whether the last try of a call failed: the topic is away or refuses."""
+        self._core = core
+        self._topic = topic
+        self._clock = clock
+        self._random = random
+        self._downstream = downstream
+        self._backoff = Backoff(base_ms=20, cap_ms=1_000, jitter=0.5, window_ms=float("inf"))
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._synced_ms = 0
+        self._checkpoint_ms = 0
+        self._unsaved = 0
+        self._logged_ms = -LOG_EVERY_MS
+        core.on_message = self._wake.set
+
+    async def recover(self) -> None:
+        """Learn which messages are durable: from the last checkpoint, and the records after it."""
+        await self._until_done(self._topic.open)
+        checkpoint = decode_checkpoint(await self._until_done(self._topic.load))
+        for name, seen in checkpoint.seen.items():
+            self._core.devices[name] = Device(name, seen)
+        self.head_seq = checkpoint.seq
+        await self._catch_up()
+        self._checkpoint_ms = self._clock.monotonic_ms()
+
+    async def run(self) -> None:
+        """Append what comes, until cancelled."""
+        while True:
+            messages = self._core.take_batch(self._room())
+            if messages:
+                self._idle.clear()
+                await self._land(messages)
+                if self._is_checkpoint_due():
+                    await self.checkpoint()
+            else:
+                await self._wait()
+
+    async def drained(self) -> None:
+        """Return once nothing waits for the topic."""
+        while self._core.reassemble.occupied:
+            self._idle.clear()
+            await self._idle.wait()
+
+    async def checkpoint(self) -> None:
+        """Save what is known of devices, so that a start need not read the whole topic."""
+        self._checkpoint_ms = self._clock.monotonic_ms()
+        if not self._unsaved:
+            return
+        with suppress(PenstockError):  # then the next start reads more; there will be another
+            await self._topic.save(encode_checkpoint(self.head_seq, self._core.devices))
+            self._unsaved = 0
+
+    def _room(self) -> int | None:
+        return None if self._downstream is None else max(0, self._downstream.room)
+
+    async def _wait(self) -> None:
+        if not self._core.reassemble.occupied:
+            self._idle.set()
+        if self._core.reassemble.items:
+            await asyncio.sleep(ROOM_LOOK_S)  # there is no room behind the topic
+        else:
+            self._wake.clear()
+            await self._wake.wait()
+
+    def _is_checkpoint_due(self) -> bool:
+        waited_ms = self._clock.monotonic_ms() - self._checkpoint_ms
+        return self._unsaved >= CHECKPOINT_MESSAGES or waited_ms >= CHECKPOINT_MS
+
+    # One batch
+
+    async def _land(self, messages: list[Message]) -> None:
+        began_ns = self._clock.monotonic_ns()
+        left = messages
+        while left:
+            if self._clock.monotonic_ms() - self._synced_ms > KEY_WINDOW_MS // 2:
+                await self._catch_up()  # the keys of others may be forgotten since
+                left = self._without_durable(left, began_ns)
+                continue
+            landed = await self._append(left)
+            if landed is None:
+                return
+            if not landed.deduped:
+                self.head_seq = landed.last_seq
+                self._finish(left, began_ns)
+                return
+            # The write after this seq is an earlier try of ours, or that of another edge.
+            await self._catch_up()
+            left = self._without_durable(left, began_ns)
+
+    async def _append(self, messages: list[Message]) -> Landed | None:
+        """One write, tried until its outcome is known; None if it was split and is done with."""
+        key = f"after-{self.head_seq}"
+        body = encode_batch(messages, key=key)
+        try:
+            landed = await self._until_done(lambda: self._topic.append(body, key))
+        except TooLarge as error:
+            await self._split(messages, error)
+            return None
+        self._synced_ms = self._clock.monotonic_ms()
+        return landed
+
+    async def _split(self, messages: list[Message], error: TooLarge) -> None:
+        """Half of it may do; a single message that will not is refused to its device."""
+        if len(messages) > 1:
+            await self._land(messages[: len(messages) // 2])
+            await self._land(messages[len(messages) // 2 :])
+            return
+        message = messages[0]
+        text = f"expected a message that the topic takes: {error.message}"
+        self._core.refused(
+            message, FrameError(ErrorCode.MESSAGE_REFUSED, text, message_id=message.message_id)
+        )
+
+    async def _catch_up(self) -> None:
+        """Take note of every message after the last seq that is known."""
+        caught_up = False
+        while not caught_up:
+            page = await self._until_done(lambda: self._topic.identities(self.head_seq))
+            for identity in page.identities:
+                if identity is not None:
+                    self._core.found(*identity)
+                    self._unsaved += 1
+            self.head_seq = page.next_from_seq
+            caught_up = page.caught_up
+        self._synced_ms = self._clock.monotonic_ms()
+
+    def _without_durable(self, messages: list[Message], began_ns: int) -> list[Message]:
+        durable = [message for message in messages if self._core.is_durable(message)]
+        self._finish(durable, began_ns)
+        return [message for message in messages if not self._core.is_durable(message)]
+
+    def _finish(self, messages: list[Message], began_ns: int) -> None:
+        if messages:
+            self._unsaved += len(messages)
+            self._core.landed(messages, self._clock.monotonic_ns() - began_ns)
+
+    async def _until_done(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Try again until it is done: what devices sent is held meanwhile, and nobody is told."""
+        failures = 0
+        while True:
+            try:
+                done = await call()
+            except TooLarge:
+                raise
+            except PenstockError as error:
+                failures += 1
+                self.retries += 1
+                self.is_failing = True
+                self._log(error)
+                delay_ms = self._backoff.next_ms(failures, elapsed_ms=0, random=self._random)
+                wished_ms = getattr(error, "retry_after_ms", None) or 0
+                await asyncio.sleep(max(delay_ms or 0, wished_ms) / 1_000)
+            else:
+                self.is_failing = False
+                return done
+
+    def _log(self, error: PenstockError) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._logged_ms >= LOG_EVERY_MS:
+            self._logged_ms = now_ms
+            _LOGGER.warning("the raw topic takes nothing now, messages wait: %s", error)
