@@ -110,7 +110,11 @@ class Inspection:
         for number in range(self.layout.partitions):
             self._on_progress("partitions", number, self.layout.partitions)
             partition = self.partition(number)
-            rows += [_topic_row(topic, number) for topic in partition.topics.values()]
+            for topic in partition.topics.values():
+                row = _topic_row(topic, number)
+                if topic.name in partition.spaces:
+                    row |= partition.spaces[topic.name].core.counts()._asdict()
+                rows.append(row)
         self._on_progress("partitions", self.layout.partitions, self.layout.partitions)
         return sorted(rows, key=lambda row: str(row["topic"]))
 
@@ -132,6 +136,14 @@ class Inspection:
                 f"{found.earliest_seq} to {found.head_seq}, of which {found.count} are left"
             )
         return {"topic": topic, "from": place, "record": json.loads(_shown(slot))}
+
+    def entity(self, space: str, entity: str) -> dict[str, Any]:
+        """One entity as replay finds it; `Rejected` if it is not there."""
+        partition = self.partition(partition_of(space, self.layout.partitions))
+        found = partition.space(space).core.entities.get(entity)
+        if found is None or found.document is None:
+            raise Rejected(f"expected an entity {entity!r} in {space!r}, found none of that id")
+        return {"entity": entity, "seq": found.seq, "doc": json.loads(found.document)}
 
     def verify(self) -> list[dict[str, Any]]:
         """Read every byte that counts; one row for each thing that was looked at."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from penstock.topics.batch import Batch
 from penstock.topics.entries import Acked, Claimed, Extended, Nacked
-from penstock.topics.errors import RecordTooLarge, Throttled, TopicFull
+from penstock.topics.errors import IsASpace, RecordTooLarge, Throttled, TopicFull
 from penstock.topics.leases import ClaimRequest, ClaimWindow, Lease, Settle
 from penstock.topics.partition import Change
 from penstock.topics.queues import Queue, QueueCounts
@@ -22,6 +22,10 @@ from penstock.topics.slots import Slot
 
 if TYPE_CHECKING:
     from penstock.topics.shell.engine import Engine
+
+
+_REFUSALS: Final = (TopicFull, RecordTooLarge, Throttled, IsASpace)
+"""Why a topic takes no dead letters: their jobs wait on."""
 
 
 class Job(NamedTuple):
@@ -174,7 +178,7 @@ class WorkDesk:
         settled = partition.settle(entry)
         try:
             buried = partition.bury(dest, queue.letters(entry), self._engine.clock.now_ms())
-        except (TopicFull, RecordTooLarge, Throttled):
+        except _REFUSALS:
             entry = entry.without_burials()
             return partition.settle(entry), entry
         entries = (*buried.entries, *settled.entries)
@@ -194,7 +198,7 @@ class WorkDesk:
             key = f"dead:{topic.name}:{topic.epoch}:{seq}"
             try:
                 change = dest_lane.partition.bury(dest, Batch.of([letter]), now_ms, key=key)
-            except (TopicFull, RecordTooLarge, Throttled):
+            except _REFUSALS:
                 break
             sent.append(asyncio.get_running_loop().create_future())
             dest_lane.submit(change, sent[-1].set_result, sync=True)
