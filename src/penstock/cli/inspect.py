@@ -18,7 +18,7 @@ from penstock.topics.shell.inspection import Inspection, inspect_directory
 
 DAMAGED: Final = 1
 WRONG: Final = 2
-VIEWS: Final = ("overview", "topics", "log", "verify", "record")
+VIEWS: Final = ("overview", "topics", "spaces", "log", "verify", "record")
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -47,6 +47,7 @@ def inspect(
     \b
     overview          what lies there
     topics            every topic, as a server would find it
+    spaces            every space: its entities, sessions and receipts
     log               where the log of each partition begins and ends, and its snapshots
     verify            check every checksum, replay everything
     record TOPIC SEQ  one record, wherever it lies
@@ -84,6 +85,8 @@ def _rows(found: Inspection, view: str, topic: str, seq: int) -> Rows:
     match view:
         case "topics":
             return found.topics()
+        case "spaces":
+            return found.spaces()
         case "log":
             return found.log()
         case "verify":

@@ -110,13 +110,18 @@ class Inspection:
         for number in range(self.layout.partitions):
             self._on_progress("partitions", number, self.layout.partitions)
             partition = self.partition(number)
-            for topic in partition.topics.values():
-                row = _topic_row(topic, number)
-                if topic.name in partition.spaces:
-                    row |= partition.spaces[topic.name].core.counts()._asdict()
-                rows.append(row)
+            rows += [_topic_row(topic, number) for topic in partition.topics.values()]
         self._on_progress("partitions", self.layout.partitions, self.layout.partitions)
         return sorted(rows, key=lambda row: str(row["topic"]))
+
+    def spaces(self) -> list[dict[str, Any]]:
+        """Every space as replay finds it, by name: how many entities, sessions and receipts."""
+        rows: list[dict[str, Any]] = []
+        for number in range(self.layout.partitions):
+            for name, space in self.partition(number).spaces.items():
+                head = {"space": name, "partition": number, "head_seq": space.topic.head_seq}
+                rows.append({**head, **space.core.counts()._asdict()})
+        return sorted(rows, key=lambda row: str(row["space"]))
 
     def record(self, topic: str, seq: int) -> dict[str, Any]:
         """One record, wherever it lies; `Rejected` if it is not there."""
