@@ -1,8 +1,9 @@
-"""Settings of the server: typed, checked once, from flags, the environment and a file.
+"""Settings of the server and of the ingest edge: typed, checked once, from flags to file.
 
 A flag wins over the environment, the environment over the file, the file over the default. In the
-file the keys stand in the table `[server]`; in the environment each is `PENSTOCK_` and its name in
-capitals. A name that nobody knows is refused with the nearest one that exists.
+file the keys stand in the tables `[server]` and `[ingest]`; in the environment each is `PENSTOCK_`
+or `PENSTOCK_INGEST_` and its name in capitals. A name that nobody knows is refused with the nearest
+one that exists.
 
 >>> settings = load({"PENSTOCK_HOST": "127.0.0.1:0", "PENSTOCK_MAX_BODY_BYTES": "1 MiB"})
 >>> settings.host, settings.port, settings.max_body_bytes
@@ -22,6 +23,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.ingest.limits import EdgeLimits
+from penstock.ingest.raw import RAW_TOPIC, REJECT_TOPIC, TopicNames
 from penstock.kernel.errors import Rejected
 from penstock.kernel.units import KIB, MIB, parse_bytes
 from penstock.log.stores import KINDS as STORES
@@ -30,12 +33,16 @@ from penstock.topics.model import TopicLimits
 PREFIX: Final = "PENSTOCK_"
 FILE_NAME: Final = "penstock.toml"
 FILE_TABLE: Final = "server"
+INGEST_TABLE: Final = "ingest"
+GROWTHS: Final = ("aimd", "cubic")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error", "off")
 OTHER_VARIABLES: Final = frozenset(
     {"PENSTOCK_CONFIG", "PENSTOCK_URL", "PENSTOCK_TOKEN",
+     "PENSTOCK_RUNNER", "PENSTOCK_RUNNER_OPTIONS", "PENSTOCK_SPARK",
      "PENSTOCK_COMPILE", "PENSTOCK_REWRITE", "PENSTOCK_RUNS", "PENSTOCK_SEED"}
 )  # fmt: skip
-"""Variables with our prefix that are no setting: where the file is, the clients', the tests'."""
+"""Variables with our prefix that are no setting: where the file is, the clients', the tables'
+engine's, the tests'."""
 
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _FALSE: Final = frozenset({"false", "0", "no", "off", ""})
@@ -67,6 +74,12 @@ class Settings:
     cold_dir: Path | None = _setting(None, "Directory of cold segments, if elsewhere.")
     backup_dir: Path | None = _setting(
         None, "Where backups asked for over HTTP may go; without it they are refused."
+    )
+    catalog: str = _setting(
+        "", "Warehouse of stream tables, sqlite:<path> or postgres:<words>; none: no tables."
+    )
+    data_path: str = _setting(
+        "", "Where a new warehouse keeps its files; beside the SQLite file if not said."
     )
     store: str = _setting("segment", "Where the log rests: segment, rocksdb, sqlite or memory.")
     wal_shards: int = _setting(
@@ -132,6 +145,10 @@ class Settings:
             _check_bounds(setting.name, getattr(self, setting.name), setting.metadata)
         _check_choice("store", self.store, STORES)
         _check_choice("log", self.log, LOG_LEVELS)
+        if self.catalog and not self.catalog.startswith(("sqlite:", "postgres:")):
+            raise Rejected(
+                f"expected catalog as sqlite:<path> or postgres:<words>, found {self.catalog!r}"
+            )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise Rejected("expected both tls_cert and tls_key or neither, found one of them")
         has_keys = bool(self.api_keys.replace(",", " ").strip())  # commas alone are no keys
@@ -162,7 +179,83 @@ class Settings:
         )
 
 
-_FIELDS: Final = {setting.name: setting for setting in fields(Settings)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestSettings:
+    """Everything the ingest edge can be told."""
+
+    host: str = _setting("127.0.0.1", "Address to listen on for devices; `host:port` sets both.")
+    port: int = _setting(4100, "Port for devices; 0 takes any free one.", most=65_535)
+    port_file: Path | None = _setting(None, "File that gets the bound host:port.")
+    status_host: str = _setting("127.0.0.1", "Address of the port for status and metrics.")
+    status_port: int = _setting(4101, "Port for status and metrics; 0: any free one.", most=65_535)
+    url: str = _setting("http://127.0.0.1:4000", "Where the topic server is.")
+    api_key: str = field(
+        default="", repr=False, metadata={"doc": "The key, where the topic server has keys."}
+    )
+    raw_topic: str = _setting(RAW_TOPIC, "Topic of the messages.")
+    reject_topic: str = _setting(REJECT_TOPIC, "Topic of what was wrong with connections.")
+    tokens_file: Path | None = _setting(
+        None, "File of device tokens, a line for each: device and token, or * and token."
+    )
+    allow_insecure_no_tokens: bool = _setting(
+        False, "Listen beyond this machine although there are no tokens."
+    )
+    tls_cert: Path | None = _setting(None, "Certificate chain (PEM); with `tls_key` it turns on.")
+    tls_key: Path | None = _setting(None, "Private key (PEM) of the certificate.")
+    window_bytes: int = _setting(
+        512 * MIB, "Memory of all windows of the pipeline together.", least=MIB
+    )
+    growth: str = _setting("aimd", "How windows grow: aimd or cubic.")
+    max_connections: int = _setting(10_000, "Connections of devices.", least=1)
+    max_devices: int = _setting(100_000, "Devices that are remembered.", least=1)
+    max_message_bytes: int = _setting(
+        256 * KIB, "A message of a device.", least=KIB, most=700 * KIB
+    )
+    message_ms: int = _setting(
+        30_000, "How long a message may take from its first fragment to its last.", least=1
+    )
+    idle_ms: int = _setting(300_000, "Silence after which a connection is taken for lost.", least=1)
+    drain_ms: int = _setting(10_000, "How long messages may take to be durable at shutdown.")
+    log: str = _setting("info", "What is logged: debug, info, warning, error or off.")
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            _check_bounds(setting.name, getattr(self, setting.name), setting.metadata)
+        _check_choice("growth", self.growth, GROWTHS)
+        _check_choice("log", self.log, LOG_LEVELS)
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise Rejected("expected both tls_cert and tls_key or neither, found one of them")
+        open_to_all = not (is_loopback(self.host) or self.allow_insecure_no_tokens)
+        if open_to_all and self.tokens_file is None:
+            raise Rejected(
+                f"expected device tokens for an edge that listens on {self.host}, found none: set "
+                f"{PREFIX}INGEST_TOKENS_FILE, listen on 127.0.0.1, or set "
+                f"{PREFIX}INGEST_ALLOW_INSECURE_NO_TOKENS=1"
+            )
+
+    def edge_limits(self) -> EdgeLimits:
+        """The limits that the edge keeps."""
+        return EdgeLimits(
+            connections_max=self.max_connections,
+            devices_max=self.max_devices,
+            fragment_bytes_max=min(self.max_message_bytes, EdgeLimits().fragment_bytes_max),
+            message_bytes_max=self.max_message_bytes,
+            partial_bytes_max=2 * self.max_message_bytes,
+            message_ms=self.message_ms,
+            idle_ms=self.idle_ms,
+        )
+
+    def topic_names(self) -> TopicNames:
+        """The topics that the edge writes."""
+        return TopicNames(self.raw_topic, self.reject_topic)
+
+
+_KINDS: Final[dict[str, type[Any]]] = {FILE_TABLE: Settings, INGEST_TABLE: IngestSettings}
+_PREFIXES: Final = {FILE_TABLE: PREFIX, INGEST_TABLE: f"{PREFIX}INGEST_"}
+_FIELDS_OF: Final = {
+    table: {setting.name: setting for setting in fields(kind)} for table, kind in _KINDS.items()
+}
+_FIELDS: Final = _FIELDS_OF[FILE_TABLE]
 
 
 def load(
@@ -176,20 +269,44 @@ def load(
     Without `environ` the process's own counts. Without `file` the variable PENSTOCK_CONFIG names
     it; else `penstock.toml` counts if it is here.
     """
+    return Settings(**_merged(FILE_TABLE, environ, file, flags))
+
+
+def load_ingest(
+    environ: Mapping[str, str] | None = None,
+    *,
+    file: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> IngestSettings:
+    """As `load`, for the ingest edge.
+
+    >>> load_ingest({"PENSTOCK_INGEST_PORT": "0", "PENSTOCK_PORT": "1"}).port
+    0
+    """
+    return IngestSettings(**_merged(INGEST_TABLE, environ, file, flags))
+
+
+def _merged(
+    table: str,
+    environ: Mapping[str, str] | None,
+    file: Path | None,
+    flags: Mapping[str, Any] | None,
+) -> dict[str, Any]:
     environ = os.environ if environ is None else environ
     chosen = file or (Path(environ["PENSTOCK_CONFIG"]) if environ.get("PENSTOCK_CONFIG") else None)
     merged: dict[str, Any] = {}
     for layer in (
-        from_file(chosen or Path(FILE_NAME), must_exist=chosen is not None),
-        from_environment(environ),
+        from_file(chosen or Path(FILE_NAME), must_exist=chosen is not None, table=table),
+        from_environment(environ, table=table),
         _split_host({key: value for key, value in (flags or {}).items() if value is not None}),
     ):
         merged |= layer
-    return Settings(**{key: _parse(key, value) for key, value in merged.items()})
+    kinds = {name: str(setting.type) for name, setting in _FIELDS_OF[table].items()}
+    return {key: _parse(key, value, kinds[key]) for key, value in merged.items()}
 
 
-def from_file(path: Path, *, must_exist: bool = True) -> dict[str, Any]:
-    """The keys of the table `[server]` of a TOML file, each known."""
+def from_file(path: Path, *, must_exist: bool = True, table: str = FILE_TABLE) -> dict[str, Any]:
+    """The keys of a table of a TOML file, each known."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -200,44 +317,45 @@ def from_file(path: Path, *, must_exist: bool = True) -> dict[str, Any]:
         raise Rejected(f"expected a settings file that can be read at {path}: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise Rejected(f"expected TOML in {path}, found an error: {error}") from error
-    for name in document:
-        if name != FILE_TABLE:
-            raise Rejected(f"{path}: {_unknown('table', name, [FILE_TABLE, *_FIELDS])}")
-    table = document.get(FILE_TABLE, {})
-    if not isinstance(table, dict):
-        raise Rejected(f"{path}: expected [{FILE_TABLE}] to be a table, found {table!r}")
-    for name in table:
-        if name not in _FIELDS:
-            raise Rejected(f"{path}: {_unknown('setting', name, _FIELDS)}")
-    return _split_host(table)
+    for name, found in document.items():
+        if name not in _KINDS:
+            raise Rejected(f"{path}: {_unknown('table', name, [*_KINDS, *_FIELDS])}")
+        if not isinstance(found, dict):
+            raise Rejected(f"{path}: expected [{name}] to be a table, found {found!r}")
+        for key in found:
+            if key not in _FIELDS_OF[name]:
+                raise Rejected(f"{path}: {_unknown('setting', key, _FIELDS_OF[name])}")
+    return _split_host(document.get(table, {}))
 
 
-def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    """The settings among the variables, each known."""
-    known = {variable(name): name for name in _FIELDS}
+def from_environment(environ: Mapping[str, str], *, table: str = FILE_TABLE) -> dict[str, Any]:
+    """The settings of a table among the variables, each known."""
+    known = {variable(name, other): (other, name) for other in _KINDS for name in _FIELDS_OF[other]}
     found: dict[str, Any] = {}
     for name, value in environ.items():
         if name in known:
-            found[known[name]] = value
+            whose, key = known[name]
+            if whose == table:
+                found[key] = value
         elif name.startswith(PREFIX) and name not in OTHER_VARIABLES:
             raise Rejected(_unknown("variable", name, known))
     return _split_host(found)
 
 
-def variable(name: str) -> str:
+def variable(name: str, table: str = FILE_TABLE) -> str:
     """The environment variable of a setting."""
-    return f"{PREFIX}{name.upper()}"
+    return f"{_PREFIXES[table]}{name.upper()}"
 
 
-def described() -> list[tuple[str, str, str]]:
-    """Every setting for the reference: its name, its default as text, what it is for."""
+def described(table: str = FILE_TABLE) -> list[tuple[str, str, str]]:
+    """Every setting of a table for the reference: its name, its default, what it is for."""
     return [
         (
             setting.name,
             "" if setting.default in (None, MISSING, "") else str(setting.default),
             setting.metadata["doc"],
         )
-        for setting in fields(Settings)
+        for setting in _FIELDS_OF[table].values()
     ]
 
 
@@ -265,8 +383,7 @@ def _split_host(layer: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _parse(name: str, value: Any) -> Any:
-    kind = str(_FIELDS[name].type)
+def _parse(name: str, value: Any, kind: str) -> Any:
     if kind == "bool":
         return _parse_bool(name, value)
     if kind == "int":

@@ -10,7 +10,9 @@ import click
 
 import penstock
 
-COMMANDS: Final = ("serve", "topic", "table", "query", "backup", "restore", "inspect", "demo")
+COMMANDS: Final = (
+    "serve", "topic", "ingest", "table", "query", "backup", "restore", "inspect", "demo",
+)  # fmt: skip
 """The commands, in the order `penstock --help` shows them; each is a module of this package."""
 
 

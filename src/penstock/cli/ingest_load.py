@@ -1,0 +1,92 @@
+"""`penstock ingest load`: a made-up fleet of meters that sends to an edge."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from penstock.ingest.shapes import SHAPES
+from penstock.kernel.errors import PenstockError
+
+
+@click.command()
+@click.argument("address", metavar="HOST:PORT", default="127.0.0.1:4100")
+@click.option("--shape", type=click.Choice(SHAPES), default="square", show_default=True)
+@click.option("--low", default=20.0, show_default=True, help="Messages a second at least.")
+@click.option("--high", default=200.0, show_default=True, help="Messages a second at most.")
+@click.option("--period-s", default=10.0, show_default=True, help="How long a wave, or a day, is.")
+@click.option("--seconds", default=10.0, show_default=True, help="How long load is offered.")
+@click.option("--devices", default=10, show_default=True, help="Devices, each with a connection.")
+@click.option("--meters", default=50, show_default=True, help="Readings of a message.")
+@click.option("--seed", default=0, show_default=True, help="The same seed sends the same readings.")
+@click.option("--token", default="", help="The token of the devices.")
+@click.option("--tls", is_flag=True, help="Connect with TLS.")
+@click.option("--json", "as_json", is_flag=True, help="The outcome as JSON.")
+def load(
+    address: str,
+    shape: str,
+    low: float,
+    high: float,
+    period_s: float,
+    seconds: float,
+    devices: int,
+    meters: int,
+    seed: int,
+    token: str,
+    tls: bool,
+    as_json: bool,
+) -> None:
+    """Offer the load of a meter fleet to an edge, and wait until all is acknowledged.
+
+    The load has a shape: a square wave, a sawtooth, random, steady, or the curve of a day.
+    """
+    import ssl
+
+    import uvloop
+
+    from penstock.ingest.fleet import Fleet
+    from penstock.ingest.shapes import named_shape
+    from penstock.ingest.shell.load import Load, LoadState, Target
+
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise click.UsageError(f"expected HOST:PORT, found {address!r}")
+
+    async def run() -> LoadState:
+        target = Target(
+            host.strip("[]"),
+            int(port),
+            token.encode(),
+            ssl.create_default_context() if tls else None,
+        )
+        fleet = Fleet(devices, meters, seed)
+        wave = named_shape(
+            shape, low_per_s=low, high_per_s=high, period_ms=int(period_s * 1_000), seed=seed
+        )
+        shown = _show if sys.stderr.isatty() and not as_json else None
+        return await Load(target, fleet, wave).run(seconds=seconds, on_progress=shown)
+
+    try:
+        state = uvloop.run(run())
+    except PenstockError as error:
+        raise click.ClickException(error.message) from error
+    if as_json:
+        click.echo(json.dumps({"sent": state.sent, "acked": state.acked, "resent": state.resent}))
+    else:
+        click.echo(
+            f"sent {state.sent:,} messages, {state.acked:,} acknowledged, "
+            f"{state.resent:,} sent again"
+        )
+
+
+def _show(state: object) -> None:
+    from penstock.ingest.shell.load import LoadState
+
+    assert isinstance(state, LoadState)
+    click.echo(
+        f"\r{state.sent:,} sent · {state.acked:,} acknowledged · {state.backlog:,} wait ",
+        err=True,
+        nl=False,
+    )

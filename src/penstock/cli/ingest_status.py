@@ -1,0 +1,65 @@
+"""`penstock ingest status`: windows, occupancy, rates and the bottleneck of a running edge."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from penstock.kernel.units import format_bytes, format_ms
+
+DEFAULT_URL = "http://127.0.0.1:4101"
+
+
+@click.command()
+@click.option("--url", default=DEFAULT_URL, show_default=True, help="The edge's port for status.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, also on a terminal.")
+def status(url: str, as_json: bool) -> None:
+    """Show each stage's window, occupancy, rate and latency, and which one is the bottleneck."""
+    found = fetch(url)
+    console = Console()
+    if as_json or not console.is_terminal:
+        click.echo(json.dumps(found))
+    else:
+        show(console, found)
+
+
+def fetch(url: str) -> dict[str, Any]:
+    """The status of the edge at a URL."""
+    try:
+        with urllib.request.urlopen(f"{url.rstrip('/')}/status", timeout=5) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+    except (OSError, ValueError, urllib.error.URLError) as error:
+        raise click.ClickException(f"expected an edge at {url}, found none: {error}") from error
+
+
+def show(console: Console, found: dict[str, Any]) -> None:
+    """Print a status as a table and a line."""
+    table = Table()
+    for heading in ("stage", "window", "occupancy", "items/s", "p50", "p99", "why"):
+        table.add_column(heading, justify="left" if heading in ("stage", "why") else "right")
+    for stage in found["stages"]:
+        is_bottleneck = stage["name"] == found["bottleneck"]
+        table.add_row(
+            f"[bold red]{stage['name']}[/]" if is_bottleneck else stage["name"],
+            f"{stage['window']:,}",
+            f"{stage['occupancy']:.0%}",
+            f"{stage['rate_per_s']:,.0f}",
+            format_ms(stage["p50_ns"] / 1e6),
+            format_ms(stage["p99_ns"] / 1e6),
+            stage["note"].partition(": ")[2],
+        )
+    console.print(table)
+    edge = found["edge"]
+    held = found["bottleneck"]
+    console.print(
+        f"{edge['connections']:,} connections · {edge['messages_acked_total']:,} messages "
+        f"acknowledged · {format_bytes(edge['buffered_bytes'])} not durable yet · "
+        + (f"bottleneck: {held}" if held else "all stages keep up")
+    )
