@@ -1,0 +1,634 @@
+"""A runtime without a connection: what happened goes in, what is to be done comes out.
+
+Events wait in lanes, each strictly in order. The first of a lane runs its handler on the state as
+it looks from here; its writes show at once, as a layer; its commit leaves when nothing it stands
+on is open any more. A conflict takes the layer back and parks the event in its place. Events
+behind the first may run ahead of its answer, but leave only after it, and run again if it must.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heappop, heappush
+from random import Random
+from typing import Any, Final
+
+from penstock.client.errors import ClientClosed, ClientError, OutcomeUnknown
+from penstock.client.runtime.committing import (
+    convergence_error,
+    handler_error,
+    make_commit,
+    unknown_error,
+)
+from penstock.client.runtime.derive import Derivation
+from penstock.client.runtime.effects import Effect, Fail, Report, Run, Tell, Transmit
+from penstock.client.runtime.errors import BacklogFull, ChangedLocally, OriginFailed, Superseded
+from penstock.client.runtime.events import Committed, Event, Intent, Ticket
+from penstock.client.runtime.lanes import WAITING, Entry, Lane, Lanes, State
+from penstock.client.runtime.layers import Layer, View
+from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
+from penstock.client.runtime.replica import Change, Replica, Touch, Version
+from penstock.client.runtime.telemetry import (
+    CommitReport,
+    Failure,
+    Outcome,
+    Terminal,
+    Verdict,
+    verdict_of,
+)
+from penstock.client.runtime.transaction import Transaction
+from penstock.commits.model import Origin
+from penstock.commits.paths import ROOT
+
+NUMBERS_MAX: Final = 128
+"""Numbers between a session's oldest commit without an answer and its newest.
+
+A server keeps the last answers of a session, 256 of them at least; what it has forgotten it cannot
+replay, and refuses.
+"""
+
+
+class RuntimeCore:
+    """The state of one runtime. Every method that tells it something returns what must be done.
+
+    Effects are in order; `next_due_ms` says when to call `tick`. Times are monotonic milliseconds.
+    """
+
+    def __init__(
+        self,
+        session: str,
+        *,
+        random: Random,
+        lane_of: Callable[[str, Any], str],
+        policy: CommitBackpressure | None = None,
+        limits: RuntimeLimits | None = None,
+    ) -> None:
+        self.session = session
+        self.policy = policy or CommitBackpressure()
+        self.limits = limits or RuntimeLimits()
+        self.replica = Replica()
+        self.view = View(self.replica)
+        self.lanes = Lanes(self.limits)
+        self._random = random
+        self._lane_of = lane_of
+        self._flying: dict[int, Entry] = {}
+        self._waiting: dict[Entry, None] = {}
+        """Entries that a change of state may set going: ready, parked, or patient."""
+        self._derivations: dict[str, Derivation] = {}
+        self._alarms: list[tuple[float, int, Lane]] = []
+        self._alarm_count = 0
+        self._stirred: dict[Lane, None] = {}
+        self._effects: list[Effect] = []
+        self._local_seq = 0
+        self._event_count = 0
+        self._layer_count = 0
+        self._landing: dict[int, Layer] = {}
+        """Layers whose commits have left, by number, until the replica has them."""
+        self._now_ms = 0.0
+
+    # What is so
+
+    @property
+    def next_due_ms(self) -> float | None:
+        """When time alone lets something go on."""
+        return self._alarms[0][0] if self._alarms else None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no handler is running, queued or parked."""
+        return not any(entry.state in WAITING for entry in self.lanes.entries())
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether, beyond that, every commit has its outcome."""
+        return next(iter(self.lanes), None) is None
+
+    @property
+    def committing(self) -> int:
+        """Commits that are with the server."""
+        return len(self._flying)
+
+    # What happens
+
+    def send(self, intent: Intent, now_ms: float) -> tuple[Ticket, list[Effect]]:
+        """An event was sent: where its outcome will be, and what to do."""
+        self._now_ms = now_ms
+        return self._place(intent, None), self._go_on()
+
+    def derive(
+        self, name: str, function: Callable[[Transaction], None], now_ms: float
+    ) -> list[Effect]:
+        """Keep a derivation up to date from now on."""
+        self._now_ms = now_ms
+        self._derivations[name] = Derivation(name, function)
+        self._arm(self._derivations[name])
+        return self._go_on()
+
+    def ran(self, entry: Entry, error: Exception | None, now_ms: float) -> list[Effect]:
+        """A handler is over."""
+        self._now_ms = now_ms
+        transaction = entry.transaction
+        if entry.state is State.RUNNING and transaction is not None:
+            transaction.close()
+            if error is None:
+                self._ran_well(entry, transaction)
+            else:
+                self._ran_badly(entry, transaction, error)
+            self._stir(entry.lane)
+        return self._go_on()
+
+    def accepted(self, local_seq: int, seq: int, ts_ms: int | None, now_ms: float) -> list[Effect]:
+        """The server has taken a commit."""
+        self._now_ms = now_ms
+        entry = self._flying.get(local_seq)
+        if entry is not None:
+            self._accept(entry, seq, ts_ms)
+        return self._go_on()
+
+    def refused(self, local_seq: int, error: ClientError, now_ms: float) -> list[Effect]:
+        """A commit was answered with an error, or not at all."""
+        self._now_ms = now_ms
+        entry = self._flying.get(local_seq)
+        if entry is not None:
+            match verdict_of(error):
+                case Verdict.RETRY:
+                    self._conflict(entry, error)
+                case Verdict.PERMANENT:
+                    self._refuse(entry, error, "permanent")
+                case Verdict.RULE:
+                    self._refuse(entry, error, "rule")
+                case Verdict.RESEND:
+                    self._lose(entry, error)
+        return self._go_on()
+
+    def advanced(self, changes: Iterable[Change], now_ms: float) -> list[Effect]:
+        """The space has moved on by these commits."""
+        self._now_ms = now_ms
+        for change in changes:
+            touched = self.replica.apply(change)
+            if touched is None:
+                continue
+            own = self._merge(change) if change.session == self.session else None
+            for entry in list(self._waiting):
+                if _is_stale(entry, touched, own):
+                    self._outdated(entry, touched)
+            self._notice(touched, own)
+            if own is not None:
+                for derivation in self._derivations.values():
+                    derivation.own.discard(own)
+        self._stir_waiting()
+        return self._go_on()
+
+    def listed(
+        self, versions: Mapping[str, Version], head: int, epoch: int | None, now_ms: float
+    ) -> list[Effect]:
+        """All entities as of a commit, in place of all that was known."""
+        self._now_ms = now_ms
+        another = self.replica.live and epoch != self.replica.epoch
+        self.replica.reset(versions, head, epoch)
+        for layer in list(self.view.layers()):
+            if layer.seq is not None and (another or layer.seq <= head):
+                self._drop_layer(layer)
+        for entry in [entry for entry in self._waiting if entry.state is State.READY]:
+            if entry.state is State.READY:
+                self._unwind(entry)
+        for derivation in self._derivations.values():
+            derivation.stale = True
+            self._arm(derivation)
+        for lane in self.lanes:
+            self._stir(lane)
+        return self._go_on()
+
+    def tick(self, now_ms: float) -> list[Effect]:
+        """Time has passed."""
+        self._now_ms = now_ms
+        while self._alarms and self._alarms[0][0] <= now_ms:
+            self._stir(heappop(self._alarms)[2])
+        return self._go_on()
+
+    def close(self, now_ms: float) -> list[Effect]:
+        """The runtime ends: what is not finished fails, and says so."""
+        self._now_ms = now_ms
+        self._derivations.clear()
+        for entry in list(self.lanes.entries()):
+            if entry.state is State.ENDED:
+                continue
+            text = f"expected event {entry.event.id!r} to end, found the runtime closed"
+            sent = entry.state is State.FLYING
+            self._fail(entry, OutcomeUnknown(text) if sent else ClientClosed(text))
+        self._stirred.clear()
+        return self._go_on()
+
+    # Placing
+
+    def _place(self, intent: Intent, origin: Entry | None, default_id: str = "") -> Ticket:
+        lane = self._lane_of(intent.type, intent.data) if intent.lane is None else intent.lane
+        event = Event(
+            id=intent.id or default_id or self._new_id(),
+            type=intent.type,
+            data=intent.data,
+            lane=lane,
+        )
+        callers_id = intent.id is not None
+        try:
+            ticket = self.lanes.join(event, callers_id=callers_id, origin=origin)
+        except BacklogFull as error:
+            ticket = Ticket(event.id, event.type, event.lane)
+            ticket.settle(error)
+            self._effects += [Tell(ticket), Fail(Failure(error, event))]
+        if ticket is not None:
+            return ticket
+        entry = Entry(
+            event,
+            self.lanes.lane(lane),
+            retries=intent.retries,
+            has_callers_id=callers_id,
+            origin=origin,
+        )
+        self.lanes.add(entry)
+        if origin is not None:
+            origin.children.append(entry)
+        self._stir(entry.lane)
+        return entry.ticket
+
+    def _new_id(self) -> str:
+        self._event_count += 1
+        return f"{self.session}.{self._event_count}"
+
+    def _arm(self, derivation: Derivation) -> None:
+        """Let a stale derivation have one entry in its lane."""
+        lane = self.lanes.lane(derivation.name, "derive")
+        if derivation.stale and not lane.entries:
+            event = Event(id="", type=f"derive {derivation.name}", lane=lane.key)
+            self.lanes.add(Entry(event, lane, derivation=derivation))
+        self._stir(lane)
+
+    # Driving
+
+    def _go_on(self) -> list[Effect]:
+        """Let every lane that was stirred go as far as it can."""
+        while self._stirred:
+            lane = next(iter(self._stirred))
+            del self._stirred[lane]
+            if self.replica.live:
+                self._drive(lane)
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _drive(self, lane: Lane) -> None:
+        """Go through a lane from its head, as far as handlers may run and commits may leave."""
+        for index, entry in enumerate(lane.entries[: self.limits.ahead_max]):
+            if entry.state in WAITING:
+                if self._may_run(entry, index):
+                    self._run(entry)
+                return
+            if entry.state is State.READY and index == 0 and self._may_leave(entry):
+                self._leave(entry)
+            elif entry.state is State.FLYING:
+                self._resend(entry)
+            if entry.conflicts:
+                return  # it holds those behind it until it is through
+
+    def _may_run(self, entry: Entry, index: int) -> bool:
+        if entry.state is State.PARKED:
+            if self._now_ms < entry.not_before_ms:
+                return False
+            is_fresh = self.replica.seq >= entry.catch_up_seq
+            return is_fresh or self._now_ms >= entry.catch_up_until_ms
+        if entry.state is State.RUNNING:
+            return False
+        if entry.after is None:
+            return True
+        return index == 0 and self._is_sure(entry) and not any(map(self.view.layer, entry.after))
+
+    def _run(self, entry: Entry) -> None:
+        self._waiting.pop(entry, None)
+        entry.state = State.RUNNING
+        entry.transaction = Transaction(self.view, self._lane_of)
+        if entry.derivation is not None:
+            entry.derivation.stale = False
+        self._effects.append(Run(entry))
+
+    def _ran_well(self, entry: Entry, transaction: Transaction) -> None:
+        entry.state = State.READY
+        entry.after = None
+        self._waiting[entry] = None
+        derivation = entry.derivation
+        if derivation is not None:
+            derivation.reads_of = transaction
+            if transaction.changes_nothing():
+                transaction.writes.clear()
+        if transaction.writes:
+            self._layer_count += 1
+            entry.layer = Layer(self._layer_count, tuple(transaction.writes))
+            if derivation is not None:
+                derivation.own.add(entry.layer.id)
+            self._notice(self.view.push(entry.layer), entry.layer.id)
+        for number, intent in enumerate(transaction.sent, 1):
+            self._place(intent, entry, f"{entry.event.id}/{number}")
+        entry.ticket.children = tuple(child.ticket for child in entry.children)
+
+    def _ran_badly(self, entry: Entry, transaction: Transaction, error: Exception) -> None:
+        if entry.derivation is not None:
+            entry.derivation.reads_of = transaction
+            self._end(entry, error)
+            return
+        stands_on = {each for each in transaction.stands_on() if self.view.layer(each)}
+        if entry.is_first and self._is_sure(entry) and not stands_on:
+            self._end(entry, handler_error(entry.event, error))
+            return
+        # What it failed on may be taken back: only a run on what is certain is the end.
+        entry.state = State.QUEUED
+        entry.after = stands_on
+        entry.clear_attempt()
+        self._waiting[entry] = None
+
+    def _is_sure(self, entry: Entry) -> bool:
+        """Whether the event that sent this one, if any, has committed."""
+        origin = entry.origin
+        return origin is None or origin.ticket.committed is not None
+
+    # Leaving
+
+    def _may_leave(self, entry: Entry) -> bool:
+        transaction = entry.transaction
+        if transaction is None or not self._is_sure(entry):
+            return False
+        oldest = min(self._flying, default=None)
+        if oldest is not None and self._local_seq - oldest >= NUMBERS_MAX:
+            return False  # the server must not forget a number before we have its answer
+        for each in transaction.stands_on():
+            layer = self.view.layer(each)
+            if layer is not None and (layer.seq is None or not transaction.writes):
+                return False
+        return True
+
+    def _leave(self, entry: Entry) -> None:
+        self._waiting.pop(entry, None)
+        layer = entry.layer
+        if layer is None:
+            self._finish(entry, None, None)
+            return
+        self._local_seq += 1
+        layer.local_seq = self._local_seq
+        self._landing[layer.local_seq] = layer
+        entry.commit = make_commit(entry, self.session, self.view, origin=self._origin(entry))
+        entry.state = State.FLYING
+        self._flying[layer.local_seq] = entry
+        self._effects.append(Transmit(entry.commit))
+
+    def _origin(self, entry: Entry) -> Origin | None:
+        """What to ask of the server; it forgets, so that in time we are the only one who knows."""
+        ref = entry.origin_ref
+        if ref is None or self._local_seq - ref.local_seq >= NUMBERS_MAX:
+            return None
+        return ref
+
+    def _resend(self, entry: Entry) -> None:
+        if (
+            entry.commit is not None
+            and entry.resend_ms is not None
+            and entry.resend_ms <= self._now_ms
+        ):
+            entry.resend_ms = None
+            self._effects.append(Transmit(entry.commit))
+
+    # Outcomes
+
+    def _accept(self, entry: Entry, seq: int, ts_ms: int | None) -> None:
+        layer = entry.layer
+        if layer is not None:
+            layer.seq = seq
+            if seq <= self.replica.seq:
+                self._drop_layer(layer)
+        self._report(entry, "accepted", seq=seq)
+        self._finish(entry, seq, ts_ms)
+
+    def _finish(self, entry: Entry, seq: int | None, ts_ms: int | None) -> None:
+        attempts = entry.conflicts + 1
+        self._end(
+            entry,
+            Committed(event_id=entry.event.id, seq=seq, ts_ms=ts_ms, attempts=attempts),
+        )
+        local_seq = entry.local_seq
+        ref = entry.origin_ref if local_seq is None else Origin(self.session, local_seq)
+        for child in entry.children:
+            child.origin_ref = ref
+            child.origin = None  # settled: and a chain of events is not kept for its last one
+            self._stir(child.lane)
+        entry.children = []
+
+    def _conflict(self, entry: Entry, error: ClientError) -> None:
+        """Take the layer back and park the entry in its place, or end it if its time is over."""
+        for behind in reversed(entry.lane.behind(entry)):
+            if behind.state is State.READY:
+                self._unwind(behind)
+        entry.conflicts += 1
+        if entry.conflicts == 1:
+            entry.first_conflict_ms = self._now_ms
+        entry.last_error = error
+        current = error.detail.get("current")
+        entry.catch_up_seq = current if isinstance(current, int) else 0
+        delay_ms = self._delay_ms(entry)
+        outcome: Outcome = "changed_locally" if isinstance(error, ChangedLocally) else "conflict"
+        if delay_ms is None:
+            self._report(entry, outcome, terminal="convergence", error=str(error))
+            self._fail(entry, convergence_error(entry, error, self.policy, self._now_ms))
+            return
+        self._report(entry, outcome, backoff_ms=delay_ms, error=str(error))
+        self._revert(entry, None)
+        entry.state = State.PARKED
+        entry.not_before_ms = self._now_ms + delay_ms
+        entry.catch_up_until_ms = self._now_ms + max(delay_ms, self.policy.cap_ms)
+        self._waiting[entry] = None
+        self._alarm(entry.not_before_ms, entry.lane)
+        if entry.catch_up_seq > self.replica.seq:
+            self._alarm(entry.catch_up_until_ms, entry.lane)
+        self._stir(entry.lane)
+
+    def _delay_ms(self, entry: Entry) -> float | None:
+        elapsed_ms = self._now_ms - entry.first_conflict_ms
+        if entry.derivation is not None:
+            if entry.catch_up_seq > self.replica.seq:
+                return 0.0  # what it waits for will come by itself
+            return self.policy.nominal_ms(entry.conflicts)
+        if not entry.retries:
+            return None
+        return self.policy.next_ms(entry.conflicts, elapsed_ms=elapsed_ms, random=self._random)
+
+    def _refuse(self, entry: Entry, error: ClientError, terminal: Terminal) -> None:
+        outcome: Outcome = "permanent" if terminal == "permanent" else "rule"
+        self._report(entry, outcome, terminal=terminal, error=str(error))
+        self._fail(entry, error)
+
+    def _lose(self, entry: Entry, error: ClientError) -> None:
+        """No answer: send the same commit again, unless we have seen that it is in the space."""
+        if entry.seen_seq is not None:
+            self._accept(entry, entry.seen_seq, None)
+            return
+        entry.lost += 1
+        entry.doubtful = entry.doubtful or error.maybe_done
+        entry.last_error = error
+        if entry.lost == 1:
+            entry.away_since_ms = self._now_ms
+        delay_ms = self.limits.away.next_ms(
+            entry.lost, elapsed_ms=self._now_ms - entry.away_since_ms, random=self._random
+        )
+        if delay_ms is None:
+            self._report(entry, "unknown", terminal="unknown", error=str(error))
+            self._fail(entry, unknown_error(entry, error))
+            return
+        delay_ms = max(delay_ms, float(getattr(error, "retry_after_ms", None) or 0))
+        entry.resend_ms = self._now_ms + delay_ms
+        self._alarm(entry.resend_ms, entry.lane)
+
+    def _fail(self, entry: Entry, error: Exception) -> None:
+        """The end without an effect."""
+        self._revert(entry, error)
+        self._end(entry, error)
+
+    def _end(self, entry: Entry, outcome: Committed | Exception) -> None:
+        """It is over: its lane goes on, and whoever waits is told."""
+        if entry.local_seq is not None:
+            self._flying.pop(entry.local_seq, None)
+        self._waiting.pop(entry, None)
+        entry.state = State.ENDED
+        self.lanes.remove(entry)
+        self._stir(entry.lane)
+        self._stir_waiting()
+        if entry.derivation is not None:
+            if isinstance(outcome, Exception):
+                source = f"derive {entry.derivation.name}"
+                self._effects.append(Fail(Failure(outcome, None, source)))
+            self._rearm(entry.derivation)
+            return
+        entry.ticket.settle(outcome)
+        self._effects.append(Tell(entry.ticket))
+        if isinstance(outcome, Exception) and not isinstance(outcome, Superseded):
+            self._effects.append(Fail(Failure(outcome, entry.event)))
+
+    def _rearm(self, derivation: Derivation) -> None:
+        if derivation.stale:
+            self._arm(derivation)
+
+    # Taking back
+
+    def _revert(self, entry: Entry, failure: Exception | None) -> None:
+        """Undo what one run did here; `failure` if there will be no other."""
+        children, entry.children = entry.children, []
+        for child in reversed(children):
+            self._drop(child, failure)
+        self._waiting.pop(entry, None)
+        layer = entry.layer
+        if layer is not None and layer.local_seq is not None:
+            self._flying.pop(layer.local_seq, None)
+        entry.clear_attempt()
+        if layer is None:
+            return
+        if entry.derivation is not None:
+            entry.derivation.own.discard(layer.id)
+        if self._drop_layer(layer):
+            self._taken_back(layer)
+
+    def _drop_layer(self, layer: Layer) -> bool:
+        if layer.local_seq is not None:
+            self._landing.pop(layer.local_seq, None)
+        return self.view.pop(layer)
+
+    def _taken_back(self, layer: Layer) -> None:
+        """Whoever has read the layer has read what never was."""
+        touched = [Touch(entity, (ROOT,)) for entity in layer.entities]
+        for other in list(self._waiting):
+            transaction = other.transaction
+            if (
+                other.state is State.READY
+                and transaction is not None
+                and layer.id in transaction.stands_on()
+            ):
+                self._outdated(other, touched)
+        self._notice(touched, None)
+
+    def _drop(self, child: Entry, failure: Exception | None) -> None:
+        """An event whose origin's run does not count."""
+        if child.state is State.ENDED:
+            return
+        text = f"event {child.event.id!r}: the event that sent it "
+        if failure is None:
+            error: ClientError = Superseded(text + "ran again, and sent others")
+        else:
+            error = OriginFailed(text + f"did not commit ({failure})")
+            error.__cause__ = failure
+        self._revert(child, failure)
+        self._end(child, error)
+
+    def _unwind(self, entry: Entry) -> None:
+        """Let an entry that ran ahead run again when its turn comes; this is not a conflict."""
+        self._revert(entry, None)
+        entry.state = State.QUEUED
+        self._stir(entry.lane)
+
+    def _outdated(self, entry: Entry, touched: list[Touch]) -> None:
+        """What a ready entry has read is not so any more."""
+        if entry not in self._waiting or entry.state is not State.READY:
+            return  # it was unwound with another
+        if not entry.is_first:
+            self._unwind(entry)
+            return
+        names = ", ".join(sorted({touch.entity for touch in touched}))
+        error = ChangedLocally(f"expected what was read to stay, found a change of {names}")
+        self._conflict(entry, error)
+
+    # Noticing
+
+    def _merge(self, change: Change) -> int | None:
+        """A commit of ours is in the replica; which layer it was."""
+        layer = self._landing.get(change.local_seq)
+        entry = self._flying.get(change.local_seq)
+        if entry is not None:
+            entry.seen_seq = change.seq
+            if entry.resend_ms is not None:
+                self._accept(entry, change.seq, None)
+        if layer is None:
+            return None
+        self._drop_layer(layer)
+        return layer.id
+
+    def _notice(self, touched: list[Touch], layer: int | None) -> None:
+        for derivation in self._derivations.values():
+            if derivation.notice(touched, layer):
+                self._arm(derivation)
+
+    def _stir(self, lane: Lane) -> None:
+        self._stirred[lane] = None
+
+    def _stir_waiting(self) -> None:
+        for entry in self._waiting:
+            self._stirred[entry.lane] = None
+
+    def _alarm(self, due_ms: float, lane: Lane) -> None:
+        self._alarm_count += 1
+        heappush(self._alarms, (due_ms, self._alarm_count, lane))
+
+    def _report(self, entry: Entry, outcome: Outcome, **facts: Any) -> None:
+        elapsed_ms = self._now_ms - entry.first_conflict_ms if entry.conflicts else 0.0
+        report = CommitReport(
+            event_id=entry.event.id or None,
+            event_type=entry.event.type,
+            lane=entry.event.lane,
+            session=self.session,
+            local_seq=entry.local_seq or 0,
+            outcome=outcome,
+            retry_attempt=entry.conflicts,
+            elapsed_ms=elapsed_ms,
+            **facts,
+        )
+        self._effects.append(Report(report))
+
+
+def _is_stale(entry: Entry, touched: list[Touch], own: int | None) -> bool:
+    transaction = entry.transaction
+    return (
+        entry.state is State.READY
+        and transaction is not None
+        and transaction.is_touched(touched, own)
+    )

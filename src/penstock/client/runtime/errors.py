@@ -1,0 +1,57 @@
+"""What an event can end with beside an answer of the server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.client.errors import ClientError
+from penstock.kernel.errors import Busy, Conflict, Rejected
+
+
+class CommitConvergenceError(ClientError, Conflict):
+    """A committed write met conflicts until its time was over: nothing of it was applied.
+
+    `attempts` is how often it was tried, `elapsed_ms` how long since its first conflict, `cause`
+    the last conflict.
+    """
+
+    code = "not_converged"
+
+    def __init__(
+        self, message: str, *, attempts: int, elapsed_ms: float, cause: Exception, **detail: Any
+    ) -> None:
+        super().__init__(message, attempts=attempts, elapsed_ms=elapsed_ms, **detail)
+        self.attempts = attempts
+        self.elapsed_ms = elapsed_ms
+        self.cause = cause
+        self.__cause__ = cause
+
+
+class ChangedLocally(ClientError, Conflict):
+    """A value that a handler read changed before its commit left: it runs again."""
+
+    code = "changed_locally"
+
+
+class HandlerFailed(ClientError, Rejected):
+    """The handler of an event raised, and nothing was written; its error is the `__cause__`."""
+
+    code = "handler_failed"
+
+
+class BacklogFull(ClientError, Busy):
+    """Too many events of this lane and type are waiting: this one was refused and never ran."""
+
+    code = "backlog_full"
+
+
+class OriginFailed(ClientError, Rejected):
+    """The event that sent this one did not commit, so this one never will."""
+
+    code = "origin_failed"
+
+
+class Superseded(ClientError, Conflict):
+    """The handler that sent this event ran again: what it sent then stands in its place."""
+
+    code = "superseded"

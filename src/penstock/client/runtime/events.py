@@ -1,0 +1,91 @@
+"""What goes into a runtime and what comes of it: events, their outcomes, who waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened and shall have its effect once. A handler gets it.
+
+    `id` is durable: whoever commits it first leaves a receipt, and nobody commits it again.
+    """
+
+    id: str
+    type: str
+    data: Any = None
+    lane: str = ""
+    attempt: int = 1
+    """How often the handler has been tried for a commit, this time included."""
+
+
+class Committed(msgspec.Struct, frozen=True, kw_only=True):
+    """An event that has had its effect.
+
+    `seq` is the space's commit; None if the handler wrote nothing, so that none was needed.
+    """
+
+    event_id: str
+    seq: int | None
+    ts_ms: int | None = None
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """An event as it was sent, before it has a place."""
+
+    type: str
+    data: Any = None
+    lane: str | None = None
+    """None for the lane that the handler names."""
+    id: str | None = None
+    """The caller's own durable id; None lets the runtime make one."""
+    retries: bool = True
+
+
+class Ticket:
+    """Where the outcome of one event is kept for those who wait for it. Final once it is done."""
+
+    __slots__ = ("_callbacks", "children", "committed", "error", "event_id", "lane", "type")
+
+    def __init__(self, event_id: str, kind: str, lane: str) -> None:
+        self.event_id = event_id
+        self.type = kind
+        self.lane = lane
+        self.committed: Committed | None = None
+        self.error: Exception | None = None
+        self.children: tuple[Ticket, ...] = ()
+        """Events that its handler sent, in its last run."""
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self.committed is not None or self.error is not None
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call this once the outcome is known; at once if it is."""
+        if self.done:
+            callback()
+        else:
+            self._callbacks.append(callback)
+
+    def settle(self, outcome: Committed | Exception) -> None:
+        """The outcome; the first one stands."""
+        if self.done:
+            return
+        if isinstance(outcome, Committed):
+            self.committed = outcome
+        else:
+            self.error = outcome
+
+    def tell(self) -> None:
+        """Call everybody who waits, once."""
+        waiting, self._callbacks = self._callbacks, []
+        for callback in waiting:
+            callback()

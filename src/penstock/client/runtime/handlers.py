@@ -1,0 +1,73 @@
+"""Which function handles which type of event, and in which lane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from difflib import get_close_matches
+from inspect import iscoroutinefunction
+from typing import Any
+
+import msgspec
+
+from penstock.client.errors import InvalidRequest
+from penstock.client.runtime.events import Event
+from penstock.client.runtime.lanes import Entry
+from penstock.client.runtime.transaction import Transaction
+
+Handler = Callable[[Transaction, Event], Any]
+LaneOf = str | Callable[[Any], object] | None
+
+
+class Handlers:
+    """One handler for each type."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, tuple[Handler, LaneOf]] = {}
+
+    def add(self, kind: str, handler: Handler, lane: LaneOf) -> None:
+        """Handle a type of event from now on."""
+        if kind in self._handlers:
+            raise InvalidRequest(f"expected one handler for {kind!r}, found a second one")
+        if iscoroutinefunction(handler):
+            raise InvalidRequest(
+                f"expected a plain function to handle {kind!r}, found a coroutine function: a "
+                "handler only reads and writes its transaction, and may run several times"
+            )
+        self._handlers[kind] = (handler, lane)
+
+    def lane_of(self, kind: str, data: Any) -> str:
+        """The lane that the handler of a type wants for such data."""
+        lane = self._found(kind)[1]
+        if callable(lane):
+            return str(lane(data))
+        return lane or ""
+
+    def check(self, kind: str) -> None:
+        """Refuse a type that nobody handles."""
+        self._found(kind)
+
+    def run(self, entry: Entry) -> None:
+        """Run the handler of an entry over its transaction, once for each event in it."""
+        transaction, event = entry.transaction, entry.event
+        if transaction is None:
+            raise ValueError(f"expected an entry that is to run, found {entry!r}")
+        if entry.derivation is not None:
+            entry.derivation.function(transaction)
+            return
+        handler, _ = self._found(event.type)
+        for data in (event.data, *entry.more):
+            handler(
+                transaction,
+                msgspec.structs.replace(event, data=deepcopy(data), attempt=entry.conflicts + 1),
+            )
+
+    def _found(self, kind: str) -> tuple[Handler, LaneOf]:
+        found = self._handlers.get(kind)
+        if found is None:
+            near = get_close_matches(kind, self._handlers, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InvalidRequest(
+                f"expected a type of event that has a handler, found {kind!r}{hint}"
+            )
+        return found

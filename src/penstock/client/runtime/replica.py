@@ -1,0 +1,88 @@
+"""The confirmed state of a space as far as this client has seen it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.commits.model import ABSENT, Write, apply_write, touches
+from penstock.commits.paths import Path
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One commit as the space's topic tells it."""
+
+    seq: int
+    session: str
+    local_seq: int
+    writes: Sequence[Write]
+
+
+class Version(NamedTuple):
+    """A document, and the commit that made it what it is."""
+
+    doc: Any
+    seq: int
+
+
+class Touch(NamedTuple):
+    """An entity that changed, and the places of it that did."""
+
+    entity: str
+    paths: tuple[Path, ...]
+
+
+class Replica:
+    """Every entity of a space as of one commit, `seq`. Moves only by commits, in their order."""
+
+    __slots__ = ("_versions", "epoch", "live", "seq")
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.epoch: int | None = None
+        self.live = False
+        """Whether there was a first listing: before it nothing may be read."""
+        self._versions: dict[str, Version] = {}
+
+    def reset(self, versions: Mapping[str, Version], head: int, epoch: int | None) -> None:
+        """Take a listing of all entities as of a commit in place of what was here."""
+        self._versions = dict(versions)
+        self.seq = head
+        self.epoch = epoch
+        self.live = True
+
+    def apply(self, change: Change) -> list[Touch] | None:
+        """Take the next commit; what it touched, or None if it was seen before."""
+        if change.seq <= self.seq:
+            return None
+        found = [self._write(write, change.seq) for write in change.writes]
+        self.seq = change.seq
+        return found
+
+    def doc(self, entity: str) -> Any:
+        """The document, or ABSENT. Not a copy: nobody may change it."""
+        version = self._versions.get(entity)
+        return ABSENT if version is None else version.doc
+
+    def version(self, entity: str) -> Version | None:
+        """The document with its seq."""
+        return self._versions.get(entity)
+
+    def names(self) -> Iterable[str]:
+        """The entities there are."""
+        return self._versions.keys()
+
+    def __len__(self) -> int:
+        return len(self._versions)
+
+    def _write(self, write: Write, seq: int) -> Touch:
+        before = self.doc(write.entity)
+        touch = Touch(write.entity, touches(before, write))
+        after = apply_write(before, write)
+        if after is ABSENT:
+            self._versions.pop(write.entity, None)
+        else:
+            self._versions[write.entity] = Version(after, seq)
+        return touch

@@ -1,0 +1,1 @@
+"""Runtimes on a connection: for asyncio, and for threads."""

@@ -1,0 +1,72 @@
+"""What a runtime tells about its commits, and what the answer to one means."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Literal
+
+import msgspec
+
+from penstock.client.errors import ClientError, ServerUnavailable, Throttled
+from penstock.client.runtime.errors import ChangedLocally
+from penstock.client.runtime.events import Event
+
+Outcome = Literal["accepted", "conflict", "changed_locally", "permanent", "rule", "unknown"]
+Terminal = Literal["permanent", "rule", "convergence", "unknown"]
+
+
+class CommitReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One commit and what came of it; given to `on_commit`, and logged at debug.
+
+    `terminal` is set where the event ends without an effect: `permanent` (a precondition failed),
+    `rule` (the server refuses such a commit), `convergence` (conflicts until time was over), or
+    `unknown` (no answer until time was over).
+    """
+
+    event_id: str | None
+    event_type: str
+    lane: str
+    session: str
+    local_seq: int
+    outcome: Outcome
+    retry_attempt: int
+    """Conflicts of the event so far, this one included; 0 for one that met none."""
+    backoff_ms: float | None = None
+    """How long the event waits before it runs again, if it does."""
+    terminal: Terminal | None = None
+    seq: int | None = None
+    """Where it was accepted."""
+    elapsed_ms: float = 0.0
+    """Time since the event's first conflict."""
+    error: str | None = None
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A final failure, as `on_error` gets it. The event's handle has the same error.
+
+    `event` is None for what is not about one event: a derivation, or the feed of the replica.
+    """
+
+    error: Exception
+    event: Event | None = None
+    source: str = "event"
+
+
+class Verdict(Enum):
+    """What to do after a commit was answered with an error, or not at all."""
+
+    RETRY = "run again on fresh state"
+    PERMANENT = "never again"
+    RULE = "refused, whatever the state"
+    RESEND = "the same commit again"
+
+
+def verdict_of(error: ClientError) -> Verdict:
+    """Sort an error by what is to be done."""
+    if error.code == "conflict" or isinstance(error, ChangedLocally):
+        return Verdict.RETRY
+    if error.code == "precondition_failed":
+        return Verdict.PERMANENT
+    if isinstance(error, ServerUnavailable | Throttled):
+        return Verdict.RESEND
+    return Verdict.RULE

@@ -1,0 +1,188 @@
+"""What a handler reads and writes through: it notes every read, and holds the writes together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.client.errors import InvalidRequest
+from penstock.client.runtime.events import Intent
+from penstock.client.runtime.layers import View, with_writes
+from penstock.client.runtime.replica import Touch
+from penstock.commits.model import ABSENT, Write, check_entity_id
+from penstock.commits.paths import Path, any_meet, parse_path, value_at
+from penstock.kernel.errors import Rejected
+
+
+class Looked(NamedTuple):
+    """A place that was read. Shallow: whether something is there, not what."""
+
+    entity: str
+    pointer: str
+    shallow: bool
+
+
+class Transaction:
+    """One run of a handler over the state as this client sees it.
+
+    All writes take effect together or not at all. Whatever was read must still be so when they
+    do, else the handler runs again; read only what matters, by path where that is enough.
+    Values that come out are copies, and values that go in must be JSON.
+    """
+
+    __slots__ = ("_closed", "_lane_of", "_view", "reads", "sent", "writes")
+
+    def __init__(self, view: View, lane_of: Callable[[str, Any], str]) -> None:
+        self._view = view
+        self._lane_of = lane_of
+        self._closed = False
+        self.reads: dict[Looked, tuple[Path, frozenset[int]]] = {}
+        """Places that were read: as segments, with the unconfirmed layers that they showed."""
+        self.writes: list[Write] = []
+        self.sent: list[Intent] = []
+
+    # Reading
+
+    def get(self, entity: str, path: str = "", default: Any = None) -> Any:
+        """The document, or what is at a path in it (`/limits/max`), or the default."""
+        found = self._look(entity, path, shallow=False)
+        return default if found is ABSENT else _copy(found)
+
+    def exists(self, entity: str, path: str = "") -> bool:
+        """Whether there is such an entity, or something at a path in it."""
+        return self._look(entity, path, shallow=True) is not ABSENT
+
+    def __getitem__(self, entity: str) -> Any:
+        found = self._look(entity, "", shallow=False)
+        if found is ABSENT:
+            raise KeyError(f"expected an entity {entity!r}, found none")
+        return _copy(found)
+
+    def __contains__(self, entity: str) -> bool:
+        return self.exists(entity)
+
+    # Writing
+
+    def set(self, entity: str, doc: Any) -> None:
+        """Make this the whole document."""
+        self._write(Write(entity, set=_as_json(entity, doc)))
+
+    def patch(self, entity: str, patch: Any) -> None:
+        """Change a part of the document, as a JSON merge patch: None removes a key."""
+        self._write(Write(entity, patch=_as_json(entity, patch)))
+
+    def delete(self, entity: str) -> None:
+        """Remove the entity."""
+        self._write(Write(entity, delete=True))
+
+    def update(self, entity: str, change: Callable[[Any], Any], default: Any = None) -> Any:
+        """Set the document to what `change` makes of it; `default` if there is none."""
+        doc = change(self.get(entity, default=default))
+        self.set(entity, doc)
+        return doc
+
+    def __setitem__(self, entity: str, doc: Any) -> None:
+        self.set(entity, doc)
+
+    def __delitem__(self, entity: str) -> None:
+        self.delete(entity)
+
+    # Sending
+
+    def send(
+        self,
+        type: str,  # noqa: A002  # the word for it
+        data: Any = None,
+        *,
+        lane: str | None = None,
+        id: str | None = None,  # noqa: A002
+        retries: bool = True,
+    ) -> None:
+        """Send another event; it only ever commits if this run of this handler does.
+
+        Its lane is that of its handler unless it is named.
+        """
+        self._check_open()
+        named = self._lane_of(type, data)  # also where it is not asked for: it knows the types
+        lane = named if lane is None else lane
+        self.sent.append(Intent(type=type, data=data, lane=lane, id=id, retries=retries))
+
+    # For the runtime
+
+    def close(self) -> None:
+        """The handler is over: whoever kept the transaction cannot change it any more."""
+        self._closed = True
+
+    def is_touched(self, touched: Iterable[Touch], layer: int | None = None) -> bool:
+        """Whether a change may be of something that was read.
+
+        A change that was a layer of ours was seen before if the read went through that.
+        """
+        changed: dict[str, list[Path]] = {}
+        for entity, paths in touched:
+            changed.setdefault(entity, []).extend(paths)
+        for looked, (path, pending) in self.reads.items():
+            places = changed.get(looked.entity)
+            if (
+                places is not None
+                and (layer is None or layer not in pending)
+                and any_meet(path, places, shallow=looked.shallow)
+            ):
+                return True
+        return False
+
+    def stands_on(self) -> frozenset[int]:
+        """The layers that were read before the server confirmed them."""
+        return frozenset(each for _, pending in self.reads.values() for each in pending)
+
+    def changes_nothing(self) -> bool:
+        """Whether the writes leave everything as it looks from here."""
+        return all(
+            with_writes(doc := self._view.doc(entity), entity, self.writes) == doc
+            for entity in {write.entity for write in self.writes}
+        )
+
+    def _look(self, entity: str, pointer: str, *, shallow: bool) -> Any:
+        self._check_open()
+        check_entity_id(entity)
+        path = parse_path(pointer)
+        if not self._replaced(entity):
+            looked = Looked(entity, pointer, shallow)
+            if looked not in self.reads:
+                self.reads[looked] = (path, self._view.pending(entity))
+        doc = with_writes(self._view.doc(entity), entity, self.writes)
+        return ABSENT if doc is ABSENT else value_at(doc, path, missing=ABSENT)
+
+    def _replaced(self, entity: str) -> bool:
+        """Whether this transaction set all of it, so that what was there before is no matter."""
+        return any(
+            write.entity == entity and (write.delete or write.set is not msgspec.UNSET)
+            for write in self.writes
+        )
+
+    def _write(self, write: Write) -> None:
+        self._check_open()
+        check_entity_id(write.entity)
+        self.writes.append(write)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Rejected("expected a transaction of a running handler, found that one over")
+
+
+def _as_json(entity: str, value: Any) -> Any:
+    """A value as JSON has it, and as a copy of what was given."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value))
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise InvalidRequest(f"expected JSON for entity {entity!r}, found {error}") from error
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copy(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_copy(each) for each in value]
+    return value
