@@ -9,19 +9,15 @@ from typing import Any
 import pytest
 
 from penstock.lake.shell import Catalog, open_catalog
-from penstock.spark.embedded import EmbeddedSpark, start_spark
-from penstock.spark.options import SparkOptions
+from penstock.spark.embedded import EmbeddedSpark
 from penstock.spark.session import connect
 from tests.integration.lake.duck import Duck
-
-CACHE = Path(__file__).parents[3] / "build" / "spark"
-OPTIONS = SparkOptions(cores=2, memory_mb=1_024, cache_dir=CACHE)
+from tests.integration.spark.one import one_spark
 
 
 @pytest.fixture(scope="session")
-def embedded() -> Iterator[EmbeddedSpark]:
-    with start_spark(OPTIONS) as started:
-        yield started
+def embedded() -> EmbeddedSpark:
+    return one_spark()
 
 
 @pytest.fixture(scope="session")

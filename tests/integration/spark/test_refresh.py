@@ -21,8 +21,8 @@ from penstock.tables.frontier import Frontier, LakePosition
 from penstock.tables.history import ReasonCode
 from penstock.tables.model import Mode, define
 from penstock.tables.shell import Made, RefreshTask, Warehouse
-from penstock.tables.shell.refresher import Input
 from penstock.tables.shell.outcomes import kind_of
+from penstock.tables.shell.refresher import Input
 from tests.integration.lake.agree import bag
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.agree import assert_agree

@@ -22,7 +22,7 @@ from penstock.spark.errors import SparkMissing, SparkNotStarted
 from penstock.spark.java import Java
 from penstock.spark.options import SparkOptions
 from penstock.spark.session import connect, interrupt, new_session, open_session
-from tests.integration.spark.conftest import CACHE
+from tests.integration.spark.one import CACHE
 
 DEADLINE_S = 120
 

@@ -23,6 +23,7 @@ from penstock.tables.shell.refresher import Factory
 
 _MESSAGE_BYTES: Final = 1 << 16
 _PATIENCE_S: Final = 120
+_PROGRAM: Final = "import sys; from penstock.tables.shell.nursery import main; main(*sys.argv[1:])"
 
 
 class NurseryLost(Unavailable):
@@ -39,7 +40,7 @@ class Nursery:
         self._line.settimeout(_PATIENCE_S)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno()), runner.name],
+                [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), runner.name],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what an engine prints is no answer of ours
@@ -74,11 +75,11 @@ class Nursery:
         self._process.wait()
 
 
-def main(number: int, runner: str) -> None:
+def main(number: str, runner: str) -> None:
     """Fork workers for whoever holds the other end of a socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to handle
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets workers that end
-    line = socket.socket(fileno=number)
+    line = socket.socket(fileno=int(number))
     from penstock.tables.shell import worker
 
     with suppress(Exception):  # each worker will find out by itself, and say so
@@ -108,7 +109,3 @@ def _be(work: Callable[[int], None], number: int) -> NoReturn:
         traceback.print_exc()
     finally:
         os._exit(1)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Final
 
 from penstock.flow.tokens import SqlTokenPool
-from penstock.kernel.errors import Busy
+from penstock.kernel.errors import Busy, Rejected
 from penstock.lake.shell.database import Database, Retry, fetch, open_database
 from penstock.tables.shell.ddl import WAITERS
 from penstock.tables.shell.settings import WarehouseSettings
@@ -87,12 +87,14 @@ class Permits:
         Only the holder of the warehouse's lease may call it, after it closed all their jobs.
         """
         ours = f"@{self._store.warehouse}"
-        live = [
-            holder
-            for holder in self.held()
-            if holder == self._holder or not (holder.endswith(ours) or self._is_dead(holder))
-        ]
-        return self._pool.reconcile(live)
+        found = {}
+        for holder, count in self.held().items():
+            if holder != self._holder and (holder.endswith(ours) or self._is_dead(holder)):
+                # Only of those: who is alive may have taken one since we looked.
+                with suppress(Rejected):  # another coordinator took them back just now
+                    self._pool.release(holder, count)
+                    found[holder] = count
+        return found
 
     def _is_dead(self, holder: str) -> bool:
         from penstock.tables.shell import alive
