@@ -34,6 +34,7 @@ from penstock.server.sessions import Sessions
 from penstock.server.shell.app import TopicApplication
 from penstock.server.shell.app_gate import Gate
 from penstock.server.shell.listener import Listener
+from penstock.server.shell.tables_desk import TablesDesk, WarehousePlace
 from penstock.topics.sealing import SealOptions
 from penstock.topics.shell.engine import Engine
 from penstock.topics.shell.views import EngineOptions
@@ -101,6 +102,7 @@ class Server:
         self._store: Store | None = None
         self.engine: Engine | None = None
         self.application: TopicApplication | None = None
+        self.tables: TablesDesk | None = None
 
     async def listen(self) -> tuple[str, int]:
         """Open the port; health answers from now on, everything else says that it is not ready."""
@@ -146,6 +148,7 @@ class Server:
             settings.heartbeat_ms_min,
             settings.max_watch_topics,
             settings.backup_dir,
+            self._open_tables(),
         )
         self.application = TopicApplication(context)
         context.started_ms = self._gate.started_ms
@@ -164,6 +167,17 @@ class Server:
         self.application.open()
         self._listener.use(self.application)
 
+    def _open_tables(self) -> TablesDesk | None:
+        """The way to the warehouse, if there is one; it is opened when it is first needed."""
+        settings = self.settings
+        if not settings.catalog:
+            return None
+        host, port = self.address
+        url = own_url(settings, host, port)
+        place = WarehousePlace(settings.catalog, settings.data_path or None, url)
+        self.tables = TablesDesk(place)
+        return self.tables
+
     async def close(self) -> None:
         """End in good order: streams are told, requests finished, routers drained, all synced."""
         span_s = self.settings.drain_ms / 1e3
@@ -175,6 +189,8 @@ class Server:
         left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
         if not await self._listener.drain(left_s):
             _LOGGER.warning("some connections were still busy after %g s", span_s)
+        if self.tables is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self.tables.close)
         if self.engine is not None:
             await self.engine.close()
         await self._listener.abort()
@@ -182,14 +198,23 @@ class Server:
             self._store.close()
 
 
+def own_url(settings: Settings, host: str, port: int) -> str:
+    """The address under which the server is reached from its own machine."""
+    near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return _url(settings, near, port)
+
+
+def _url(settings: Settings, host: str, port: int) -> str:
+    scheme = "http" if settings.tls_cert is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
 def describe(settings: Settings, host: str, port: int, keys: KeyRing | None) -> str:
     """The line that says where the server is, where its data is, and who may come in."""
-    scheme = "http" if settings.tls_cert is None else "https"
-    shown_host = f"[{host}]" if ":" in host else host
     where = "in memory only" if settings.store == "memory" else f"in {settings.data_dir}"
     auth = "off: everybody may do everything" if keys is None else f"on: {len(keys)} keys"
     return (
-        f"penstock {penstock.__version__} listens on {scheme}://{shown_host}:{port} · "
+        f"penstock {penstock.__version__} listens on {_url(settings, host, port)} · "
         f"data {where} ({settings.store}) · auth {auth}"
     )
 

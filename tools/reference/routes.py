@@ -37,7 +37,8 @@ BEYOND_QUERY: Final = {("POST", "/v0/topics/{name}/diff", "from_ts")}
 
 GROUPS: Final = (
     ("Topics", "/v0/topics"), ("Topics", "/v0/write"), ("Routers", "/v0/routers"),
-    ("Push", "/v0/watch"), ("Push", "/v0/ws"),
+    ("Push", "/v0/watch"), ("Push", "/v0/ws"), ("Tables", "/v0/tables"),
+    ("Tables", "/v0/warehouse"), ("Tables", "/v0/sources"),
 )  # fmt: skip
 QUEUE_ACTIONS: Final = ("claim", "ack", "nack", "extend", "work")
 

@@ -18,6 +18,7 @@ from penstock.log.stores import KINDS
 @click.option("--port", type=int, help="Port to listen on; 0 takes any free one. [default: 4000]")
 @click.option("--port-file", help="Write the bound host:port to this file.")
 @click.option("--data-dir", help="Directory of the log. [default: topics-data]")
+@click.option("--catalog", help="Warehouse of stream tables to serve, such as sqlite:lake.sqlite.")
 @click.option("--store", type=click.Choice(KINDS), help="Where the log rests. [default: segment]")
 @click.option("--wal-shards", type=int, help="Partitions of the log; fixed when it is made.")
 @click.option("--disk-sync-ms", type=int, help="How soon `disk` records are synced.")

@@ -18,6 +18,7 @@ from penstock.server.message import Exchange, Request
 from penstock.server.queries import Query, json_object
 from penstock.server.sessions import Sessions
 from penstock.server.shell.cohort import Cohorts
+from penstock.server.shell.tables_desk import TablesDesk
 from penstock.topics.shell.engine import Engine
 
 WORK_HEARTBEAT_MS: Final = 15_000
@@ -43,6 +44,7 @@ class Context:
     heartbeat_ms_min: int = 1_000
     watch_topics_max: int = 256
     backup_dir: Path | None = None
+    tables: TablesDesk | None = None
     draining: bool = False
     started_ms: int = 0
     streams: dict[OpenStream, None] = field(default_factory=dict)

@@ -6,13 +6,16 @@ from typing import Any, Final
 
 from penstock.server.auth import scope_names
 from penstock.server.queries import ARROW
-from penstock.server.routes import NAME_SHAPES, Route, RouteTable
+from penstock.server.routes import NAME_SHAPES
+from penstock.server.routing import Route, RouteTable
 from penstock.server.schemas import COMPONENTS, ref
+from penstock.server.tables_schemas import TABLE_COMPONENTS
 
 _TEXTS: Final = {
     101: "The connection becomes a WebSocket.",
     200: "Done.",
     201: "Done; the resource is new.",
+    202: "Asked for; not done yet.",
     400: "The request is wrong.",
     401: "No known key was presented.",
     403: "The key does not reach as far.",
@@ -38,13 +41,13 @@ def document(table: RouteTable, version: str) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "Penstock topics",
+            "title": "Penstock",
             "version": version,
-            "description": "Durable topics with live push. Sequence numbers start at 1.",
+            "description": "Durable topics with live push, and tables that stay fresh.",
         },
         "paths": paths,
         "components": {
-            "schemas": COMPONENTS,
+            "schemas": {**COMPONENTS, **TABLE_COMPONENTS},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"key": []}],
@@ -111,4 +114,7 @@ def _content(route: Route) -> dict[str, Any]:
         content["text/plain"] = {"schema": {"type": "string"}}
     if route.handler == "diff":
         content[ARROW] = {"schema": {"type": "string", "format": "binary"}}
+    if route.handler == "table_rows":
+        content[ARROW] = {"schema": {"type": "string", "format": "binary"}}
+        content["text/csv"] = {"schema": {"type": "string"}}
     return content
