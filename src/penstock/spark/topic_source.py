@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.kernel.errors import Rejected
 from penstock.spark.topic_http import TopicAddress, TopicConnection
 from penstock.spark.topic_options import SourceOptions
-from penstock.spark.topic_pages import SCHEMA, Lost, SeqRange, read_range
+from penstock.spark.topic_pages import DDL, SCHEMA, Lost, SeqRange, read_range
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.column import Column
@@ -84,7 +84,14 @@ def fetched_frame(
     spark: SparkSession, address: TopicAddress, wanted: SeqRange, lost: Lost = "fail"
 ) -> DataFrame:
     """A range that is fetched here, and handed to Spark as Arrow."""
-    made: DataFrame = spark.createDataFrame(fetch(address, wanted, lost))
+    return frame_of(spark, fetch(address, wanted, lost))
+
+
+def frame_of(spark: SparkSession, records: pa.Table) -> DataFrame:
+    """Records that are here as a DataFrame; Spark cannot tell the columns of no rows."""
+    made: DataFrame = spark.createDataFrame(
+        *((records,) if records.num_rows else ([], declared_schema(spark, DDL)))
+    )
     return made
 
 

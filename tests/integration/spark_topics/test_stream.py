@@ -1,0 +1,142 @@
+"""Plain Structured Streaming jobs over topics: into files, into topics, stopped and started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.client import Client, Record
+from penstock.kernel.errors import Rejected
+from penstock.spark.topic_writers import check_columns
+from tests.integration.spark_topics.place import new_topic
+
+DEADLINE_S = 120
+
+
+def source(spark: Any, url: str, topic: str, **options: str) -> Any:
+    return spark.readStream.format("penstock").options(url=url, topic=topic, **options).load()
+
+
+def to_files(frame: Any, directory: Path) -> None:
+    """What is there now, into Parquet files; exactly once by the checkpoint."""
+    query = (
+        frame.selectExpr("seq", "from_json(data, 'n INT').n AS n")
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(directory / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(directory / "rows"))
+    )
+    assert query.awaitTermination(DEADLINE_S)
+
+
+def to_topic(frame: Any, url: str, topic: str, directory: Path) -> None:
+    query = (
+        frame.selectExpr("data", "tag")
+        .writeStream.format("penstock")
+        .options(url=url, topic=topic)
+        .option("checkpointLocation", str(directory / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(DEADLINE_S)
+
+
+def ends_of_batches(directory: Path) -> list[int]:
+    """The seq at which each batch ended, as Spark noted it before it began."""
+    offsets = directory / "checkpoint" / "offsets"
+    names = sorted(int(path.name) for path in offsets.iterdir() if path.name.isdigit())
+    return [json.loads((offsets / str(n)).read_text().splitlines()[-1])["seq"] for n in names]
+
+
+def numbers(spark: Any, directory: Path) -> list[int]:
+    return sorted(row.n for row in spark.read.parquet(str(directory / "rows")).collect())
+
+
+def test_a_job_that_is_started_again_goes_on_where_it_was(
+    spark: Any, client: Client, url: str, topic: str, tmp_path: Path
+) -> None:
+    client.write(topic, [{"n": n} for n in range(25)])
+    to_files(source(spark, url, topic, max_rows="10"), tmp_path)
+    assert ends_of_batches(tmp_path) == [10, 20, 25]
+    client.write(topic, [{"n": n} for n in range(25, 40)])
+    to_files(source(spark, url, topic), tmp_path)
+    to_files(source(spark, url, topic), tmp_path)
+    assert ends_of_batches(tmp_path) == [10, 20, 25, 40]
+    assert numbers(spark, tmp_path) == list(range(40))
+
+
+def test_a_job_may_begin_at_the_end_or_after_a_seq(
+    spark: Any, client: Client, url: str, topic: str, tmp_path: Path
+) -> None:
+    client.write(topic, [{"n": n} for n in range(5)])
+    to_files(source(spark, url, topic, from_seq="latest"), tmp_path / "end")
+    to_files(source(spark, url, topic, from_seq="3"), tmp_path / "third")
+    client.write(topic, [{"n": 5}])
+    to_files(source(spark, url, topic, from_seq="latest"), tmp_path / "end")
+    assert numbers(spark, tmp_path / "end") == [5]
+    assert numbers(spark, tmp_path / "third") == [3, 4]
+
+
+def test_a_job_over_a_topic_that_was_made_again_fails_and_says_so(
+    spark: Any, client: Client, url: str, topic: str, tmp_path: Path
+) -> None:
+    client.write(topic, [{"n": 1}])
+    to_files(source(spark, url, topic), tmp_path)
+    client.delete_topic(topic)
+    client.put_topic(topic)
+    client.write(topic, [{"n": 1}])
+    with pytest.raises(Exception, match="deleted and made again"):
+        to_files(source(spark, url, topic), tmp_path)
+
+
+def test_rows_are_written_to_a_topic_once_for_a_name(
+    spark: Any, client: Client, url: str, topic: str
+) -> None:
+    frame = spark.range(0, 2_500, numPartitions=2).selectExpr(
+        "to_json(struct(*)) AS data", "concat('t', id % 2) AS tag", '\'{"by":"spark"}\' AS meta'
+    )
+    writer = frame.write.format("penstock").mode("append").options(url=url, topic=topic)
+    for _ in range(2):
+        writer.option("write_id", "night of the 3rd").save()
+    found = [record for page in client.read(topic, include_tags=True) for record in page.records]
+    assert sorted(record.data["id"] for record in found) == list(range(2_500))
+    assert all(record.tag == f"t{record.data['id'] % 2}" for record in found)
+    assert found[0].meta == {"by": "spark"}
+    writer.option("write_id", "night of the 4th").save()
+    assert client.get_topic(topic).count == 5_000
+
+
+def test_a_batch_that_is_done_again_adds_nothing_to_its_topic(
+    spark: Any, client: Client, url: str, topic: str, tmp_path: Path
+) -> None:
+    """A crash between the write and the commit of a batch: Spark runs the same batch again."""
+    target = new_topic()
+    client.put_topic(target)
+    client.write(topic, [Record({"n": n}, tag=f"m{n}") for n in range(30)])
+    to_topic(source(spark, url, topic, max_rows="10"), url, target, tmp_path)
+    assert client.get_topic(target).count == 30
+    (tmp_path / "checkpoint" / "commits" / "2").unlink()
+    client.write(topic, [Record({"n": 30})])
+    to_topic(source(spark, url, topic), url, target, tmp_path)
+    assert ends_of_batches(tmp_path) == [10, 20, 30, 31]
+    assert (tmp_path / "checkpoint" / "commits" / "2").exists()
+    found = [record for page in client.read(target, include_tags=True) for record in page.records]
+    assert [record.data["n"] for record in found] == list(range(31))
+    assert [record.tag for record in found][:2] == ["m0", "m1"]
+
+
+def test_data_that_is_not_json_is_refused_and_never_another_record(
+    spark: Any, client: Client, url: str, topic: str
+) -> None:
+    frame = spark.createDataFrame([('1},{"data":2',)], "data STRING")
+    writer = frame.write.format("penstock").mode("append").options(url=url, topic=topic)
+    with pytest.raises(Exception, match="expected JSON text in data, found b'1}"):
+        writer.save()
+    assert client.get_topic(topic).count == 0
+    with pytest.raises(Exception, match="expected mode 'append' for a topic"):
+        frame.write.format("penstock").mode("overwrite").options(url=url, topic=topic).save()
+    with pytest.raises(Rejected, match=r"expected a column data of JSON text .* found id, data"):
+        check_columns(["id", "data"])
