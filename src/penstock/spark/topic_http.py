@@ -127,14 +127,18 @@ class TopicConnection:
             found["bytes"], found["config"]["idempotency_window_ms"],
         )  # fmt: skip
 
-    def page(self, from_seq: int, limit: int, epoch: int | None = None) -> Page:
-        """The records after a seq, as many as fit a page."""
+    def page(
+        self, from_seq: int, limit: int, epoch: int | None = None, *, wait_ms: int = 0
+    ) -> Page:
+        """The records after a seq, as many as fit a page; if there are none, waits for some."""
         wanted = {
             "from_seq": from_seq, "limit": min(limit, PAGE_RECORDS), "include_tags": True,
             "max_batch_bytes": PAGE_BYTES,
         }  # fmt: skip
         if epoch is not None:
             wanted["epoch"] = epoch
+        if wait_ms:
+            wanted["wait_ms"] = wait_ms
         body = self._call("POST", "/diff", json.dumps(wanted).encode(), accept=self._accept)
         try:
             with pa.ipc.open_stream(io.BytesIO(body)) as reader:

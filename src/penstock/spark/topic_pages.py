@@ -81,15 +81,22 @@ def read_range(address: TopicAddress, wanted: SeqRange, lost: Lost) -> Iterator[
 
 def check_page(address: TopicAddress, page: Page, at: int, wanted: SeqRange, lost: Lost) -> None:
     """Refuse a page that is not all of what it should be."""
-    if wanted.epoch is not None and page.epoch != wanted.epoch:
-        raise TopicRecreated(
-            f"expected topic {address.topic!r} of epoch {wanted.epoch}, found it deleted and made "
-            f"again with epoch {page.epoch}"
-        )
+    check_continuity(address, page, at, wanted, lost)
     if page.head_seq < wanted.upto:
         raise TopicRecreated(
             f"expected topic {address.topic!r} to reach seq {wanted.upto}, found its head at "
             f"{page.head_seq}: it is another topic, or its server lost its log"
+        )
+
+
+def check_continuity(
+    address: TopicAddress, page: Page, at: int, wanted: SeqRange, lost: Lost = "fail"
+) -> None:
+    """Refuse a page of another topic of the same name, or one that comes after a gap."""
+    if wanted.epoch is not None and page.epoch != wanted.epoch:
+        raise TopicRecreated(
+            f"expected topic {address.topic!r} of epoch {wanted.epoch}, found it deleted and made "
+            f"again with epoch {page.epoch}"
         )
     gap = page.tombstone
     if gap is not None and lost == "fail" and gap["gap_from"] <= wanted.upto:
