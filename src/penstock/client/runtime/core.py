@@ -399,8 +399,8 @@ class RuntimeCore:
         layer = entry.layer
         if layer is not None:
             layer.seq = seq
-            if seq <= self.replica.seq:
-                self._drop_layer(layer)
+            if seq <= self.replica.seq and self._drop_layer(layer):
+                self._taken_back(layer)  # a listing had it: it lay over what came after it
         self._report(entry, "accepted", seq=seq)
         self._finish(entry, seq, ts_ms)
 
@@ -420,9 +420,7 @@ class RuntimeCore:
 
     def _conflict(self, entry: Entry, error: ClientError) -> None:
         """Take the layer back and park the entry in its place, or end it if its time is over."""
-        for behind in reversed(entry.lane.behind(entry)):
-            if behind.state is State.READY:
-                self._unwind(behind)
+        self._unwind_behind(entry)
         entry.conflicts += 1
         if entry.conflicts == 1:
             entry.first_conflict_ms = self._now_ms
@@ -563,9 +561,20 @@ class RuntimeCore:
 
     def _unwind(self, entry: Entry) -> None:
         """Let an entry that ran ahead run again when its turn comes; this is not a conflict."""
+        self._unwind_behind(entry)
         self._revert(entry, None)
         entry.state = State.QUEUED
         self._stir(entry.lane)
+
+    def _unwind_behind(self, entry: Entry) -> None:
+        """Nobody may have run before one that comes earlier in its lane.
+
+        Else that one could read what they wrote, and each would wait for the other.
+        """
+        for behind in reversed(entry.lane.behind(entry)):
+            if behind.state is State.READY:
+                self._revert(behind, None)
+                behind.state = State.QUEUED
 
     def _outdated(self, entry: Entry, touched: list[Touch]) -> None:
         """What a ready entry has read is not so any more."""
