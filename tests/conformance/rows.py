@@ -205,7 +205,7 @@ ROWS: dict[str, str] = {
     # 3 Spaces
     "3 commit": "one record with the next seq; the answer; the space is made by its first commit",
     "3 commit writes": "set, patch (RFC 7396) and delete; several entities at once or none",
-    "3 commit malformed": "400, nothing applied: basis beyond head, negative, fractional, no writes",
+    "3 commit malformed": "400, nothing applied: basis beyond head or negative, no writes, …",
     "3 commit limits": "sizes of ids, sessions, documents and commits",
     "3 replay": "same session, local_seq and payload: the stored answer; else 400 protocol",
     "3 receipts": "412 receipt-exists, also if the entity is deleted since",
