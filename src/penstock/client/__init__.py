@@ -19,6 +19,19 @@ from penstock.client.results import (
     Written,
 )
 from penstock.client.retry import RetryPolicy
+from penstock.client.runtime.errors import (
+    BacklogFull,
+    CommitConvergenceError,
+    HandlerFailed,
+    OriginFailed,
+)
+from penstock.client.runtime.events import Committed, Event
+from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
+from penstock.client.runtime.shell.async_runtime import AsyncHandle, AsyncRuntime
+from penstock.client.runtime.shell.blocking_runtime import Handle, Runtime
+from penstock.client.runtime.status import RuntimeStatus
+from penstock.client.runtime.telemetry import CommitReport, Failure
+from penstock.client.runtime.transaction import Transaction
 from penstock.client.settings import DEFAULT_URL, ClientSettings
 from penstock.client.shell.async_client import AsyncClient
 from penstock.client.shell.async_writer import AsyncWriter
@@ -38,23 +51,38 @@ __all__ = [
     "AUTO_KEY",
     "DEFAULT_URL",
     "AsyncClient",
+    "AsyncHandle",
     "AsyncJob",
+    "AsyncRuntime",
     "AsyncWatch",
     "AsyncWork",
     "AsyncWriter",
+    "BacklogFull",
     "CaughtUp",
     "ClaimedJob",
     "Claims",
     "Client",
     "ClientError",
     "ClientSettings",
+    "CommitBackpressure",
+    "CommitConvergenceError",
+    "CommitReport",
+    "Committed",
     "Diff",
+    "Event",
+    "Failure",
+    "Handle",
+    "HandlerFailed",
     "Job",
+    "OriginFailed",
     "OutcomeUnknown",
     "Position",
     "Record",
     "Records",
     "RetryPolicy",
+    "Runtime",
+    "RuntimeLimits",
+    "RuntimeStatus",
     "StoredRecord",
     "Tombstone",
     "TopicConfig",
@@ -62,6 +90,7 @@ __all__ = [
     "TopicOptions",
     "TopicRow",
     "TopicState",
+    "Transaction",
     "Watch",
     "WatchEvent",
     "Work",

@@ -76,10 +76,7 @@ class ModelServer:
 
 def as_client_error(error: PenstockError) -> ClientError:
     envelope = {"error": {"code": error.code, "message": str(error), "detail": error.detail}}
-    found = error_of(getattr(error, "status", 400), msgspec.json.encode(envelope))
-    if found.code != error.code:
-        found.code = error.code
-    return found
+    return error_of(getattr(error, "status", 400), msgspec.json.encode(envelope))
 
 
 def conflict(commit: Commit) -> None:

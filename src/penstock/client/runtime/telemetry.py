@@ -7,7 +7,13 @@ from typing import Literal
 
 import msgspec
 
-from penstock.client.errors import ClientError, ServerUnavailable, Throttled
+from penstock.client.errors import (
+    ClientError,
+    CommitConflict,
+    PreconditionFailed,
+    ServerUnavailable,
+    Throttled,
+)
 from penstock.client.runtime.errors import ChangedLocally
 from penstock.client.runtime.events import Event
 
@@ -63,9 +69,9 @@ class Verdict(Enum):
 
 def verdict_of(error: ClientError) -> Verdict:
     """Sort an error by what is to be done."""
-    if error.code == "conflict" or isinstance(error, ChangedLocally):
+    if isinstance(error, CommitConflict | ChangedLocally):
         return Verdict.RETRY
-    if error.code == "precondition_failed":
+    if isinstance(error, PreconditionFailed):
         return Verdict.PERMANENT
     if isinstance(error, ServerUnavailable | Throttled):
         return Verdict.RESEND

@@ -48,6 +48,11 @@ class AsyncHandle:
         self._ticket = ticket
 
     @property
+    def ticket(self) -> Ticket:
+        """Where the outcome is kept."""
+        return self._ticket
+
+    @property
     def id(self) -> str:
         """The durable id of the event."""
         return self._ticket.event_id
@@ -285,9 +290,9 @@ class AsyncRuntime:
         """The names of the entities, as they look from here."""
         return sorted(name for name in self._core.view.names() if name.startswith(prefix))
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something about the state is so."""
-        await self._until(condition)
+    async def until(self, condition: Callable[[AsyncRuntime], bool]) -> None:
+        """Wait until something about the state is so: `until(lambda now: now.get("x") == 1)`."""
+        await self._until(lambda: condition(self))
 
     def status(self) -> RuntimeStatus:
         """Lanes, what is pending and why, and how fresh the replica is. Print it."""
