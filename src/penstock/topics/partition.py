@@ -288,9 +288,7 @@ class Partition:
             elif type(entry) is Committed:
                 if self.limits.total_bytes_max:
                     self._count_staged(-entry.batch.size_bytes)
-                space = self.spaces[entry.topic]
-                answers.append(space.commit())
-                self.registry.recount(space.topic)
+                answers.append(self.landed(entry))
             elif isinstance(entry, Claimed | Acked | Nacked | Extended):
                 queue = self.queues.get(entry.topic)
                 if queue is not None:
@@ -448,6 +446,16 @@ class Partition:
             self._creating_spaces[entry.topic] = space
             return space.topic
         return topic
+
+    def landed(self, entry: Committed) -> Answer:
+        """The log has a commit that was counted on: let it take effect."""
+        space = self.spaces[entry.topic]
+        answer = space.commit()
+        topic, registry = space.topic, self.registry
+        size_bytes = topic.size_bytes
+        registry.size_bytes += size_bytes - topic.counted_bytes
+        topic.counted_bytes = size_bytes
+        return answer
 
     def _install(self, entry: Created) -> int:
         staged = self._creating.pop(entry.topic, None)

@@ -13,17 +13,20 @@ from collections.abc import Callable, Container
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from penstock.commits.sessions import Answer
 from penstock.kernel.errors import Unavailable
 from penstock.topics.batch import Batch
 from penstock.topics.codec import encode_entries
-from penstock.topics.entries import Appended
+from penstock.topics.entries import Appended, Committed
 from penstock.topics.partition import Change, Entry, Partition
 from penstock.topics.shell.journal import Journal
+from penstock.topics.spaces import TopicSpace
 from penstock.topics.topic import Topic, Written
 
 Done = Callable[[list[Any] | Exception], None]
 OnWritten = Callable[[Written | Exception], None]
-Waiting = list[tuple[Change | Appended, Any]]
+OnLanded = Callable[[Answer | Exception], None]
+Waiting = list[tuple[Change | Appended | Committed, Any]]
 
 _LOGGER: Final = logging.getLogger("penstock.topics")
 _NOTHING: Final = Change((), ())
@@ -141,6 +144,20 @@ class Lane:
         self._entries.append(entry)
         if topic.config.durability == "fsync":
             self._sync = True
+        self._gather.writes += 1
+        if not self._scheduled:
+            self._scheduled = True
+            self._gather.join(self)
+
+    def land(self, space: TopicSpace, entry: Committed, done: OnLanded) -> None:
+        """Take a commit that was just decided: `submit` for it alone, made cheap as `append` is."""
+        if self._failed is not None:
+            done(LogFailed(f"expected the log to take a write, found: {self._failed}"))
+            return
+        space.stage(entry)
+        self._pending.append((entry, done))
+        self._entries.append(entry)
+        self._sync = True
         self._gather.writes += 1
         if not self._scheduled:
             self._scheduled = True
@@ -278,10 +295,14 @@ class Lane:
     def _commit_all(self, waiting: Waiting) -> None:
         append, listened, routed = self.partition.append, self._listened, self._routed
         for change, done in waiting:
-            if type(change) is not Appended:
+            written: Written | Answer
+            if type(change) is Appended:
+                written = append(change)
+            elif type(change) is Committed:
+                written = self.partition.landed(change)
+            else:
                 self._commit(change, done)  # type: ignore[arg-type]
                 continue
-            written = append(change)
             topic = change.topic
             if topic in listened or topic in routed:
                 self._appended(topic)  # else nobody would notice its turn
