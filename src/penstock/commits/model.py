@@ -35,7 +35,7 @@ Seq = Annotated[int, Meta(ge=0, le=SEQ_MAX)]
 LocalSeq = Annotated[int, Meta(ge=1, le=SEQ_MAX)]
 
 
-class Read(Struct, frozen=True, omit_defaults=True):
+class Read(Struct, frozen=True, omit_defaults=True, gc=False):
     """Something a commit was made from: an entity, or a place in it, as it was at a seq.
 
     A shallow read has looked at what is there, not into it.
@@ -47,14 +47,14 @@ class Read(Struct, frozen=True, omit_defaults=True):
     shallow: bool = False
 
 
-class PendingRead(Struct, frozen=True, omit_defaults=True):
+class PendingRead(Struct, frozen=True, omit_defaults=True, gc=False):
     """An entity was read as an own earlier commit left it, before that one was confirmed."""
 
     local_seq: LocalSeq
     entity: str
 
 
-class Write(Struct, frozen=True, omit_defaults=True):
+class Write(Struct, frozen=True, omit_defaults=True, gc=False):
     """A change of one entity: a new document, a merge patch (RFC 7396), or its end.
 
     Exactly one of the three.
@@ -66,21 +66,21 @@ class Write(Struct, frozen=True, omit_defaults=True):
     delete: bool = False
 
 
-class Origin(Struct, frozen=True):
+class Origin(Struct, frozen=True, gc=False):
     """A commit of any session."""
 
     session: str
     local_seq: LocalSeq
 
 
-class Precondition(Struct, frozen=True, omit_defaults=True):
+class Precondition(Struct, frozen=True, omit_defaults=True, gc=False):
     """What must be so, else the commit must never take effect. Exactly one of the two."""
 
     receipt_absent: str | UnsetType = UNSET
     origin_committed: Origin | UnsetType = UNSET
 
 
-class Commit(Struct, frozen=True, omit_defaults=True):
+class Commit(Struct, frozen=True, omit_defaults=True, gc=False):
     """One atomic change. `event_id` leaves a receipt that is never forgotten."""
 
     session: str
@@ -203,7 +203,8 @@ def _check_reads(commit: Commit, limits: CommitLimits) -> None:
     _check_count("reads", commit.reads, limits.reads_max)
     for read in commit.reads:
         check_entity_id(read.entity)
-        parse_path(read.path)
+        if read.path:
+            parse_path(read.path)
     _check_count("pending_reads", commit.pending_reads, limits.reads_max)
     for pending in commit.pending_reads:
         check_entity_id(pending.entity)
@@ -228,6 +229,8 @@ def _check_precondition(precondition: Precondition, limits: CommitLimits) -> Non
 
 
 def _check_text(what: str, text: str, bytes_max: int) -> None:
+    if text and len(text) <= bytes_max and text.isascii():
+        return
     try:
         size_bytes = len(text.encode())
     except UnicodeEncodeError:

@@ -10,13 +10,15 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from penstock.commits.errors import CommitProtocol
 
 SESSION_ANSWERS_MAX: Final = 256
 ANSWERS_MAX: Final = 262_144
 
 
-class Answer(NamedTuple):
+class Answer(Struct, frozen=True, array_like=True, gc=False):
     """What an accepted commit was told, and the hash of what it asked."""
 
     seq: int

@@ -105,7 +105,8 @@ class Space:
 
     def check(self, commit: Commit, head_seq: int) -> None:
         """Refuse a commit that must not take effect now; nothing is changed either way."""
-        for read in commit.reads:
+        reads = commit.reads
+        for read in reads:
             if read.seq > head_seq:
                 raise InvalidCommit(
                     f"expected a read of entity {read.entity!r} at seq {head_seq} or before, "
@@ -118,8 +119,11 @@ class Space:
             self._check_precondition(precondition)
         if commit.pending_reads:
             self._check_pending(commit)
-        else:
-            for read in commit.reads:
+            return
+        ahead, entities = self._ahead, self.entities
+        for read in reads:
+            entity = ahead.get(read.entity) or entities.get(read.entity)
+            if entity is None or entity.seq > read.seq:  # nearly never
                 self._check_read(commit, read.entity, read.seq, read.path, read.shallow)
 
     def land(self, commit: Commit, seq: int, now_ms: int, digest: int) -> Landing:
@@ -128,13 +132,14 @@ class Space:
 
     def _land(self, commit: Commit, answer: Answer, bytes_max: int) -> Landing:
         touch = Touch(answer.seq, commit.session, commit.local_seq, ())
-        if len(commit.writes) == 1:
-            write = commit.writes[0]
+        writes = commit.writes
+        if len(writes) == 1:
+            write = writes[0]
             entity = written(self._decided(write.entity), write, touch, bytes_max)
             entities: tuple[tuple[str, Entity], ...] = ((write.entity, entity),)
         else:
             here: dict[str, Entity] = {}
-            for write in commit.writes:
+            for write in writes:
                 before = here.get(write.entity) or self._decided(write.entity)
                 here[write.entity] = written(before, write, touch, bytes_max)
             entities = tuple(here.items())
@@ -182,14 +187,15 @@ class Space:
         self._take(landing, earliest_seq)
 
     def _take(self, landing: Landing, earliest_seq: int) -> None:
-        seq = landing.answer.seq
+        answer, known, histories = landing.answer, self.entities, self.histories
+        seq = answer.seq
         for name, entity in landing.entities:
-            if name not in self.entities:
+            if name not in known:
                 self._new_ids.append(name)
-            self.entities[name] = entity
-            history = self.histories.get(name)
+            known[name] = entity
+            history = histories.get(name)
             if history is None:
-                self.histories[name] = array("q", (seq,))
+                histories[name] = array("q", (seq,))
             else:
                 if history[0] < earliest_seq:
                     trim(history, earliest_seq)
@@ -198,7 +204,7 @@ class Space:
                 self._deleted.append((seq, name))
         if landing.event_id is not None:
             self.receipts.setdefault(landing.event_id, seq)
-        self.sessions.keep(landing.session, landing.local_seq, landing.answer)
+        self.sessions.keep(landing.session, landing.local_seq, answer)
         if self._deleted and self._deleted[0][0] < earliest_seq:
             self.forget(earliest_seq)
 

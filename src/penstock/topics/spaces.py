@@ -35,7 +35,7 @@ Rule = Callable[[str, Commit], None]
 _RECORD: Final = b'{"records":[{"data":%b,"node":%b}]}'
 
 
-class _Logged(Struct, omit_defaults=True):
+class _Logged(Struct, omit_defaults=True, gc=False):
     """What the record of a commit has: enough to do it again."""
 
     session: str
@@ -87,8 +87,7 @@ class TopicSpace:
         decided, landing = self._decided
         assert decided is entry, "no commit is decided between another's decision and its staging"
         self._decided = None
-        appended = _appended(entry)
-        self.topic.pend(appended)
+        appended = self.topic.take(entry.batch, entry.now_ms)
         self.core.stage(landing)
         self._staged.append((appended, landing))
 

@@ -12,8 +12,10 @@ from penstock.commits.model import ABSENT, Commit, check_entity_id
 from penstock.commits.past import Past, seqs_upto
 from penstock.commits.sessions import Answer
 from penstock.kernel.errors import PenstockError
+from penstock.topics.entries import Committed
 from penstock.topics.errors import EntityNotFound, InvalidRequest, PastGone
 from penstock.topics.model import Record
+from penstock.topics.partition import Change
 from penstock.topics.segments import NotLoaded
 from penstock.topics.shell.cold import Hold
 from penstock.topics.spaces import Rule, TopicSpace, commit_of
@@ -99,16 +101,24 @@ class SpaceDesk:
             lane.later(partial(self.commit, name, commit, done))
             return
         partition = lane.partition
+        space = partition.spaces.get(name)
+        decided: Change | Committed | Answer
         try:
             engine.check_pressure(lane)
-            decided = partition.land(name, commit, engine.clock.now_ms(), self.rule)
+            if space is None or partition.limits.total_bytes_max:
+                decided = partition.land(name, commit, engine.clock.now_ms(), self.rule)
+            else:
+                decided = space.decide(commit, engine.clock.now_ms(), self.rule)
         except PenstockError as error:
             self._tell(lane, name, error, done)
             return
-        if isinstance(decided, Answer):
+        if type(decided) is Committed:
+            assert space is not None
+            lane.land(space, decided, partial(self._landed, space.topic.epoch, done))
+        elif isinstance(decided, Change):
+            lane.submit(decided, partial(self._made, name, done), sync=True)
+        else:
             self._tell(lane, name, decided, done)
-            return
-        lane.submit(decided, partial(self._landed, lane, name, done), sync=True)
 
     async def entity(self, name: str, entity: str, at_seq: int | None = None) -> EntityView:
         """One entity, now or as it was."""
@@ -190,9 +200,13 @@ class SpaceDesk:
         else:
             lane.after(tell)
 
-    def _landed(
-        self, lane: Lane, name: str, done: OnAccepted, outcome: list[Any] | Exception
-    ) -> None:
+    def _landed(self, epoch: int, done: OnAccepted, outcome: Answer | Exception) -> None:
+        if isinstance(outcome, Exception):
+            done(outcome)
+        else:
+            done(Accepted(outcome.seq, outcome.ts_ms, False, epoch))
+
+    def _made(self, name: str, done: OnAccepted, outcome: list[Any] | Exception) -> None:
         if isinstance(outcome, Exception):
             done(outcome)
         else:
