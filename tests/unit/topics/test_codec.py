@@ -17,6 +17,7 @@ from penstock.topics.entries import (
     Advanced,
     Appended,
     Claimed,
+    Committed,
     Configured,
     Created,
     Deleted,
@@ -53,6 +54,7 @@ EVERY_KIND: list[Entry] = [
     Extended("t", 5, (1,), 9),
     RouterPut(RouterConfig("r", "s", "d", filter=Predicate("x", prefix=False)), 1, 7),
     RouterRemoved("r", "d"),
+    Committed("t", 7, 5, WRITTEN, 2**63 - 1),
 ]
 
 
