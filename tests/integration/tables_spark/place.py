@@ -26,6 +26,7 @@ class SparkPlace(Place):
 
     def __init__(self, address: str, home: Path, *, own: bool = False, **settings: Any) -> None:
         self.own = own
+        self.runner = SPARK if own else FAULTY
         settings = {"retry": RetryPolicy(base_ms=20, cap_ms=200), **settings}
         super().__init__(address, home, **settings)
 
@@ -34,7 +35,7 @@ class SparkPlace(Place):
         return Warehouse.open(
             self.address,
             self.data_path,
-            runner=SPARK if self.own else FAULTY,
+            runner=self.runner,
             runner_options=self.options,
             **{**self.settings, **settings},
         )

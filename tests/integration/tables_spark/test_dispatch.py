@@ -12,6 +12,7 @@ from penstock.tables.jobs import Job
 from penstock.tables.model import Mode, Status
 from penstock.tables.shell import Warehouse
 from tests.integration.tables.place import wait_until
+from tests.integration.tables_spark.conftest import KINDS
 from tests.integration.tables_spark.place import SparkPlace
 
 EVERY = "20ms"
@@ -63,10 +64,10 @@ class Most:
 
 
 def test_two_coordinators_never_run_more_than_their_pool_holds(
-    places: Callable[..., SparkPlace], new_address: Callable[[str], str], kind: str
+    places: Callable[..., SparkPlace], new_address: Callable[[str], str]
 ) -> None:
-    pool = new_address(kind)
-    if kind == "sqlite":
+    pool = new_address(KINDS[-1])
+    if KINDS[-1] == "sqlite":
         Path(pool.removeprefix("sqlite:")).parent.mkdir(parents=True)
     both = [places(pool=pool, max_workers=1) for _ in range(2)]
     for place in both:
