@@ -24,7 +24,9 @@ from penstock.lake.selection import FileRows, live
 from penstock.lake.shell import Catalog
 from penstock.lake.shell.scan import file_history, read_rows, scan
 from penstock.tables.model import Mode
-from penstock.tables.shell import Made, RefreshTask
+from penstock.tables.progress import Progress
+from penstock.tables.shell import Input, Made, RefreshTask
+from tests.integration.tables.topic_rows import topic_rows
 
 WRONG_QUERY = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
 
@@ -38,7 +40,8 @@ class DuckEngine:
 
     def refresh(self, task: RefreshTask) -> Made:
         self._interrupted.clear()
-        inputs = {n: scan(self._lake.storage, i.version) for n, i in task.inputs.items()}  # type: ignore[arg-type]
+        inputs = {name: self._rows(found) for name, found in task.inputs.items()}
+        task.tell(Progress(rows=sum(map(len, inputs.values())), stages=1, tasks=4, tasks_done=1))
         self._misbehave(task.definition.name)
         rows = self._run(task.definition.query, inputs)
         read = sum(len(table) for table in inputs.values())
@@ -51,6 +54,12 @@ class DuckEngine:
                 return self._difference(task, rows, read)
         files = (self._lake.write(table, rows, token=task.token),)
         return Made(table, Mode.FULL, files, rows_read=read, rows_written=len(rows))
+
+    def _rows(self, found: Input) -> pa.Table:
+        if found.topic is not None:
+            return topic_rows(found.topic)
+        assert found.version is not None
+        return scan(self._lake.storage, found.version)
 
     def _difference(self, task: RefreshTask, rows: pa.Table, read: int) -> Made:
         assert task.current is not None
@@ -97,7 +106,9 @@ class DuckEngine:
                 connection.register(f"input_{plain}", table)
                 if home:
                     connection.execute(f"CREATE SCHEMA IF NOT EXISTS {home}")
-                connection.execute(f"CREATE VIEW {name} AS SELECT * FROM input_{plain}")
+                connection.execute(
+                    f'CREATE VIEW {home or "main"}."{plain}" AS SELECT * FROM "input_{plain}"'
+                )
             try:
                 return connection.execute(sql).to_arrow_table()
             except WRONG_QUERY as error:

@@ -530,7 +530,9 @@ class Life:
         return events
 
     def _close_engine(self) -> None:
-        self._unit_worker = None
+        if self._unit_worker is not None:
+            self._unit_worker.close()
+            self._unit_worker = None
         if self._engine is not None:
             self._engine.close()
             self._engine = None

@@ -70,6 +70,11 @@ class Inputs:
         self._token = token
         self._positions = Positions()
 
+    def close(self) -> None:
+        """Let go of connections to topic servers."""
+        if self._topics is not None:
+            self._topics.close()
+
     def begin(self, claimed: Claimed) -> UnitRun:
         """Fix what a unit reads, and begin the transaction in which it will land."""
         names = {source for table in claimed.tables for source in table.sources}

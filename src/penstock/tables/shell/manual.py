@@ -60,7 +60,10 @@ def refresh_here(
     )
     name = f"{me}#{uuid4().hex[:8]}"
     claimed = claim_for_person(store, job, name, now_ms=now_ms, reserve_ms=settings.reserve_ms)
-    ended = worker.run(claimed, forced=force, tell=tell)
+    try:
+        ended = worker.run(claimed, forced=force, tell=tell)
+    finally:
+        worker.close()
     if isinstance(ended, Failed):
         return False, ended.detail
     if isinstance(ended, Cancelled):

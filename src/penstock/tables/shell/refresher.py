@@ -184,6 +184,10 @@ class TopicPositions(Protocol):
         """The head of each source, by its name; one that does not exist is at epoch 0, seq 0."""
         ...
 
+    def close(self) -> None:
+        """Let go of every connection."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Factory:

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from typing import Final
 
 from penstock.tables.frontier import Position
 from penstock.tables.shell.outcomes import detail_of
 from penstock.tables.shell.refresher import TopicPositions
 from penstock.tables.topics import TopicSource
+
+_PATIENCE_S: Final = 1.0
+"""How long an answer that is under way is waited for in the end."""
 
 
 class TopicWatch:
@@ -44,22 +48,21 @@ class TopicWatch:
         """Where topics were last seen; those that nobody could tell of are left out."""
         return self._heard
 
-    def look(self) -> Mapping[str, Position]:
-        """Ask once, now; for those who are not in a hurry and have no thread."""
-        self._ask()
-        return self._heard
-
     def close(self) -> None:
         """Ask no more."""
         with self._asked:
             self._ended = True
             self._asked.notify()
+        if self._thread is not None:
+            self._thread.join(_PATIENCE_S)
 
     def _run(self) -> None:
         while not self._ended:
             self._ask()
             with self._asked:
                 self._asked.wait_for(lambda: self._ended, self._pause_s)
+        if self._topics is not None:
+            self._topics.close()
 
     def _ask(self) -> None:
         sources = self._sources

@@ -49,6 +49,10 @@ class UnitWorker:
         self._inputs = Inputs(store, topics, token)
         self._landing = Landing(store, now_ms)
 
+    def close(self) -> None:
+        """Let go of what the worker opened; the engine is somebody else's."""
+        self._inputs.close()
+
     def run(
         self,
         claimed: Claimed,
