@@ -112,8 +112,8 @@ class SpaceDesk:
         except PenstockError as error:
             self._tell(lane, name, error, done)
             return
-        if type(decided) is Committed:
-            assert space is not None
+        if isinstance(decided, Committed):
+            assert space is not None, "a space that is made comes with the entry that makes it"
             lane.land(space, decided, partial(self._landed, space.topic.epoch, done))
         elif isinstance(decided, Change):
             lane.submit(decided, partial(self._made, name, done), sync=True)
