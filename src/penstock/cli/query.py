@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from penstock.cli.table import json_flag, open_warehouse, place_options, told
+from penstock.cli.table_place import json_flag, open_warehouse, place_options, told
 from penstock.cli.table_view import Output
 
 

@@ -2,106 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from penstock.cli.table_bars import refresh_with_bar
+from penstock.cli.table_place import command, open_warehouse, place_options, told
+from penstock.cli.table_source import source
 from penstock.cli.table_view import Output
-from penstock.kernel.errors import PenstockError, Rejected
+from penstock.kernel.errors import Rejected
 from penstock.tables.shell import Warehouse
-from penstock.tables.shell.settings import SPARK
 from penstock.tables.slots import ParallelMode
-
-F = TypeVar("F", bound=Callable[..., Any])
-DEFAULT_CATALOG = "sqlite:warehouse.sqlite"
-
-
-def place_options(function: F) -> F:
-    """Where the warehouse is, and which engine runs its queries."""
-    for option in (
-        click.option(
-            "--catalog", default=DEFAULT_CATALOG, show_default=True, envvar="PENSTOCK_CATALOG",
-            show_envvar=True, help="sqlite:<path> or postgres:<connection words>.",
-        ),
-        click.option(
-            "--data-path", envvar="PENSTOCK_DATA_PATH", show_envvar=True,
-            help="Where a new lake keeps its files. [default: beside the SQLite file]",
-        ),
-        click.option(
-            "--runner", default=SPARK, show_default=True, envvar="PENSTOCK_RUNNER",
-            show_envvar=True, help="The engine, as package.module:function.",
-        ),
-        click.option(
-            "--spark", envvar="PENSTOCK_SPARK", show_envvar=True, metavar="sc://HOST:PORT",
-            help="A Spark that runs already. [default: one is started]",
-        ),
-        click.option(
-            "--runner-options", default="{}", envvar="PENSTOCK_RUNNER_OPTIONS", show_envvar=True,
-            metavar="JSON", help="Options for the engine.",
-        ),
-    ):  # fmt: skip
-        function = option(function)
-    return function
-
-
-def open_warehouse(place: dict[str, Any], *, make: bool, **settings: Any) -> Warehouse:
-    """Open the warehouse that the options name, or say that there is none."""
-    try:
-        options = json.loads(place["runner_options"])
-    except ValueError as error:
-        raise Rejected(f"expected JSON in --runner-options, found: {error}") from error
-    if not isinstance(options, dict):
-        raise Rejected(f"expected a JSON object in --runner-options, found {options!r}")
-    if place["spark"]:
-        options["remote"] = place["spark"]
-    return Warehouse.open(
-        place["catalog"], place["data_path"], runner=place["runner"], runner_options=options,
-        make=make, **settings,
-    )  # fmt: skip
-
-
-def told(function: F) -> F:
-    """Make errors one line on standard error, and a reader that had enough no error."""
-
-    @wraps(function)
-    def run(*args: Any, **options: Any) -> Any:
-        try:
-            return function(*args, **options)
-        except PenstockError as error:
-            raise click.ClickException(" ".join(error.message.split())) from error
-        except BrokenPipeError:
-            sys.stderr.close()
-            sys.exit(0)
-
-    return run  # type: ignore[return-value]
-
-
-json_flag = click.option(
-    "--json", "as_json", is_flag=True, help="Lines of JSON, also on a terminal."
-)
-
-
-def command(*, make: bool = False) -> Callable[[F], F]:
-    """Give a command a warehouse and a way to print."""
-
-    def decorate(function: F) -> F:
-        @json_flag
-        @wraps(function)
-        @told
-        def run(*args: Any, as_json: bool, **options: Any) -> None:
-            place = click.get_current_context().obj
-            with open_warehouse(place, make=make) as warehouse:
-                function(warehouse, Output(as_json), *args, **options)
-
-        return run  # type: ignore[return-value]
-
-    return decorate
 
 
 @click.group()
@@ -115,6 +29,9 @@ def table(ctx: click.Context, /, **place: Any) -> None:
     ctx.obj = place
 
 
+table.add_command(source)
+
+
 @table.command()
 @click.argument("name")
 @click.argument("query", required=False)
@@ -123,6 +40,7 @@ def table(ctx: click.Context, /, **place: Any) -> None:
 @click.option("--consistency", default="atomic", show_default=True, help="atomic or none.")
 @click.option("--description", default="", help="What it is for.")
 @click.option("--replace", is_flag=True, help="Give a table that exists another definition.")
+@click.option("--wait", is_flag=True, help="Fill it now, and show how far that has come.")
 @command(make=True)
 def create(
     warehouse: Warehouse,
@@ -130,6 +48,7 @@ def create(
     name: str,
     query: str | None,
     replace: bool,
+    wait: bool,
     **options: str,
 ) -> None:
     """Create a table from a SELECT, or from standard input where none is given."""
@@ -139,6 +58,8 @@ def create(
     else:
         made = warehouse.create(name, text, **options)
     output.say(f"created {made.name}", created=made.name, reads=made.sources)
+    if wait:
+        _refresh(warehouse, output, made.name, force=False)
 
 
 @table.command()
@@ -234,8 +155,16 @@ def why(warehouse: Warehouse, output: Output, name: str) -> None:
 @command()
 def refresh(warehouse: Warehouse, output: Output, name: str, force: bool, no_wait: bool) -> None:
     """Refresh a table now: by the coordinator if one runs, else here."""
-    wait_ms = None if no_wait else 600_000
-    answer = warehouse.refresh(name, force=force, wait_ms=wait_ms)
+    if no_wait:
+        request_id = warehouse.ask(name, force=force)
+        output.say(f"{name}: asked for", table=name, request_id=request_id)
+    else:
+        _refresh(warehouse, output, name, force=force)
+
+
+def _refresh(warehouse: Warehouse, output: Output, name: str, *, force: bool) -> None:
+    """Refresh a table and say what became of it; a failure is an error of the command."""
+    answer = refresh_with_bar(warehouse, name, force=force, hidden=output.plain)
     if not answer.ok:
         raise click.ClickException(answer.detail)
     output.say(f"{name}: {answer.detail}", table=name, **answer._asdict())

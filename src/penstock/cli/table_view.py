@@ -12,39 +12,33 @@ from typing import Any, Final
 
 import click
 import pyarrow as pa
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from penstock.cli.table_live import DIM, STATUS_STYLES, health_text, look, picture
 from penstock.kernel.units import format_ms
-from penstock.tables.health import Health, HealthState, TableStatus
 from penstock.tables.history import Outcome, RefreshRecord
 from penstock.tables.jobs import Job, JobStatus
-from penstock.tables.model import Status, TableDefinition
+from penstock.tables.model import TableDefinition
 from penstock.tables.plan import TablePlan
 from penstock.tables.shell import Warehouse
-from penstock.tables.shown import definition_facts, job_facts, record_facts, status_facts
-from penstock.tables.verdict import Reason
+from penstock.tables.shown import (
+    definition_facts,
+    job_facts,
+    record_facts,
+    source_facts,
+    status_facts,
+)
+from penstock.tables.topics import TopicSource
 
-_DIM: Final = "bright_black"
-_STATUS: Final = {
-    Status.ACTIVE: "green",
-    Status.PAUSED: "yellow",
-    Status.SUSPENDED: "red",
-    Status.ERROR: "red",
-}
-_OUTCOME: Final = {Outcome.SUCCEEDED: "green", Outcome.FAILED: "red", Outcome.SKIPPED: _DIM}
+_OUTCOME: Final = {Outcome.SUCCEEDED: "green", Outcome.FAILED: "red", Outcome.SKIPPED: DIM}
 _JOB: Final = {
     JobStatus.RUNNING: "cyan",
     JobStatus.SUCCEEDED: "green",
     JobStatus.RETRYABLE_FAILED: "yellow",
     JobStatus.PERMANENT_FAILED: "red",
-}
-_HEALTH: Final = {
-    HealthState.OK: "green",
-    HealthState.DEGRADED: "yellow",
-    HealthState.DRAINING: "yellow",
 }
 _WATCH_S: Final = 0.5
 
@@ -79,10 +73,26 @@ class Output:
                 table.name,
                 table.schedule.text,
                 table.mode.value,
-                Text(table.status.value, _STATUS[table.status]),
+                Text(table.status.value, STATUS_STYLES[table.status]),
                 ", ".join(table.sources),
             )
         self.console.print(shown if tables else "no stream tables")
+
+    def sources(self, sources: Sequence[TopicSource]) -> None:
+        """Topics that tables may read."""
+        if self.plain:
+            for source in sources:
+                self.json(source_facts(source))
+            return
+        shown = _table("topic", "columns", "key", "server")
+        for source in sources:
+            shown.add_row(
+                source.topic,
+                source.schema.replace("`", ""),
+                ", ".join(source.key) or Text("every record", DIM),
+                source.url,
+            )
+        self.console.print(shown if sources else "no topics declared")
 
     def definition(self, facts: Mapping[str, Any], table: TableDefinition, why: str) -> None:
         """One table in full."""
@@ -116,19 +126,18 @@ class Output:
     def status(self, warehouse: Warehouse, *, watch: bool) -> None:
         """Every table; with `watch` again and again until Ctrl-C."""
         if not watch:
-            rows = warehouse.status()
             if self.plain:
-                for row in rows:
+                for row in warehouse.status():
                     self.json(status_facts(row))
             else:
-                self.console.print(self._status_view(warehouse, rows))
+                self.console.print(picture(look(warehouse, _now_ms())))
             return
         try:
             if self.plain:
                 self._follow(lambda: [status_facts(row) for row in warehouse.status()])
             with Live(console=self.console, auto_refresh=False, screen=True) as live:
                 while True:
-                    live.update(self._status_view(warehouse, warehouse.status()), refresh=True)
+                    live.update(picture(look(warehouse, _now_ms())), refresh=True)
                     time.sleep(_WATCH_S)
         except KeyboardInterrupt:
             return
@@ -143,29 +152,6 @@ class Output:
                     self.json(row)
             seen = now
             time.sleep(_WATCH_S)
-
-    def _status_view(self, warehouse: Warehouse, rows: Sequence[TableStatus]) -> RenderableType:
-        now_ms = time.time_ns() // 1_000_000
-        health = warehouse.health()
-        shown = _table("table", "status", "fresh", "schedule", "mode", "now")
-        shown.title = _health_text(health)
-        shown.title_justify = "left"
-        for row in rows:
-            fresh = (
-                "never"
-                if row.fresh_ms is None
-                else f"{format_ms(max(0, now_ms - row.fresh_ms))} ago"
-            )
-            style = "cyan" if row.reason is Reason.IN_FLIGHT else _DIM
-            shown.add_row(
-                row.table,
-                Text(row.status.value, _STATUS[row.status]),
-                fresh,
-                row.schedule,
-                row.mode.value,
-                Text(row.waiting_for, style),
-            )
-        return shown
 
     def history(self, records: Sequence[RefreshRecord]) -> None:
         """Refreshes, the newest first."""
@@ -183,7 +169,7 @@ class Output:
                 format_ms(record.took_ms),
                 f"{record.rows_read:,}",
                 f"{record.rows_written:,}",
-                Text(record.reason_text or record.reason.value, _DIM),
+                Text(record.reason_text or record.reason.value, DIM),
             )
         self.console.print(shown if records else "no refreshes yet")
 
@@ -198,11 +184,11 @@ class Output:
             shown.add_row(
                 str(job.job_id),
                 job.unit_key,
-                Text(job.status.value, _JOB.get(job.status, _DIM)),
+                Text(job.status.value, _JOB.get(job.status, DIM)),
                 str(job.attempt_no),
                 _time(job.enqueued_at_ms),
                 job.worker or "",
-                Text(job.outcome_detail or "", _DIM),
+                Text(job.outcome_detail or "", DIM),
             )
         self.console.print(shown if jobs else "no jobs")
 
@@ -242,7 +228,7 @@ class Output:
         if self.plain:
             self.json({**facts, "pool": asdict(pool.pool) if pool.pool else None})
             return
-        self.console.print(_health_text(health))
+        self.console.print(health_text(health))
         busy = sum(worker["job_id"] is not None for worker in pool.workers)
         rows = {
             "workers": f"{len(pool.workers)}, {busy} busy",
@@ -265,11 +251,11 @@ class Output:
             shown.add_row(*("NULL" if value is None else str(value) for value in row.values()))
         self.console.print(shown)
         more = f", {limit:,} shown" if len(table) > limit else ""
-        self.console.print(f"{len(table):,} row{'' if len(table) == 1 else 's'}{more}", style=_DIM)
+        self.console.print(f"{len(table):,} row{'' if len(table) == 1 else 's'}{more}", style=DIM)
 
     def _facts(self, rows: Mapping[str, str]) -> None:
         shown = Table(box=None, show_header=False, pad_edge=False)
-        shown.add_column(style=_DIM)
+        shown.add_column(style=DIM)
         shown.add_column()
         for name, value in rows.items():
             shown.add_row(name, Text(value))
@@ -277,15 +263,14 @@ class Output:
 
 
 def _table(*columns: str) -> Table:
-    shown = Table(box=None, header_style=_DIM, pad_edge=False)
+    shown = Table(box=None, header_style=DIM, pad_edge=False)
     for name in columns:
         shown.add_column(name, overflow="fold")
     return shown
 
 
-def _health_text(health: Health) -> Text:
-    style = _HEALTH.get(health.state, "red")
-    return Text.assemble((health.state.value.replace("_", " "), style), f": {health.text}")
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _position(at: Sequence[int]) -> str:

@@ -65,6 +65,38 @@ def test_a_table_from_its_creation_to_its_drop(place: Place, cli: Any) -> None:
     assert cli("table", "drop", "a", "--cascade") == [{"dropped": ["b", "a"]}]
 
 
+def test_topics_are_declared_listed_and_taken_back(place: Place, cli: Any) -> None:
+    add = ("table", "source", "add", "orders", "--schema", "id BIGINT, plant STRING")
+    assert cli(*add, "--key", "ID", "--url", "http://127.0.0.1:9") == [
+        {"added": "topics.orders", "schema": "`id` BIGINT, `plant` STRING", "key": ["id"]}
+    ]
+    assert "found 'orders' declared" in cli(*add, fails=True)
+    assert cli(*add, "--replace")[0]["key"] == []
+    (listed,) = cli("table", "source", "list")
+    assert (listed["relation"], listed["url"]) == ("topics.orders", "http://127.0.0.1:4000")
+    cli("table", "create", "a", "SELECT id FROM topics.orders")
+    assert "found a: drop them first" in cli("table", "source", "remove", "orders", fails=True)
+    cli("table", "drop", "a")
+    assert cli("table", "source", "remove", "orders") == [{"removed": "orders"}]
+    assert "expected key columns among id" in cli(
+        "table", "source", "add", "t", "--schema", "id BIGINT", "--key", "x", fails=True
+    )
+
+
+def test_a_table_is_created_and_filled_in_one_step(place: Place, cli: Any) -> None:
+    place.write("raw", [1, 2])
+    created, filled = cli("table", "create", "a", "SELECT id FROM raw", "--wait")
+    assert (created["created"], filled["detail"]) == ("a", "refreshed")
+    assert len(cli("query", "a")) == 2
+    assert "found none: run `penstock table run`" in cli(
+        "table", "refresh", "a", "--no-wait", fails=True
+    )
+    refused = cli(
+        "table", "create", "b", "SELECT id FROM raw", "--mode", "differential", fails=True
+    )
+    assert "cannot be differentiated: no rule for projection" in refused
+
+
 def test_mistakes_are_told_in_one_line(cli: Any, tmp_path: Path) -> None:
     assert "none named 'nope'" in cli("table", "show", "nope", fails=True)
     assert "expected no cycle, found x > x" in cli(

@@ -123,7 +123,7 @@ class Life:
         self.core = Coordinator(
             identity, settings.dispatch, random, memory=memory, next_job_id=store.next_job_id()
         )
-        topics = settings.topics.topics() if settings.topics else None
+        topics = settings.topic_positions()
         self._topics = TopicWatch(topics, settings.topics_poll_ms)
         self._watcher = Watcher(store, self.core, self._topics)
 
@@ -423,7 +423,7 @@ class Life:
     def _inline(self, start: Start) -> Ended:
         if self._unit_worker is None:
             self._engine = self._host.factory().refresher(self._store.lake)
-            topics = self._settings.topics.topics() if self._settings.topics else None
+            topics = self._settings.topic_positions()
             self._unit_worker = UnitWorker(
                 self._store,
                 self._engine,

@@ -54,7 +54,7 @@ def refresh_here(
         attempt_no=1,
         now_ms=now_ms,
     )
-    topics = settings.topics.topics() if settings.topics else None
+    topics = settings.topic_positions()
     worker = UnitWorker(
         store, engine, topics=topics, token=settings.topics_token, now_ms=clock.now_ms
     )

@@ -201,9 +201,9 @@ class Factory:
         made: Refresher = self._load()(lake, dict(self.options))
         return made
 
-    def topics(self) -> TopicPositions:
-        """Make something that knows where topics stand."""
-        made: TopicPositions = self._load()(dict(self.options))
+    def topics(self, more: Mapping[str, Any] | None = None) -> TopicPositions:
+        """Make something that knows where topics stand; `more` are options beside its own."""
+        made: TopicPositions = self._load()({**self.options, **(more or {})})
         return made
 
     def beside(self, name: str) -> Callable[..., Any] | None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from penstock.kernel.errors import Rejected
 from penstock.tables.jobs import RETENTION_MS
 from penstock.tables.retry import RetryPolicy
-from penstock.tables.shell.refresher import Factory
+from penstock.tables.shell.refresher import Factory, TopicPositions
 from penstock.tables.slots import DispatchSettings, ParallelMode
 
 SPARK: Final = "penstock.spark.refresh:make"
@@ -76,6 +76,12 @@ class WarehouseSettings:
             yield_ms=self.yield_ms,
             retry=self.retry,
         )
+
+    def topic_positions(self) -> TopicPositions | None:
+        """Something that knows where topics stand, under the key that was given."""
+        if self.topics is None:
+            return None
+        return self.topics.topics({"token": self.topics_token} if self.topics_token else {})
 
     def to_json(self) -> str:
         """As text, for a worker process."""

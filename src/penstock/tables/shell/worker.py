@@ -65,7 +65,7 @@ class Worker:
         self._unit_worker = UnitWorker(
             self._store,
             self._refresher,
-            topics=settings.topics.topics() if settings.topics else None,
+            topics=settings.topic_positions(),
             token=settings.topics_token,
             now_ms=self._clock.now_ms,
         )

@@ -1,0 +1,105 @@
+"""What the commands about tables share: where the warehouse is, how errors are told."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+
+from penstock.cli.table_view import Output
+from penstock.kernel.errors import PenstockError, Rejected
+from penstock.tables.shell import Warehouse
+from penstock.tables.shell.settings import SPARK
+
+F = TypeVar("F", bound=Callable[..., Any])
+DEFAULT_CATALOG = "sqlite:warehouse.sqlite"
+
+
+def place_options(function: F) -> F:
+    """Where the warehouse is, and which engine runs its queries."""
+    for option in (
+        click.option(
+            "--catalog", default=DEFAULT_CATALOG, show_default=True, envvar="PENSTOCK_CATALOG",
+            show_envvar=True, help="sqlite:<path> or postgres:<connection words>.",
+        ),
+        click.option(
+            "--data-path", envvar="PENSTOCK_DATA_PATH", show_envvar=True,
+            help="Where a new lake keeps its files. [default: beside the SQLite file]",
+        ),
+        click.option(
+            "--runner", default=SPARK, show_default=True, envvar="PENSTOCK_RUNNER",
+            show_envvar=True, help="The engine, as package.module:function.",
+        ),
+        click.option(
+            "--spark", envvar="PENSTOCK_SPARK", show_envvar=True, metavar="sc://HOST:PORT",
+            help="A Spark that runs already. [default: one is started]",
+        ),
+        click.option(
+            "--token", envvar="PENSTOCK_TOKEN", show_envvar=True,
+            help="The key for topics that tables read, where their server has keys.",
+        ),
+        click.option(
+            "--runner-options", default="{}", envvar="PENSTOCK_RUNNER_OPTIONS", show_envvar=True,
+            metavar="JSON", help="Options for the engine.",
+        ),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def open_warehouse(place: dict[str, Any], *, make: bool, **settings: Any) -> Warehouse:
+    """Open the warehouse that the options name, or say that there is none."""
+    try:
+        options = json.loads(place["runner_options"])
+    except ValueError as error:
+        raise Rejected(f"expected JSON in --runner-options, found: {error}") from error
+    if not isinstance(options, dict):
+        raise Rejected(f"expected a JSON object in --runner-options, found {options!r}")
+    if place["spark"]:
+        options["remote"] = place["spark"]
+    return Warehouse.open(
+        place["catalog"], place["data_path"], runner=place["runner"], runner_options=options,
+        make=make, topics_token=place["token"] or None, **settings,
+    )  # fmt: skip
+
+
+def told(function: F) -> F:
+    """Make errors one line on standard error, and a reader that had enough no error."""
+
+    @wraps(function)
+    def run(*args: Any, **options: Any) -> Any:
+        try:
+            return function(*args, **options)
+        except PenstockError as error:
+            raise click.ClickException(" ".join(error.message.split())) from error
+        except BrokenPipeError:
+            sys.stderr.close()
+            sys.exit(0)
+
+    return run  # type: ignore[return-value]
+
+
+json_flag = click.option(
+    "--json", "as_json", is_flag=True, help="Lines of JSON, also on a terminal."
+)
+
+
+def command(*, make: bool = False) -> Callable[[F], F]:
+    """Give a command a warehouse and a way to print."""
+
+    def decorate(function: F) -> F:
+        @json_flag
+        @wraps(function)
+        @told
+        def run(*args: Any, as_json: bool, **options: Any) -> None:
+            place = click.get_current_context().obj
+            with open_warehouse(place, make=make) as warehouse:
+                function(warehouse, Output(as_json), *args, **options)
+
+        return run  # type: ignore[return-value]
+
+    return decorate
