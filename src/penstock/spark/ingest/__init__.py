@@ -1,0 +1,7 @@
+"""Pipelines on Spark: from a raw topic over parse and evaluate into the lake, exactly once."""
+
+from __future__ import annotations
+
+from penstock.spark.ingest.pipeline import Pipeline
+
+__all__ = ["Pipeline"]

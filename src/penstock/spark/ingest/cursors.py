@@ -1,0 +1,118 @@
+"""How far each pipeline has come: rows beside the lake's own, moved by the commit of each batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.kernel.errors import Conflict, Rejected
+from penstock.lake import Transaction
+from penstock.lake.shell import Catalog
+
+GROUP: Final = "pipelines"
+VERSION: Final = 1
+CREATE: Final = (
+    """CREATE TABLE IF NOT EXISTS penstock_pipelines (
+        name TEXT PRIMARY KEY,
+        topic TEXT NOT NULL,
+        epoch BIGINT NOT NULL,
+        seq BIGINT NOT NULL,
+        holder TEXT NOT NULL,
+        batches BIGINT NOT NULL,
+        messages BIGINT NOT NULL,
+        duplicates BIGINT NOT NULL,
+        rows_stored BIGINT NOT NULL,
+        rows_dead BIGINT NOT NULL,
+        stored_at BIGINT NOT NULL)""",
+)
+_COLUMNS: Final = (
+    "name", "topic", "epoch", "seq", "holder", "batches", "messages", "duplicates", "rows_stored",
+    "rows_dead", "stored_at",
+)  # fmt: skip
+_SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM penstock_pipelines"
+_INSERT: Final = """INSERT INTO penstock_pipelines
+    VALUES (?, ?, ?, ?, ?, 0, 0, 0, 0, 0, ?) ON CONFLICT (name) DO NOTHING"""
+_TAKE: Final = "UPDATE penstock_pipelines SET holder = ? WHERE name = ?"
+_MOVE: Final = """UPDATE penstock_pipelines SET seq = ?, batches = batches + 1,
+    messages = messages + ?, duplicates = duplicates + ?, rows_stored = rows_stored + ?,
+    rows_dead = rows_dead + ?, stored_at = ?
+    WHERE name = ? AND epoch = ? AND seq = ? AND holder = ?"""
+
+
+class TakenOver(Conflict):
+    """Another process runs this pipeline now, or it was moved by hand."""
+
+    code = "taken_over"
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where a pipeline stands: every record of its topic up to `seq` is dealt with."""
+
+    name: str
+    topic: str
+    epoch: int
+    seq: int
+    holder: str = ""
+    batches: int = 0
+    messages: int = 0
+    duplicates: int = 0
+    rows_stored: int = 0
+    rows_dead: int = 0
+    stored_at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One batch: from where to where, and what came of its messages."""
+
+    after: int
+    upto: int
+    messages: int
+    duplicates: int
+    rows_stored: int
+    rows_dead: int
+
+
+def cursors(lake: Catalog) -> list[Cursor]:
+    """Every pipeline that ever ran on this lake, by name."""
+    lake.migrate(GROUP, VERSION, CREATE)
+    return [Cursor(*row) for row in lake.query(f"{_SELECT} ORDER BY name")]
+
+
+def cursor_of(lake: Catalog, name: str) -> Cursor | None:
+    """Where one pipeline stands; None if it never ran."""
+    lake.migrate(GROUP, VERSION, CREATE)
+    rows = lake.query(f"{_SELECT} WHERE name = ?", (name,))
+    return Cursor(*rows[0]) if rows else None
+
+
+def take_over(lake: Catalog, name: str, topic: str, epoch: int, holder: str) -> Cursor:
+    """Make a pipeline ours; whoever ran it before can commit nothing more."""
+    lake.migrate(GROUP, VERSION, CREATE)
+    now_ms = lake.clock.now_ms()
+
+    def work(cursor: Any) -> None:
+        cursor.execute(lake.database.sql(_INSERT), (name, topic, epoch, 0, holder, now_ms))
+        cursor.execute(lake.database.sql(_TAKE), (holder, name))
+
+    lake.retrying(work)
+    found = cursor_of(lake, name)
+    if found is None or found.topic != topic:
+        raise Rejected(
+            f"expected pipeline {name!r} to read topic {topic!r}, found that it reads "
+            f"{found.topic if found else None!r}: give this one another name"
+        )
+    return found
+
+
+def move(transaction: Transaction, cursor: Cursor, moved: Moved, now_ms: int) -> None:
+    """Have a commit move the cursor, or fail if it is not where this batch began."""
+    transaction.also(
+        _MOVE,
+        (
+            moved.upto, moved.messages, moved.duplicates, moved.rows_stored, moved.rows_dead,
+            now_ms, cursor.name, cursor.epoch, moved.after, cursor.holder,
+        ),
+        rows=1,
+    )  # fmt: skip

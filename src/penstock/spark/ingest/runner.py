@@ -1,0 +1,386 @@
+"""Runs a pipeline: while one batch is stored the next is evaluated and the one after it parsed.
+
+Four threads, each a stage's: fetch takes records from the topic as Arrow, parse and evaluate each
+run one job and keep its rows inside Spark (a local checkpoint), store writes and commits. All jobs
+land in Spark's FAIR pool, and a stage runs one at a time, so stages share the machine evenly as in
+pools of their own (clients of Spark Connect cannot choose one).
+
+Whatever breaks in the first three ends the round: batches in flight are given up, and the next
+round begins at the cursor, which only a commit moves. A store that cannot write tries again and
+holds the others up until it can.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from random import Random
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.flow.backoff import Backoff
+from penstock.kernel.clock import Clock
+from penstock.kernel.errors import Busy, Conflict, Gone, Rejected, Unavailable
+from penstock.kernel.shell import SystemClock
+from penstock.lake.shell import Catalog
+from penstock.spark.errors import SparkNotStarted
+from penstock.spark.ingest.cursors import Cursor, TakenOver, take_over
+from penstock.spark.ingest.duplicates import Seen
+from penstock.spark.ingest.pipeline import (
+    RAW,
+    Pipeline,
+    evaluated_frame,
+    parsed_frame,
+    raw_frame,
+)
+from penstock.spark.ingest.sparks import Sparks
+from penstock.spark.ingest.stage import BatchStage, batch_messages
+from penstock.spark.ingest.store import Store
+from penstock.spark.refresh import is_lost
+from penstock.spark.topic_http import TopicAddress, TopicConnection, TopicMissing, TopicRecreated
+from penstock.spark.topic_pages import SCHEMA, SeqRange, check_continuity, in_range
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame
+
+_LOG: Final = logging.getLogger(__name__)
+_TICK_S: Final = 0.2
+_RANDOM: Final = Random()
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerOptions:
+    """Limits of a run. `linger_ms` is how long a batch waits for more once its first message came.
+
+    A round that fails without having stored anything counts; after `failures_max` in a row the
+    run ends with what went wrong.
+    """
+
+    wait_ms: int = 1_000
+    linger_ms: int = 50
+    failures_max: int = 20
+    retry_base_ms: int = 200
+    retry_cap_ms: int = 5_000
+
+    @property
+    def backoff(self) -> Backoff:
+        """The pauses after failures."""
+        return Backoff(self.retry_base_ms, self.retry_cap_ms, 0.5, float("inf"))
+
+
+@dataclass(slots=True)
+class Batch:
+    """Some messages on their way. `frame` is what the last stage made of them."""
+
+    after: int
+    upto: int
+    messages: pa.Table
+    count: int
+    duplicates: int
+    frame: DataFrame | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """What its messages take."""
+        return int(self.messages.nbytes)
+
+
+class PipelineRunner:
+    """One run of a pipeline in this process. `run` blocks; the rest may be called from anywhere.
+
+    `stages` are parse, evaluate and store, for a planner (`penstock.ingest.windows.Windows`) to
+    measure and to resize.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        lake: Catalog,
+        url: str,
+        *,
+        sparks: Sparks | None = None,
+        api_key: str | None = None,
+        options: RunnerOptions | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.pipeline = pipeline
+        self.options = options or RunnerOptions()
+        self.stages = [BatchStage(name) for name in ("parse", "evaluate", "store")]
+        self.sparks = sparks or Sparks()
+        self.stored_seq = 0
+        """The seq up to which every record is in the lake."""
+        self.head_seq = 0
+        """The topic's head when it was last looked at."""
+        self.trouble: str | None = None
+        """What holds it up at the moment, if anything does."""
+        self._lake = lake
+        self._address = TopicAddress(url, pipeline.raw_topic, api_key)
+        self._clock: Clock = clock or SystemClock()
+        self._stopping = threading.Event()
+        self._upto: int | None = None
+
+    @property
+    def room(self) -> int:
+        """How many more messages the raw topic may take before this falls behind its window."""
+        return max(0, self.stages[0].window - (self.head_seq - self.stored_seq))
+
+    def stop(self) -> None:
+        """End the run soon; batches in flight are given up, as after a crash."""
+        self._stopping.set()
+
+    def run(self, upto_seq: int | None = None) -> Cursor:
+        """Run until `stop`, or until every record up to a seq is in the lake."""
+        self._upto = upto_seq
+        try:
+            return self._rounds(uuid4().hex)
+        finally:
+            # Frames inside Spark that outlive their session hang the interpreter's exit.
+            self.sparks.drop()
+
+    def _rounds(self, holder: str) -> Cursor:
+        failures = 0
+        while True:
+            round_: _Round | None = None
+            error: Exception | None = None
+            try:
+                round_ = _Round(self, self._begin(holder))
+                error = round_.run()
+            except (TopicMissing, Unavailable, Busy) as found:
+                error = found
+            if error is None or self._stopping.is_set():
+                return self._begin(holder)
+            failures = 1 if round_ is not None and round_.has_stored else failures + 1
+            self.trouble = f"{type(error).__name__}: {str(error)[:500]}"
+            if failures >= self.options.failures_max or is_final(error):
+                raise error
+            _LOG.warning("pipeline %s begins again: %s", self.pipeline.name, self.trouble)
+            self.sparks.drop()
+            self._stopping.wait(self._delay_s(failures))
+
+    def _begin(self, holder: str) -> Cursor:
+        with TopicConnection(self._address) as connection:
+            state = connection.state()
+        name, topic = self.pipeline.name, self.pipeline.raw_topic
+        cursor = take_over(self._lake, name, topic, state.epoch, holder)
+        if cursor.epoch != state.epoch:
+            raise TopicRecreated(
+                f"expected topic {topic!r} of epoch {cursor.epoch}, found it deleted and made "
+                f"again with epoch {state.epoch}: give the pipeline another name to begin anew"
+            )
+        self.stored_seq, self.head_seq = cursor.seq, state.head_seq
+        return cursor
+
+    def _delay_s(self, failures: int) -> float:
+        delay_ms = self.options.backoff.next_ms(failures, elapsed_ms=0, random=_RANDOM)
+        return (delay_ms or 0) / 1_000
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether trying again would change nothing: a person is needed, or another has taken over."""
+    if isinstance(error, TopicMissing):
+        return False
+    return isinstance(error, TakenOver | Rejected | Gone)
+
+
+class _Round:
+    """From the cursor on until something breaks."""
+
+    def __init__(self, runner: PipelineRunner, cursor: Cursor) -> None:
+        self._runner = runner
+        self._cursor = cursor
+        self._pipeline = runner.pipeline
+        self._queues: list[SimpleQueue[Batch | None]] = [SimpleQueue() for _ in runner.stages]
+        self._store = Store(runner._lake, runner.pipeline)
+        self._over = threading.Event()
+        self._error: Exception | None = None
+        self.has_stored = False
+
+    def run(self) -> Exception | None:
+        """Run the threads to their end; what broke, or None."""
+        for stage in self._runner.stages:
+            stage.clear()
+        works: list[Callable[[], None]] = [
+            self._fetch,
+            lambda: self._pass(0, self._parse),
+            lambda: self._pass(1, self._evaluate),
+            lambda: self._pass(2, self._keep),
+        ]
+        threads = [
+            threading.Thread(target=self._guard, args=(work,), daemon=True) for work in works
+        ]
+        for thread in threads:
+            thread.start()
+        interrupted = False
+        while any(thread.is_alive() for thread in threads):
+            self._over.wait(_TICK_S)
+            if self._runner._stopping.is_set():
+                self._over.set()
+            if self._over.is_set() and not interrupted:
+                interrupted = True
+                self._runner.sparks.interrupt()
+            for thread in threads:
+                thread.join(0.01)
+        for stage in self._runner.stages:
+            stage.clear()
+        return self._error
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            if self._error is None and not self._over.is_set():
+                self._error = error
+            self._over.set()
+
+    # fetch
+
+    def _fetch(self) -> None:
+        runner = self._runner
+        address = runner._address
+        with TopicConnection(address) as connection:
+            seen = self._seen(connection)
+            at = self._cursor.seq
+            while not self._over.is_set() and (runner._upto is None or at < runner._upto):
+                most = batch_messages(runner.stages)
+                if runner._upto is not None:
+                    most = min(most, runner._upto - at)
+                records, upto = self._take(connection, at, most)
+                if upto == at:
+                    runner.stages[0].starved()
+                    continue
+                if runner.head_seq > upto:
+                    runner.stages[0].refused()
+                self._hand(0, _batch(records, at, upto, seen))
+                at = upto
+        self._queues[0].put(None)
+
+    def _take(self, connection: TopicConnection, at: int, most: int) -> tuple[pa.Table, int]:
+        """Up to so many records; waits a while for the first, and a little for more."""
+        options, runner = self._runner.options, self._runner
+        wanted = SeqRange(at, at + most, self._cursor.epoch)
+        batches: list[pa.RecordBatch] = []
+        wait_ms = options.wait_ms
+        upto = at
+        while upto < wanted.upto:
+            page = connection.page(upto, wanted.upto - upto, wanted.epoch, wait_ms=wait_ms)
+            runner.head_seq = page.head_seq
+            check_continuity(connection.address, page, upto, wanted)
+            batches += [in_range(batch, wanted) for batch in page.rows.to_batches()]
+            moved, upto = page.next_seq > upto, min(page.next_seq, wanted.upto)
+            if not moved or (page.next_seq >= page.head_seq and wait_ms == 0):
+                break
+            if page.next_seq >= page.head_seq:
+                if self._over.wait(options.linger_ms / 1_000):
+                    break
+                wait_ms = 0
+        return pa.Table.from_batches(batches, schema=SCHEMA), upto
+
+    def _seen(self, connection: TopicConnection) -> Seen:
+        """What stands in the topic before the cursor, as far back as duplicates are looked for."""
+        seen = Seen(self._pipeline.horizon)
+        at, upto = max(0, self._cursor.seq - self._pipeline.horizon), self._cursor.seq
+        while at < upto:
+            page = connection.page(at, upto - at, self._cursor.epoch)
+            wanted = SeqRange(at, upto, self._cursor.epoch)
+            parts = [in_range(batch, wanted) for batch in page.rows.to_batches()]
+            seen.first_of_each(_messages(pa.Table.from_batches(parts, schema=SCHEMA)))
+            if page.next_seq <= at:
+                break
+            at = page.next_seq
+        return seen
+
+    # the stages
+
+    def _parse(self, batch: Batch) -> None:
+        spark = self._runner.sparks.session()
+        if batch.messages.num_rows:
+            raw = raw_frame(spark, self._pipeline, batch.messages)
+            batch.frame = parsed_frame(self._pipeline, raw).localCheckpoint()
+
+    def _evaluate(self, batch: Batch) -> None:
+        if batch.frame is not None:
+            batch.frame = evaluated_frame(self._pipeline, batch.frame).localCheckpoint()
+
+    def _keep(self, batch: Batch) -> None:
+        """Store a batch; while the lake or its disk will not have it, try again and again."""
+        failures = 0
+        while not self._over.is_set():
+            try:
+                self._store.store(
+                    batch.frame, batch.messages, self._cursor,
+                    (batch.after, batch.upto, batch.count, batch.duplicates),
+                )  # fmt: skip
+            except TakenOver:
+                raise
+            except (OSError, Busy, Unavailable, Conflict) as error:
+                if is_lost(error) or isinstance(error, SparkNotStarted):
+                    raise
+                failures += 1
+                self._runner.trouble = f"store: {type(error).__name__}: {error}"
+                _LOG.warning("pipeline %s: %s", self._pipeline.name, self._runner.trouble)
+                self._over.wait(self._runner._delay_s(failures))
+                continue
+            self._runner.stored_seq = batch.upto
+            self._runner.trouble = None
+            self.has_stored = True
+            return
+
+    def _pass(self, number: int, work: Callable[[Batch], None]) -> None:
+        """Take batches, do a stage's work on them, hand them on."""
+        stage = self._runner.stages[number]
+        while True:
+            batch = self._next(number)
+            if batch is None:
+                break
+            begun_ns = monotonic_ns()
+            work(batch)
+            stage.leave(batch.count, monotonic_ns() - begun_ns)
+            if number + 1 < len(self._queues):
+                self._hand(number + 1, batch)
+        if number + 1 < len(self._queues):
+            self._queues[number + 1].put(None)
+
+    def _next(self, number: int) -> Batch | None:
+        queue = self._queues[number]
+        try:
+            return queue.get_nowait()
+        except Empty:
+            self._runner.stages[number].starved()
+        while not self._over.is_set():
+            try:
+                return queue.get(timeout=_TICK_S)
+            except Empty:
+                continue
+        return None
+
+    def _hand(self, number: int, batch: Batch) -> None:
+        stage = self._runner.stages[number]
+        while not self._over.is_set():
+            if stage.enter(batch.count, batch.size_bytes, _TICK_S):
+                self._queues[number].put(batch)
+                return
+
+
+def _batch(records: pa.Table, after: int, upto: int, seen: Seen) -> Batch:
+    messages = _messages(records)
+    is_new = seen.first_of_each(messages)
+    count = messages.num_rows
+    if not is_new.all():
+        messages = messages.filter(pa.array(is_new))
+    return Batch(after, upto, messages, count, count - messages.num_rows)
+
+
+def _messages(records: pa.Table) -> pa.Table:
+    """Records of a topic as messages of `RAW`."""
+    columns: list[Any] = [
+        records.column("seq"), records.column("node"), records.column("tag"),
+        records.column("ts"), pc.cast(records.column("data"), pa.string()),
+    ]  # fmt: skip
+    return pa.table(columns, schema=RAW)

@@ -1,0 +1,81 @@
+"""The Spark that a pipeline runs on: started or connected to, and made again when it is lost."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from penstock.spark.command import SESSION_CONF
+from penstock.spark.embedded import EmbeddedSpark, start_spark
+from penstock.spark.options import SparkOptions
+from penstock.spark.session import close, new_session
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+
+class Sparks:
+    """One session at a time. Threads may share it."""
+
+    def __init__(self, options: SparkOptions | None = None) -> None:
+        self._options = options or SparkOptions()
+        self._lock = threading.Lock()
+        self._embedded: EmbeddedSpark | None = None
+        self._session: SparkSession | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The JVM's process id, where it is ours."""
+        return self._embedded.pid if self._embedded is not None else None
+
+    def session(self) -> SparkSession:
+        """The session, made if there is none."""
+        with self._lock:
+            if self._embedded is not None and not self._embedded.is_running:
+                self._drop()
+            if self._session is None:
+                self._session = self._open()
+            return self._session
+
+    def interrupt(self) -> None:
+        """Stop what runs, as far as somebody listens still."""
+        session = self._session
+        if session is not None:
+            with suppress(Exception):
+                session.interruptAll()
+
+    def drop(self) -> None:
+        """Let go of the session, and of a JVM of ours that has ended."""
+        with self._lock:
+            session, self._session = self._session, None
+            if session is not None:
+                close(session)
+            if self._embedded is not None and not self._embedded.is_running:
+                self._drop()
+
+    def close(self) -> None:
+        """Release the session and end the JVM, if it is ours."""
+        with self._lock:
+            self._drop()
+
+    def _open(self) -> SparkSession:
+        url = self._options.remote
+        if url is None:
+            if self._embedded is None:
+                self._embedded = start_spark(self._options)
+            return new_session(self._embedded.url)
+        spark = new_session(url)
+        found = spark.conf.getAll
+        for key, value in {**SESSION_CONF, **self._options.conf}.items():
+            if found.get(key) != value:
+                spark.conf.set(key, value)
+        return spark
+
+    def _drop(self) -> None:
+        if self._session is not None:
+            close(self._session)
+            self._session = None
+        if self._embedded is not None:
+            self._embedded.stop()
+            self._embedded = None
