@@ -86,6 +86,10 @@ class Load:
             await asyncio.gather(*(device.close() for device in self.devices))
         return self.state
 
+    def end(self) -> None:
+        """Offer nothing more; `run` returns when all is acknowledged."""
+        self._is_over = True
+
     async def _first_of(
         self, offering: asyncio.Future[None], senders: Sequence[asyncio.Future[None]]
     ) -> None:
@@ -99,7 +103,7 @@ class Load:
     async def _offer(self, seconds: float, on_progress: Callable[[LoadState], None] | None) -> None:
         loop = asyncio.get_running_loop()
         began_s, offered_ms = loop.time(), 0
-        while offered_ms < seconds * 1_000:
+        while offered_ms < seconds * 1_000 and not self._is_over:
             await asyncio.sleep(TICK_MS / 1_000)
             now_ms = min(int((loop.time() - began_s) * 1_000), int(seconds * 1_000))
             self._fall_due(self.arrivals.take(offered_ms, now_ms - offered_ms))

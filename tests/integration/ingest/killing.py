@@ -1,0 +1,55 @@
+"""Edge and topic server killed at random moments under load: every message once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from random import Random
+
+from penstock.ingest.fleet import Fleet
+from penstock.ingest.shapes import Steady
+from penstock.ingest.shell.load import Load, LoadState, Target
+from tests.conformance.servers import ServerProcess
+from tests.integration.ingest.place import EdgeProcess, check_fleet, until
+
+
+async def kill_under_load(
+    directory: Path, server: ServerProcess, url: str, random: Random, *, kills: int
+) -> LoadState:
+    """So many kills, then the end of the load and the look at every message."""
+    edge = EdgeProcess(directory, url)
+    fleet = Fleet(devices=8, meters=random.choice((1, 50, 1_000)), seed=random.getrandbits(32))
+    try:
+        await edge.start()
+        load = Load(Target("127.0.0.1", edge.port), fleet, Steady(100))
+        running = asyncio.ensure_future(load.run(seconds=1_000_000))
+        for _ in range(kills):
+            await _life(load, running, random)
+            victims = random.choice(("edge", "server", "both"))
+            if victims != "server":
+                edge.kill()
+            if victims != "edge":
+                server.kill()
+                server.launch()
+            if victims != "server":
+                edge.launch()
+        load.end()
+        state = await running
+    finally:
+        edge.close()
+    await until(lambda: server._is_ready(server.listening()), "the server")
+    await check_fleet(url, fleet, state.sent_by_device)
+    return state
+
+
+async def _life(load: Load, running: asyncio.Future[LoadState], random: Random) -> None:
+    """Let something be acknowledged since the last kill, then a random while pass."""
+    acked = sum(device.core.acked for device in load.devices)
+    await until(
+        lambda: running.done() or sum(device.core.acked for device in load.devices) > acked + 20,
+        "acknowledgements after a kill",
+    )
+    assert not running.done(), running.result()
+    end_s = time.monotonic() + random.uniform(0.0, 0.4)
+    await until(lambda: time.monotonic() > end_s, "a while")

@@ -1,0 +1,110 @@
+"""Load on real sockets: bursts in every shape, a topic server that stands still."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+
+from penstock.client import ClientSettings
+from penstock.client.shell.raw_topic import ServerTopic
+from penstock.ingest.fleet import Fleet
+from penstock.ingest.limits import EdgeLimits
+from penstock.ingest.raw import TopicNames
+from penstock.ingest.shapes import SHAPES, Steady, named_shape
+from penstock.ingest.shell.load import Load, Target
+from penstock.kernel.units import MIB
+from tests.integration.ingest.place import SlowTopic, check_fleet, edge_at, run, until
+
+SUSTAINED_PER_S = 300.0
+MINIMUM = 1_024
+
+
+def test_bursts_of_five_times_the_sustained_rate_drop_lose_and_double_nothing(url):
+    async def burst(shape: str, seed: int) -> None:
+        raw = f"raw.{shape}"
+        fleet = Fleet(devices=6, meters=50, seed=seed)
+        limits = EdgeLimits(buffered_bytes_max=8 * MIB, held_bytes_max=MIB)
+        topic = SlowTopic(ServerTopic(ClientSettings(url), TopicNames(raw)), SUSTAINED_PER_S)
+        load_shape = named_shape(
+            shape,
+            low_per_s=SUSTAINED_PER_S / 10,
+            high_per_s=5 * SUSTAINED_PER_S,
+            period_ms=1_000,
+            seed=seed,
+        )
+        peak_bytes = 0
+
+        def look(_state: object) -> None:
+            nonlocal peak_bytes
+            peak_bytes = max(peak_bytes, edge.core.buffered_bytes + edge.core.held_bytes)
+
+        async with edge_at(url, topic=topic, limits=limits) as edge:
+            load = Load(Target(*edge.address), fleet, load_shape)
+            state = await load.run(seconds=2.0, on_progress=look)
+            assert state.offered == state.sent == state.acked > SUSTAINED_PER_S, shape
+            assert (state.connects, state.resent) == (fleet.devices, 0), shape
+            assert edge.core.counters.frame_errors == 0, shape
+            assert 0 < peak_bytes <= limits.buffered_bytes_max + limits.held_bytes_max, shape
+        await check_fleet(url, fleet, state.sent_by_device, raw)
+
+    async def every_shape() -> None:
+        await asyncio.gather(*(burst(shape, seed) for seed, shape in enumerate(SHAPES)))
+
+    run(every_shape())
+
+
+def test_a_topic_server_that_stands_still_brings_the_windows_down_and_no_error_to_devices(
+    server, url
+):
+    async def stand_still() -> None:
+        fleet = Fleet(devices=8, meters=50, seed=3)
+        async with edge_at(url) as edge:
+            load = Load(Target(*edge.address), fleet, Steady(800))
+            running = asyncio.ensure_future(load.run(seconds=9.0))
+            await until(lambda: edge.core.counters.messages_acked > 100, "the first messages")
+            server.terminate(signal.SIGSTOP)
+            began_s = time.monotonic()
+            try:
+                windows = [stage.channel for stage in edge.core.stages]
+                await until(
+                    lambda: all(channel.window == MINIMUM for channel in windows),
+                    "both windows at the minimum",
+                )
+                took_s = time.monotonic() - began_s
+                assert edge.windows.status().bottleneck == "reassemble"
+                acked = edge.core.counters.messages_acked
+                await asyncio.sleep(0.2)
+                assert edge.core.counters.messages_acked == acked
+            finally:
+                server.terminate(signal.SIGCONT)
+            state = await running
+            # 5 s are promised; a machine that is busy elsewhere may look away for a while
+            assert took_s < 5.0 + 10.0
+            assert state.sent == state.acked
+            assert (state.connects, state.resent) == (fleet.devices, 0)
+            assert edge.core.counters.frame_errors == 0
+        await check_fleet(url, fleet, state.sent_by_device)
+
+    run(stand_still())
+
+
+def test_stages_behind_the_topic_hold_the_edge_back(url):
+    class Behind:
+        room = 0
+
+    async def hold_back() -> None:
+        fleet, behind = Fleet(devices=2, meters=5), Behind()
+        async with edge_at(url, downstream=behind) as edge:
+            load = Load(Target(*edge.address), fleet, Steady(200))
+            running = asyncio.ensure_future(load.run(seconds=0.5))
+            await until(lambda: edge.core.reassemble.occupied > 20, "messages that wait")
+            assert edge.core.counters.messages_acked == 0
+            behind.room = 7
+            await until(lambda: edge.core.counters.messages_acked >= 7, "the first seven")
+            behind.room = 1_000
+            state = await running
+            assert state.sent == state.acked
+        await check_fleet(url, fleet, state.sent_by_device)
+
+    run(hold_back())
