@@ -6,6 +6,7 @@ client is pinned with pyspark's minor version.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -21,18 +22,20 @@ class TooLarge(Exception):
 
 
 class Arrivals:
-    """One run of a query. `rows_read` is known when all batches have arrived."""
+    """One run of a query. `rows_read` and `took_ms` are known when all batches have arrived."""
 
     def __init__(self, frame: DataFrame, bytes_max: int | None) -> None:
         self._frame = frame
         self._bytes_max = bytes_max
         self.rows_read: int | None = None
+        self.took_ms = 0.0
 
     def batches(self) -> Iterator[pa.Table]:
         """The rows in the order of arrival; at least one table, so that columns are known."""
         from pyspark.sql.connect.shell.progress import Progress
         from pyspark.sql.metrics import PlanMetrics
 
+        began = time.monotonic()
         client: Any = self._frame.sparkSession.client
         request = client._execute_plan_request_with_metadata()
         request.plan.CopyFrom(self._frame._plan.to_proto(client))
@@ -52,6 +55,7 @@ class Arrivals:
                         raise TooLarge
                     yield pa.Table.from_batches([response])
         self.rows_read = scanned(metrics)
+        self.took_ms = (time.monotonic() - began) * 1_000
 
 
 def arriving(frame: DataFrame, *, bytes_max: int | None) -> Arrivals:

@@ -7,6 +7,7 @@ Files that came out small are put together before anybody sees them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,8 @@ class Written:
 
     `rows_read` is what the query's scans of files gave, or None where Spark does not tell. With
     `difference` the files hold what is to be added, and it says what has to go; without, they hold
-    all there is. An empty difference says that these are the rows the table has already.
+    all there is. An empty difference says that these are the rows the table has already. `ran_ms`
+    is how long Spark ran.
     """
 
     table: TableInfo
@@ -83,6 +85,7 @@ class Written:
     rows: int
     rows_read: int | None = None
     difference: Difference | None = None
+    ran_ms: float = 0.0
 
     @property
     def changed(self) -> bool:
@@ -151,7 +154,9 @@ class _Job:
                 )
         if table is None:
             table = self.target(lake_schema(self.frame.schema))
-        return Written(table, tuple(files), _count(files), arrivals.rows_read, change)
+        return Written(
+            table, tuple(files), _count(files), arrivals.rows_read, change, arrivals.took_ms
+        )
 
     def _difference(self, table: TableInfo, rows: pa.Table) -> Difference | None:
         """What to change of the table, if that is less work than to write it anew."""
@@ -203,13 +208,15 @@ def _write_there(
     # Bounds leave NaN out while readers order it above everything: floats have none.
     without = {f"parquet.column.statistics.enabled#{path}": "false"
                for path in _float_paths(table.columns)}  # fmt: skip
+    began = time.monotonic()
     writer.options(compression="zstd", **without).parquet(spark_path(directory.rstrip("/")))
+    ran_ms = (time.monotonic() - began) * 1_000
     files = _described(storage, table, directory)
     files = _merged(storage, table, files, token, limits)
     if storage.is_local and not any(file.path.startswith(directory) for file in files):
         Path(directory).rmdir()
     _check_nulls(table, files)
-    return Written(table, tuple(files), _count(files), rows_scanned(named))
+    return Written(table, tuple(files), _count(files), rows_scanned(named), ran_ms=ran_ms)
 
 
 def _own_names(found: Sequence[str], columns: Iterable[Column]) -> list[str]:
