@@ -1,0 +1,154 @@
+"""What `penstock entity` prints: for people, or lines of JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+import msgspec
+from msgspec import UNSET
+from rich.console import Console
+from rich.text import Text
+
+from penstock.client.space_calls import CommitAccepted, EntityState, HistoryRow
+from penstock.client.watching import Records, Tombstone, TopicDeleted, WatchEvent
+from penstock.commits.model import Write
+
+_DIM: Final = "bright_black"
+
+
+class _Recorded(msgspec.Struct):
+    """What the record of a commit has."""
+
+    session: str
+    local_seq: int
+    writes: list[Write]
+    event_id: str | None = None
+
+
+class Output:
+    """Prints answers; plain JSON unless standard output is a terminal and nobody asked for it."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._console = Console(highlight=False)
+        self._plain = as_json or not self._console.is_terminal
+
+    def entity(self, state: EntityState) -> None:
+        """One entity in full."""
+        if self._plain:
+            self._json(_row(state) | {"head": state.head})
+            return
+        self._console.print(Text(_pretty(state.doc)), soft_wrap=True)
+        self._note(f"{state.entity}, written at seq {state.seq}, as of seq {state.head}", _DIM)
+
+    def entities(self, states: Iterable[EntityState]) -> None:
+        """Entities, one on each line."""
+        count = 0
+        for state in states:
+            count += 1
+            if self._plain:
+                self._json(_row(state))
+            else:
+                parts = [(f"{state.seq:>8} ", "bold"), (f"{state.entity} ", "cyan")]
+                self._console.print(Text.assemble(*parts, _short(state.doc)), soft_wrap=True)
+        if not count and not self._plain:
+            self._console.print("no entities")
+
+    def accepted(self, write: Write, accepted: CommitAccepted) -> None:
+        """A change that took effect."""
+        if self._plain:
+            self._json({"entity": write.entity, "seq": accepted.seq, "ts": accepted.ts})
+        else:
+            self._console.print(
+                f"{_verb(write)} {write.entity} at seq {accepted.seq}", markup=False
+            )
+
+    def commit(self, row: HistoryRow) -> None:
+        """A commit that wrote an entity."""
+        if self._plain:
+            self._json(row)
+            return
+        for write in row.writes:
+            self._line(row.seq, row.ts, row.session, write)
+
+    def event(self, event: WatchEvent, names: Collection[str]) -> None:
+        """An event of a watch: the writes to these entities, or to all if none are named."""
+        match event:
+            case Records():
+                for record in event.records:
+                    commit = record.data_as(_Recorded)
+                    for write in _of(commit.writes, names):
+                        self._change(record.seq, record.ts_ms, commit, write)
+            case Tombstone():
+                if self._plain:
+                    gap = {"gap_from": event.gap_from, "gap_to": event.gap_to}
+                    self._json({"tombstone": gap | {"reason": event.reason}})
+                else:
+                    text = f"seqs {event.gap_from} to {event.gap_to} are gone ({event.reason})"
+                    self._note(text, "yellow")
+            case TopicDeleted():
+                if self._plain:
+                    self._json({"space_deleted": event.topic})
+                else:
+                    self._note(f"{event.topic} was deleted", "yellow")
+        sys.stdout.flush()
+
+    def end(self) -> None:
+        """Ctrl-C: leave the terminal on a fresh line."""
+        if not self._plain:
+            self._console.print()
+
+    def _change(self, seq: int, ts_ms: int, commit: _Recorded, write: Write) -> None:
+        if self._plain:
+            change = {"seq": seq, "ts": ts_ms, "session": commit.session}
+            self._json(change | msgspec.to_builtins(write))
+        else:
+            self._line(seq, ts_ms, commit.session, write)
+
+    def _line(self, seq: int, ts_ms: int, session: str, write: Write) -> None:
+        what = write.patch if write.patch is not UNSET else write.set
+        parts = [
+            (f"{seq:>8} ", "bold"),
+            (f"{_time(ts_ms)} ", _DIM),
+            (f"{session} ", "green"),
+            f"{_verb(write)} ",
+            (write.entity, "cyan"),
+        ]
+        text = Text.assemble(*parts, "" if write.delete else f" {_short(what)}")
+        self._console.print(text, soft_wrap=True)
+
+    def _note(self, text: str, style: str) -> None:
+        self._console.print(Text(text, style))
+
+    def _json(self, value: Any) -> None:
+        click.echo(msgspec.json.encode(value))
+
+
+def _row(state: EntityState) -> dict[str, Any]:
+    return {"entity": state.entity, "seq": state.seq, "doc": state.doc}
+
+
+def _of(writes: Iterable[Write], names: Collection[str]) -> Iterator[Write]:
+    return (write for write in writes if not names or write.entity in names)
+
+
+def _verb(write: Write) -> str:
+    if write.delete:
+        return "deleted"
+    return "patched" if write.patch is not UNSET else "set"
+
+
+def _short(document: Any) -> str:
+    return msgspec.json.encode(document).decode()
+
+
+def _pretty(document: Any) -> str:
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+
+
+def _time(ts_ms: int) -> str:
+    at = datetime.fromtimestamp(ts_ms / 1_000, UTC).astimezone()
+    return f"{at:%Y-%m-%d %H:%M:%S}.{ts_ms % 1_000:03}"
