@@ -11,7 +11,7 @@ import click
 import penstock
 
 COMMANDS: Final = (
-    "serve", "topic", "ingest", "table", "query", "backup", "restore", "inspect", "demo",
+    "serve", "topic", "entity", "ingest", "table", "query", "backup", "restore", "inspect", "demo",
 )  # fmt: skip
 """The commands, in the order `penstock --help` shows them; each is a module of this package."""
 
