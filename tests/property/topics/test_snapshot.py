@@ -13,6 +13,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.commits.model import Commit
+from penstock.commits.model import Write as CommitWrite
 from penstock.topics.batch import Batch, Write
 from penstock.topics.codec import decode_entries, encode_entries
 from penstock.topics.entries import Skipped
@@ -53,6 +55,9 @@ CONFIGS = st.fixed_dictionaries(
         "idempotency_window_ms": st.sampled_from([10, 100]),
     },
 )
+CHANGES = st.sampled_from(
+    [{"set": 1}, {"set": [2]}, {"patch": {"a": {"b": 1}}}, {"patch": {"a": None}}, {"delete": True}]
+)
 RECORDS = st.lists(st.tuples(TAGS, st.integers(0, 10**6)), min_size=1, max_size=6)
 COMMANDS = st.one_of(
     st.tuples(st.just("write"), TOPICS, RECORDS, st.sampled_from([None, None, "k", "l"])),
@@ -68,6 +73,10 @@ COMMANDS = st.one_of(
     st.tuples(st.just("ack"), st.lists(st.integers(1, 20), max_size=5)),
     st.tuples(st.just("nack"), st.lists(st.integers(1, 20), max_size=5), st.sampled_from([0, 20])),
     st.tuples(st.just("forward")),
+    st.tuples(st.just("commit"), st.sampled_from("xyz"), st.sampled_from("efg"), CHANGES),
+    st.tuples(st.just("commit"), st.sampled_from("xyz"), st.sampled_from("efg"), CHANGES),
+    st.tuples(st.just("delete"), st.just("s"), st.none(), st.integers(0, 20)),
+    st.tuples(st.just("put"), st.just("s"), CONFIGS),
     st.tuples(st.just("wait"), st.integers(1, 25)),
 )
 HISTORIES = st.lists(COMMANDS, min_size=15, max_size=60)
@@ -88,6 +97,7 @@ class History:
         self.now_ms = 1_000
         self.partition = Partition()
         self.log: list[bytes] = []
+        self.commits = 0
         queue = {"type": "queue", "leases_durable": True, "max_deliveries": 2, "dead_letter": "b"}
         for name, body in (("a", {}), ("q", queue), ("e", {"durability": "ephemeral"})):
             self.commit(self.partition.put_topic(name, body, self.now_ms))
@@ -158,6 +168,21 @@ class History:
         entry = self.partition.forward("ar", self.now_ms).entry
         if entry is not None:
             self.commit(self.partition.fed(entry))
+
+    def do_commit(self, session: str, entity: str, change: dict[str, Any]) -> None:
+        self.commits += 1
+        commit = Commit(
+            session=session,
+            local_seq=self.commits,
+            writes=(CommitWrite(entity, **change), CommitWrite("every", patch={entity: 1})),
+            event_id=f"event-{self.commits}" if self.commits % 3 else None,
+        )
+        try:
+            decided = self.partition.land("s", commit, self.now_ms)
+        except (TopicFull, RecordTooLarge):
+            return
+        assert isinstance(decided, Change)
+        self.commit(decided)
 
     def do_wait(self, ms: int) -> None:
         self.now_ms += ms
