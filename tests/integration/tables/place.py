@@ -131,9 +131,11 @@ class Place:
         wait_until(condition, what)
 
 
-def wait_until(condition: Callable[[], object], what: str = "it") -> None:
+def wait_until(
+    condition: Callable[[], object], what: str = "it", *, patience_s: float = PATIENCE_S
+) -> None:
     """Wait for a condition, with a deadline that only a broken system meets."""
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + patience_s
     while not condition():
-        assert time.monotonic() < until, f"waited {PATIENCE_S} s in vain for {what}"
+        assert time.monotonic() < until, f"waited {patience_s} s in vain for {what}"
         time.sleep(0.01)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,13 @@ from penstock.tables.shell import Warehouse
 from tests.integration.lake.agree import bag
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.one import CACHE, one_spark
-from tests.integration.tables.place import Place
+from tests.integration.tables.place import Place, wait_until
 
 FAULTY = "tests.integration.tables_spark.engine:make"
 SPARK = "penstock.spark.refresh:make"
+PATIENCE_S = 300.0
+"""Starts of Spark are part of some waits, on machines that may be busy."""
+
 OWN: dict[str, Any] = {"cores": 2, "memory_mb": 512, "cache_dir": str(CACHE)}
 """Options of a Spark that the coordinator starts by itself."""
 
@@ -42,6 +45,9 @@ class SparkPlace(Place):
 
     def _shared(self) -> dict[str, Any]:
         return {"remote": one_spark().url, "faults": str(self.faults)}
+
+    def until(self, condition: Callable[[], object], what: str = "it") -> None:
+        wait_until(condition, what, patience_s=PATIENCE_S)
 
     @contextmanager
     def duck(self) -> Iterator[Duck]:

@@ -11,7 +11,6 @@ from penstock.tables.history import Outcome
 from penstock.tables.jobs import Job
 from penstock.tables.model import Mode, Status
 from penstock.tables.shell import Warehouse
-from tests.integration.tables.place import wait_until
 from tests.integration.tables_spark.conftest import KINDS
 from tests.integration.tables_spark.place import SparkPlace
 
@@ -78,7 +77,7 @@ def test_two_coordinators_never_run_more_than_their_pool_holds(
         for number in range(2):
             for place in both:
                 place.write("raw", [number])
-            wait_until(lambda: all(place.fresh() for place in both), "both to be fresh")
+            both[0].until(lambda: all(place.fresh() for place in both), "both to be fresh")
     spans = sorted(span for place in both for job in place.warehouse.jobs() for span in ran(job))
     assert len(spans) >= 6
     for (_, end), (start, _) in pairwise(spans):
@@ -146,7 +145,7 @@ def story(place: SparkPlace) -> Any:
     for name, query in queries.items():
         warehouse.create(name, query, schedule="on demand")
     with warehouse.coordinator():
-        wait_until(lambda: warehouse.health().state.value == "ok")
+        place.until(lambda: warehouse.health().state.value == "ok")
         for number in (50, 51):
             place.write("raw", [number])
             for name in ("a", "d", "alone"):

@@ -1,0 +1,77 @@
+"""Kill stream tables hundreds of times on real Spark: `python -m tests.soak.tables --rounds 300`.
+
+Each round writes to the sources and kills one process at a moment of chance: a worker, the process
+that forks workers, the coordinator, or with `--own` also Spark's JVM, which the coordinator then
+started by itself. After every so many rounds everything comes to rest and is checked: contents by
+DuckDB at their frontiers, one change for each refresh on record, no locks, permits, reservations
+or jobs left, and no file that no snapshot names once they are swept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from random import SystemRandom
+
+from penstock.tables.retry import RetryPolicy
+from penstock.testing import seeded
+from tests.integration.postgres import postgres_server
+from tests.integration.tables_spark.crash import Run
+from tests.integration.tables_spark.place import SparkPlace
+
+RETRY = RetryPolicy(base_ms=20, cap_ms=50, deaths_max=1_000_000)
+SHARED = ("worker", "worker", "coordinator")
+OWN = ("worker", "worker", "worker", "jvm", "coordinator")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=300, help="kills in all")
+    parser.add_argument("--settle", type=int, default=20, help="kills between two checks")
+    parser.add_argument("--own", action="store_true", help="coordinators start Spark themselves")
+    parser.add_argument("--postgres", action="store_true", help="the catalog is in PostgreSQL")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
+    parser.add_argument("--seed", type=int)
+    arguments = parser.parse_args()
+    seed = SystemRandom().getrandbits(48) if arguments.seed is None else arguments.seed
+    home = Path(tempfile.mkdtemp(prefix="penstock-soak-"))
+    print(f"seed {seed}, {home}", flush=True)
+    if arguments.postgres:
+        with postgres_server() as words:
+            attack(arguments, seed, f"postgres:{words}", home)
+    else:
+        attack(arguments, seed, f"sqlite:{home}/catalog.sqlite", home)
+    shutil.rmtree(home)
+
+
+def attack(arguments: argparse.Namespace, seed: int, address: str, home: Path) -> None:
+    began = time.monotonic()
+    kills: Counter[str] = Counter()
+    with seeded(seed) as random:
+        place = SparkPlace(
+            address, home / "place", own=arguments.own, lease_ms=5_000, retry=RETRY,
+            max_concurrent_refreshes=2, max_workers=2,
+        )  # fmt: skip
+        run = Run(place, random)
+        try:
+            while kills.total() < arguments.rounds and time.monotonic() - began < arguments.seconds:
+                for _ in range(arguments.settle):
+                    run.attack(OWN if arguments.own else SHARED)
+                run.settle()
+                kills = run.kills
+                told = ", ".join(f"{name} {count}" for name, count in sorted(kills.items()))
+                refreshes = len(place.warehouse.history(limit=1_000_000))
+                took = time.monotonic() - began
+                print(f"  {told}: {refreshes} refreshes checked, {took:.0f} s", flush=True)
+        finally:
+            run.close()
+            place.close()
+    print(f"nothing was lost, applied twice or left behind in {kills.total()} kills")
+
+
+if __name__ == "__main__":
+    main()
