@@ -1,10 +1,11 @@
-"""A topic server for every test of the edge."""
+"""A topic server for the tests of the edge: one for all, or one that may be killed."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -26,3 +27,19 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 @pytest.fixture
 def url(server: ServerProcess) -> str:
     return f"http://127.0.0.1:{server.address.port}"
+
+
+@pytest.fixture(scope="session")
+def shared_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server that tests share, each with topics of its own."""
+    process = ServerProcess(tmp_path_factory.mktemp("server"))
+    try:
+        yield f"http://127.0.0.1:{process.start().address.port}"
+    finally:
+        process.close()
+
+
+@pytest.fixture
+def raw() -> str:
+    """The name of a raw topic that no other test has."""
+    return f"raw.{uuid4().hex}"

@@ -44,10 +44,15 @@ async def until(condition: Callable[[], Any], what: str, within_s: float = 60.0)
         await asyncio.sleep(0.01)
 
 
+def server_topic(url: str, raw: str) -> ServerTopic:
+    """The topics of an edge on a server."""
+    return ServerTopic(ClientSettings(url), TopicNames(raw, f"{raw}.rejects"))
+
+
 @asynccontextmanager
 async def edge_at(url: str, raw: str = "ingest.raw", **more: Any) -> AsyncIterator[Edge]:
     """An edge in this process on a free port."""
-    topic = more.pop("topic", None) or ServerTopic(ClientSettings(url), TopicNames(raw))
+    topic = more.pop("topic", None) or server_topic(url, raw)
     edge = Edge(topic, **more)
     await edge.start(port=0)
     try:

@@ -6,26 +6,30 @@ import asyncio
 import signal
 import time
 
-from penstock.client import ClientSettings
-from penstock.client.shell.raw_topic import ServerTopic
 from penstock.ingest.fleet import Fleet
 from penstock.ingest.limits import EdgeLimits
-from penstock.ingest.raw import TopicNames
 from penstock.ingest.shapes import SHAPES, Steady, named_shape
 from penstock.ingest.shell.load import Load, Target
 from penstock.kernel.units import MIB
-from tests.integration.ingest.place import SlowTopic, check_fleet, edge_at, run, until
+from tests.integration.ingest.place import (
+    SlowTopic,
+    check_fleet,
+    edge_at,
+    run,
+    server_topic,
+    until,
+)
 
 SUSTAINED_PER_S = 300.0
 MINIMUM = 1_024
 
 
-def test_bursts_of_five_times_the_sustained_rate_drop_lose_and_double_nothing(url):
+def test_bursts_of_five_times_the_sustained_rate_drop_lose_and_double_nothing(shared_url):
     async def burst(shape: str, seed: int) -> None:
-        raw = f"raw.{shape}"
+        raw = f"bursts.{shape}"
         fleet = Fleet(devices=6, meters=50, seed=seed)
         limits = EdgeLimits(buffered_bytes_max=8 * MIB, held_bytes_max=MIB)
-        topic = SlowTopic(ServerTopic(ClientSettings(url), TopicNames(raw)), SUSTAINED_PER_S)
+        topic = SlowTopic(server_topic(shared_url, raw), SUSTAINED_PER_S)
         load_shape = named_shape(
             shape,
             low_per_s=SUSTAINED_PER_S / 10,
@@ -39,14 +43,14 @@ def test_bursts_of_five_times_the_sustained_rate_drop_lose_and_double_nothing(ur
             nonlocal peak_bytes
             peak_bytes = max(peak_bytes, edge.core.buffered_bytes + edge.core.held_bytes)
 
-        async with edge_at(url, topic=topic, limits=limits) as edge:
+        async with edge_at(shared_url, topic=topic, limits=limits) as edge:
             load = Load(Target(*edge.address), fleet, load_shape)
             state = await load.run(seconds=2.0, on_progress=look)
             assert state.offered == state.sent == state.acked > SUSTAINED_PER_S, shape
             assert (state.connects, state.resent) == (fleet.devices, 0), shape
             assert edge.core.counters.frame_errors == 0, shape
             assert 0 < peak_bytes <= limits.buffered_bytes_max + limits.held_bytes_max, shape
-        await check_fleet(url, fleet, state.sent_by_device, raw)
+        await check_fleet(shared_url, fleet, state.sent_by_device, raw)
 
     async def every_shape() -> None:
         await asyncio.gather(*(burst(shape, seed) for seed, shape in enumerate(SHAPES)))
@@ -89,13 +93,13 @@ def test_a_topic_server_that_stands_still_brings_the_windows_down_and_no_error_t
     run(stand_still())
 
 
-def test_stages_behind_the_topic_hold_the_edge_back(url):
+def test_stages_behind_the_topic_hold_the_edge_back(shared_url, raw):
     class Behind:
         room = 0
 
     async def hold_back() -> None:
         fleet, behind = Fleet(devices=2, meters=5), Behind()
-        async with edge_at(url, downstream=behind) as edge:
+        async with edge_at(shared_url, raw, downstream=behind) as edge:
             load = Load(Target(*edge.address), fleet, Steady(200))
             running = asyncio.ensure_future(load.run(seconds=0.5))
             await until(lambda: edge.core.reassemble.occupied > 20, "messages that wait")
@@ -105,6 +109,6 @@ def test_stages_behind_the_topic_hold_the_edge_back(url):
             behind.room = 1_000
             state = await running
             assert state.sent == state.acked
-        await check_fleet(url, fleet, state.sent_by_device)
+        await check_fleet(shared_url, fleet, state.sent_by_device, raw)
 
     run(hold_back())

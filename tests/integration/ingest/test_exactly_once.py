@@ -1,0 +1,203 @@
+"""Who comes second is told: writes of dead edges, lost answers, restarts, checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from random import Random
+
+import pytest
+
+from penstock.client import AsyncClient, ClientSettings
+from penstock.client.shell.raw_topic import ServerTopic
+from penstock.ingest.fleet import Fleet
+from penstock.ingest.frames import encode_hello, encode_message
+from penstock.ingest.raw import Landed, TopicNames
+from penstock.ingest.reassemble import Device as EdgeDevice
+from penstock.ingest.reassemble import Message
+from penstock.ingest.records import encode_batch
+from penstock.ingest.shapes import Steady
+from penstock.ingest.shell.device import Device
+from penstock.ingest.shell.embedded import EngineTopic
+from penstock.ingest.shell.load import Load, Target
+from penstock.kernel.errors import Unavailable
+from penstock.log.stores import open_store
+from penstock.testing import seeded, seeds
+from penstock.topics.shell.engine import Engine
+from tests.integration.ingest.place import (
+    EdgeProcess,
+    check_fleet,
+    edge_at,
+    raw_messages,
+    run,
+    server_topic,
+    until,
+)
+
+
+class Wire:
+    """The way to a topic, on which a write may be lost, or its answer."""
+
+    def __init__(self, topic: ServerTopic, random: Random) -> None:
+        self._topic = topic
+        self._random = random
+
+    def __getattr__(self, name: str):
+        return getattr(self._topic, name)
+
+    async def append(self, body: bytes, key: str) -> Landed:
+        chance = self._random.random()
+        if chance < 0.2:
+            raise Unavailable("the request was lost")
+        landed = await self._topic.append(body, key)
+        if chance < 0.4:
+            raise Unavailable("the answer was lost")
+        return landed
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_lost_requests_and_lost_answers_double_nothing(shared_url, raw, seed):
+    async def lossy(random: Random) -> None:
+        fleet = Fleet(devices=4, meters=3, seed=seed)
+        topic = Wire(server_topic(shared_url, raw), random)
+        async with edge_at(shared_url, topic=topic) as edge:
+            state = await Load(Target(*edge.address), fleet, Steady(150)).run(seconds=1.0)
+            assert edge.values()["retries_total"] > 0
+        await check_fleet(shared_url, fleet, state.sent_by_device, raw)
+
+    with seeded(seed) as random:
+        run(lossy(random))
+
+
+@pytest.mark.parametrize("the_dead_lands_first", [True, False])
+def test_a_write_of_a_dead_edge_that_lands_late_doubles_nothing(
+    shared_url, raw, the_dead_lands_first
+):
+    """The edge dies while its write is on the way; the next one has the same message."""
+
+    async def zombie() -> None:
+        wire = server_topic(shared_url, raw)
+        messages = [Message(EdgeDevice("a"), number, b"%d" % number) for number in (1, 2)]
+        on_the_way = encode_batch(messages, key="after-0")
+        async with edge_at(shared_url, raw) as living:
+            if the_dead_lands_first:
+                assert not (await wire.append(on_the_way, "after-0")).deduped
+            async with Device(*living.address, "a") as device:
+                for number in (1, 2, 3):
+                    await device.send(b"%d" % number)
+                await device.flush()
+            if not the_dead_lands_first:
+                assert (await wire.append(on_the_way, "after-0")).deduped
+        await wire.close()
+        found = await raw_messages(shared_url, raw)
+        assert sorted((number, payload) for _, number, payload in found) == [
+            (1, b"1"), (2, b"2"), (3, b"3"),
+        ]  # fmt: skip
+
+    run(zombie())
+
+
+def test_two_edges_of_one_topic_double_nothing(shared_url, raw):
+    """A device that wanders between edges, its acknowledgements lost: each knows of the other."""
+
+    async def wandering() -> None:
+        async with edge_at(shared_url, raw) as one, edge_at(shared_url, raw) as two:
+            for number in range(1, 6):
+                for edge in (one, two):
+                    _, writer = await asyncio.open_connection(*edge.address)
+                    writer.write(encode_hello("a", b"") + encode_message(number, b"%d" % number))
+                    acked = edge.core.counters.messages_acked + edge.core.counters.messages_again
+                    await until(
+                        lambda edge=edge, acked=acked: edge.core.counters.messages_acked
+                        + edge.core.counters.messages_again > acked,
+                        "an acknowledgement",
+                    )  # fmt: skip
+                    writer.close()
+                    await writer.wait_closed()
+        found = await raw_messages(shared_url, raw)
+        assert [payload for _, _, payload in found] == [b"1", b"2", b"3", b"4", b"5"]
+
+    run(wandering())
+
+
+def test_an_edge_starts_from_its_checkpoint_and_what_came_after_it(shared_url, raw):
+    async def restart() -> None:
+        async with edge_at(shared_url, raw) as edge, Device(*edge.address, "a") as device:
+            for number in range(300):
+                await device.send(b"%d" % number)
+            await device.flush()
+        topic = server_topic(shared_url, raw)
+        assert len(await topic.load()) == 1
+        await topic.append(
+            b'{"idempotency_key":"after-300","records":[{"data":"eA==","tag":"301","node":"a"}]}',
+            "after-300",
+        )
+        await topic.close()
+        async with edge_at(shared_url, raw) as edge:
+            assert edge.core.devices["a"].seen.top == 301
+            assert edge._appender.head_seq == 301
+            async with Device(*edge.address, "a") as device:
+                assert await device.send(b"next") == 302
+                await device.flush()
+
+    run(restart())
+
+
+def test_the_topic_may_be_in_the_same_process(tmp_path):
+    async def embedded() -> None:
+        fleet = Fleet(devices=3, meters=10)
+        for life in (1, 2):
+            store = open_store("segment", tmp_path / "log")
+            engine = Engine(store)
+            await engine.open()
+            topic = EngineTopic(engine)
+            async with edge_at("", topic=topic) as edge:
+                state = await Load(Target(*edge.address), fleet, Steady(300)).run(seconds=0.5)
+                assert state.acked == state.sent > 0
+                page = await topic.identities(0)
+                assert len(page.identities) == len(set(page.identities))
+                tops = [edge.core.devices[fleet.name(n)].seen.top for n in range(3)]
+                assert sum(tops) >= state.acked * life
+            await engine.close()
+            store.close()
+
+    run(embedded())
+
+
+def test_the_commands_take_in_a_load_and_tell_how_it_is_going(server, url, tmp_path):
+    async def commands() -> None:
+        tokens = tmp_path / "tokens"
+        tokens.write_text("* fleet\n")
+        edge = EdgeProcess(tmp_path, url, TOKENS_FILE=tokens)
+        try:
+            await edge.start()
+            load = penstock(
+                "load", f"127.0.0.1:{edge.port}", "--token", "fleet", "--seconds", "1",
+                "--devices", "3", "--json",
+            )  # fmt: skip
+            done = json.loads(load)
+            assert done["sent"] == done["acked"] > 0
+            found = json.loads(penstock("status", "--url", edge.status_url))
+            assert [stage["name"] for stage in found["stages"]] == ["accept", "reassemble"]
+            assert found["edge"]["messages_acked_total"] == done["acked"]
+        finally:
+            edge.close()
+        assert "the edge ends" in edge.log
+        assert edge.process.returncode == 0
+        async with AsyncClient(ClientSettings(url)) as client:
+            assert (await client.get_topic(TopicNames().raw)).count == done["sent"]
+
+    run(commands())
+
+
+def penstock(*arguments: str) -> str:
+    others = {key: text for key, text in os.environ.items() if not key.startswith("PENSTOCK_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "ingest", *arguments],
+        capture_output=True, text=True, env=others, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
