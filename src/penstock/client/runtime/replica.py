@@ -70,6 +70,10 @@ class Replica:
         """The document with its seq."""
         return self._versions.get(entity)
 
+    def versions(self) -> Mapping[str, Version]:
+        """Every entity with its seq."""
+        return self._versions
+
     def names(self) -> Iterable[str]:
         """The entities there are."""
         return self._versions.keys()

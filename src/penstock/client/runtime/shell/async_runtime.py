@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from random import Random
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -19,7 +19,7 @@ from penstock.client.runtime.handlers import Handler, Handlers, LaneOf
 from penstock.client.runtime.lanes import Entry
 from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
 from penstock.client.runtime.replica import Change, Version
-from penstock.client.runtime.shell.feed import Feed
+from penstock.client.runtime.shell.feed import Feed, feed_of
 from penstock.client.runtime.status import RuntimeStatus, status_of
 from penstock.client.runtime.telemetry import CommitReport, Failure
 from penstock.client.runtime.transaction import Transaction
@@ -97,6 +97,29 @@ class AsyncHandle:
         return f"{type(self).__name__}({ticket.type!r}, {self.id!r}, {found!r})"
 
 
+class _Follower:
+    """What the feed tells a runtime."""
+
+    def __init__(self, runtime: AsyncRuntime) -> None:
+        self._runtime = runtime
+
+    def listed(self, versions: Mapping[str, Version], head: int, epoch: int | None) -> None:
+        runtime = self._runtime
+        runtime._trouble = None
+        runtime._perform(runtime._core.listed(versions, head, epoch, runtime._now_ms()))
+
+    def advanced(self, changes: Sequence[Change]) -> None:
+        runtime = self._runtime
+        runtime._perform(runtime._core.advanced(changes, runtime._now_ms()))
+
+    def troubled(self, error: ClientError) -> None:
+        runtime = self._runtime
+        if runtime._trouble is None and runtime._core.replica.live:
+            runtime._fail(Failure(error, None, "replica"))
+        runtime._trouble = error
+        runtime._wake()
+
+
 class AsyncRuntime:
     """Committed writes to one space: they converge or fail loudly.
 
@@ -132,24 +155,17 @@ class AsyncRuntime:
             policy=policy,
             limits=limits,
         )
-        self._feed = Feed(
-            self._runner,
-            space,
-            listed=self._listed,
-            advanced=self._advanced,
-            troubled=self._troubled,
-            random=random,
-        )
+        self._feed: Feed | None = None
         self._error_callbacks: list[Callable[[Failure], object]] = []
         self._commit_callbacks: list[Callable[[CommitReport], object]] = []
         self._todo: deque[Effect] = deque()
         self._performing = False
         self._in_handler = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._feeding: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: float | None = None
         self._waiters: dict[asyncio.Future[None], Callable[[], bool]] = {}
+        self._follower = _Follower(self)
         self._trouble: ClientError | None = None
         self._closed = False
 
@@ -207,8 +223,9 @@ class AsyncRuntime:
         """Begin to follow the space; returns when all of it is here."""
         if self._closed:
             raise ClientClosed("expected an open runtime, found it closed")
-        if self._feeding is None:
-            self._feeding = asyncio.get_running_loop().create_task(self._feed.run())
+        if self._feed is None:
+            self._feed = feed_of(self._runner, self.space)
+            self._feed.join(self._follower)
         await self._until(lambda: self._core.replica.live or self._trouble is not None)
         if not self._core.replica.live and self._trouble is not None:
             error = self._trouble
@@ -220,17 +237,18 @@ class AsyncRuntime:
         """Wait until everything has its outcome, then end. Without `drain`, what is left fails."""
         if self._closed:
             return
-        if drain and self._feeding is not None:
+        if drain and self._feed is not None:
             await self.settled()
         self._closed = True
         self._perform(self._core.close(self._now_ms()))
         if self._timer is not None:
             self._timer.cancel()
-        tasks = [*self._tasks, *([self._feeding] if self._feeding else [])]
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._feed.close()
+        if self._feed is not None:
+            await self._feed.leave(self._follower)
         if self._owned is not None:
             await self._owned.aclose()
 
@@ -351,7 +369,12 @@ class AsyncRuntime:
     def _spawn(self, commit: Commit) -> None:
         task = asyncio.get_running_loop().create_task(self._transmit(commit))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._sent)
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.error("a runtime is broken, and may wait for ever", exc_info=error)
 
     async def _transmit(self, commit: Commit) -> None:
         number = commit.local_seq
@@ -378,19 +401,6 @@ class AsyncRuntime:
                 callback(given)
             except Exception:
                 _LOG.exception("a callback of a runtime raised")
-
-    def _listed(self, versions: Mapping[str, Version], head: int, epoch: int | None) -> None:
-        self._trouble = None
-        self._perform(self._core.listed(versions, head, epoch, self._now_ms()))
-
-    def _advanced(self, changes: list[Change]) -> None:
-        self._perform(self._core.advanced(changes, self._now_ms()))
-
-    def _troubled(self, error: ClientError) -> None:
-        if self._trouble is None and self._core.replica.live:
-            self._fail(Failure(error, None, "replica"))
-        self._trouble = error
-        self._wake()
 
     def _set_timer(self) -> None:
         due_ms = self._core.next_due_ms

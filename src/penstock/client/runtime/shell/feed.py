@@ -1,18 +1,26 @@
-"""What keeps a replica fresh: a listing of the space, then a watch of its commits from there on."""
+"""What keeps replicas fresh: a listing of the space, then a watch of its commits from there on.
+
+Runtimes of one client and one space share a feed: the commits come over one stream, and are read
+once, however many runtimes there are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from random import Random
-from typing import Final
+from typing import Final, Protocol
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from penstock.client import calls
 from penstock.client.errors import ClientError, NotFound, NotPenstock, TopicNotFound
-from penstock.client.runtime.replica import Change, Version
+from penstock.client.runtime.replica import Change, Replica, Version
 from penstock.client.runtime.wire import EntityPage, change_of, entities_call
 from penstock.client.shell.running import Runner
+from penstock.client.shell.transport import Transport
 from penstock.client.shell.watching import WatchFlow
 from penstock.client.watching import (
     Position,
@@ -30,55 +38,79 @@ PAGE_SIZE: Final = 1_000
 _NO_END_MS: Final = 1e15
 """A replica is wanted for as long as its runtime lives."""
 
-Listed = Callable[[Mapping[str, Version], int, int | None], None]
-Advanced = Callable[[list[Change]], None]
+
+class Follower(Protocol):
+    """Who is fed."""
+
+    def listed(self, versions: Mapping[str, Version], head: int, epoch: int | None) -> None:
+        """All entities as of a commit."""
+        ...
+
+    def advanced(self, changes: Sequence[Change]) -> None:
+        """The commits after that."""
+        ...
+
+    def troubled(self, error: ClientError) -> None:
+        """Something is wrong that may not mend by itself; it is tried again all the same."""
+        ...
 
 
 class Feed:
-    """Lists a space and follows it for ever; lists it again when it cannot follow any more.
+    """Lists a space and follows it while anybody wants it; lists it again when that fails."""
 
-    `listed` gets all entities as of a commit, `advanced` the commits after that. What goes wrong
-    for a while is tried again; `troubled` hears of what is not likely to mend by itself.
-    """
-
-    def __init__(
-        self,
-        runner: Runner,
-        space: str,
-        *,
-        listed: Listed,
-        advanced: Advanced,
-        troubled: Callable[[ClientError], None],
-        random: Random,
-    ) -> None:
+    def __init__(self, runner: Runner, space: str, random: Random) -> None:
         self._runner = runner
         self._space = space
-        self._listed = listed
-        self._advanced = advanced
-        self._troubled = troubled
+        self._random = random
+        self._replica = Replica()
+        self._followers: dict[Follower, None] = {}
+        self._trouble: ClientError | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._flow: WatchFlow | None = None
+        self._failures = 0
         reconnect = runner.settings.reconnect
         self._backoff = Backoff(reconnect.base_ms, reconnect.cap_ms, reconnect.jitter, _NO_END_MS)
-        self._random = random
-        self._failures = 0
-        self._flow: WatchFlow | None = None
 
-    async def run(self) -> None:
-        """Until it is cancelled."""
+    def join(self, follower: Follower) -> None:
+        """Feed this one too. It gets what is there at once."""
+        self._followers[follower] = None
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        elif self._replica.live:
+            follower.listed(self._replica.versions(), self._replica.seq, self._replica.epoch)
+        elif self._trouble is not None:
+            follower.troubled(self._trouble)
+
+    async def leave(self, follower: Follower) -> None:
+        """Feed this one no more; the last one ends the stream."""
+        self._followers.pop(follower, None)
+        if self._followers or self._task is None:
+            return
+        task, self._task = self._task, None
+        self._replica = Replica()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        if self._flow is not None:
+            self._flow.close()
+
+    async def _run(self) -> None:
         while True:
             try:
                 await self._follow(await self._list())
             except ClientError as error:
                 await self._rest(error)
-
-    def close(self) -> None:
-        """Let go of the stream."""
-        if self._flow is not None:
-            self._flow.close()
+            except Exception as error:  # of ours: told, and what was known is read anew
+                broken = NotPenstock(f"expected to follow space {self._space!r}, found {error!r}")
+                broken.__cause__ = error
+                await self._rest(broken)
 
     async def _rest(self, error: ClientError) -> None:
         self._failures += 1
         if isinstance(error, Rejected):
-            self._troubled(error)
+            self._trouble = error
+            for follower in list(self._followers):
+                follower.troubled(error)
         delay_ms = self._backoff.next_ms(self._failures, elapsed_ms=0, random=self._random)
         await self._runner.transport.pause((delay_ms or 0) / 1_000)
 
@@ -99,6 +131,12 @@ class Feed:
 
     async def _page(self, after: str | None) -> EntityPage:
         return await self._runner.run(entities_call(self._space, after=after, limit=PAGE_SIZE))
+
+    def _listed(self, versions: dict[str, Version], head: int, epoch: int | None) -> None:
+        self._trouble = None
+        self._replica.reset(versions, head, epoch)
+        for follower in list(self._followers):
+            follower.listed(versions, head, epoch)
 
     async def _follow(self, start: Position | None) -> None:
         """Hand on commits until they cannot be followed any more."""
@@ -130,7 +168,23 @@ class Feed:
                     raise NotPenstock(
                         f"expected commits in topic {self._space!r}, found another record: {error}"
                     ) from error
-                self._advanced(changes)
+                for change in changes:
+                    self._replica.apply(change)
+                for follower in list(self._followers):
+                    follower.advanced(changes)
             case Tombstone() | TopicDeleted():
                 return False
         return True
+
+
+_FEEDS: Final[WeakKeyDictionary[Transport, dict[tuple[str, int], Feed]]] = WeakKeyDictionary()
+
+
+def feed_of(runner: Runner, space: str) -> Feed:
+    """The feed of a space that those who use the same client on the same loop share."""
+    feeds = _FEEDS.setdefault(runner.transport, {})
+    place = (space, id(asyncio.get_running_loop()))
+    feed = feeds.get(place)
+    if feed is None:
+        feed = feeds[place] = Feed(runner, space, Random())
+    return feed
