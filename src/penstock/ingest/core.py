@@ -380,9 +380,21 @@ class EdgeCore:
     @property
     def _room(self) -> int:
         """How many whole messages may be taken on."""
-        if self.buffered_bytes >= self.limits.buffered_bytes_max:
-            return 0
-        return self.reassemble.room
+        room = self.reassemble.room
+        left_bytes = self.limits.buffered_bytes_max - self.buffered_bytes
+        if room * self.limits.fragment_bytes_max <= left_bytes:
+            return room
+        return min(room, self._count_within(left_bytes))
+
+    def _count_within(self, left_bytes: int) -> int:
+        """How many of the next fragments fit into so many bytes, the last one in part."""
+        count = 0
+        for _, fragment in self.accept.items:
+            if left_bytes <= 0:
+                break
+            left_bytes -= len(fragment.payload)
+            count += 1
+        return count if self.accept.items else int(left_bytes > 0)
 
     def _reassemble_some(self) -> bool:
         room = self._room

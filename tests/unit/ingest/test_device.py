@@ -1,0 +1,107 @@
+"""The device's side: ids, the window, what is sent again, what is given up; and its fleet."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.ingest.device import DeviceCore, DeviceRefused
+from penstock.ingest.errors import ErrorCode
+from penstock.ingest.fleet import DAY_QUARTERS, Fleet
+from penstock.ingest.frames import Failure, FrameReader, Welcome
+from penstock.kernel.errors import Rejected
+
+
+def welcome(**more) -> Welcome:
+    return Welcome(1, 100, 1_000, 1_000, 256, 0, 1_000)._replace(**more)
+
+
+def ids_of(frames: bytes) -> list[int]:
+    return [frame.message_id for frame in FrameReader(1_000, opening=False).feed(frames)]
+
+
+def test_nothing_is_sent_before_welcome():
+    assert not DeviceCore().has_room
+
+
+def test_a_device_goes_on_above_what_the_edge_knows():
+    core = DeviceCore()
+    core.welcomed(welcome(last_id=41))
+    assert core.message(b"x")[0] == 42
+
+
+def test_the_window_is_a_span_of_ids():
+    core = DeviceCore(window_max=3)
+    core.welcomed(welcome())
+    for _ in range(3):
+        core.message(b"x")
+    assert not core.has_room
+    core.acknowledged([2, 3])
+    assert not core.has_room
+    core.acknowledged([1])
+    assert core.has_room
+    assert (core.acked, core.unacked) == (3, 0)
+
+
+def test_what_is_not_acknowledged_is_sent_again_with_the_same_ids():
+    core = DeviceCore()
+    core.welcomed(welcome())
+    for _ in range(3):
+        core.message(b"x" * 150)
+    core.acknowledged([2, 2, 9])
+    assert ids_of(core.welcomed(welcome(last_id=2))) == [1, 1, 3, 3]
+    assert (core.acked, core.resent) == (1, 2)
+    assert core.message(b"y")[0] == 4
+
+
+def test_a_message_the_edge_never_takes_is_given_up_alone():
+    core = DeviceCore()
+    core.welcomed(welcome())
+    core.message(b"x")
+    core.message(b"y")
+    core.failed(Failure(ErrorCode.MESSAGE_REFUSED, 1, "too large"))
+    assert core.refused == [(1, "too large")]
+    assert core.unacked == 1
+    assert core.failure is None
+
+
+@pytest.mark.parametrize(
+    "error_code", [ErrorCode.UNAUTHORIZED, ErrorCode.STALE_ID, ErrorCode.MESSAGE_REFUSED]
+)
+def test_a_device_that_is_at_fault_is_told(error_code):
+    core = DeviceCore()
+    core.welcomed(welcome())
+    core.failed(Failure(error_code, 7, "no"))
+    with pytest.raises(DeviceRefused):
+        core.message(b"x")
+
+
+@pytest.mark.parametrize(
+    "error_code", [ErrorCode.TOO_SLOW, ErrorCode.SHUTTING_DOWN, ErrorCode.TOO_MANY_DEVICES]
+)
+def test_a_device_that_may_come_again_does(error_code):
+    core = DeviceCore()
+    core.welcomed(welcome())
+    core.failed(Failure(error_code, 0, "later"))
+    assert core.failure is None
+
+
+def test_a_message_over_the_limit_is_refused_before_it_has_an_id():
+    core = DeviceCore()
+    core.welcomed(welcome())
+    with pytest.raises(Rejected):
+        core.message(bytes(1_001))
+    assert core.next_id == 1
+
+
+def test_a_fleet_is_a_function_of_its_seed():
+    one, two, other = Fleet(3, seed=1), Fleet(3, seed=1), Fleet(3, seed=2)
+    assert one.payload(2, 17) == two.payload(2, 17) != other.payload(2, 17)
+
+
+def test_every_meter_of_a_fleet_has_one_device_and_a_day_has_a_curve():
+    fleet = Fleet(devices=3, meters=4)
+    meters = [reading.meter for device in range(3) for reading in fleet.readings(device, 0)]
+    assert sorted(map(int, meters)) == list(range(1, 13))
+    used = [sum(r.energy_wh for r in fleet.readings(0, quarter)) for quarter in range(DAY_QUARTERS)]
+    assert max(used[68:88]) > 2 * max(used[:24])
+    assert min(used) > 0
