@@ -26,13 +26,22 @@ from penstock.spark.options import SparkOptions, client_options, plain_options, 
 from penstock.spark.progress import QueryProgress, watching
 from penstock.spark.reading import read_table
 from penstock.spark.session import close, interrupt, new_session
+from penstock.spark.topic_http import TopicRecreated
+from penstock.spark.topic_source import read_topic
 from penstock.spark.types import arrived_schema, lake_schema
 from penstock.spark.views import bind
 from penstock.spark.writing import WriteOptions, Written, write_table
 from penstock.tables.history import ReasonCode
 from penstock.tables.model import Mode, TableDefinition
 from penstock.tables.progress import Progress
-from penstock.tables.shell.refresher import Factory, Input, Made, RefreshTask
+from penstock.tables.shell.refresher import (
+    Factory,
+    Input,
+    Made,
+    RefreshTask,
+    SourceRecreated,
+    TopicRead,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -41,8 +50,8 @@ if TYPE_CHECKING:
 _LOST: Final = ("INVALID_HANDLE", "SESSION_")
 _NUMBERS: Final = count()
 
-Source: TypeAlias = "TableVersion | pa.Table"
-"""What a query reads: a lake table at a snapshot, or rows that are here."""
+Source: TypeAlias = "TableVersion | TopicRead | pa.Table"
+"""What a query reads: a lake table at a snapshot, a topic up to a seq, or rows that are here."""
 Tell = Callable[[QueryProgress], None]
 
 
@@ -306,15 +315,30 @@ def source_frame(spark: SparkSession, lake: Catalog, source: Source) -> DataFram
     if isinstance(source, pa.Table):
         made: DataFrame = spark.createDataFrame(source)
         return made
+    if isinstance(source, TopicRead):
+        return topic_frame(spark, source)
     return read_table(spark, lake.storage, source)
 
 
+def topic_frame(spark: SparkSession, read: TopicRead) -> DataFrame:
+    """A topic as a DataFrame. What it no longer holds is not there; that is on record elsewhere."""
+    try:
+        return read_topic(
+            spark, read.url, read.topic, read.schema, read.upto_seq if read.epoch else 0,
+            key=read.key or None, api_key=read.token, epoch=read.epoch, lost="pass",
+        )  # fmt: skip
+    except TopicRecreated as error:
+        raise SourceRecreated(error.message) from error
+
+
 def rows_of(sources: Mapping[str, Source]) -> int:
-    """How many rows the sources hold, by the catalog; deleted ones count."""
+    """How many rows the sources hold, by the catalog; deleted and expired ones count."""
     total = 0
     for source in sources.values():
         if isinstance(source, pa.Table):
             total += source.num_rows
+        elif isinstance(source, TopicRead):
+            total += source.upto_seq
         else:
             total += sum(file.record_count for file in source.files)
             total += source.inlined.rows.num_rows
@@ -346,10 +370,11 @@ def _condition(error: BaseException) -> str | None:
     return found
 
 
-def _source(found: Input) -> TableVersion:
-    if found.version is None:
-        raise Rejected(f"expected a lake table to read with Spark, found the topic {found.name!r}")
-    return found.version
+def _source(found: Input) -> TableVersion | TopicRead:
+    source = found.version or found.topic
+    if source is None:
+        raise Rejected(f"expected a lake table or a topic, found neither for {found.name!r}")
+    return source
 
 
 def _rows_before(task: RefreshTask) -> int:

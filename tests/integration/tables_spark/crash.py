@@ -26,8 +26,15 @@ class Run:
         self._wait_for_work()
 
     def attack(self, victims: tuple[str, ...]) -> None:
-        """Write, wait by chance, and kill one of the processes."""
+        """Write, wait by chance, and kill one of the processes.
+
+        Every other time something is refreshed first: on a busy machine nothing ever would be.
+        """
         random = self._random
+        if random.random() < 0.5:
+            before = self._refreshes()
+            self.place.write(random.choice(("raw_a", "raw_b")), [random.randrange(1_000)])
+            self.place.until(lambda: self._refreshes() > before, "a refresh")
         for _ in range(random.randint(1, 3)):
             self.place.write(random.choice(("raw_a", "raw_b")), [random.randrange(1_000)])
             time.sleep(random.random() * 0.4)  # chance, not waiting: the kill comes at any step
@@ -56,6 +63,10 @@ class Run:
     def close(self) -> None:
         """Kill the coordinator once more: whatever it started goes with it."""
         self._end()
+
+    def _refreshes(self) -> int:
+        sql = "SELECT count(*) FROM penstock_refresh_history WHERE outcome = 'succeeded'"
+        return int(self.place.lake.query(sql)[0][0])
 
     def _kill_coordinator(self) -> None:
         self._end()

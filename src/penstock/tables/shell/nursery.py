@@ -95,7 +95,10 @@ def main(number: str, runner: str) -> None:
             line.close()
             _be(worker.main, fds[0])
         os.close(fds[0])
-        line.send(json.dumps({"pid": pid}).encode())
+        try:
+            line.send(json.dumps({"pid": pid}).encode())
+        except OSError:
+            return  # who asked is gone, and the worker will see that too
 
 
 def _be(work: Callable[[int], None], number: int) -> NoReturn:
