@@ -12,6 +12,7 @@ import click
 from penstock.cli.table_bars import refresh_with_bar
 from penstock.cli.table_place import command, open_warehouse, place_options, told
 from penstock.cli.table_source import source
+from penstock.cli.table_run_view import shown
 from penstock.cli.table_view import Output
 from penstock.kernel.errors import Rejected
 from penstock.tables.shell import Warehouse
@@ -247,8 +248,8 @@ def health(warehouse: Warehouse, output: Output) -> None:
 def run(place: dict[str, Any], /, parallel: str, **settings: Any) -> None:
     """Keep tables fresh until Ctrl-C: the coordinator with its workers, in the foreground."""
     warehouse = open_warehouse(place, make=True, parallel_refresh_mode=parallel, **settings)
-    with warehouse:
-        loop = warehouse.coordinator(say=lambda line: click.echo(line, err=True))
+    with warehouse, shown(warehouse) as say:
+        loop = warehouse.coordinator(say=say)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: loop.stop())
         loop.run()
