@@ -18,6 +18,7 @@ from penstock.tables.events import (
     AskToken,
     Cancel,
     CloseJob,
+    Contents,
     DrainChanged,
     Effect,
     Enqueue,
@@ -29,6 +30,7 @@ from penstock.tables.events import (
     JobStarted,
     JobSucceeded,
     LocksChanged,
+    MadeByHand,
     PoolContended,
     RecordSkip,
     RefreshRequested,
@@ -155,6 +157,7 @@ class Coordinator:
         self,
         event: SourcesMoved
         | RefreshRequested
+        | MadeByHand
         | StatusChanged
         | GateChanged
         | LocksChanged
@@ -170,6 +173,8 @@ class Coordinator:
                 state = board.states[board.units.unit_of(table).key]
                 state.requests[request_id] = Request(table, self.now_ms, force)
                 self._consider(state.unit.key)
+            case MadeByHand(tables):
+                self._made_by_hand(tables)
             case StatusChanged(table, status):
                 self._change_status(table, status)
             case GateChanged(relation, closed):
@@ -350,6 +355,23 @@ class Coordinator:
             state.skipped.clear()
             board.tables[table].fresh_ms = None  # due at once, to catch up what was missed
         self._consider_all({unit.key, *unit.downstreams})
+
+    def _made_by_hand(self, tables: Mapping[str, Contents]) -> None:
+        """Take in what people made; a table that stood still has just shown to be well."""
+        board = self.board
+        known = [name for name in tables if name in board.tables]
+        for name in known:
+            made = tables[name]
+            board.tables[name] = TableMemory(made.frontier, made.position, made.fresh_ms)
+            if made.position is not None:
+                board.positions[name] = made.position
+            board.saw(made.frontier)
+            if board.statuses[name] in (Status.SUSPENDED, Status.ERROR):
+                self._set_status(name, Status.ACTIVE, "refreshed by hand")
+            state = board.states[board.units.unit_of(name).key]
+            state.retry, state.finished_ms = Retry(), self.now_ms
+            state.skipped.clear()
+        self._consider_all(board.readers(known))
 
     def _change_graph(self, graph: StreamGraph, version: int) -> None:
         old, board = self.board.graph, self.board

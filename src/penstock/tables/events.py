@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from penstock.tables.failures import FailureKind
 from penstock.tables.frontier import Frontier, Position
@@ -96,6 +97,21 @@ class RefreshRequested:
     force: bool = False
 
 
+class Contents(NamedTuple):
+    """What the catalog says of a table's contents."""
+
+    frontier: Frontier
+    position: Position | None
+    fresh_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class MadeByHand:
+    """People refreshed tables by themselves, past the coordinator."""
+
+    tables: Mapping[str, Contents]
+
+
 @dataclass(frozen=True, slots=True)
 class StatusChanged:
     """A person paused or resumed a table. Resuming catches up what was missed."""
@@ -157,6 +173,7 @@ Event = (
     | WorkerDied
     | GraphChanged
     | RefreshRequested
+    | MadeByHand
     | StatusChanged
     | GateChanged
     | LocksChanged

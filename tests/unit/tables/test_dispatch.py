@@ -8,6 +8,7 @@ from penstock.tables.events import (
     AskToken,
     Cancel,
     CloseJob,
+    Contents,
     DrainChanged,
     Enqueue,
     GateChanged,
@@ -15,6 +16,7 @@ from penstock.tables.events import (
     JobCancelled,
     JobSucceeded,
     LocksChanged,
+    MadeByHand,
     PoolContended,
     RecordSkip,
     RefreshRequested,
@@ -27,6 +29,7 @@ from penstock.tables.events import (
     WouldDispatch,
 )
 from penstock.tables.failures import FailureKind
+from penstock.tables.frontier import Frontier
 from penstock.tables.jobs import JobStatus
 from penstock.tables.model import Status
 from penstock.tables.slots import DispatchSettings, ParallelMode
@@ -465,3 +468,27 @@ def test_time_that_goes_back_does_no_harm():
 def test_a_coordinator_without_slots_cannot_be_made():
     with pytest.raises(Rejected, match="at least 1"):
         DispatchSettings(max_concurrent_refreshes=0)
+
+
+def test_what_people_made_by_hand_is_taken_in_and_read_by_those_below():
+    stage = Stage(reads("a", "raw", schedule="on demand"), reads("b", "a", schedule="10s"))
+    stage.tell(RefreshRequested("r", "a"))
+    stage.succeed("a")
+    stage.succeed("b")
+    stage.write("raw")
+    at = stage.next_position()
+    seen = Frontier({"raw": stage.coordinator.board.positions["raw"]})
+    stage.tell(MadeByHand({"a": Contents(seen, at, stage.now_ms), "gone": Contents(seen, at, 0)}))
+    assert stage.coordinator.board.tables["a"].frontier == seen
+    stage.wait(10_000)
+    assert stage.started() == ["table:b"]
+
+
+def test_what_people_made_by_hand_brings_a_stopped_table_back():
+    stage = Stage(reads("a", "raw", schedule="1s"))
+    stage.fail("a", FailureKind.PERMANENT)
+    assert stage.why("a") == "error"
+    seen = Frontier({"raw": stage.coordinator.board.positions["raw"]})
+    found = stage.tell(MadeByHand({"a": Contents(seen, stage.next_position(), stage.now_ms)}))
+    assert statuses(found) == [("a", "ACTIVE")]
+    assert stage.why("a") == "not_due"

@@ -12,11 +12,13 @@ from penstock.lake.shell.reader import Reader
 from penstock.tables.board import TableMemory
 from penstock.tables.dispatch import Coordinator
 from penstock.tables.events import (
+    Contents,
     DrainChanged,
     Event,
     GateChanged,
     GraphChanged,
     LocksChanged,
+    MadeByHand,
     RefreshRequested,
     SourcesMoved,
     StatusChanged,
@@ -54,7 +56,7 @@ class Watcher:
         self.positions = Positions()
         self._seen_snapshot = -1
         self._told: set[str] = set()
-        self._manual: dict[str, int] = {}
+        self._by_hand: dict[str, int] = {}
         self.forced: set[str] = set()
         self.unknown: list[Asked] = []
         """Requests for tables that do not exist, to be answered by whoever looks."""
@@ -68,9 +70,8 @@ class Watcher:
             sight = self._store.sight(reader)
             events = list(self._graph(reader, sight))
             graph = self._graph_after(events)
-            if self._refreshed(reader, sight) and not events:
-                events.append(GraphChanged(graph, self._core.graph_version))
             events = [*self._sources(reader, graph), *events]
+            events += self._made_by_hand(reader, sight, graph)
         events += self._controls(sight, graph, mine | dead)
         events += self._topic_heads()
         return events
@@ -124,24 +125,22 @@ class Watcher:
         if moved:
             yield SourcesMoved(moved)
 
-    def _refreshed(self, reader: Reader, sight: Sight) -> bool:
-        """Take in refreshes that people made by themselves; the core has no event for them.
-
-        What it remembers of these tables is replaced by what the catalog says. It is then told of
-        the graph once more, so that it looks at every unit anew.
-        """
-        fresh = sight.by_hand
-        board = self._core.board
+    def _made_by_hand(self, reader: Reader, sight: Sight, graph: StreamGraph) -> Iterator[Event]:
+        """Refreshes that people made by themselves."""
         news = {
             name
-            for name, job in fresh.items()
-            if self._manual.get(name) != job and name in board.graph.tables
+            for name, job in sight.by_hand.items()
+            if self._by_hand.get(name) != job and name in graph.tables
         }
-        self._manual = fresh
+        self._by_hand = sight.by_hand
         if news:
-            known = memory_of(self._store.frontiers(reader))
-            board.tables.update({name: known[name] for name in news})
-        return bool(news)
+            known = self._store.frontiers(reader)
+            yield MadeByHand(
+                {
+                    name: Contents(known[name].frontier, known[name].position, known[name].fresh_ms)
+                    for name in sorted(news)
+                }
+            )
 
     def _controls(self, sight: Sight, graph: StreamGraph, mine: frozenset[str]) -> list[Event]:
         board = self._core.board

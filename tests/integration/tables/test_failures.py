@@ -1,0 +1,109 @@
+"""What failures do to tables, to those below them, and to nobody else: by a real coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from penstock.tables.history import Outcome
+from tests.integration.tables.place import Place
+
+EVERY = "20ms"
+
+
+@pytest.fixture
+def serial(places: Callable[..., Place]) -> Place:
+    place = places("sqlite", parallel_refresh_mode="off")
+    place.write("raw", [1])
+    return place
+
+
+def status(place: Place, table: str) -> str:
+    return place.warehouse.table(table).status.value
+
+
+def test_three_retryable_failures_suspend_and_resuming_catches_up_all_that_was_missed(
+    serial: Place,
+) -> None:
+    warehouse = serial.warehouse
+    warehouse.create("a", "SELECT id FROM raw", schedule=EVERY)
+    with warehouse.coordinator():
+        serial.until(serial.fresh)
+        serial.fault("a", "retryable")
+        for number in range(2, 6):
+            serial.write("raw", [number])
+        serial.until(lambda: status(serial, "a") == "SUSPENDED")
+        failed = [r for r in warehouse.history("a") if r.outcome is Outcome.FAILED]
+        assert len(failed) == 3
+        assert "3 failures in a row" in warehouse.why("a").text
+        serial.write("raw", [6])
+        serial.fault("a", None)
+        assert serial.rows("a") == {(1,): 1}, "it stands still until somebody resumes it"
+        refreshes = len(warehouse.history("a"))
+        warehouse.resume("a")
+        serial.until(serial.fresh)
+    assert serial.rows("a") == {(number,): 1 for number in range(1, 7)}
+    assert len(warehouse.history("a")) == refreshes + 1, "one refresh catches up everything"
+
+
+def test_one_permanent_failure_is_an_error_and_tables_below_go_on_and_say_so(
+    serial: Place,
+) -> None:
+    warehouse = serial.warehouse
+    serial.write("other", [10])
+    warehouse.create("a", "SELECT id FROM raw", schedule=EVERY)
+    warehouse.create("b", "SELECT id FROM a UNION ALL SELECT id FROM other", schedule=EVERY)
+    with warehouse.coordinator():
+        serial.until(serial.fresh)
+        serial.fault("a", "permanent")
+        serial.write("raw", [2])
+        serial.until(lambda: status(serial, "a") == "ERROR")
+        assert sum(r.outcome is Outcome.FAILED for r in warehouse.history("a")) == 1
+        assert "the query of a is wrong" in warehouse.why("a").text
+        serial.write("other", [20])
+        serial.until(lambda: (20,) in serial.rows("b"), "b to go on")
+        assert warehouse.history("b", limit=1)[0].stale == ("table:a",)
+        serial.fault("a", None)
+        warehouse.resume("a")
+        serial.until(serial.fresh)
+        serial.until(lambda: (2,) in serial.rows("b"))
+    assert warehouse.history("b", limit=1)[0].stale == ()
+    serial.check_contents()
+
+
+def test_failures_of_a_person_are_told_on_record_and_count_for_nothing(serial: Place) -> None:
+    warehouse = serial.warehouse
+    warehouse.create("a", "SELECT id FROM raw", schedule="on demand")
+    faults = ("retryable", "retryable", "retryable", "retryable", "permanent")
+    for fault in faults:
+        serial.fault("a", fault)
+        assert not warehouse.refresh("a", force=True).ok
+        assert status(serial, "a") == "ACTIVE"
+    with warehouse.coordinator():
+        serial.until(lambda: warehouse.health().state.value == "ok")
+        for fault in faults:
+            serial.fault("a", fault)
+            assert not warehouse.refresh("a", force=True).ok
+            assert status(serial, "a") == "ACTIVE"
+    assert len(warehouse.history("a")) == 2 * len(faults)
+    assert {r.outcome for r in warehouse.history("a")} == {Outcome.FAILED}
+
+
+def test_a_person_who_refreshes_a_suspended_table_by_hand_brings_it_back(serial: Place) -> None:
+    warehouse, other = serial.warehouse, serial.open()
+    warehouse.create("a", "SELECT id FROM raw", schedule=EVERY)
+    try:
+        with warehouse.coordinator():
+            serial.until(serial.fresh)
+            serial.fault("a", "retryable")
+            serial.write("raw", [2])
+            serial.until(lambda: status(serial, "a") == "SUSPENDED")
+            serial.fault("a", None)
+            assert other.refresh("a", here=True).ok
+            serial.until(lambda: status(serial, "a") == "ACTIVE")
+            serial.write("raw", [3])
+            serial.until(serial.fresh)
+    finally:
+        other.close()
+    serial.check_contents()
