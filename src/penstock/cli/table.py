@@ -11,8 +11,8 @@ import click
 
 from penstock.cli.table_bars import refresh_with_bar
 from penstock.cli.table_place import command, open_warehouse, place_options, told
-from penstock.cli.table_source import source
 from penstock.cli.table_run_view import shown
+from penstock.cli.table_source import source
 from penstock.cli.table_view import Output
 from penstock.kernel.errors import Rejected
 from penstock.tables.shell import Warehouse

@@ -1,4 +1,4 @@
-"""What `penstock table run` shows on a terminal: lines as they come, and bars for long refreshes."""
+"""What `penstock table run` shows on a terminal: lines, and bars while refreshes take long."""
 
 from __future__ import annotations
 
