@@ -110,14 +110,14 @@ class Output:
 
     def _line(self, seq: int, ts_ms: int, session: str, write: Write) -> None:
         what = write.patch if write.patch is not UNSET else write.set
-        parts = [
+        text = Text.assemble(
             (f"{seq:>8} ", "bold"),
             (f"{_time(ts_ms)} ", _DIM),
             (f"{session} ", "green"),
             f"{_verb(write)} ",
             (write.entity, "cyan"),
-        ]
-        text = Text.assemble(*parts, "" if write.delete else f" {_short(what)}")
+            "" if write.delete else f" {_short(what)}",
+        )
         self._console.print(text, soft_wrap=True)
 
     def _note(self, text: str, style: str) -> None:
