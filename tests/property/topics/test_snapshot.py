@@ -99,7 +99,10 @@ class History:
         self.log: list[bytes] = []
         self.commits = 0
         queue = {"type": "queue", "leases_durable": True, "max_deliveries": 2, "dead_letter": "b"}
-        for name, body in (("a", {}), ("q", queue), ("e", {"durability": "ephemeral"})):
+        space = {"type": "space"}
+        for name, body in (
+            ("a", {}), ("q", queue), ("e", {"durability": "ephemeral"}), ("s", space),
+        ):  # fmt: skip
             self.commit(self.partition.put_topic(name, body, self.now_ms))
         self.commit(self.partition.put_router(RouterConfig("ar", "a", "r"), self.now_ms))
 
