@@ -18,8 +18,10 @@ from penstock.tables.shell.host import Host, host_of
 from penstock.tables.shell.leasing import LeaseKeeper, LeaseLost, give_up_lease, take_lease
 from penstock.tables.shell.settings import WarehouseSettings
 from penstock.tables.shell.store import Store
+from penstock.tables.shell.upkeep import tidy
 
 PRUNE_EVERY_MS: Final = 60_000
+TIDY_EVERY_MS: Final = 10_000
 _LOG: Final = logging.getLogger("penstock.tables")
 
 
@@ -132,18 +134,21 @@ class CoordinatorLoop:
             keeper.check()
 
     def _keep_house(self, ended: threading.Event) -> None:
-        """Forget what is old; remove files of writers that died."""
-        swept_ms = self._clock.now_ms()
+        """Forget what is old; put small files together; remove files of writers that died."""
+        swept_ms, pruned_ms = self._clock.now_ms(), 0
         while not ended.is_set():
             try:
                 now_ms = self._clock.now_ms()
-                prune(self._store, self._settings, now_ms)
+                tidy(self._store, now_ms)
+                if now_ms - pruned_ms >= PRUNE_EVERY_MS:
+                    pruned_ms = now_ms
+                    prune(self._store, self._settings, now_ms)
                 if now_ms - swept_ms >= self._settings.sweep_every_ms:
                     swept_ms = now_ms
                     sweep(self._store.lake, grace_ms=self._settings.sweep_grace_ms)
             except Exception as error:
                 self._say(f"housekeeping will be tried again: {error}")
-            pause_ms = min(PRUNE_EVERY_MS, self._settings.sweep_every_ms)
+            pause_ms = min(TIDY_EVERY_MS, self._settings.sweep_every_ms)
             ended.wait(pause_ms / 1_000)
 
 
