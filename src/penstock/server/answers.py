@@ -21,11 +21,13 @@ _WRITTEN: Final = (
     b'"created":%b,"deduped":%b,"performance":{"server_total_ms":%.3f%b}}'
 )
 _WRITTEN_SHORT: Final = _WRITTEN.replace(b'"seqs":[%b],', b"%b")
-_ONE_NEW: Final = (
-    b'{"topic":"%b","first_seq":%d,"last_seq":%d,"seqs":[%d],"head_seq":%d,"count":1,'
+_NEW: Final = (
+    b'{"topic":"%b","first_seq":%d,"last_seq":%d,"seqs":[%b],"head_seq":%d,"count":%d,'
     b'"created":false,"deduped":false,"performance":'
     b'{"server_total_ms":%b,"wal_append_ms":%b,"fsync_ms":%b}}'
 )
+_DIGITS: Final = tuple(b"%d" % number for number in range(1_000))
+_THREE_DIGITS: Final = tuple(b"%03d" % number for number in range(1_000))
 _BOOLS: Final = {True: b"true", False: b"false"}
 
 
@@ -63,14 +65,18 @@ class Answer(NamedTuple):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-def written_one(topic: bytes, seq: int, head_seq: int, total_ms: float, fsync_ms: float) -> bytes:
-    """The answer to the usual write: one record, a topic that was there, nothing deduped.
+def written_new(
+    topic: bytes, first_seq: int, last_seq: int, head_seq: int, total_ms: float, fsync_ms: float
+) -> bytes:
+    """The answer to the usual write: a topic that was there, nothing deduped.
 
     Nearly all of its time is spent on the log, so that one number serves for both.
     """
     total = b"%.3f" % total_ms
     fsync = b"%.3f" % fsync_ms if fsync_ms else b"0.000"
-    return _ONE_NEW % (topic, seq, seq, seq, head_seq, total, total, fsync)
+    seqs = b"%d" % first_seq if first_seq == last_seq else _listed(first_seq, last_seq)
+    count = last_seq - first_seq + 1
+    return _NEW % (topic, first_seq, last_seq, seqs, head_seq, count, total, total, fsync)
 
 
 def written(topic: bytes, numbers: Numbers, flags: Flags, spent: Spent) -> bytes:
@@ -78,7 +84,7 @@ def written(topic: bytes, numbers: Numbers, flags: Flags, spent: Spent) -> bytes
     seqs = b""
     shape = _WRITTEN_SHORT
     if flags.return_seqs:
-        seqs = encode([*range(numbers.first_seq, numbers.last_seq + 1)])[1:-1]
+        seqs = _listed(numbers.first_seq, numbers.last_seq)
         shape = _WRITTEN
     logged = b""
     if not flags.deduped:
@@ -98,6 +104,22 @@ def written(topic: bytes, numbers: Numbers, flags: Flags, spent: Spent) -> bytes
         spent.total_ms,
         logged,
     )
+
+
+def _listed(first: int, last: int) -> bytes:
+    """Consecutive numbers with commas between them.
+
+    Numbers of one thousand differ in their last digits only, and those are made once and for all.
+    """
+    parts = []
+    while first <= last:
+        thousand, begin = divmod(first, 1_000)
+        end = min(last - first + begin, 999)
+        before = b"%d" % thousand if thousand else b""
+        digits = _THREE_DIGITS if thousand else _DIGITS
+        parts.append(before + (b"," + before).join(digits[begin : end + 1]))
+        first += end - begin + 1
+    return b",".join(parts)
 
 
 def data_body(fields: Mapping[str, Any], total_ms: float, **more: Any) -> bytes:

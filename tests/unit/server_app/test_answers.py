@@ -13,7 +13,7 @@ from penstock.server.answers import (
     data_body,
     spliced,
     written,
-    written_one,
+    written_new,
 )
 from penstock.server.errors import (
     MethodNotAllowed,
@@ -27,7 +27,7 @@ from penstock.topics.errors import Throttled, TopicFull, TopicNotFound
 def test_the_answer_to_the_usual_write_is_the_general_one():
     numbers, spent = Numbers(7, 7, 9, 1), Spent(1.25, 1.25, 0.25)
     general = written(b"jobs", numbers, Flags(), spent)
-    assert written_one(b"jobs", 7, 9, 1.25, 0.25) == general
+    assert written_new(b"jobs", 7, 7, 9, 1.25, 0.25) == general
     assert json.loads(general) == {
         "topic": "jobs",
         "first_seq": 7,
@@ -39,6 +39,17 @@ def test_the_answer_to_the_usual_write_is_the_general_one():
         "deduped": False,
         "performance": {"server_total_ms": 1.25, "wal_append_ms": 1.25, "fsync_ms": 0.25},
     }
+
+
+@pytest.mark.parametrize(
+    ("first_seq", "last_seq"),
+    [(1, 2), (998, 1_001), (999, 1_000), (1_000, 1_999), (7_990, 12_345), (999_999, 1_000_000)],
+)
+def test_the_seqs_of_a_batch_are_listed_across_thousands(first_seq, last_seq):
+    numbers = Numbers(first_seq, last_seq, last_seq, last_seq - first_seq + 1)
+    told = written_new(b"t", first_seq, last_seq, last_seq, 1.0, 0.0)
+    assert json.loads(told)["seqs"] == [*range(first_seq, last_seq + 1)]
+    assert told == written(b"t", numbers, Flags(), Spent(1.0, 1.0, 0.0))
 
 
 def test_a_write_lists_its_seqs_unless_asked_not_to():

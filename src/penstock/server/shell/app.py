@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from penstock.kernel.errors import PenstockError
-from penstock.server.answers import Answer, Flags, Numbers, Spent, written, written_one
+from penstock.server.answers import Answer, Flags, Numbers, Spent, written, written_new
 from penstock.server.auth import ADMIN, Grant, bearer, query_token
 from penstock.server.call import Call, Context
 from penstock.server.errors import NotReady, ShuttingDown, describe, error_answer
@@ -167,8 +167,8 @@ class TopicApplication:
         is_synced = topic is not None and topic.config.durability == "fsync"
         fsync_ms = self._counters.last_fsync_us / 1e3 if is_synced else 0.0
         total_ms = (self._now_ns() - started_ns) / 1e6
-        if count == 1 and return_seqs and not created and not deduped:
-            body = written_one(name.encode(), first_seq, head_seq, total_ms, fsync_ms)
+        if return_seqs and not created and not deduped:
+            body = written_new(name.encode(), first_seq, last_seq, head_seq, total_ms, fsync_ms)
             exchange.reply_json(body)
         else:
             body = written(
