@@ -310,8 +310,6 @@ class Restoring:
         topic.answers = Answers(self._answers)
         topic.slots.settle()
         queue = None if self._queue is None else Queue.restored(topic, self._queue)
-        if self._space is not None:
-            self._space.core.settle()
         self._partition.adopt(topic.epoch, topic, queue, self._space)
         self._topic = None
 
