@@ -54,13 +54,11 @@ class Space:
     """The state of one space. Not thread-safe: its owner runs one command at a time."""
 
     def __init__(self, *, document_bytes_max: int = DOCUMENT_BYTES_MAX) -> None:
-        self.entities: dict[str, Entity] = {}  # with those that were deleted
+        self.entities: dict[str, Entity] = {}  # with those that were deleted, for ever
         self.receipts: dict[str, int] = {}  # event id -> the first commit that left it
         self.sessions = Sessions()
         self.histories: dict[str, array[int]] = {}  # the seqs of an entity's writes
-        self.forgotten_seq = 0  # the last delete of which nothing is kept any more
         self._document_bytes_max = document_bytes_max
-        self._deleted: deque[tuple[int, str]] = deque()  # oldest first, some are back
         self._staged: deque[Landing] = deque()
         self._ahead: dict[str, Entity] = {}  # as staged commits leave them
         self._ahead_receipts: dict[str, int] = {}
@@ -123,7 +121,7 @@ class Space:
         ahead, entities = self._ahead, self.entities
         for read in reads:
             entity = ahead.get(read.entity) or entities.get(read.entity)
-            if entity is None or entity.seq > read.seq:  # nearly never
+            if entity is not None and entity.seq > read.seq:  # nearly never
                 self._check_read(commit, read.entity, read.seq, read.path, read.shallow)
 
     def land(self, commit: Commit, seq: int, now_ms: int, digest: int) -> Landing:
@@ -200,48 +198,21 @@ class Space:
                 if history[0] < earliest_seq:
                     trim(history, earliest_seq)
                 history.append(seq)
-            if entity.document is None:
-                self._deleted.append((seq, name))
         if landing.event_id is not None:
             self.receipts.setdefault(landing.event_id, seq)
         self.sessions.keep(landing.session, landing.local_seq, answer)
-        if self._deleted and self._deleted[0][0] < earliest_seq:
-            self.forget(earliest_seq)
-
-    def forget(self, earliest_seq: int) -> None:
-        """Forget entities that were deleted before a seq: reads from before that are too old."""
-        deleted = self._deleted
-        while deleted and deleted[0][0] < earliest_seq:
-            seq, name = deleted.popleft()
-            entity = self.entities.get(name)
-            if entity is None or entity.document is not None or entity.seq != seq:
-                continue
-            if name in self._ahead:
-                continue  # it is coming back
-            self.forgotten_seq = seq
-            del self.entities[name]
-            self.histories.pop(name, None)
 
     def restore(
         self,
-        forgotten_seq: int,
         entities: Iterable[tuple[str, Entity, array[int]]],
         receipts: Iterable[tuple[str, int]],
     ) -> None:
-        """Take in a part of what a snapshot has; `settle` when all parts are in."""
-        self.forgotten_seq = max(self.forgotten_seq, forgotten_seq)
+        """Take in a part of what a snapshot has."""
         for name, entity, history in entities:
             self.entities[name] = entity
             self.histories[name] = history
             self._new_ids.append(name)
         self.receipts.update(receipts)
-
-    def settle(self) -> None:
-        """Everything of a snapshot is in."""
-        deleted = (
-            (entity.seq, name) for name, entity in self.entities.items() if entity.document is None
-        )
-        self._deleted = deque(sorted(deleted))
 
     # Reading
 
@@ -250,12 +221,11 @@ class Space:
         if self._new_ids:
             ids = [*self._ids, *self._new_ids]
             ids.sort()  # two runs, one of them sorted: quick
-            self._ids = [name for name in dict.fromkeys(ids) if name in self.entities]
-            self._new_ids = []
+            self._ids, self._new_ids = ids, []
         ids = self._ids
         place = bisect_left(ids, max(prefix, after))
         while place < len(ids) and (ids[place].startswith(prefix) or ids[place] <= after):
-            if ids[place] > after and ids[place] in self.entities:
+            if ids[place] > after:
                 yield ids[place]
             place += 1
 
@@ -303,12 +273,6 @@ class Space:
         kind: str = "read",
     ) -> None:
         entity = self._decided(name)
-        if entity is NEVER:
-            if basis >= self.forgotten_seq:
-                return
-            raise CommitConflict(name, basis=basis, current=self.forgotten_seq, kind=kind)
-        if entity.seq <= basis:
-            return
         if is_stale(
             entity, basis, parse_path(path), shallow=shallow, session=commit.session, seen=seen
         ):

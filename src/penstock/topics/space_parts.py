@@ -29,7 +29,6 @@ class KeptEntity(NamedTuple):
 class KeptSpace(Struct, frozen=True, array_like=True, tag="S"):
     """A part of the space that the topic is; lists of several parts follow each other."""
 
-    forgotten_seq: int
     entities: list[KeptEntity] = []
     receipts: list[tuple[str, int]] = []
     floors: list[tuple[str, int]] = []
@@ -39,7 +38,6 @@ class KeptSpace(Struct, frozen=True, array_like=True, tag="S"):
 class SpaceState(NamedTuple):
     """A space as plain values: equal states answer every question alike."""
 
-    forgotten_seq: int
     entities: tuple[KeptEntity, ...]
     receipts: tuple[tuple[str, int], ...]
     floors: tuple[tuple[str, int], ...]
@@ -48,9 +46,7 @@ class SpaceState(NamedTuple):
 
 def state_of(space: Space, earliest_seq: int) -> SpaceState:
     """Everything that commits have made of a space; nothing may be staged."""
-    space.forget(earliest_seq)
     return SpaceState(
-        space.forgotten_seq,
         tuple(_entities(space, earliest_seq)),
         tuple(space.receipts.items()),
         tuple(sorted(space.sessions.floors())),
@@ -60,22 +56,20 @@ def state_of(space: Space, earliest_seq: int) -> SpaceState:
 
 def parts_of(state: SpaceState) -> Iterator[KeptSpace]:
     """A space, piece by piece."""
-    seq = state.forgotten_seq
-    yield KeptSpace(seq)
+    yield KeptSpace()
     for entities in _sized(state.entities):
-        yield KeptSpace(seq, entities=entities)
+        yield KeptSpace(entities=entities)
     for receipts in _parts(state.receipts):
-        yield KeptSpace(seq, receipts=receipts)
+        yield KeptSpace(receipts=receipts)
     for floors in _parts(state.floors):
-        yield KeptSpace(seq, floors=floors)
+        yield KeptSpace(floors=floors)
     for answers in _parts(state.answers):
-        yield KeptSpace(seq, answers=answers)
+        yield KeptSpace(answers=answers)
 
 
 def restore_part(space: Space, part: KeptSpace) -> None:
     """Take in a piece of a space."""
     space.restore(
-        part.forgotten_seq,
         ((each.name, each.entity, array("q", each.history)) for each in part.entities),
         part.receipts,
     )
@@ -86,7 +80,6 @@ def restored(space: Space, state: SpaceState) -> None:
     """Take in all of a space."""
     for part in parts_of(state):
         restore_part(space, part)
-    space.settle()
 
 
 def _entities(space: Space, earliest_seq: int) -> Iterator[KeptEntity]:

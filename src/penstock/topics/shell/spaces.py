@@ -134,8 +134,6 @@ class SpaceDesk:
         space = self._space(name, request.at_seq)
         core = space.core
         head_seq = space.topic.head_seq if request.at_seq is None else request.at_seq
-        if head_seq < core.forgotten_seq:
-            raise _gone(space, head_seq)
         views: list[EntityView] = []
         room = self._engine.limits.read_bytes_max
         for count, entity in enumerate(core.ids(request.prefix, request.after), 1):
@@ -218,11 +216,8 @@ class SpaceDesk:
 
     async def _view(self, space: TopicSpace, entity: str, head_seq: int) -> EntityView | None:
         """An entity as it was at a seq; None if there was none."""
-        core = space.core
-        found = core.entities.get(entity)
+        found = space.core.entities.get(entity)
         if found is None:
-            if head_seq < core.forgotten_seq:
-                raise _gone(space, head_seq)
             return None
         if found.seq > head_seq:
             return await self._past(space, entity, head_seq)
@@ -231,11 +226,10 @@ class SpaceDesk:
         return EntityView(entity, found.seq, found.document, head_seq)
 
     async def _past(self, space: TopicSpace, entity: str, at_seq: int) -> EntityView | None:
-        core, earliest_seq = space.core, space.topic.earliest_seq
-        history = core.histories[entity]
+        history = space.core.histories[entity]
         seqs = seqs_upto(history, at_seq)
         if not seqs:
-            if at_seq < core.forgotten_seq or history[0] < earliest_seq:
+            if history[0] < space.topic.earliest_seq:
                 raise _gone(space, at_seq)
             return None
         past = Past(entity)
