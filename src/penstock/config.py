@@ -241,6 +241,8 @@ class IngestSettings:
             fragment_bytes_max=min(self.max_message_bytes, EdgeLimits().fragment_bytes_max),
             message_bytes_max=self.max_message_bytes,
             partial_bytes_max=2 * self.max_message_bytes,
+            buffered_bytes_max=min(EdgeLimits().buffered_bytes_max, self.window_bytes // 2),
+            held_bytes_max=min(EdgeLimits().held_bytes_max, self.window_bytes // 8),
             message_ms=self.message_ms,
             idle_ms=self.idle_ms,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import socket
 import tempfile
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ import uvloop
 from penstock.testing import seeded
 from tests.conformance.servers import ServerProcess
 from tests.integration.ingest.killing import kill_under_load
+from tests.integration.ingest.place import lasting_port
 
 
 def main() -> None:
@@ -37,8 +37,7 @@ def main() -> None:
 
 
 def one_round(directory: Path, seed: int, kills: int) -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = lasting_port()
     server = ServerProcess(directory, PORT=port)
     server.start()
     try:

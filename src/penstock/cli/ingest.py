@@ -1,4 +1,4 @@
-"""`penstock ingest`: messages of devices into topics, load for it, and how it is going."""
+"""`penstock ingest`: messages of devices into topics and tables, load for it, how it is going."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import click
 
 from penstock.cli.ingest_edge import edge
 from penstock.cli.ingest_load import load
+from penstock.cli.ingest_replay import replay
+from penstock.cli.ingest_run import run
 from penstock.cli.ingest_status import status
 
 
@@ -14,6 +16,5 @@ def ingest() -> None:
     """Take in the messages of devices."""
 
 
-ingest.add_command(edge)
-ingest.add_command(status)
-ingest.add_command(load)
+for command in (run, edge, status, load, replay):
+    ingest.add_command(command)

@@ -7,7 +7,8 @@ import gc
 import os
 import signal
 import ssl
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import click
 
 from penstock.config import GROWTHS, LOG_LEVELS, IngestSettings, load_ingest
 from penstock.ingest.shell.edge import Edge
+from penstock.ingest.shell.status import Shown, StatusServer
 from penstock.ingest.stages import Downstream, Stage
 from penstock.ingest.tokens import DeviceTokens, parse_tokens
 from penstock.kernel.errors import PenstockError, Rejected
@@ -53,31 +55,38 @@ def edge(config: Path | None, **flags: Any) -> None:
 
     from penstock.app import set_up_logging
 
+    async def run() -> None:
+        running = make_edge(settings)
+        await run_edge(running, settings, shown=running)
+
     try:
         settings = load_ingest(file=config, flags=flags)
         set_up_logging(settings.log)
-        uvloop.run(run_edge(settings))
+        uvloop.run(run())
     except PenstockError as error:
         raise click.ClickException(error.message) from error
 
 
-async def run_edge(settings: IngestSettings) -> None:
-    """Run an edge until SIGINT or SIGTERM."""
-    from penstock.ingest.shell.status import StatusServer
-
+async def run_edge(
+    edge: Edge,
+    settings: IngestSettings,
+    *,
+    shown: Shown,
+    beside: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Run an edge until SIGINT, SIGTERM, or the end of what runs beside it."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    running = make_edge(settings)
-    status = StatusServer(running)
-    starting = asyncio.ensure_future(running.start(settings.host, settings.port))
     stopping = asyncio.ensure_future(stop.wait())
+    starting = asyncio.ensure_future(edge.start(settings.host, settings.port))
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         starting.cancel()
         return
     host, port = starting.result()
+    status = StatusServer(shown)
     status_host, status_port = await status.start(settings.status_host, settings.status_port)
     gc.freeze()  # what is there now stays: no collection needs to look at it again
     if settings.port_file is not None:
@@ -87,10 +96,20 @@ async def run_edge(settings: IngestSettings) -> None:
         f"{settings.url} · status on http://{status_host}:{status_port}",
         err=True,
     )
-    await stopping
-    click.echo("the edge ends: what was read is made durable and acknowledged", err=True)
-    await running.stop(settings.drain_ms / 1_000)
-    await status.stop()
+    other = asyncio.ensure_future(beside()) if beside is not None else None
+    try:
+        await asyncio.wait(
+            [stopping, other] if other else [stopping], return_when=asyncio.FIRST_COMPLETED
+        )
+    finally:
+        click.echo("the edge ends: what was read is made durable and acknowledged", err=True)
+        await edge.stop(settings.drain_ms / 1_000)
+        await status.stop()
+    if other is not None:
+        if not other.done():
+            other.cancel()
+        with suppress(asyncio.CancelledError):
+            await other
 
 
 def make_edge(

@@ -41,6 +41,12 @@ def fetch(url: str) -> dict[str, Any]:
 
 def show(console: Console, found: dict[str, Any]) -> None:
     """Print a status as a table and a line."""
+    console.print(table_of(found))
+    console.print(line_of(found))
+
+
+def table_of(found: dict[str, Any]) -> Table:
+    """The stages of a status; the bottleneck stands out."""
     table = Table()
     for heading in ("stage", "window", "occupancy", "items/s", "p50", "p99", "why"):
         table.add_column(heading, justify="left" if heading in ("stage", "why") else "right")
@@ -55,11 +61,21 @@ def show(console: Console, found: dict[str, Any]) -> None:
             format_ms(stage["p99_ns"] / 1e6),
             stage["note"].partition(": ")[2],
         )
-    console.print(table)
-    edge = found["edge"]
-    held = found["bottleneck"]
-    console.print(
-        f"{edge['connections']:,} connections · {edge['messages_acked_total']:,} messages "
-        f"acknowledged · {format_bytes(edge['buffered_bytes'])} not durable yet · "
-        + (f"bottleneck: {held}" if held else "all stages keep up")
-    )
+    return table
+
+
+def line_of(found: dict[str, Any]) -> str:
+    """The rest of a status in one line."""
+    edge, held = found["edge"], found["bottleneck"]
+    facts = [
+        f"{edge['connections']:,} connections",
+        f"{edge['messages_acked_total']:,} messages acknowledged",
+        f"{format_bytes(edge['buffered_bytes'])} not durable yet",
+    ]
+    pipeline = found.get("pipeline")
+    if pipeline is not None:
+        facts.append(f"{pipeline['behind']:,} messages not in the lake yet")
+        if pipeline["trouble"]:
+            facts.append(f"trouble: {pipeline['trouble']}")
+    facts.append(f"bottleneck: {held}" if held else "all stages keep up")
+    return " · ".join(facts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -10,14 +9,13 @@ from uuid import uuid4
 import pytest
 
 from tests.conformance.servers import ServerProcess
+from tests.integration.ingest.place import lasting_port
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     """A server on a port that it keeps."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    process = ServerProcess(tmp_path, PORT=port)
+    process = ServerProcess(tmp_path, PORT=lasting_port())
     try:
         yield process.start()
     finally:

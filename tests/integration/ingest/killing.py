@@ -25,7 +25,7 @@ async def kill_under_load(
         load = Load(Target("127.0.0.1", edge.port), fleet, Steady(100))
         running = asyncio.ensure_future(load.run(seconds=1_000_000))
         for _ in range(kills):
-            await _life(load, running, random)
+            await _life(load, edge, running, random)
             victims = random.choice(("edge", "server", "both"))
             if victims != "server":
                 edge.kill()
@@ -43,13 +43,17 @@ async def kill_under_load(
     return state
 
 
-async def _life(load: Load, running: asyncio.Future[LoadState], random: Random) -> None:
+async def _life(
+    load: Load, edge: EdgeProcess, running: asyncio.Future[LoadState], random: Random
+) -> None:
     """Let something be acknowledged since the last kill, then a random while pass."""
     acked = sum(device.core.acked for device in load.devices)
-    await until(
-        lambda: running.done() or sum(device.core.acked for device in load.devices) > acked + 20,
-        "acknowledgements after a kill",
-    )
-    assert not running.done(), running.result()
+
+    def goes_on() -> bool:
+        assert not running.done(), running.result()
+        assert edge.process.poll() is None, f"the edge ended:\n{edge.log}"
+        return sum(device.core.acked for device in load.devices) > acked + 20
+
+    await until(goes_on, "acknowledgements after a kill", within_s=120.0)
     end_s = time.monotonic() + random.uniform(0.0, 0.4)
     await until(lambda: time.monotonic() > end_s, "a while")

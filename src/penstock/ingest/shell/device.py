@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Final, Self, cast
 
 from penstock.flow.backoff import Backoff
-from penstock.ingest.device import DeviceCore, DeviceRefused
+from penstock.ingest.device import DeviceCore
 from penstock.ingest.frames import (
     Ack,
     Failure,
@@ -159,7 +159,7 @@ class Device:
         elif isinstance(frame, Failure):
             core.failed(frame)
         elif not isinstance(frame, Pong):
-            core.failure = DeviceRefused(f"expected frames of an edge, found {frame!r}")
+            link.abort()  # whoever that is, it is no edge: maybe there will be one again
         self._changed.set()
 
 

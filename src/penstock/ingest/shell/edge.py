@@ -103,6 +103,11 @@ class Edge:
         host, port = self._server.sockets[0].getsockname()[:2]
         return host, port
 
+    @property
+    def head_seq(self) -> int:
+        """The last seq of the raw topic that the edge knows of."""
+        return self._appender.head_seq
+
     async def stop(self, drain_s: float = 10.0) -> None:
         """Read no more, make durable what is here, acknowledge it, and close."""
         if self._server is not None:

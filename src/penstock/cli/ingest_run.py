@@ -1,0 +1,208 @@
+"""`penstock ingest run`: the whole metering pipeline, from devices to the lake."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from penstock.cli.ingest_edge import make_edge, run_edge
+from penstock.cli.ingest_status import line_of, table_of
+from penstock.config import IngestSettings, load_ingest
+from penstock.ingest.shell.edge import Edge
+from penstock.kernel.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.spark.ingest.runner import PipelineRunner
+    from penstock.spark.options import SparkOptions
+
+F = TypeVar("F", bound=Callable[..., Any])
+DEFAULT_CATALOG: Final = "sqlite:warehouse.sqlite"
+LOOK_S: Final = 0.5
+END_S: Final = 60.0
+
+
+def lake_options(function: F) -> F:
+    """Where the lake is, and which Spark works on it."""
+    for option in (
+        click.option(
+            "--catalog", default=DEFAULT_CATALOG, show_default=True, envvar="PENSTOCK_CATALOG",
+            show_envvar=True, help="sqlite:<path> or postgres:<connection words>.",
+        ),
+        click.option(
+            "--data-path", envvar="PENSTOCK_DATA_PATH", show_envvar=True,
+            help="Where a new lake keeps its files. [default: beside the SQLite file]",
+        ),
+        click.option(
+            "--spark", envvar="PENSTOCK_SPARK", show_envvar=True, metavar="sc://HOST:PORT",
+            help="A Spark that runs already. [default: one is started]",
+        ),
+        click.option("--zone", default="UTC", show_default=True, help="Where tariffs have hours."),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+@click.command()
+@lake_options
+@click.option("--port", type=int, help="Port for devices; 0 takes any free one. [default: 4100]")
+@click.option("--url", help="Where the topic server is. [default: http://127.0.0.1:4000]")
+@click.option("--live/--no-live", default=None, help="Show the stages. [default: on a terminal]")
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Settings file. [default: penstock.toml if it is here]",
+)
+def run(
+    catalog: str,
+    data_path: str | None,
+    spark: str | None,
+    zone: str,
+    live: bool | None,
+    config: Path | None,
+    **flags: Any,
+) -> None:
+    """Take meter messages of devices into the tables `readings` and `charges` until Ctrl-C.
+
+    Edge and Spark stages share one planner: when the lake is slow, devices wait. Settings of the
+    edge stand in the table [ingest] of the file, or in the environment as PENSTOCK_INGEST_…
+    """
+    import uvloop
+
+    from penstock.app import set_up_logging
+    from penstock.lake.shell import open_catalog
+    from penstock.spark.ingest.metering import create_tariff_tables, metering
+    from penstock.spark.ingest.runner import PipelineRunner
+    from penstock.spark.ingest.sparks import Sparks
+
+    try:
+        settings = load_ingest(file=config, flags=flags)
+        set_up_logging(settings.log)
+        sparks = Sparks(spark_options(spark))
+        with open_catalog(catalog, data_path) as lake:
+            create_tariff_tables(lake)
+            runner = PipelineRunner(
+                metering(lake, settings.raw_topic, zone=zone),
+                lake,
+                settings.url,
+                sparks=sparks,
+                api_key=settings.api_key or None,
+            )
+            is_live = sys.stderr.isatty() if live is None else live
+            try:
+                uvloop.run(run_whole(settings, runner, live=is_live))
+            finally:
+                runner.stop()
+                sparks.close()
+    except PenstockError as error:
+        raise click.ClickException(" ".join(error.message.split())) from error
+
+
+def spark_options(remote: str | None) -> SparkOptions:
+    """A Spark that runs already, or one of our own."""
+    from penstock.spark.options import SparkOptions
+
+    return SparkOptions(remote=remote) if remote else SparkOptions()
+
+
+async def run_whole(settings: IngestSettings, runner: PipelineRunner, *, live: bool) -> None:
+    """Run edge and pipeline until a signal, or until the pipeline cannot go on."""
+    whole = Whole(settings, runner)
+    pipeline = _InThread(runner)
+
+    async def beside() -> None:
+        pipeline.start()  # now that the edge has made its topics
+        if not live:
+            await pipeline.ended
+            return
+        from rich.console import Console, Group
+        from rich.live import Live
+
+        with Live(console=Console(stderr=True), auto_refresh=False) as view:
+            while not pipeline.ended.done():
+                found = whole.status()
+                view.update(Group(table_of(found), line_of(found)), refresh=True)
+                await asyncio.wait([pipeline.ended], timeout=LOOK_S)
+        await pipeline.ended
+
+    try:
+        await run_edge(whole.edge, settings, shown=whole, beside=beside)
+    finally:
+        await pipeline.stop()
+
+
+class Whole:
+    """Edge and pipeline as one thing: what is shown, and how much may wait between the two."""
+
+    def __init__(self, settings: IngestSettings, runner: PipelineRunner) -> None:
+        self.runner = runner
+        self.edge: Edge = make_edge(settings, stages=runner.stages, downstream=self)
+
+    @property
+    def behind(self) -> int:
+        """Messages in the topic that are not in the lake."""
+        head_seq = max(self.runner.head_seq, self.edge.head_seq)
+        return max(0, head_seq - self.runner.stored_seq)
+
+    @property
+    def room(self) -> int:
+        """How many more messages the topic may take: what the stages behind it have slots for."""
+        return max(0, sum(stage.window for stage in self.runner.stages) - self.behind)
+
+    def status(self) -> dict[str, Any]:
+        """The edge's status, all five stages, and how far the lake is."""
+        runner = self.runner
+        pipeline = {
+            "stored_seq": runner.stored_seq, "behind": self.behind, "trouble": runner.trouble,
+        }  # fmt: skip
+        return {**self.edge.status(), "pipeline": pipeline}
+
+    def prometheus(self) -> str:
+        """The same as Prometheus text."""
+        return (
+            self.edge.prometheus()
+            + "# HELP ingest_behind Messages in the topic that are not in the lake.\n"
+            + "# TYPE ingest_behind gauge\n"
+            + f"ingest_behind {self.behind}\n"
+        )
+
+
+class _InThread:
+    """The pipeline in a thread of its own; `ended` has its error, if it came to one."""
+
+    def __init__(self, runner: PipelineRunner) -> None:
+        self._runner = runner
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._work, name="pipeline", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End soon; batches in flight are given up, as after a crash."""
+        self._runner.stop()
+        if self._thread.ident is not None:
+            await asyncio.to_thread(self._thread.join, END_S)
+
+    def _work(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._runner.run()
+        except Exception as found:
+            error = found
+        self._loop.call_soon_threadsafe(self._tell, error)
+
+    def _tell(self, error: BaseException | None) -> None:
+        if self.ended.done():
+            return
+        if error is None:
+            self.ended.set_result(None)
+        else:
+            self.ended.set_exception(error)
