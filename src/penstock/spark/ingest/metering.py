@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock.lake import Transaction
 from penstock.lake.shell import Catalog
+from penstock.spark.ingest.held import held
 from penstock.spark.ingest.meter_payloads import PARSED_DDL, parse_batches
 from penstock.spark.ingest.pipeline import Pipeline
 from penstock.spark.ingest.tariffs import METERS, TARIFFS, Book, make_book
@@ -95,11 +96,8 @@ class Pricing:
         from pyspark.sql.connect import functions as F  # noqa: N812 - as everybody calls it
 
         spans, versions = self._book(readings.sparkSession)
-        on = (
-            (readings["meter"] == spans["_meter"])
-            & (readings["time"] >= spans["valid_from"])
-            & (readings["time"] < spans["valid_to"])
-        )
+        # By name, which Spark need not be asked about as for a frame's own columns.
+        on = F.expr("meter = _meter AND time >= valid_from AND time < valid_to")
         priced = readings.join(F.broadcast(spans), on, "left").join(
             F.broadcast(versions), "version", "left"
         )
@@ -144,5 +142,4 @@ def _frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     from penstock.spark.reading import local_frame
 
     frame = local_frame(spark, rows, columns_of(rows.schema))
-    made: DataFrame = frame.coalesce(1).localCheckpoint()
-    return made
+    return held(frame.coalesce(1))

@@ -106,31 +106,37 @@ def raw_frame(spark: SparkSession, pipeline: Pipeline, messages: pa.Table) -> Da
     return frame
 
 
-def parsed_frame(pipeline: Pipeline, raw: DataFrame) -> DataFrame:
+Known = dict[str, frozenset[str]]
+"""The columns that a pipeline's steps give, so that Spark is asked once and not for every batch."""
+
+
+def parsed_frame(pipeline: Pipeline, raw: DataFrame, known: Known | None = None) -> DataFrame:
     """What the pipeline's `parse` makes of messages, with the columns the rest relies on."""
-    return with_own(pipeline.parse(raw), "parse")
+    return with_own(pipeline.parse(raw), "parse", known)
 
 
-def evaluated_frame(pipeline: Pipeline, parsed: DataFrame) -> DataFrame:
+def evaluated_frame(pipeline: Pipeline, parsed: DataFrame, known: Known | None = None) -> DataFrame:
     """What `evaluate` makes of the good rows, and the bad ones beside it."""
     from pyspark.sql.connect import functions as F  # noqa: N812
 
     good = parsed.where("_reason IS NULL").drop("_reason")
-    made = with_own(pipeline.evaluate(good), "evaluate")
+    made = with_own(pipeline.evaluate(good), "evaluate", known)
     made = made.withColumn("_stage", F.lit("evaluate"))
     bad = parsed.where("_reason IS NOT NULL").select(*OWN, F.lit("parse").alias("_stage"))
     return made.unionByName(bad, allowMissingColumns=True)
 
 
-def with_own(frame: DataFrame, step: str) -> DataFrame:
+def with_own(frame: DataFrame, step: str, known: Known | None = None) -> DataFrame:
     """A step's result with `_row` and `_reason`, which it may have left out."""
     from pyspark.sql.connect import functions as F  # noqa: N812
 
-    columns = frame.columns
+    known = {} if known is None else known
+    columns = known.get(step)
+    if columns is None:
+        columns = known[step] = frozenset(frame.columns)
     if "_seq" not in columns:
-        raise Rejected(
-            f"expected {step} to keep the column _seq, found {', '.join(columns) or 'none'}"
-        )
+        found = ", ".join(sorted(columns)) or "none"
+        raise Rejected(f"expected {step} to keep the column _seq, found {found}")
     if "_row" not in columns:
         frame = frame.withColumn("_row", F.lit(0))
     if "_reason" not in columns:

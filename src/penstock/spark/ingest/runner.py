@@ -33,8 +33,10 @@ from penstock.lake.shell import Catalog
 from penstock.spark.errors import SparkNotStarted
 from penstock.spark.ingest.cursors import Cursor, TakenOver, take_over
 from penstock.spark.ingest.duplicates import Seen
+from penstock.spark.ingest.held import held
 from penstock.spark.ingest.pipeline import (
     RAW,
+    Known,
     Pipeline,
     evaluated_frame,
     parsed_frame,
@@ -184,9 +186,13 @@ class PipelineRunner:
 
 def is_final(error: BaseException) -> bool:
     """Whether trying again would change nothing: a person is needed, or another has taken over."""
-    if isinstance(error, TopicMissing):
+    from pyspark.errors import AnalysisException, PySparkTypeError, PySparkValueError
+
+    if isinstance(error, TopicMissing) or is_lost(error):
         return False
-    return isinstance(error, TakenOver | Rejected | Gone)
+    wrong = (AnalysisException, PySparkTypeError, PySparkValueError)
+    slips = (TypeError, AttributeError, LookupError, NameError, ValueError)
+    return isinstance(error, (TakenOver, Rejected, Gone, *wrong, *slips))
 
 
 class _Round:
@@ -198,6 +204,7 @@ class _Round:
         self._pipeline = runner.pipeline
         self._queues: list[SimpleQueue[Batch | None]] = [SimpleQueue() for _ in runner.stages]
         self._store = Store(runner._lake, runner.pipeline)
+        self._known: Known = {}
         self._over = threading.Event()
         self._error: Exception | None = None
         self.has_stored = False
@@ -302,11 +309,11 @@ class _Round:
         spark = self._runner.sparks.session()
         if batch.messages.num_rows:
             raw = raw_frame(spark, self._pipeline, batch.messages)
-            batch.frame = parsed_frame(self._pipeline, raw).localCheckpoint()
+            batch.frame = held(parsed_frame(self._pipeline, raw, self._known))
 
     def _evaluate(self, batch: Batch) -> None:
         if batch.frame is not None:
-            batch.frame = evaluated_frame(self._pipeline, batch.frame).localCheckpoint()
+            batch.frame = held(evaluated_frame(self._pipeline, batch.frame, self._known))
 
     def _keep(self, batch: Batch) -> None:
         """Store a batch; while the lake or its disk will not have it, try again and again."""

@@ -130,7 +130,8 @@ class BatchStage:
                 known = self._bytes_per_slot
                 self._bytes_per_slot = mean if mean > known else known + RATE_EWMA * (mean - known)
             p50_ns, least_ns, p99_ns = recent.quantiles((0.50, sure_share(recent.count), 0.99))
-            stuck_ms = now_ms - self._progress_ms if self._occupied and self._progress_ms else 0
+            is_at_work = self._occupied and self._progress_ms is not None
+            stuck_ms = now_ms - (self._progress_ms or 0) if is_at_work else 0
             self._last = Measurement(
                 window=self._window,
                 occupied=self._occupied,

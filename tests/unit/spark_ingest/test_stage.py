@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import threading
+
+from penstock.ingest.windows import Windows
+from penstock.spark.ingest.duplicates import Seen
+from penstock.spark.ingest.stage import BatchStage, batch_messages
+
+
+def test_a_full_stage_lets_nothing_in_until_a_batch_leaves() -> None:
+    stage = BatchStage("store", window=1_000)
+    assert stage.enter(350, 0, 0)
+    assert stage.enter(350, 0, 0)
+    assert not stage.enter(350, 0, 0)
+    entered = threading.Event()
+    thread = threading.Thread(target=lambda: stage.enter(350, 0, 30) and entered.set())
+    thread.start()
+    stage.leave(350, 1_000)
+    thread.join(30)
+    assert entered.is_set()
+    assert stage.occupied == 700
+    report = stage.report(1_000)
+    assert (report.items_in, report.items_out, report.refused) == (1_050, 350, True)
+
+
+def test_an_empty_stage_takes_a_batch_of_any_size() -> None:
+    stage = BatchStage("store", window=10)
+    assert stage.enter(5_000, 0, 0)
+    assert not stage.enter(1, 0, 0)
+
+
+def test_a_batch_takes_its_share_of_the_smallest_window() -> None:
+    stages = [BatchStage("parse", window=4_096), BatchStage("store", window=1_024)]
+    assert batch_messages(stages) == 358
+
+
+def test_a_stuck_stage_brings_every_window_above_it_to_the_smallest() -> None:
+    stages = [BatchStage(name) for name in ("parse", "evaluate", "store")]
+    windows = Windows(stages)
+    for stage in stages:
+        assert stage.enter(1_000, 100_000, 0)
+    for now_ms in range(0, 5_001, 100):
+        windows.tick(now_ms)
+    assert [stage.window for stage in stages] == [1_024] * 3
+    assert stages[2].report(5_100).stuck_ms >= 5_000
+    assert windows.status().bottleneck == "store"
+    for stage in stages:
+        stage.leave(1_000, 5)
+    windows.tick(5_200)
+    windows.tick(6_200)
+    assert all(stage.status().stuck_ms == 0 for stage in stages)
+
+
+def test_a_batch_that_was_given_up_does_not_count_as_done() -> None:
+    stage = BatchStage("parse")
+    stage.enter(10, 0, 0)
+    stage.leave(10)
+    assert (stage.report(1_000).items_out, stage.occupied) == (0, 0)
+
+
+def test_what_was_seen_is_forgotten_beyond_the_horizon_and_bounded() -> None:
+    seen = Seen(horizon=100)
+    assert all(seen.is_new(seq, "d", str(seq)) for seq in range(1, 10_000))
+    assert not seen.is_new(10_000, "d", "9950")
+    assert seen.is_new(10_001, "d", "9")
+    assert len(seen._last) < 2_000
+    assert seen.is_new(10_002, None, "9")
+    assert seen.is_new(10_003, None, "9")
