@@ -16,7 +16,7 @@ from penstock.flow.backoff import Backoff
 from penstock.testing import seeded, seeds
 from tests.unit.client.runtime_world import SimClient, World
 
-RUNS = 60
+RUNS = 40
 CLIENTS = 4
 EVENTS = 40
 LISTS = ("l0", "l1", "l2")
