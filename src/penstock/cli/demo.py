@@ -1,4 +1,4 @@
-"""`penstock demo`: the topic server at work, killed in the middle of it; and `demo flow`."""
+"""`penstock demo`: everything at work, to be pestered; `demo topics` and `demo flow` show parts."""
 
 from __future__ import annotations
 
@@ -6,85 +6,179 @@ import asyncio
 import shutil
 import sys
 import tempfile
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 from rich.console import Console
 from rich.live import Live
 
 from penstock.cli.demo_flow import flow
-from penstock.cli.demo_server import DemoServer
-from penstock.cli.demo_town import Second, Town
-from penstock.cli.demo_town_view import event_line, second_line, summary, view
+from penstock.cli.demo_keys import keys
+from penstock.cli.demo_plant import Plant
+from penstock.cli.demo_plant_view import moment_line, view, where_to_look
+from penstock.cli.demo_proof import prove
+from penstock.cli.demo_topics import topics
 from penstock.kernel.errors import PenstockError
 
-SECONDS: Final = 20.0
+CHECK_S: Final = 30.0
+BURST_AT, CALM_AT, KILL_AT, WORKER_AT = 0.25, 0.5, 0.6, 0.75
+"""When a check bursts, ends the burst, kills the server and a worker: shares of its time."""
+LOOK_S: Final = 1.0
 
 
 @click.group(invoke_without_command=True)
 @click.option(
+    "--check",
+    is_flag=True,
+    help="Run for a short while with a burst and two kills, then prove that all is right.",
+)
+@click.option(
     "--seconds",
     type=click.FloatRange(min=1),
-    default=SECONDS,
-    show_default=True,
-    help="How long the meters write.",
+    help="How long the meters send. [default: until q or Ctrl-C; 30 with --check]",
+)
+@click.option(
+    "--directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the data goes; must be empty. [default: a new one]",
 )
 @click.pass_context
-def demo(ctx: click.Context, seconds: float) -> None:
-    """Show a topic server at work: meters write, a watcher follows, a worker does the jobs.
+def demo(ctx: click.Context, check: bool, seconds: float | None, directory: Path | None) -> None:
+    """Show all of Penstock on this machine: meters, topics, Spark, a lake, stream tables.
 
-    A real server is started on a free port with a directory of its own, put under load, killed
-    with SIGKILL and started again. In the end every acknowledged record is accounted for, and
-    everything that was made is removed.
+    A fleet of meters sends readings of a day that takes half a minute. They become durable in a
+    topic, are parsed and priced by Spark, stored in a lake, and three stream tables follow. Keys
+    burst the load, hold a stage, kill a worker or the server. Ctrl-C ends it and says where the
+    data is. Needs Java 17 or newer.
     """
     if ctx.invoked_subcommand is not None:
         return
-    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as directory:
-        town = Town(DemoServer(Path(directory)), seconds)
-        try:
-            _show(town)
-        except KeyboardInterrupt:
-            click.echo("\nended by Ctrl-C")
-        except PenstockError as error:
-            raise click.ClickException(error.message) from error
-    click.echo(summary(town))
-    click.echo(what_next())
-    sys.exit(0 if town.ledger.is_right else 1)
+    made = directory is None
+    place = directory or Path(tempfile.mkdtemp(prefix="penstock-demo-"))
+    place.mkdir(parents=True, exist_ok=True)
+    if any(place.iterdir()):
+        raise click.ClickException(f"expected an empty directory, found files in {place}")
+    tour = Tour(place, check=check, seconds=seconds or (CHECK_S if check else None))
+    try:
+        is_right = asyncio.run(tour.run())
+    except KeyboardInterrupt:
+        click.echo("\nended by Ctrl-C")
+        is_right = True
+    except PenstockError as error:
+        click.echo(f"the logs are in {place}", err=True)
+        raise click.ClickException(error.message) from error
+    finally:
+        tour.plant.end_now()
+    if check and is_right and made:
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        click.echo(where_to_look(place, tour.plant.catalog))
+    sys.exit(0 if is_right else 1)
 
 
 demo.add_command(flow)
+demo.add_command(topics)
 
 
-def what_next() -> str:
-    """What to type now, so that it works from where the person is."""
-    name = "penstock"
-    if shutil.which(name) is None:
-        name = str(Path(sys.executable).with_name(name))
-        if name.startswith(f"{Path.cwd()}/"):
-            name = name.removeprefix(f"{Path.cwd()}/")
-    return (
-        "\nyour turn, in two terminals:\n"
-        f"  {name} serve\n"
-        f'  {name} topic write meters \'{{"meter": 7, "kwh": 1.5}}\'\n'
-        f"  {name} topic follow meters --from-seq 0\n"
-        f"or see how flow control works inside: {name} demo flow"
-    )
+class Tour:
+    """One showing, from the start of the first process to the end of the last."""
 
+    def __init__(self, directory: Path, *, check: bool, seconds: float | None) -> None:
+        self.plant = Plant(directory, self._say)
+        self._check = check
+        self._seconds = seconds
+        self._console = Console()
+        self._live: Live | None = None
+        self._event = ""
+        self._over = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
-def _show(town: Town) -> None:
-    console = Console()
-    if not console.is_terminal:
-        asyncio.run(town.run(_print))
-        return
-    with Live(console=console, screen=True, auto_refresh=False) as live:
+    async def run(self) -> bool:
+        """Run to the end; whether all that was checked is right."""
+        plant = self.plant
+        try:
+            await plant.start()
+            with keys(self._struck):
+                await self._shown()
+            if not self._check:
+                return True
+            await plant.settle()
+        finally:
+            await asyncio.shield(plant.end())
+        self._say("DuckDB reads the lake and counts for itself")
+        findings = await asyncio.to_thread(prove, plant.catalog, plant.claim())
+        for right, text in findings:
+            click.echo(f"  {'✓' if right else '✗'} {text}")
+        return all(right for right, _ in findings)
 
-        def refresh(_: Second | str) -> None:
-            live.update(view(town, console.width), refresh=True)
+    async def _shown(self) -> None:
+        """Show what goes on, and carry the script of a check out beside it."""
+        script = asyncio.ensure_future(self._script())
+        try:
+            if self._console.is_terminal:
+                with Live(console=self._console, screen=True, auto_refresh=False) as live:
+                    self._live = live
+                    await self._look_until(script)
+            else:
+                await self._look_until(script)
+        finally:
+            self._live = None
+            script.cancel()
 
-        asyncio.run(town.run(refresh))
-    console.print(view(town, console.width))
+    async def _look_until(self, script: asyncio.Future[None]) -> None:
+        over = asyncio.ensure_future(self._over.wait())
+        while not over.done() and not script.done():
+            moment = await self.plant.look()
+            if self._live is not None:
+                shown = view(moment, self._event, self.plant.server.url, self._console.width)
+                self._live.update(shown, refresh=True)
+            else:
+                click.echo(moment_line(moment))
+            await asyncio.wait((over, script), timeout=LOOK_S, return_when="FIRST_COMPLETED")
+        over.cancel()
+        if script.done():
+            script.result()
 
+    async def _script(self) -> None:
+        """What happens by itself: in a check all of it, else only the end, if one was given."""
+        if self._seconds is None:
+            await asyncio.Event().wait()
+        elif not self._check:
+            await asyncio.sleep(self._seconds)
+        else:
+            plant, seconds = self.plant, self._seconds
+            await asyncio.sleep(seconds * BURST_AT)
+            plant.burst()
+            await asyncio.sleep(seconds * (CALM_AT - BURST_AT))
+            plant.burst()
+            await asyncio.sleep(seconds * (KILL_AT - CALM_AT))
+            await plant.kill_server()
+            await asyncio.sleep(seconds * (WORKER_AT - KILL_AT))
+            await plant.kill_worker()
+            await asyncio.sleep(seconds * (1 - WORKER_AT))
 
-def _print(told: Second | str) -> None:
-    click.echo(event_line(told) if isinstance(told, str) else second_line(told))
+    def _struck(self, key: str) -> None:
+        plant = self.plant
+        match key:
+            case "q":
+                self._over.set()
+            case "b":
+                plant.burst()
+            case "p":
+                plant.pause()
+            case "w":
+                self._do(plant.kill_worker())
+            case "s":
+                self._do(plant.kill_server())
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _say(self, text: str) -> None:
+        self._event = text
+        if self._live is None:
+            click.echo(f"     ▸ {text}")

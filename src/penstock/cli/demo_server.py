@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 
-from penstock.kernel.errors import Unavailable
+from penstock.cli.demo_part import Part
 
 START_S: Final = 30.0
-END_S: Final = 15.0
-LOOK_S: Final = 0.02
 
 
 class DemoServer:
     """One `penstock serve` on a free port, which it keeps when it is started again."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
         self._port_file = directory / "address"
-        self._log = directory / "server.log"
         self._port = "0"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._data = directory / "topics-data"
+        self._part = Part("server", directory, ["serve"])
+        self.kill = self._part.kill
+        self.end = self._part.end
+        self.end_now = self._part.end_now
 
     @property
     def url(self) -> str:
@@ -34,51 +30,12 @@ class DemoServer:
     async def start(self) -> None:
         """Start it, and wait until it listens."""
         self._port_file.unlink(missing_ok=True)
-        own = {
+        self._part.own = {
             "PENSTOCK_HOST": "127.0.0.1",
             "PENSTOCK_PORT": self._port,
             "PENSTOCK_PORT_FILE": str(self._port_file),
-            "PENSTOCK_DATA_DIR": str(self._directory / "topics-data"),
+            "PENSTOCK_DATA_DIR": str(self._data),
         }
-        others = {key: text for key, text in os.environ.items() if not key.startswith("PENSTOCK_")}
-        with self._log.open("ab") as log:
-            # A session of its own: Ctrl-C is for the demonstration, which ends the server itself.
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "penstock", "serve"],
-                cwd=self._directory, env=others | own, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
-        async with asyncio.timeout(START_S):
-            while not self._port_file.exists():
-                if self._process.poll() is not None:
-                    raise Unavailable(
-                        f"expected a server, found that it ended: {self._last_line()}"
-                    )
-                await asyncio.sleep(LOOK_S)
-        self._port = self._port_file.read_text().strip().rpartition(":")[2]
-
-    async def kill(self) -> None:
-        """End it as a crash would: SIGKILL, nothing is said or saved."""
-        if self._process is not None:
-            self._process.kill()
-            await asyncio.to_thread(self._process.wait)
-
-    async def end(self) -> None:
-        """End it in good order."""
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            await asyncio.to_thread(self._process.wait, END_S)
-        except subprocess.TimeoutExpired:
-            await self.kill()
-
-    def end_now(self) -> None:
-        """See that nothing is left of it, from wherever that is called."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-
-    def _last_line(self) -> str:
-        lines = self._log.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        self._part.start()
+        said = await self._part.started(self._port_file, START_S)
+        self._port = said.strip().rpartition(":")[2]

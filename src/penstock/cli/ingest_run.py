@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -69,7 +70,8 @@ def run(
 ) -> None:
     """Take meter messages of devices into the tables `readings` and `charges` until Ctrl-C.
 
-    Edge and Spark stages share one planner: when the lake is slow, devices wait. Settings of the
+    Edge and Spark stages share one planner: when the lake is slow, devices wait. SIGUSR1 holds the
+    store stage, and the next one lets it go on. Settings of the
     edge stand in the table [ingest] of the file, or in the environment as PENSTOCK_INGEST_…
     """
     import uvloop
@@ -130,6 +132,10 @@ async def run_whole(settings: IngestSettings, runner: PipelineRunner, *, live: b
                 await asyncio.wait([pipeline.ended], timeout=LOOK_S)
         await pipeline.ended
 
+    def hold_or_release() -> None:
+        (runner.release if runner.is_held else runner.hold)()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, hold_or_release)
     try:
         await run_edge(whole.edge, settings, shown=whole, beside=beside)
     finally:

@@ -126,12 +126,27 @@ class PipelineRunner:
         self._address = TopicAddress(url, pipeline.raw_topic, api_key)
         self._clock: Clock = clock or SystemClock()
         self._stopping = threading.Event()
+        self._storing = threading.Event()
+        self._storing.set()
         self._upto: int | None = None
 
     @property
     def room(self) -> int:
         """How many more messages the raw topic may take before this falls behind its window."""
         return max(0, self.stages[0].window - (self.head_seq - self.stored_seq))
+
+    @property
+    def is_held(self) -> bool:
+        """Whether store waits for a person."""
+        return not self._storing.is_set()
+
+    def hold(self) -> None:
+        """Store nothing until `release`: whatever stands before it fills up and waits."""
+        self._storing.clear()
+
+    def release(self) -> None:
+        """Store again."""
+        self._storing.set()
 
     def stop(self) -> None:
         """End the run soon; batches in flight are given up, as after a crash."""
@@ -319,6 +334,9 @@ class _Round:
         """Store a batch; while the lake or its disk will not have it, try again and again."""
         failures = 0
         while not self._over.is_set():
+            if not self._runner._storing.wait(_TICK_S):
+                self._runner.trouble = "store: held by hand"
+                continue
             try:
                 self._store.store(
                     batch.frame, batch.messages, self._cursor,

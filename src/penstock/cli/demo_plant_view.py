@@ -1,0 +1,184 @@
+"""What `penstock demo` shows: a view for terminals, lines for all else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from penstock.cli.demo_plant import Moment
+from penstock.cli.demo_view import CALM, GOOD, HOT, QUIET, TEXT, WARM, bar, panel
+from penstock.kernel.units import format_ms
+
+KEYS: Final = (
+    ("b", "burst"), ("p", "pause store"), ("w", "kill a worker"), ("s", "kill the server"),
+    ("q", "end"),
+)  # fmt: skip
+
+
+def moment_line(moment: Moment) -> str:
+    """One second as a line."""
+    rows = moment.rows
+    return (
+        f"{moment.at_s:5.0f} s"
+        f"  acknowledged {moment.acked:>8,}"
+        f"  readings {rows.get('readings', 0):>9,}"
+        f"  charges {rows.get('charges', 0):>9,}"
+        f"  behind {_behind(moment):>6}"
+        f"  {_stages_words(moment.ingest)}"
+        f"  pressure {_pressure(moment):.2f}"
+        f"  {_tables_words(moment)}"
+    )
+
+
+def view(moment: Moment, event: str, url: str, width: int) -> RenderableType:
+    """One picture of the present moment."""
+    return Group(
+        _head(moment, url),
+        Text.assemble((" ▸ ", WARM), (event, TEXT), no_wrap=True, overflow="ellipsis"),
+        panel(_counts(moment), "messages", f"{_behind(moment)} not in the lake yet"),
+        panel(_stages(moment.ingest, width), "stages", _bottleneck(moment.ingest)),
+        panel(_pressure_bar(moment, width - 4), "pressure of the topic server", _rung(moment)),
+        panel(_tables(moment), "stream tables", f"{len(moment.workers)} workers"),
+        _keys(),
+    )
+
+
+def where_to_look(directory: Path, catalog: str) -> str:
+    """Where the data is and what to type to see it."""
+    return (
+        f"\nthe data is in {directory}; look at it with DuckDB:\n"
+        "  INSTALL ducklake; LOAD ducklake;\n"
+        f"  ATTACH 'ducklake:{catalog}' AS lake; USE lake;\n"
+        "  FROM district_totals ORDER BY district;\n"
+        f"or with: penstock query --catalog {catalog} district_totals"
+    )
+
+
+def _head(moment: Moment, url: str) -> RenderableType:
+    head = Table.grid(expand=True)
+    head.add_column(no_wrap=True)
+    head.add_column(justify="right", no_wrap=True)
+    head.add_row(
+        Text.assemble((" penstock", f"bold {TEXT}"), ("  slower under load, never lossy", QUIET)),
+        Text.assemble((f"{url} · ", QUIET), (f"{moment.at_s:.0f} s ", f"bold {TEXT}")),
+    )
+    return head
+
+
+def _counts(moment: Moment) -> RenderableType:
+    row = Table.grid(expand=True)
+    facts = (
+        ("acknowledged", f"{moment.acked:,}"),
+        ("waiting at devices", f"{max(0, moment.offered - moment.acked):,}"),
+        ("readings in the lake", f"{moment.rows.get('readings', 0):,}"),
+        ("charges", f"{moment.rows.get('charges', 0):,}"),
+        ("dead letters", f"{moment.rows.get('dead_letters', 0):,}"),
+    )
+    for _ in facts:
+        row.add_column(justify="center")
+    row.add_row(*(Text(value, style=f"bold {TEXT}") for _, value in facts))
+    row.add_row(*(Text(name, style=QUIET) for name, _ in facts))
+    return row
+
+
+def _stages(ingest: dict[str, Any] | None, width: int) -> RenderableType:
+    if ingest is None:
+        return Text("no answer from the pipeline", HOT)
+    bar_width = max(10, width - 66)
+    lines = []
+    for stage in ingest["stages"]:
+        is_bottleneck = stage["name"] == ingest["bottleneck"]
+        style = HOT if is_bottleneck else GOOD if stage["occupancy"] < 0.9 else WARM
+        lines.append(
+            Text.assemble(
+                (f"{stage['name']:<12}", f"bold {HOT}" if is_bottleneck else TEXT),
+                (f"{stage['window']:>7,}  ", TEXT),
+                bar(stage["occupancy"], bar_width, style),
+                (f"{100 * stage['occupancy']:>5.0f}%", style),
+                (f"{stage['rate_per_s']:>9,.0f}/s", TEXT),
+                (f"{_span(stage['p50_ns']):>10}{_span(stage['p99_ns']):>10}", QUIET),
+            )
+        )
+    trouble = ingest["pipeline"]["trouble"]
+    if trouble:
+        lines.append(Text(trouble, style=HOT, no_wrap=True, overflow="ellipsis"))
+    return Group(*lines)
+
+
+def _tables(moment: Moment) -> RenderableType:
+    if not moment.tables:
+        return Text("not created yet", QUIET)
+    table = Table.grid(padding=(0, 2))
+    for status in moment.tables:
+        table.add_row(
+            Text(status.table, style=TEXT),
+            Text(f"{moment.rows.get(status.table, 0):,} rows", style=TEXT),
+            Text(f"fresh {_age(status.fresh_ms)}", style=GOOD),
+            Text(f"{status.reason.value} {status.waiting_for}".strip(), style=QUIET),
+        )
+    return table
+
+
+def _pressure_bar(moment: Moment, width: int) -> RenderableType:
+    if moment.scheduler is None:
+        return Text("no answer: the server is starting", HOT)
+    pressure = _pressure(moment)
+    style = HOT if pressure > 0.85 else WARM if pressure > 0.5 else CALM
+    return Text.assemble(bar(pressure, max(4, width - 8), style), f"  {pressure:.2f}")
+
+
+def _keys() -> Text:
+    parts: list[tuple[str, str]] = []
+    for key, words in KEYS:
+        parts += [(f" {key} ", f"bold {TEXT}"), (f"{words}  ", QUIET)]
+    return Text.assemble(*parts)
+
+
+def _rung(moment: Moment) -> str:
+    return str(moment.scheduler["rung"]) if moment.scheduler else "–"
+
+
+def _bottleneck(ingest: dict[str, Any] | None) -> str:
+    held = ingest["bottleneck"] if ingest else None
+    return f"bottleneck: {held}" if held else "all stages keep up"
+
+
+def _stages_words(ingest: dict[str, Any] | None) -> str:
+    if ingest is None:
+        return "no pipeline"
+    return " ".join(
+        f"{stage['name']} {stage['window']}/{100 * stage['occupancy']:.0f}%"
+        for stage in ingest["stages"]
+    )
+
+
+def _tables_words(moment: Moment) -> str:
+    ages = [status.fresh_ms for status in moment.tables if status.fresh_ms is not None]
+    if not ages:
+        return "no tables yet"
+    return f"tables fresh {_age(min(ages))}"
+
+
+def _behind(moment: Moment) -> str:
+    return f"{moment.ingest['pipeline']['behind']:,}" if moment.ingest else "–"
+
+
+def _pressure(moment: Moment) -> float:
+    return float(moment.scheduler["pressure"]) if moment.scheduler else 0.0
+
+
+def _span(span_ns: int) -> str:
+    return format_ms(span_ns / 1e6) if span_ns else "–"
+
+
+def _age(fresh_ms: int | None) -> str:
+    """How long ago, from a time on the clock."""
+    import time
+
+    if fresh_ms is None:
+        return "never"
+    return f"{max(0.0, time.time() - fresh_ms / 1e3):.0f} s ago"
