@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from pathlib import Path
 
 from penstock.ingest.fleet import Fleet
 from penstock.ingest.limits import EdgeLimits
@@ -12,6 +13,7 @@ from penstock.ingest.shapes import SHAPES, Steady, named_shape
 from penstock.ingest.shell.load import Load, Target
 from penstock.kernel.units import MIB
 from tests.integration.ingest.place import (
+    EdgeProcess,
     SlowTopic,
     check_fleet,
     edge_at,
@@ -112,3 +114,40 @@ def test_stages_behind_the_topic_hold_the_edge_back(shared_url, raw):
         await check_fleet(shared_url, fleet, state.sent_by_device, raw)
 
     run(hold_back())
+
+
+def test_an_edge_before_a_topic_server_that_stands_still_keeps_to_its_memory(server, url, tmp_path):
+    """Devices with more to send than the windows may hold: the process grows by no more."""
+
+    async def press() -> None:
+        edge = EdgeProcess(tmp_path, url, WINDOW_BYTES="16 MiB")
+        fleet = Fleet(devices=20, meters=4_000, seed=1)  # 104 kB a message, seven fragments
+        try:
+            await edge.start()
+            before_bytes = memory_peak_bytes(edge)
+            server.terminate(signal.SIGSTOP)
+            load = Load(Target("127.0.0.1", edge.port), fleet, Steady(300))
+            running = asyncio.ensure_future(load.run(seconds=2.0))
+            await until(lambda: load.state.elapsed_ms >= 2_000, "the whole load")
+            assert load.state.offered > 500
+            await asyncio.sleep(0.5)
+            assert sum(device.core.acked for device in load.devices) == 0
+            grown_bytes = memory_peak_bytes(edge) - before_bytes
+            server.terminate(signal.SIGCONT)
+            state = await running
+        finally:
+            server.terminate(signal.SIGCONT)
+            edge.close()
+        assert state.sent == state.acked
+        assert (state.connects, state.resent) == (fleet.devices, 0)
+        # whole messages 8 MiB, read and waiting 2 MiB, incomplete ones 20 times 512 KiB, and what
+        # Python needs to move them about
+        assert grown_bytes < 48 * MIB < 500 * 104_000
+        await check_fleet(url, fleet, state.sent_by_device)
+
+    run(press())
+
+
+def memory_peak_bytes(edge: EdgeProcess) -> int:
+    status = Path(f"/proc/{edge.process.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1_024
