@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 
+from penstock.kernel.errors import Rejected
 from penstock.lake import Transaction
 from penstock.lake.shell import Catalog
 from penstock.spark.ingest.held import held
@@ -85,11 +87,17 @@ class Pricing:
     """Readings to charges, with the book of prices as the lake has it now. Threads may share it."""
 
     def __init__(self, lake: Catalog, *, zone: str = "UTC") -> None:
+        try:
+            ZoneInfo(zone)
+        except (ZoneInfoNotFoundError, ValueError) as error:
+            raise Rejected(
+                f"expected a time zone such as 'Europe/Berlin', found {zone!r}"
+            ) from error
         self._lake = lake
         self._zone = zone
         self._lock = threading.Lock()
         self._settled: tuple[tuple[int, ...], Book] | None = None
-        self._frames: tuple[object, str, DataFrame, DataFrame] | None = None
+        self._frames: tuple[object, DataFrame, DataFrame] | None = None
 
     def __call__(self, readings: DataFrame) -> DataFrame:
         """Find each reading's price; a meter without one is a row with a reason."""
@@ -132,8 +140,8 @@ class Pricing:
             if self._frames is None or self._frames[0] is not spark:
                 book = self._settled[1]
                 spans = _frame(spark, book.spans).withColumnRenamed("meter", "_meter")
-                self._frames = (spark, "", spans, _frame(spark, book.versions))
-            return self._frames[2], self._frames[3]
+                self._frames = (spark, spans, _frame(spark, book.versions))
+            return self._frames[1], self._frames[2]
 
 
 def _frame(spark: SparkSession, rows: pa.Table) -> DataFrame:

@@ -29,6 +29,7 @@ from penstock.flow.backoff import Backoff
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Busy, Conflict, Gone, Rejected, Unavailable
 from penstock.kernel.shell import SystemClock
+from penstock.kernel.units import MIB
 from penstock.lake.shell import Catalog
 from penstock.spark.errors import SparkNotStarted
 from penstock.spark.ingest.cursors import Cursor, TakenOver, take_over
@@ -61,12 +62,15 @@ _RANDOM: Final = Random()
 class RunnerOptions:
     """Limits of a run. `linger_ms` is how long a batch waits for more once its first message came.
 
+    A batch ends with the page of the topic that brings it to `batch_bytes_max`.
+
     A round that fails without having stored anything counts; after `failures_max` in a row the
     run ends with what went wrong.
     """
 
     wait_ms: int = 1_000
     linger_ms: int = 50
+    batch_bytes_max: int = 64 * MIB
     failures_max: int = 20
     retry_base_ms: int = 200
     retry_cap_ms: int = 5_000
@@ -297,6 +301,8 @@ class _Round:
             batches += [in_range(batch, wanted) for batch in page.rows.to_batches()]
             moved, upto = page.next_seq > upto, min(page.next_seq, wanted.upto)
             if not moved or (page.next_seq >= page.head_seq and wait_ms == 0):
+                break
+            if sum(batch.nbytes for batch in batches) >= options.batch_bytes_max:
                 break
             if page.next_seq >= page.head_seq:
                 if self._over.wait(options.linger_ms / 1_000):
