@@ -374,6 +374,7 @@ class Partition:
         self.registry.creating -= len(self._creating)
         self._creating.clear()
         self._creating_spaces.clear()
+        self._deciding = None
         self._staged_epoch = 0
         self._count_staged(-self._staged_bytes)
         for topic in self.topics.values():
@@ -441,7 +442,7 @@ class Partition:
         topic, space = _new_topic(entry), self._deciding
         self._deciding = None
         if entry.config.type == "space":
-            if space is None or space.topic.name != entry.topic:
+            if space is None or _made_of(space.topic) != _made_of(topic):
                 space = TopicSpace(topic, self.limits)
             self._creating_spaces[entry.topic] = space
             return space.topic
@@ -496,6 +497,11 @@ class Partition:
 
 def _change(*entries: Entry) -> Change:
     return Change(entries, entries)
+
+
+def _made_of(topic: Topic) -> tuple[str, int, TopicConfig]:
+    """What a topic was made with."""
+    return topic.name, topic.epoch, topic.config
 
 
 def _new_topic(entry: Created) -> Topic:
