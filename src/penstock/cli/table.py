@@ -12,7 +12,7 @@ import click
 from penstock.cli.table_bars import refresh_with_bar
 from penstock.cli.table_place import command, open_warehouse, place_options, told
 from penstock.cli.table_run_view import shown
-from penstock.cli.table_source import source
+from penstock.cli.table_source import source, topics_url
 from penstock.cli.table_view import Output
 from penstock.kernel.errors import Rejected
 from penstock.tables.shell import Warehouse
@@ -66,19 +66,21 @@ def create(
 @table.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--keep", is_flag=True, help="Keep tables that the folder does not define.")
+@topics_url
 @command(make=True)
-def apply(warehouse: Warehouse, output: Output, folder: Path, keep: bool) -> None:
+def apply(warehouse: Warehouse, output: Output, folder: Path, keep: bool, url: str) -> None:
     """Make the tables of a folder of .sql files the tables there are."""
-    output.plan(warehouse.apply(folder, prune=not keep), done=True)
+    output.plan(warehouse.apply(folder, prune=not keep, url=url), done=True)
 
 
 @table.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--keep", is_flag=True, help="Keep tables that the folder does not define.")
+@topics_url
 @command(make=True)
-def plan(warehouse: Warehouse, output: Output, folder: Path, keep: bool) -> None:
+def plan(warehouse: Warehouse, output: Output, folder: Path, keep: bool, url: str) -> None:
     """Show what `apply` would do."""
-    output.plan(warehouse.plan(folder, prune=not keep), done=False)
+    output.plan(warehouse.plan(folder, prune=not keep, url=url), done=False)
 
 
 @table.command()

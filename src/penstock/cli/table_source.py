@@ -9,6 +9,11 @@ from penstock.cli.table_view import Output
 from penstock.tables.shell import Warehouse
 from penstock.tables.topics import DEFAULT_URL
 
+topics_url = click.option(
+    "--url", default=DEFAULT_URL, show_default=True, envvar="PENSTOCK_URL", show_envvar=True,
+    help="Address of the server of topics.",
+)  # fmt: skip
+
 
 @click.group()
 def source() -> None:
@@ -21,8 +26,7 @@ def source() -> None:
               help="As in CREATE TABLE: 'id BIGINT, amount DOUBLE'.")  # fmt: skip
 @click.option("--key", default="", metavar="COLUMNS",
               help="The last record of each is a row. [default: every record is]")  # fmt: skip
-@click.option("--url", default=DEFAULT_URL, show_default=True, envvar="PENSTOCK_URL",
-              show_envvar=True, help="Address of the topic's server.")  # fmt: skip
+@topics_url
 @click.option("--replace", is_flag=True, help="Give a topic that is declared other columns.")
 @command(make=True)
 def add(

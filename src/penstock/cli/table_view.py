@@ -198,6 +198,7 @@ class Output:
             self.json(
                 {
                     "applied": done,
+                    "declare": [source.topic for source in plan.declare],
                     "create": [table.name for table in plan.create],
                     "replace": [change.table.name for change in plan.replace],
                     "alter": [change.table.name for change in plan.alter],

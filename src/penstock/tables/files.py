@@ -1,5 +1,8 @@
 """Tables as `.sql` files: a header of comments that says how, and the query that says what.
 
+A file whose header has `topic` declares the columns of a topic instead, so that a folder is all
+there is to say.
+
 >>> text = '''-- schedule: 10s
 ... -- mode: differential
 ... SELECT day, sum(amount) AS total
@@ -13,6 +16,8 @@ Traceback (most recent call last):
 ...
 penstock.tables.errors.InvalidTableFile: a.sql:1: expected one of consistency, description, mode, \
 name, schedule, status, found 'scedule' (did you mean 'schedule'?)
+>>> parse_topic_file("orders.sql", "-- topic: orders\\n-- key: id\\nid BIGINT, day DATE\\n").schema
+'`id` BIGINT, `day` DATE'
 """
 
 from __future__ import annotations
@@ -26,9 +31,18 @@ from typing import Final, NamedTuple
 from penstock.kernel.errors import Rejected
 from penstock.tables.errors import InvalidTableFile
 from penstock.tables.model import TableDefinition, define
+from penstock.tables.topics import TopicSource, declare_topic
 
 KEYS: Final = ("consistency", "description", "mode", "name", "schedule", "status")
+TOPIC_KEYS: Final = ("key", "topic", "url")
 _OPTION: Final = re.compile(r"--\s*([A-Za-z_]+)\s*:\s*(.*?)\s*")
+
+
+class Folder(NamedTuple):
+    """What the files of a folder say."""
+
+    tables: dict[str, TableDefinition]
+    topics: dict[str, TopicSource]
 
 
 class _Option(NamedTuple):
@@ -42,7 +56,7 @@ def parse_table_file(path: str, text: str) -> TableDefinition:
     The header ends at the first line that is no comment. Comments in it that are not of the form
     `-- key: value` are left to people.
     """
-    options, query_line = _header(path, text)
+    options, query_line = _header(path, text, KEYS)
     query = "\n".join(text.splitlines()[query_line - 1 :]).strip().rstrip(";").strip()
     if not query:
         raise InvalidTableFile(
@@ -62,19 +76,37 @@ def parse_table_file(path: str, text: str) -> TableDefinition:
         raise InvalidTableFile(f"{path}:{query_line}: {error.message}") from None
 
 
-def parse_folder(files: Mapping[str, str]) -> dict[str, TableDefinition]:
-    """Read the `.sql` files of a folder, given as path to text; no two may define one table."""
-    tables: dict[str, TableDefinition] = {}
+def parse_topic_file(path: str, text: str, *, url: str | None = None) -> TopicSource:
+    """Read a file that declares a topic; `url` is its server's unless the header has one."""
+    options, columns_line = _header(path, text, TOPIC_KEYS)
+    columns = "\n".join(text.splitlines()[columns_line - 1 :]).strip().rstrip(";").strip()
+    values = {key: option.value for key, option in options.items()}
+    try:
+        return declare_topic(
+            values["topic"], columns, key=values.get("key", ""), url=values.get("url", url)
+        )
+    except Rejected as error:
+        raise InvalidTableFile(f"{path}:{columns_line}: {error.message}") from None
+
+
+def parse_folder(files: Mapping[str, str], *, url: str | None = None) -> Folder:
+    """Read the `.sql` files of a folder, given as path to text; no two may define one thing."""
+    found = Folder({}, {})
     paths: dict[str, str] = {}
     for path, text in sorted(files.items()):
-        table = parse_table_file(path, text)
-        if table.name in tables:
+        name: str
+        if _is_topic_file(text):
+            source = parse_topic_file(path, text, url=url)
+            name, found.topics[source.name] = source.name, source
+        else:
+            table = parse_table_file(path, text)
+            name, found.tables[table.name] = table.name, table
+        if name in paths:
             raise InvalidTableFile(
-                f"{path}: expected a table that no other file defines, found {table.name!r} "
-                f"in {paths[table.name]} too"
+                f"{path}: expected what no other file defines, found {name!r} in {paths[name]} too"
             )
-        tables[table.name], paths[table.name] = table, path
-    return tables
+        paths[name] = path
+    return found
 
 
 def format_table_file(table: TableDefinition) -> str:
@@ -89,7 +121,18 @@ def format_table_file(table: TableDefinition) -> str:
     return "\n".join([*lines, table.query, ""])
 
 
-def _header(path: str, text: str) -> tuple[dict[str, _Option], int]:
+def _is_topic_file(text: str) -> bool:
+    for line in text.splitlines():
+        plain = line.strip()
+        if plain and not plain.startswith("--"):
+            return False
+        match = _OPTION.fullmatch(plain)
+        if match is not None and match[1].lower() == "topic":
+            return True
+    return False
+
+
+def _header(path: str, text: str, known: tuple[str, ...]) -> tuple[dict[str, _Option], int]:
     """The options with their lines, and the line where the query begins."""
     options: dict[str, _Option] = {}
     number = 0
@@ -101,8 +144,8 @@ def _header(path: str, text: str) -> tuple[dict[str, _Option], int]:
         if match is None:
             continue
         key = match[1].lower()
-        if key not in KEYS:
-            raise InvalidTableFile(f"{path}:{number}: {_unknown(match[1])}")
+        if key not in known:
+            raise InvalidTableFile(f"{path}:{number}: {_unknown(match[1], known)}")
         if key in options:
             raise InvalidTableFile(
                 f"{path}:{number}: expected {key!r} once, found it in line "
@@ -123,7 +166,7 @@ def _check_each(path: str, options: Mapping[str, _Option]) -> None:
             raise InvalidTableFile(f"{path}:{line}: {error.message}") from None
 
 
-def _unknown(key: str) -> str:
-    near = get_close_matches(key.lower(), KEYS, n=1)
+def _unknown(key: str, known: tuple[str, ...]) -> str:
+    near = get_close_matches(key.lower(), known, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return f"expected one of {', '.join(KEYS)}, found {key!r}{hint}"
+    return f"expected one of {', '.join(known)}, found {key!r}{hint}"

@@ -18,6 +18,7 @@ from penstock.tables.errors import TableInUse
 from penstock.tables.graph import StreamGraph, check_modes
 from penstock.tables.model import Status, TableDefinition
 from penstock.tables.sources import normal_query
+from penstock.tables.topics import TopicSource
 
 _ALTERABLE: Final = ("schedule", "mode", "consistency", "description")
 
@@ -32,10 +33,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """Steps in the order in which they can be taken: drop, replace, create, alter.
+    """Steps in the order in which they can be taken: drop, declare, replace, create, alter.
 
-    A replaced table is made anew, an altered one keeps its contents. `drop` is in an order in which
-    nothing dropped is still read; `create` and `replace` in one in which inputs come first.
+    `declare` are topics that are new or have other columns. A replaced table is made anew, an
+    altered one keeps its contents. `drop` is in an order in which nothing dropped is still read;
+    `create` and `replace` in one in which inputs come first.
     """
 
     create: tuple[TableDefinition, ...]
@@ -44,16 +46,18 @@ class TablePlan:
     drop: tuple[str, ...]
     unchanged: tuple[str, ...]
     graph: StreamGraph
+    declare: tuple[TopicSource, ...] = ()
 
     @property
     def empty(self) -> bool:
         """Whether everything is as wanted."""
-        return not (self.create or self.replace or self.alter or self.drop)
+        return not (self.create or self.replace or self.alter or self.drop or self.declare)
 
     def lines(self) -> list[str]:
         """One line for each step, for people."""
         return [
             *(f"- drop {name}" for name in self.drop),
+            *(f"+ declare {source.name}" for source in self.declare),
             *(f"~ replace {step.table.name} ({', '.join(step.changes)})" for step in self.replace),
             *(f"+ create {table.name}" for table in self.create),
             *(f"~ alter {step.table.name} ({', '.join(step.changes)})" for step in self.alter),

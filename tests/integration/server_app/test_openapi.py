@@ -42,7 +42,12 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     async def serve(path: Path) -> None:
         loops.append(asyncio.get_running_loop())
-        server = Server(Settings(port=0, store="memory", data_dir=path, log="off", drain_ms=1_000))
+        catalog = f"sqlite:{path}/warehouse.sqlite"
+        server = Server(
+            Settings(
+                port=0, store="memory", data_dir=path, log="off", drain_ms=1_000, catalog=catalog
+            )
+        )
         host, port = await server.listen()
         await server.open()
         found.append(f"http://{host}:{port}")

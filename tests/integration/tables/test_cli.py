@@ -111,10 +111,28 @@ def test_mistakes_are_told_in_one_line(cli: Any, tmp_path: Path) -> None:
 def test_a_folder_is_planned_then_applied(cli: Any, tmp_path: Path) -> None:
     (tmp_path / "a.sql").write_text("-- schedule: 1m\nSELECT id FROM raw\n")
     assert cli("table", "plan", str(tmp_path))[0] | {"unchanged": []} == {
-        "applied": False, "create": ["a"], "replace": [], "alter": [], "drop": [], "unchanged": [],
+        "applied": False, "declare": [], "create": ["a"], "replace": [], "alter": [], "drop": [],
+        "unchanged": [],
     }  # fmt: skip
     assert cli("table", "apply", str(tmp_path))[0]["applied"]
     assert cli("table", "plan", str(tmp_path))[0]["unchanged"] == ["a"]
+
+
+def test_a_folder_declares_the_topics_that_its_tables_read(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "orders.sql").write_text("-- topic: orders\n-- key: id\nid BIGINT,\n  at DATE\n")
+    (tmp_path / "a.sql").write_text("SELECT id FROM topics.orders\n")
+    (planned,) = cli("table", "plan", str(tmp_path))
+    assert (planned["declare"], planned["create"]) == (["orders"], ["a"])
+    cli("table", "apply", str(tmp_path), "--url", "http://127.0.0.1:9")
+    (listed,) = cli("table", "source", "list")
+    assert (listed["key"], listed["url"]) == (["id"], "http://127.0.0.1:9")
+    again = cli("table", "plan", str(tmp_path), "--url", "http://127.0.0.1:9")[0]
+    assert (again["declare"], again["unchanged"]) == ([], ["a"])
+    (tmp_path / "orders.sql").write_text("-- topic: orders\n-- kye: id\nid BIGINT\n")
+    told = cli("table", "plan", str(tmp_path), fails=True)
+    assert (
+        "orders.sql:2: expected one of key, topic, url, found 'kye' (did you mean 'key'?)" in told
+    )
 
 
 def test_the_coordinator_in_the_foreground_ends_in_order(place: Place, cli: Any) -> None:

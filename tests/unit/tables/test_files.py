@@ -3,7 +3,12 @@ from __future__ import annotations
 import pytest
 
 from penstock.tables.errors import InvalidTableFile, TableCycle, TableInUse
-from penstock.tables.files import format_table_file, parse_folder, parse_table_file
+from penstock.tables.files import (
+    format_table_file,
+    parse_folder,
+    parse_table_file,
+    parse_topic_file,
+)
 from penstock.tables.model import Consistency, Mode, Status, define
 from penstock.tables.plan import plan_tables
 
@@ -67,7 +72,7 @@ def test_two_files_may_not_define_one_table():
 
 
 def folder(**files: str):
-    return parse_folder({f"{name}.sql": text for name, text in files.items()})
+    return parse_folder({f"{name}.sql": text for name, text in files.items()}).tables
 
 
 def test_a_plan_creates_inputs_first_and_drops_readers_first():
@@ -119,3 +124,33 @@ def test_a_plan_that_cannot_be_is_refused_before_any_step():
         plan_tables(folder(b="SELECT * FROM a"), old)
     with pytest.raises(Exception, match="in whose commit"):
         plan_tables({"i": define("i", "SELECT * FROM raw", mode="immediate")}, {})
+
+
+def test_a_file_with_a_topic_in_its_header_declares_its_columns():
+    text = "-- what devices send\n-- topic: Meters:7\n-- key: id\n\nid BIGINT,\n  at TIMESTAMP;\n"
+    found = parse_folder({"meters.sql": text, "a.sql": "SELECT 1 AS one"}, url="http://x:1")
+    assert list(found.tables) == ["a"]
+    source = found.topics["topics.Meters:7"]
+    assert (source.schema, source.key, source.url) == (
+        "`id` BIGINT, `at` TIMESTAMP", ("id",), "http://x:1",
+    )  # fmt: skip
+    said = parse_topic_file("m.sql", "-- topic: m\n-- url: http://y:2\nid INT", url="http://x:1")
+    assert said.url == "http://y:2"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("-- topic: m\n", "m.sql:2: expected from 1 to 1000 columns, found 0"),
+        ("-- topic: m\n-- key: x\nid INT", "m.sql:3: expected key columns among id, found 'x'"),
+        ("-- topic: m\n-- mode: full\nid INT", "m.sql:2: expected one of key, topic, url"),
+    ],
+)
+def test_a_declaration_that_cannot_be_is_told_with_its_line(text, told):
+    with pytest.raises(InvalidTableFile, match=told):
+        parse_folder({"m.sql": text})
+
+
+def test_no_two_files_declare_one_topic():
+    with pytest.raises(InvalidTableFile, match=r"found 'topics.m' in a.sql too"):
+        parse_folder({"a.sql": "-- topic: m\nid INT", "b.sql": "-- topic: m\nid INT"})

@@ -201,7 +201,8 @@ async def drain_warehouse(call: Call) -> Answer:
     if not draining:
         await tables.do(lambda warehouse: warehouse.undrain())
         return call.answer(draining=False, idle=False)
-    idle = await _wait(call, tables, lambda warehouse: warehouse.drain() or None, wait_ms)
+    await tables.do(lambda warehouse: warehouse.drain())
+    idle = await _wait(call, tables, lambda w: not w.jobs(live_only=True) or None, wait_ms)
     return call.answer(draining=True, idle=bool(idle))
 
 

@@ -6,7 +6,7 @@ who change tables at the same time cannot together make a cycle.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from penstock.tables.errors import (
     TableExists,
     TableInUse,
 )
-from penstock.tables.files import parse_folder
+from penstock.tables.files import Folder, parse_folder
 from penstock.tables.graph import StreamGraph, check_modes
 from penstock.tables.model import Status, TableDefinition
 from penstock.tables.modes import check_differential
@@ -83,23 +83,23 @@ class Definer:
         self._commit(transaction, graph)
         return gone
 
-    def plan(self, folder: Path, *, prune: bool) -> TablePlan:
-        """What applying a folder would do."""
-        return plan_tables(read_folder(folder), self._store.definitions().graph.tables, prune=prune)
+    def plan(self, folder: Path, *, prune: bool, url: str | None) -> TablePlan:
+        """What applying a folder would do; refused if that could not be done."""
+        return self._planned(self._store.definitions(), read_folder(folder, url), prune)
 
-    def apply(self, folder: Path, *, prune: bool) -> TablePlan:
+    def apply(self, folder: Path, *, prune: bool, url: str | None) -> TablePlan:
         """Make the tables of a folder the tables there are, in one transaction."""
-        wanted = read_folder(folder)
+        wanted = read_folder(folder, url)
         for attempt in range(_TRIES_MAX):
             found = self._store.definitions()
             existing = found.graph.tables
-            plan = plan_tables(wanted, existing, prune=prune)
-            changed = [step.table for step in (*plan.replace, *plan.alter)]
-            self._check(found, plan.graph, [*plan.create, *changed], plan.create)
+            plan = self._planned(found, wanted, prune)
             if plan.empty:
                 return plan
             transaction = self._begin(found.version)
             self._drop_tables(transaction, plan.drop)
+            for source in plan.declare:
+                self._store_source(transaction, found, source)
             for table in plan.create:
                 self._store_table(transaction, None, table)
             for change in (*plan.replace, *plan.alter):
@@ -115,6 +115,14 @@ class Definer:
                 continue
             return plan
         raise AssertionError("the last try raises")
+
+    def _planned(self, found: Definitions, wanted: Folder, prune: bool) -> TablePlan:
+        plan = plan_tables(wanted.tables, found.graph.tables, prune=prune)
+        news = [s for name, s in sorted(wanted.topics.items()) if found.topics.get(name) != s]
+        changed = [step.table for step in (*plan.replace, *plan.alter)]
+        with_news = replace(found, topics={**found.topics, **wanted.topics})
+        self._check(with_news, plan.graph, [*plan.create, *changed], plan.create)
+        return replace(plan, declare=tuple(news))
 
     # topics --------------------------------------------------------------------------------------
 
@@ -132,14 +140,7 @@ class Definer:
         if before == source:
             return
         transaction = self._begin(found.version)
-        transaction.also(
-            "INSERT INTO penstock_sources (name, definition) VALUES (?, ?) "
-            "ON CONFLICT (name) DO UPDATE SET definition = excluded.definition",
-            (source.name, source.to_json()),
-        )
-        if before is not None:
-            for reader in found.graph.readers.get(source.name, ()):
-                transaction.also("DELETE FROM penstock_frontiers WHERE table_name = ?", (reader,))
+        self._store_source(transaction, found, source)
         self._store.lake.commit(transaction)
 
     def forget(self, topic: str) -> None:
@@ -154,6 +155,18 @@ class Definer:
         transaction = self._begin(found.version)
         transaction.also("DELETE FROM penstock_sources WHERE name = ?", (name,))
         self._store.lake.commit(transaction)
+
+    def _store_source(
+        self, transaction: Transaction, found: Definitions, source: TopicSource
+    ) -> None:
+        transaction.also(
+            "INSERT INTO penstock_sources (name, definition) VALUES (?, ?) "
+            "ON CONFLICT (name) DO UPDATE SET definition = excluded.definition",
+            (source.name, source.to_json()),
+        )
+        if source.name in found.topics:
+            for reader in found.graph.readers.get(source.name, ()):
+                transaction.also("DELETE FROM penstock_frontiers WHERE table_name = ?", (reader,))
 
     # steps ---------------------------------------------------------------------------------------
 
@@ -226,14 +239,14 @@ class Definer:
         return graph
 
 
-def read_folder(folder: Path) -> Mapping[str, TableDefinition]:
-    """The tables that the `.sql` files of a folder define."""
+def read_folder(folder: Path, url: str | None = None) -> Folder:
+    """The tables that the `.sql` files of a folder define, and the topics they declare."""
     if not folder.is_dir():
         raise Rejected(f"expected a folder of .sql files, found no folder {str(folder)!r}")
     files = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.sql")}
     if not files:
         raise Rejected(f"expected .sql files in {str(folder)!r}, found none")
-    return parse_folder(files)
+    return parse_folder(files, url=url)
 
 
 def _kept_status(before: TableDefinition, table: TableDefinition) -> TableDefinition:

@@ -147,13 +147,16 @@ class Warehouse:
         """Drop a table with its contents, and with `cascade` all that read it."""
         return self._definer.drop(lake_name(name), cascade=cascade)
 
-    def plan(self, folder: str | Path, *, prune: bool = True) -> TablePlan:
+    def plan(self, folder: str | Path, *, prune: bool = True, url: str | None = None) -> TablePlan:
         """What `apply` would do."""
-        return self._definer.plan(Path(folder), prune=prune)
+        return self._definer.plan(Path(folder), prune=prune, url=url)
 
-    def apply(self, folder: str | Path, *, prune: bool = True) -> TablePlan:
-        """Make the tables of a folder of `.sql` files the tables there are."""
-        return self._definer.apply(Path(folder), prune=prune)
+    def apply(self, folder: str | Path, *, prune: bool = True, url: str | None = None) -> TablePlan:
+        """Make the tables of a folder of `.sql` files the tables there are.
+
+        Topics that the folder declares are those of the server at `url`, unless a file says where.
+        """
+        return self._definer.apply(Path(folder), prune=prune, url=url)
 
     def table(self, name: str) -> TableDefinition:
         """One definition."""
