@@ -117,4 +117,5 @@ def check_files(place: Place) -> None:
     assert named <= stored
     old = place.lake.query("SELECT path FROM ducklake_data_file")
     deletes = place.lake.query("SELECT path FROM ducklake_delete_file")
-    assert len(stored) == len(old) + len(deletes)
+    merged = place.lake.query("SELECT path FROM ducklake_files_scheduled_for_deletion")
+    assert len(stored) == len(old) + len(deletes) + len(merged)

@@ -16,7 +16,7 @@ MEMBERS = ("left_side", "right_side", "joined")
 STEPS = ("start", "made", "commit", "statement 3", "statement 12", "statement 20", "committed")
 LOOK = """SELECT (SELECT count(*) FROM left_side), (SELECT count(*) FROM right_side),
     (SELECT count(*) FROM joined)"""
-ROUNDS = 12
+ROUNDS = 8
 
 
 def build(place: SparkPlace) -> Warehouse:
@@ -93,9 +93,10 @@ def test_a_worker_killed_at_any_step_leaves_nothing_half_applied(
 ) -> None:
     place = places(kind, max_concurrent_refreshes=1, max_workers=1)
     warehouse = build(place)
+    steps = STEPS if kind == "sqlite" else STEPS[::3]
     with warehouse.coordinator(), place.duck() as reader:
         place.until(place.fresh, "the group to be there")
-        for number, step in enumerate(STEPS):
+        for number, step in enumerate(steps):
             member = MEMBERS[number % 3] if step in ("start", "made") else "joined"
             place.fault(member, f"die {step}")
             place.write("raw", [100 + number])
@@ -105,10 +106,10 @@ def test_a_worker_killed_at_any_step_leaves_nothing_half_applied(
             assert not (place.faults / member).exists(), f"somebody died at {step}"
             assert look(reader) == (6 + number,) * 3
     died = [job for job in warehouse.jobs() if job.status is JobStatus.RETRYABLE_FAILED]
-    assert len(died) == len(STEPS) - 1, "the one that died after its commit had succeeded"
+    assert len(died) == len(steps) - 1, "the one that died after its commit had succeeded"
     assert warehouse.pool().permits == {}
     assert place.lake.query("SELECT count(*) FROM penstock_locks") == [(0,)]
     applied = [r.snapshot for r in warehouse.history("joined") if r.outcome is Outcome.SUCCEEDED]
-    assert len(applied) == len(set(applied)) == len(STEPS) + 1
+    assert len(applied) == len(set(applied)) == len(steps) + 1
     warehouse.sweep(grace_ms=-60_000)
     place.check_contents()

@@ -13,7 +13,7 @@ from tests.integration.tables_spark.conftest import KINDS
 from tests.integration.tables_spark.crash import Run
 from tests.integration.tables_spark.place import SparkPlace
 
-KILLS = int(os.environ.get("PENSTOCK_KILLS") or 4)
+KILLS = int(os.environ.get("PENSTOCK_KILLS") or 3)
 RETRY = RetryPolicy(base_ms=20, cap_ms=50, deaths_max=1_000)
 
 

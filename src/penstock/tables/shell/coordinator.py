@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from penstock.kernel.clock import Clock
 from penstock.kernel.shell import SystemClock
-from penstock.lake.shell.expire import sweep
+from penstock.lake.shell.expire import before, clean, sweep
 from penstock.tables import schema
 from penstock.tables.shell.coordinating import Life, new_identity
 from penstock.tables.shell.host import Host, host_of
@@ -145,11 +145,17 @@ class CoordinatorLoop:
                     prune(self._store, self._settings, now_ms)
                 if now_ms - swept_ms >= self._settings.sweep_every_ms:
                     swept_ms = now_ms
-                    sweep(self._store.lake, grace_ms=self._settings.sweep_grace_ms)
+                    self._sweep()
             except Exception as error:
                 self._say(f"housekeeping will be tried again: {error}")
             pause_ms = min(TIDY_EVERY_MS, self._settings.sweep_every_ms)
             ended.wait(pause_ms / 1_000)
+
+    def _sweep(self) -> None:
+        """Remove files that no snapshot names any more, or never did."""
+        lake, grace_ms = self._store.lake, self._settings.sweep_grace_ms
+        clean(lake, older_than=before(lake, grace_ms))
+        sweep(lake, grace_ms=grace_ms)
 
 
 def prune(store: Store, settings: WarehouseSettings, now_ms: int) -> None:
