@@ -96,16 +96,16 @@ async def run_edge(
         f"{settings.url} · status on http://{status_host}:{status_port}",
         err=True,
     )
-    other = asyncio.ensure_future(beside()) if beside is not None else None
+    others = [asyncio.ensure_future(edge.failed())]
+    if beside is not None:
+        others.append(asyncio.ensure_future(beside()))
     try:
-        await asyncio.wait(
-            [stopping, other] if other else [stopping], return_when=asyncio.FIRST_COMPLETED
-        )
+        await asyncio.wait([stopping, *others], return_when=asyncio.FIRST_COMPLETED)
     finally:
         click.echo("the edge ends: what was read is made durable and acknowledged", err=True)
         await edge.stop(settings.drain_ms / 1_000)
         await status.stop()
-    if other is not None:
+    for other in others:
         if not other.done():
             other.cancel()
         with suppress(asyncio.CancelledError):

@@ -156,8 +156,7 @@ class EdgeCore:
             )
             return session
         self.sessions.add(session)
-        if self._is_draining:
-            self._pause(session)
+        session.paused = self._is_draining
         return session
 
     def drain(self) -> None:
@@ -224,7 +223,12 @@ class EdgeCore:
         """Due every second: end what takes too long."""
         now_ms = self._clock.monotonic_ms()
         for device, message_id in self.reassembler.overdue(now_ms):
-            if device.session is not None and message_id in device.partials:
+            if device.session is None or message_id not in device.partials:
+                continue
+            if device.session.paused or self.accept.items:
+                # The rest of it may wait for us, and not we for it.
+                self.reassembler.extend(device, message_id, now_ms)
+            else:
                 self._too_slow(device.session, "a whole message", self.limits.message_ms)
         for session in list(self.sessions):
             if session.paused:

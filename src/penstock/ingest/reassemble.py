@@ -198,6 +198,13 @@ class Reassembler:
         self._deadlines[device.name, fragment.message_id] = deadline_ms, device
         return partial
 
+    def extend(self, device: Device, message_id: int, now_ms: int) -> None:
+        """Give a message its whole time again."""
+        deadline_ms = now_ms + self._limits.message_ms
+        device.partials[message_id].deadline_ms = deadline_ms
+        self._deadlines[device.name, message_id] = deadline_ms, device
+        self._deadlines.move_to_end((device.name, message_id))
+
     def drop(self, device: Device, message_id: int) -> None:
         """Forget what is there of a message."""
         partial = device.partials.pop(message_id)

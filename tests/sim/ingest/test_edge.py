@@ -125,6 +125,22 @@ def test_a_message_that_is_never_completed_ends_its_connection_and_frees_its_mem
     assert all(not device.errors for device in run.devices[1:])
 
 
+def test_a_message_that_waits_for_us_may_take_as_long_as_it_takes():
+    limits = EdgeLimits(fragment_bytes_max=4_096, message_ms=2_000, buffered_bytes_max=2_000_000)
+    run = world(1, devices=30, limits=limits, message_bytes=(50_000, 60_000), capacity_per_s=200)
+    for device in run.devices:
+        for _ in range(50):
+            device.offer(run.payload())
+    run.run(300)
+    run.is_blocked = True
+    run.run(20_000)
+    assert len(run.core.reassembler) > 0
+    run.is_blocked = False
+    run.drain(within_ms=60_000)
+    run.check()
+    assert not any(device.errors for device in run.devices)
+
+
 def test_a_slow_drip_ends_and_a_device_that_waits_for_us_does_not():
     run = world(1, devices=2, message_bytes=(100, 100))
     dripping, waiting = run.devices

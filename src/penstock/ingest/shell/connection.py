@@ -51,6 +51,7 @@ class DeviceConnection(asyncio.BufferedProtocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._members.add(self)
         self.session = self._core.opened(self)
+        self._settle()
 
     def get_buffer(self, sizehint: int) -> bytearray:
         """The buffer to read into: free again as soon as `buffer_updated` returns."""

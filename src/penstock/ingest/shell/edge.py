@@ -72,6 +72,7 @@ class Edge:
         self._tasks: list[asyncio.Task[None]] = []
         self._rejects: deque[bytes] = deque()
         self._reject_wake = asyncio.Event()
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def start(self, host: str = "127.0.0.1", port: int = 4100) -> tuple[str, int]:
         """Learn what is durable already, then listen. Returns the address that was bound."""
@@ -92,7 +93,7 @@ class Edge:
             ) from error
         for work in (self._appender.run(), self._tick(), self._write_rejects()):
             self._tasks.append(asyncio.ensure_future(work))
-            self._tasks[-1].add_done_callback(_tell_failure)
+            self._tasks[-1].add_done_callback(self._ended)
         return self.address
 
     @property
@@ -156,6 +157,14 @@ class Edge:
             if ticks % SWEEP_TICKS == 0:
                 self._sweep()
 
+    async def failed(self) -> None:
+        """Return never, unless a part of the edge failed: then with its error."""
+        await asyncio.shield(self._failure)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and not self._failure.done():
+            self._failure.set_exception(task.exception() or AssertionError("it just ended"))
+
     def _sweep(self) -> None:
         self.core.sweep()
         now_ms = self._clock.monotonic_ms()
@@ -196,8 +205,3 @@ class Edge:
             else:
                 for _ in records:
                     self._rejects.popleft()
-
-
-def _tell_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        _LOGGER.critical("a part of the edge failed", exc_info=task.exception())
