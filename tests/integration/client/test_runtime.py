@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 
 from penstock.client import (
+    AsyncClient,
     AsyncRuntime,
     BacklogFull,
     Client,
@@ -402,3 +403,56 @@ def test_a_space_that_is_deleted_and_made_again_is_followed(server, space):
         runtime.until(lambda now: now.get("count") is None, DEADLINE_S)
         runtime.send("increment").result(DEADLINE_S)
         runtime.until(lambda now: now.confirmed("count") == 1, DEADLINE_S)
+
+
+def test_runtimes_of_one_client_share_a_feed_that_lives_as_long_as_one_of_them(server, space):
+    async def run() -> None:
+        async with AsyncClient(server.settings) as client:
+            first = await AsyncRuntime(client, space).start()
+            first.register("increment", increment)
+            await first.send("increment")
+            await first.until(lambda now: now.confirmed("count") == 1)
+            second = await AsyncRuntime(client, space).start()
+            second.register("increment", increment)
+            assert second.confirmed("count") == 1
+            await first.aclose()
+            await second.send("increment")
+            await second.until(lambda now: now.confirmed("count") == 2)
+            await second.aclose()
+            third = await AsyncRuntime(client, space).start()
+            assert third.get("count") == 2
+            await third.aclose()
+
+    asyncio.run(asyncio.wait_for(run(), DEADLINE_S))
+
+
+def test_an_async_runtime_tells_what_became_of_an_event(server, space):
+    server.refuse(conflict)
+
+    async def run() -> None:
+        failures: list[Any] = []
+        policy = CommitBackpressure(window_ms=20)
+        async with AsyncRuntime(server.settings, space, policy=policy) as runtime:
+            runtime.on_error(failures.append)
+            runtime.register("increment", increment)
+            handle = runtime.send("increment")
+            assert runtime.get("count") == 1
+            with pytest.raises(CommitConvergenceError) as caught:
+                await handle
+            await runtime.settled()
+            await runtime.idle()
+            assert (handle.done, handle.error, handle.committed) == (True, caught.value, None)
+            assert [failure.error for failure in failures] == [caught.value]
+            assert runtime.get("count") is None
+
+    asyncio.run(asyncio.wait_for(run(), DEADLINE_S))
+
+
+def test_a_callback_that_raises_does_not_stop_a_runtime(server, space, caplog):
+    with Runtime(server.settings, space) as runtime:
+        runtime.register("increment", increment)
+        runtime.on_commit(lambda report: 1 / 0)
+        runtime.send("increment").result(DEADLINE_S)
+        runtime.send("increment").result(DEADLINE_S)
+        assert runtime.get("count") == 2
+    assert "a callback of a runtime raised" in caplog.text

@@ -21,7 +21,7 @@ from tests.integration.client.runtime_served import DEADLINE_S, settings_of
 WRITERS = 50
 TIMES = 20
 KILLS = 3
-LIMIT_S = 2.5 * DEADLINE_S
+LIMIT_S = 5 * DEADLINE_S
 
 
 @pytest.fixture
