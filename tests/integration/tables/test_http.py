@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.client import AsyncClient, Client
+from penstock.kernel.errors import Rejected, Unavailable
 from penstock.server.tables_routes import TABLE_ROUTES
 from tests.conformance.servers import ServerProcess
 from tests.conformance.wire import Answer, Api
@@ -248,6 +251,44 @@ def test_rows_are_json_csv_or_arrow(api: Api, place: Place) -> None:
     assert api.get("/v0/tables/kinds/rows", format="csv").body == text.body
     refused(api.get("/v0/tables/kinds/rows", format="xml"), 400, "invalid_request")
     refused(api.get("/v0/tables/kinds/rows", columns="nope"), 400, "invalid_request")
+
+
+# the client
+
+
+def test_the_client_defines_reads_and_looks(api: Api, place: Place) -> None:
+    place.write("some", range(12))
+    with Client(api.address.url, token="root") as client:
+        tables = client.tables
+        assert tables.put("a", "SELECT id FROM some", schedule="1m")["created"]
+        assert tables.alter("a", schedule="2m")["schedule"] == "2m"
+        assert [row["name"] for row in tables.list()] == ["a"]
+        assert tables.pause("a")["status"] == "PAUSED"
+        assert tables.resume("a")["status"] == "ACTIVE"
+        assert tables.why("a")["reason"] == "ready"
+        assert tables.show("a")["sources"] == ["some"]
+        assert tables.health()["state"] == "not_running"
+        assert tables.history("a")["refreshes"] == []
+        with pytest.raises(Unavailable, match="penstock table run"):
+            client.within(1.0).tables.refresh("a")
+        assert tables.declare_topic("t", "id BIGINT", key=["id"])["key"] == ["id"]
+        pages = list(tables.pages("some", page_rows=5))
+        assert [page.num_rows for page in pages] == [5, 5, 2]
+        assert sorted(tables.rows("some").column("id").to_pylist()) == list(range(12))
+        assert tables.drop("a")["dropped"] == ["a"]
+        with pytest.raises(Rejected, match="found none named 'a'"):
+            tables.show("a")
+
+
+def test_the_async_client_reads_the_same(api: Api, place: Place) -> None:
+    place.write("more", range(7))
+
+    async def go() -> list[int]:
+        async with AsyncClient(api.address.url, token="root") as client:
+            rows = await client.tables.rows("more", columns=["id"], page_rows=3)
+            return sorted(rows.column("id").to_pylist())
+
+    assert asyncio.run(go()) == list(range(7))
 
 
 # who may

@@ -26,6 +26,7 @@ from penstock.client.shell.async_writer import AsyncWriter
 from penstock.client.shell.asyncio_transport import AsyncioTransport
 from penstock.client.shell.running import Runner
 from penstock.client.shell.streams import AsyncJob, AsyncWatch, AsyncWork, Pages
+from penstock.client.shell.tables import AsyncTables
 from penstock.client.shell.watching import WatchFlow
 from penstock.client.shell.working import WorkFlow
 from penstock.client.watching import Position, WatchCore, WatchOptions
@@ -79,6 +80,11 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    @property
+    def tables(self) -> AsyncTables:
+        """Stream tables, of a server that was told of a warehouse."""
+        return AsyncTables(self._runner)
 
     # Topics
 

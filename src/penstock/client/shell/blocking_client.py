@@ -26,6 +26,7 @@ from penstock.client.shell.blocking_transport import BlockingTransport
 from penstock.client.shell.blocking_writer import Writer
 from penstock.client.shell.running import Runner
 from penstock.client.shell.streams import Job, Pages, Watch, Work
+from penstock.client.shell.tables import Tables
 from penstock.client.shell.transport import finish
 from penstock.client.shell.watching import WatchFlow
 from penstock.client.shell.working import WorkFlow
@@ -81,6 +82,11 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def tables(self) -> Tables:
+        """Stream tables, of a server that was told of a warehouse."""
+        return Tables(self._runner)
 
     # Topics
 

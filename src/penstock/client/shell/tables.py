@@ -1,0 +1,176 @@
+"""Stream tables of a server, as both faces of the client have them: `client.tables`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.client import table_calls as calls
+from penstock.client.asking import arrow_table
+from penstock.client.shell.running import Runner
+from penstock.client.shell.transport import finish
+from penstock.client.table_calls import Facts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PAGE_ROWS: Final = 50_000
+
+
+class AsyncTables:
+    """Stream tables: look at them, read them, have them refreshed. Answers are plain dicts."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    async def list(self, prefix: str = "") -> list[Facts]:
+        """Tables by name, with how fresh each is and what it waits for."""
+        found: list[Facts] = []
+        cursor: str | None = None
+        while True:
+            page = await self._runner.run(calls.list_tables(prefix, cursor=cursor))
+            found += page["tables"]
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                return found
+
+    async def put(self, name: str, query: str, **options: str) -> Facts:
+        """Create a table, or give it another definition."""
+        return await self._runner.run(calls.put(name, query, options))
+
+    async def alter(self, name: str, **options: str) -> Facts:
+        """Change schedule, mode, consistency or description; contents stay."""
+        return await self._runner.run(calls.change(name, "alter", options))
+
+    async def drop(self, name: str, *, cascade: bool = False) -> Facts:
+        """Drop a table with its contents, and with `cascade` all that read it."""
+        return await self._runner.run(calls.drop(name, cascade=cascade))
+
+    async def show(self, name: str) -> Facts:
+        """All that is known of a table."""
+        return await self._runner.run(calls.show(name))
+
+    async def why(self, name: str) -> Facts:
+        """Why a table waits."""
+        return await self._runner.run(calls.show(name, "why"))
+
+    async def history(self, name: str, *, limit: int = 100) -> Facts:
+        """Refreshes of a table, the newest first."""
+        return await self._runner.run(calls.show(name, "history", limit=limit))
+
+    async def pause(self, name: str) -> Facts:
+        """Stop refreshing a table."""
+        return await self._runner.run(calls.change(name, "pause"))
+
+    async def resume(self, name: str) -> Facts:
+        """Refresh a table again."""
+        return await self._runner.run(calls.change(name, "resume"))
+
+    async def refresh(self, name: str, *, force: bool = False, wait_ms: int = 10_000) -> Facts:
+        """Have a table refreshed and wait so long for it; `done` says whether it came to that."""
+        return await self._runner.run(calls.refresh(name, force=force, wait_ms=wait_ms))
+
+    async def health(self) -> Facts:
+        """Whether tables are kept fresh: health, workers, permits, what runs."""
+        return await self._runner.run(calls.warehouse())
+
+    async def declare_topic(
+        self, topic: str, schema: str, *, key: Sequence[str] = (), url: str | None = None
+    ) -> Facts:
+        """Say which columns the records of a topic have, so that tables can read it."""
+        call = calls.put_source(topic, schema, key=key, url=url)
+        return await self._runner.run(call)
+
+    async def pages(
+        self,
+        name: str,
+        *,
+        snapshot: int | None = None,
+        columns: Sequence[str] | None = None,
+        page_rows: int = PAGE_ROWS,
+    ) -> AsyncIterator[pa.Table]:
+        """All rows of a table at one snapshot, a page after the other."""
+        offset: int | None = 0
+        while offset is not None:
+            page = await self._runner.run(
+                calls.rows(name, offset=offset, limit=page_rows, snapshot=snapshot, columns=columns)
+            )
+            yield arrow_table(page.body)
+            snapshot, offset = page.snapshot, page.next_offset
+
+    async def rows(self, name: str, **options: Any) -> pa.Table:
+        """All rows of a table at one snapshot."""
+        import pyarrow as pa
+
+        return pa.concat_tables([page async for page in self.pages(name, **options)])
+
+
+class Tables:
+    """Stream tables: look at them, read them, have them refreshed. Answers are plain dicts."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._async = AsyncTables(runner)
+
+    def list(self, prefix: str = "") -> list[Facts]:
+        """Tables by name, with how fresh each is and what it waits for."""
+        return finish(self._async.list(prefix))
+
+    def put(self, name: str, query: str, **options: str) -> Facts:
+        """Create a table, or give it another definition."""
+        return finish(self._async.put(name, query, **options))
+
+    def alter(self, name: str, **options: str) -> Facts:
+        """Change schedule, mode, consistency or description; contents stay."""
+        return finish(self._async.alter(name, **options))
+
+    def drop(self, name: str, *, cascade: bool = False) -> Facts:
+        """Drop a table with its contents, and with `cascade` all that read it."""
+        return finish(self._async.drop(name, cascade=cascade))
+
+    def show(self, name: str) -> Facts:
+        """All that is known of a table."""
+        return finish(self._async.show(name))
+
+    def why(self, name: str) -> Facts:
+        """Why a table waits."""
+        return finish(self._async.why(name))
+
+    def history(self, name: str, *, limit: int = 100) -> Facts:
+        """Refreshes of a table, the newest first."""
+        return finish(self._async.history(name, limit=limit))
+
+    def pause(self, name: str) -> Facts:
+        """Stop refreshing a table."""
+        return finish(self._async.pause(name))
+
+    def resume(self, name: str) -> Facts:
+        """Refresh a table again."""
+        return finish(self._async.resume(name))
+
+    def refresh(self, name: str, *, force: bool = False, wait_ms: int = 10_000) -> Facts:
+        """Have a table refreshed and wait so long for it; `done` says whether it came to that."""
+        return finish(self._async.refresh(name, force=force, wait_ms=wait_ms))
+
+    def health(self) -> Facts:
+        """Whether tables are kept fresh: health, workers, permits, what runs."""
+        return finish(self._async.health())
+
+    def declare_topic(
+        self, topic: str, schema: str, *, key: Sequence[str] = (), url: str | None = None
+    ) -> Facts:
+        """Say which columns the records of a topic have, so that tables can read it."""
+        return finish(self._async.declare_topic(topic, schema, key=key, url=url))
+
+    def pages(self, name: str, **options: Any) -> Iterator[pa.Table]:
+        """All rows of a table at one snapshot, a page after the other."""
+        pages = self._async.pages(name, **options)
+        while (page := finish(_next(pages))) is not None:
+            yield page
+
+    def rows(self, name: str, **options: Any) -> pa.Table:
+        """All rows of a table at one snapshot."""
+        return finish(self._async.rows(name, **options))
+
+
+async def _next(pages: AsyncIterator[pa.Table]) -> pa.Table | None:
+    return await anext(pages, None)

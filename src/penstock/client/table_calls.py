@@ -1,0 +1,134 @@
+"""Calls about stream tables as data: what is sent, how the answer is read, whether it repeats.
+
+>>> call = refresh("daily", force=True, wait_ms=5_000)
+>>> call.request.method, call.request.target, call.wait_ms
+('POST', '/v0/tables/daily/refresh', 5000)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from penstock.client.calls import ARROW, Call
+from penstock.client.errors import InvalidRequest, NotPenstock
+from penstock.client.wire import Answer, HttpRequest
+
+Facts = dict[str, Any]
+
+
+class RowsPage(NamedTuple):
+    """Rows of a table as an Arrow stream, and where the next page begins."""
+
+    body: bytes
+    snapshot: int
+    next_offset: int | None
+
+
+def list_tables(prefix: str = "", *, cursor: str | None = None) -> Call[Facts]:
+    """One page of tables with their status."""
+    query = _query(prefix=prefix or None, cursor=cursor, page_size=1_000)
+    return Call(HttpRequest("GET", f"/v0/tables{query}"), _facts)
+
+
+def put(name: str, query: str, options: Facts) -> Call[Facts]:
+    """Create a table, or give it another definition."""
+    body = msgspec.json.encode({"query": query, **options})
+    return Call(HttpRequest("PUT", _table(name), body), _facts)
+
+
+def show(name: str, part: str = "", **query: Any) -> Call[Facts]:
+    """All that is known of a table, or one part: why, explain, history."""
+    tail = f"/{part}" if part else ""
+    return Call(HttpRequest("GET", f"{_table(name)}{tail}{_query(**query)}"), _facts)
+
+
+def change(name: str, verb: str, body: Facts | None = None) -> Call[Facts]:
+    """Alter, pause or resume a table."""
+    raw = b"" if body is None else msgspec.json.encode(body)
+    return Call(HttpRequest("POST", f"{_table(name)}/{verb}", raw), _facts)
+
+
+def drop(name: str, *, cascade: bool) -> Call[Facts]:
+    """Drop a table. Not repeatable: the second time there is none."""
+    request = HttpRequest("DELETE", f"{_table(name)}{_query(cascade=cascade or None)}")
+    return Call(request, _facts, repeatable=False)
+
+
+def refresh(name: str, *, force: bool, wait_ms: int) -> Call[Facts]:
+    """Have a table refreshed."""
+    body = msgspec.json.encode({"force": force, "wait_ms": wait_ms})
+    return Call(HttpRequest("POST", f"{_table(name)}/refresh", body), _facts, wait_ms=wait_ms)
+
+
+def warehouse(part: str = "", **query: Any) -> Call[Facts]:
+    """Health, workers and what runs; or a part: jobs, history."""
+    tail = f"/{part}" if part else ""
+    return Call(HttpRequest("GET", f"/v0/warehouse{tail}{_query(**query)}"), _facts)
+
+
+def put_source(topic: str, schema: str, *, key: Sequence[str], url: str | None) -> Call[Facts]:
+    """Say which columns the records of a topic have."""
+    fields: Facts = {"schema": schema, "key": list(key)}
+    body = msgspec.json.encode(fields if url is None else {**fields, "url": url})
+    return Call(HttpRequest("PUT", f"/v0/sources/{quote(topic, safe=':')}", body), _facts)
+
+
+def rows(
+    name: str,
+    *,
+    offset: int,
+    limit: int,
+    snapshot: int | None,
+    columns: Sequence[str] | None,
+) -> Call[RowsPage]:
+    """One page of rows, as Arrow."""
+    query = _query(
+        offset=offset or None,
+        limit=limit,
+        snapshot=snapshot,
+        columns=None if columns is None else ",".join(columns),
+    )
+    headers = f"Accept: {ARROW};compression=lz4\r\n"
+    return Call(HttpRequest("GET", f"{_table(name)}/rows{query}", headers=headers), _rows)
+
+
+def _table(name: str) -> str:
+    if not name:
+        raise InvalidRequest("expected a name, found an empty one")
+    return f"/v0/tables/{quote(name, safe='')}"
+
+
+def _query(**fields: Any) -> str:
+    present = {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in fields.items()
+        if value is not None
+    }
+    return f"?{urlencode(present)}" if present else ""
+
+
+def _facts(answer: Answer) -> Facts:
+    try:
+        found: Facts = msgspec.json.decode(answer.body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotPenstock(
+            f"expected an answer of the /v0 protocol, found {answer.body[:80]!r}: {error}",
+            status=answer.status,
+        ) from error
+    return found
+
+
+def _rows(answer: Answer) -> RowsPage:
+    kind = answer.headers.get("content-type", "nothing")
+    if not kind.startswith(ARROW):
+        raise NotPenstock(f"expected an answer of type {ARROW}, found {kind}")
+    after = answer.headers.get("x-penstock-next-offset", "null")
+    return RowsPage(
+        answer.body,
+        int(answer.headers.get("x-penstock-snapshot", "0")),
+        None if after == "null" else int(after),
+    )
