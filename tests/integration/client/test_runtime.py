@@ -275,8 +275,11 @@ def test_descendants_commit_with_the_attempt_that_did(server, space):
             tx.set("order", event.attempt)
             tx.send("append", f"mail {event.attempt}", lane="mails")
 
-        watched.runtime.send("order").result(DEADLINE_S)
-        watched.runtime.settled(DEADLINE_S)
+        handle = watched.runtime.send("order")
+        handle.result(DEADLINE_S)
+        (child,) = handle.children
+        assert child.result(DEADLINE_S).seq == handle.committed.seq + 1
+        assert child.id == f"{handle.id}/1"
         assert not watched.failures
     assert stored(server, space) == {"order": 4, "list": ["mail 4"]}
     child = server.seen[-1]
@@ -456,3 +459,16 @@ def test_a_callback_that_raises_does_not_stop_a_runtime(server, space, caplog):
         runtime.send("increment").result(DEADLINE_S)
         assert runtime.get("count") == 2
     assert "a callback of a runtime raised" in caplog.text
+
+
+def test_a_loop_that_ends_under_a_runtime_does_not_hurt_the_next_one(server, space):
+    client = AsyncClient(server.settings)
+
+    async def run(expected: int) -> None:
+        runtime = await AsyncRuntime(client, space).start()
+        runtime.register("increment", increment)
+        await runtime.send("increment")
+        assert runtime.get("count") == expected
+
+    for expected in (1, 2, 3):
+        asyncio.run(asyncio.wait_for(run(expected), DEADLINE_S))

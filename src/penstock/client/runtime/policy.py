@@ -41,7 +41,7 @@ class RuntimeLimits:
     ahead_max: int = 16
     """Events of a lane whose handlers ran while the first of them waits for the server."""
     away: Backoff = field(
-        default_factory=lambda: Backoff(base_ms=50, cap_ms=5_000, jitter=0.5, window_ms=300_000)
+        default_factory=lambda: Backoff(base_ms=50, cap_ms=1_000, jitter=0.5, window_ms=300_000)
     )
     """How a commit without an answer is sent again; after its window the event fails."""
 

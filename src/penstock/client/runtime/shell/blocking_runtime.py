@@ -34,11 +34,14 @@ T = TypeVar("T")
 class Handle:
     """What becomes of one event."""
 
-    __slots__ = ("_ticket", "_told")
+    __slots__ = ("_call", "_ticket", "_told")
 
-    def __init__(self, ticket: Ticket, told: threading.Event) -> None:
+    def __init__(self, ticket: Ticket, call: Callable[[Callable[[], Any]], Any]) -> None:
+        """Made in the runtime's thread, as outcomes are told there; `call` does things there."""
         self._ticket = ticket
-        self._told = told
+        self._call = call
+        self._told = threading.Event()
+        ticket.when_done(self._told.set)
 
     @property
     def id(self) -> str:
@@ -59,6 +62,14 @@ class Handle:
     def error(self) -> Exception | None:
         """The outcome if it is a bad one."""
         return self._ticket.error
+
+    @property
+    def children(self) -> list[Handle]:
+        """The events that its handler sent, in its last run. Ask while the runtime is open."""
+        found: list[Handle] = self._call(
+            lambda: [Handle(ticket, self._call) for ticket in self._ticket.children]
+        )
+        return found
 
     def result(self, timeout_s: float | None = None) -> Committed:
         """Wait for the outcome: how it was committed, or the error it ended with is raised."""
@@ -215,12 +226,10 @@ class Runtime:
 
         Without `retries` the first conflict is the end. In a handler, use `tx.send`.
         """
-        told = threading.Event()
 
         def send() -> Handle:
             sent = self._runtime.send(type, data, lane=lane, id=id, retries=retries)
-            sent.ticket.when_done(told.set)
-            return Handle(sent.ticket, told)
+            return Handle(sent.ticket, self._call)
 
         return self._call(send)
 

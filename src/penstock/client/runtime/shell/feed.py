@@ -35,6 +35,8 @@ from penstock.flow.backoff import Backoff
 from penstock.kernel.errors import Rejected
 
 PAGE_SIZE: Final = 1_000
+HEARTBEAT_MS: Final = 5_000
+"""A dead stream is noticed well within the time that an event has to converge."""
 _NO_END_MS: Final = 1e15
 """A replica is wanted for as long as its runtime lives."""
 
@@ -73,6 +75,9 @@ class Feed:
 
     def join(self, follower: Follower) -> None:
         """Feed this one too. It gets what is there at once."""
+        if self._task is not None and self._task.done():  # its loop was ended under it
+            self._followers.clear()
+            self._task, self._replica = None, Replica()
         self._followers[follower] = None
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -143,7 +148,10 @@ class Feed:
         missing = start is None
         # A space that is not there yet comes with its first commit: its name is then a prefix.
         options = WatchOptions(
-            include_meta=False, prefixes=(self._space,) if missing else (), lenient=missing
+            include_meta=False,
+            heartbeat_ms=HEARTBEAT_MS,
+            prefixes=(self._space,) if missing else (),
+            lenient=missing,
         )
         topics = {} if start is None else {self._space: start}
         core = WatchCore(topics, options, self._runner.settings.reconnect, self._random)
