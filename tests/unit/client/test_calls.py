@@ -28,6 +28,7 @@ from penstock.client.errors import (
     TopicNotFound,
     Unreachable,
 )
+from penstock.client.shell.tables import AsyncTables, Tables
 from penstock.kernel.errors import Busy, Rejected, Unavailable, Unknown
 from tests.unit.client.faces import FACES, named
 from tests.unit.client.scripted import (
@@ -449,10 +450,11 @@ def public(kind):
     return {name: value for name, value in vars(kind).items() if not name.startswith("_")}
 
 
-def test_both_faces_have_the_same_methods_arguments_and_docstrings():
-    blocking, asynchronous = public(Client), public(AsyncClient)
+@pytest.mark.parametrize(("one", "other"), [(Client, AsyncClient), (Tables, AsyncTables)])
+def test_both_faces_have_the_same_methods_arguments_and_docstrings(one, other):
+    blocking, asynchronous = public(one), public(other)
     assert set(asynchronous) - {"aclose"} == set(blocking) - {"close"}
-    for name in set(blocking) & set(asynchronous) - {"settings"}:
+    for name in set(blocking) & set(asynchronous) - {"settings", "tables"}:
         ours, theirs = blocking[name], asynchronous[name]
         assert inspect.signature(ours).parameters == inspect.signature(theirs).parameters, name
         assert inspect.getdoc(ours) == inspect.getdoc(theirs), name

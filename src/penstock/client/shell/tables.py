@@ -161,9 +161,16 @@ class Tables:
         """Say which columns the records of a topic have, so that tables can read it."""
         return finish(self._async.declare_topic(topic, schema, key=key, url=url))
 
-    def pages(self, name: str, **options: Any) -> Iterator[pa.Table]:
+    def pages(
+        self,
+        name: str,
+        *,
+        snapshot: int | None = None,
+        columns: Sequence[str] | None = None,
+        page_rows: int = PAGE_ROWS,
+    ) -> Iterator[pa.Table]:
         """All rows of a table at one snapshot, a page after the other."""
-        pages = self._async.pages(name, **options)
+        pages = self._async.pages(name, snapshot=snapshot, columns=columns, page_rows=page_rows)
         while (page := finish(_next(pages))) is not None:
             yield page
 
