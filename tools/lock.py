@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Final
 
 LOCKS: Final = {
-    "run": ("pyproject.toml", "requirements/build.in"),
+    "run": ("pyproject.toml", "requirements/build.in", "--extra=spark", "--extra=demo"),
     "dev": ("pyproject.toml", "requirements/build.in", "--extra=dev", "--extra=spark",
             "--extra=rocksdb", "--extra=postgres"),
-    "spark": ("pyproject.toml", "--extra=spark"),
     "java": ("requirements/java.in",),
 }  # fmt: skip
 OPTIONS: Final = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Coroutine
@@ -32,12 +33,13 @@ LOOK_S: Final = 1.0
 @click.option(
     "--check",
     is_flag=True,
-    help="Run for a short while with a burst and two kills, then prove that all is right.",
+    help="Run for a short while with a burst and two kills, then prove that all is right. "
+    "Always so where there is no terminal.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(min=1),
-    help="How long the meters send. [default: until q or Ctrl-C; 30 with --check]",
+    help="How long the meters send. [default: until q or Ctrl-C; 30 for a check]",
 )
 @click.option(
     "--directory",
@@ -55,6 +57,8 @@ def demo(ctx: click.Context, check: bool, seconds: float | None, directory: Path
     """
     if ctx.invoked_subcommand is not None:
         return
+    check = check or not (sys.stdin.isatty() and sys.stdout.isatty())
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     made = directory is None
     place = directory or Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     place.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`penstock demo` as a newcomer runs it: a real server, killed once."""
+"""`penstock demo topics` as a newcomer runs it: a real server, killed once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 LIMIT_S = 120
-COMMAND = [sys.executable, "-m", "penstock", "demo"]
+COMMAND = [sys.executable, "-m", "penstock", "demo", "topics"]
 
 
 def processes_in(directory: Path) -> list[str]:
@@ -63,5 +63,7 @@ def test_a_server_that_cannot_start_is_told_in_one_line(tmp_path):
         capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("Error: expected a server, found that it ended")
+    assert done.stderr.splitlines()[-1].startswith(
+        "Error: expected server to run, found that it ended"
+    )
     assert "Traceback" not in done.stderr
