@@ -8,9 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("pyspark")
 LIMIT_S = 600
 COMMAND = [sys.executable, "-m", "penstock", "demo", "--check"]
 
