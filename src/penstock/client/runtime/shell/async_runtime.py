@@ -136,7 +136,6 @@ class AsyncRuntime:
         *,
         policy: CommitBackpressure | None = None,
         limits: RuntimeLimits | None = None,
-        session: str | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
@@ -149,7 +148,7 @@ class AsyncRuntime:
         random = random or Random()
         self._handlers = Handlers()
         self._core = RuntimeCore(
-            session or uuid4().hex,
+            uuid4().hex,
             random=random,
             lane_of=self._handlers.lane_of,
             policy=policy,
@@ -173,7 +172,7 @@ class AsyncRuntime:
 
     @property
     def session(self) -> str:
-        """The name under which this runtime commits; no other may use it."""
+        """The name under which this runtime commits, made for it alone."""
         return self._core.session
 
     def on(self, type: str, *, lane: LaneOf = None) -> Callable[[H], H]:  # noqa: A002

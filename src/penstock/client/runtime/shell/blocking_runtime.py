@@ -103,7 +103,6 @@ class Runtime:
         token: str | None = None,
         policy: CommitBackpressure | None = None,
         limits: RuntimeLimits | None = None,
-        session: str | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
@@ -117,7 +116,6 @@ class Runtime:
             space,
             policy=policy,
             limits=limits,
-            session=session,
             clock=clock,
             random=random,
         )
@@ -137,7 +135,7 @@ class Runtime:
 
     @property
     def session(self) -> str:
-        """The name under which this runtime commits; no other may use it."""
+        """The name under which this runtime commits, made for it alone."""
         return self._runtime.session
 
     def on(self, type: str, *, lane: LaneOf = None) -> Callable[[H], H]:  # noqa: A002
