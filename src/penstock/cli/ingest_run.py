@@ -115,7 +115,7 @@ def spark_options(remote: str | None) -> SparkOptions:
 async def run_whole(settings: IngestSettings, runner: PipelineRunner, *, live: bool) -> None:
     """Run edge and pipeline until a signal, or until the pipeline cannot go on."""
     whole = Whole(settings, runner)
-    pipeline = _InThread(runner)
+    pipeline = PipelineThread(runner)
 
     async def beside() -> None:
         pipeline.start()  # now that the edge has made its topics
@@ -178,7 +178,7 @@ class Whole:
         )
 
 
-class _InThread:
+class PipelineThread:
     """The pipeline in a thread of its own; `ended` has its error, if it came to one."""
 
     def __init__(self, runner: PipelineRunner) -> None:

@@ -26,7 +26,9 @@ from penstock.ingest.shell.load import Load, Target
 from penstock.kernel.errors import Unavailable
 from penstock.log.stores import open_store
 from penstock.testing import seeded, seeds
+from penstock.topics.model import TopicLimits
 from penstock.topics.shell.engine import Engine
+from penstock.topics.shell.views import EngineOptions
 from tests.integration.ingest.place import (
     EdgeProcess,
     check_fleet,
@@ -165,6 +167,32 @@ def test_the_topic_may_be_in_the_same_process(tmp_path):
             store.close()
 
     run(embedded())
+
+
+def test_a_message_that_the_topic_never_takes_is_told_and_the_others_go_on(tmp_path):
+    async def too_large() -> None:
+        store = open_store("memory", tmp_path)
+        engine = Engine(store, EngineOptions(limits=TopicLimits(record_bytes_max=2_000)))
+        await engine.open()
+        topic = EngineTopic(engine)
+        async with edge_at("", topic=topic) as edge:
+            async with Device(*edge.address, "a") as device, Device(*edge.address, "b") as other:
+                for size in (10, 5_000, 20, 9_000, 30):
+                    await device.send(bytes(size))
+                    await other.send(bytes(10))
+                await device.flush()
+                await other.flush()
+                assert [number for number, _ in device.core.refused] == [2, 4]
+                assert (device.core.acked, other.core.acked) == (3, 5)
+                assert other.connects == 1
+            page = await topic.identities(0)
+            assert sorted(page.identities) == [
+                ("a", 1), ("a", 3), ("a", 5), *(("b", number) for number in range(1, 6)),
+            ]  # fmt: skip
+        await engine.close()
+        store.close()
+
+    run(too_large())
 
 
 def test_the_commands_take_in_a_load_and_tell_how_it_is_going(server, url, tmp_path):

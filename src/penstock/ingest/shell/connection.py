@@ -6,9 +6,10 @@ import asyncio
 import socket
 from typing import Final, cast
 
-from penstock.ingest.core import EdgeCore, Session
+from penstock.ingest.core import EdgeCore
 from penstock.ingest.errors import FrameError
 from penstock.ingest.frames import encode_error
+from penstock.ingest.sessions import Session
 
 READ_BYTES_MAX: Final = 64 * 1024
 WRITE_BYTES_MAX: Final = 64 * 1024

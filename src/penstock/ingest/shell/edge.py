@@ -17,11 +17,12 @@ import msgspec
 from penstock.flow.channel import MEASURE_MS
 from penstock.flow.planner import PlannerPolicy
 from penstock.ingest import metrics
-from penstock.ingest.core import EdgeCore, Session
+from penstock.ingest.core import EdgeCore
 from penstock.ingest.errors import ErrorCode, FrameError
 from penstock.ingest.frames import OFFENDING_BYTES_MAX
 from penstock.ingest.limits import EdgeLimits
 from penstock.ingest.raw import RawTopic
+from penstock.ingest.sessions import Session
 from penstock.ingest.shell.appender import Appender
 from penstock.ingest.shell.connection import READ_BYTES_MAX, DeviceConnection
 from penstock.ingest.stages import Downstream, Stage
