@@ -24,7 +24,7 @@ from tests.integration.lake.duck import Duck
 from tests.integration.spark_ingest.fleet import Fleet, fill_tariffs
 
 DRIVER = Path(__file__).with_name("driver.py")
-DEADLINE_S = 240
+DEADLINE_S = 400
 MESSAGES = 60
 
 

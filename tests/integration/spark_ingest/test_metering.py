@@ -24,7 +24,7 @@ from penstock.spark.ingest.sparks import Sparks
 from tests.integration.lake.duck import Duck
 from tests.integration.spark_ingest.fleet import KNOWN, UNKNOWN, Fleet, fill_tariffs
 
-DEADLINE_S = 180
+DEADLINE_S = 400
 
 
 def until(condition: Callable[[], Any], what: str) -> None:
