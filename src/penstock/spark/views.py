@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from sqlglot import exp
@@ -29,20 +30,35 @@ class Bound:
 
 
 class _Splice(NamedTuple):
+    """A piece to be replaced: by the view of a relation, if one is named, and a text."""
+
     start: int
     end: int
     text: str
+    relation: str | None = None
+
+
+class _Found(NamedTuple):
+    relations: tuple[str, ...]
+    splices: tuple[_Splice, ...]
 
 
 def bind(query: str, prefix: str = "penstock_view") -> Bound:
     """Find the relations of a query and give each a view, whose name begins with the prefix."""
+    found = _found(query)
+    views = {relation: f"{prefix}_{number}" for number, relation in enumerate(found.relations)}
+    return Bound(_spliced(query, found.splices, views), views)
+
+
+@lru_cache(maxsize=1_024)
+def _found(query: str) -> _Found:
+    """What to replace in a query; the same text comes at every refresh."""
     tree = parse_query(query)
     tables = list(_tables(tree, frozenset()))
     names = {relation_name([part.name for part in table.parts]): table for table in tables}
-    views = {relation: f"{prefix}_{number}" for number, relation in enumerate(names)}
-    splices = [_table_splice(table, views) for table in tables]
+    splices = [_table_splice(table) for table in tables]
     splices += _column_splices(tree, names.values())
-    return Bound(_spliced(query, splices), views)
+    return _Found(tuple(names), tuple(sorted(splices)))
 
 
 def _tables(node: exp.Expr, known: frozenset[str]) -> Iterator[exp.Table]:
@@ -62,12 +78,10 @@ def _tables(node: exp.Expr, known: frozenset[str]) -> Iterator[exp.Table]:
             yield from _tables(child, known)
 
 
-def _table_splice(table: exp.Table, views: dict[str, str]) -> _Splice:
+def _table_splice(table: exp.Table) -> _Splice:
     parts = [part.name for part in table.parts]
-    text = views[relation_name(parts)]
-    if not table.alias:
-        text += f" AS {quoted(parts[-1])}"
-    return _Splice(*_span(table.parts), text)
+    alias = "" if table.alias else f" AS {quoted(parts[-1])}"
+    return _Splice(*_span(table.parts), alias, relation_name(parts))
 
 
 def _column_splices(tree: exp.Expr, tables: Iterable[exp.Table]) -> Iterator[_Splice]:
@@ -86,9 +100,10 @@ def _span(parts: list[exp.Expr]) -> tuple[int, int]:
     return int(parts[0].meta["start"]), int(parts[-1].meta["end"]) + 1
 
 
-def _spliced(query: str, splices: list[_Splice]) -> str:
+def _spliced(query: str, splices: Iterable[_Splice], views: dict[str, str]) -> str:
     made, at = [], 0
-    for splice in sorted(splices):
-        made += [query[at : splice.start], splice.text]
+    for splice in splices:
+        view = "" if splice.relation is None else views[splice.relation]
+        made += [query[at : splice.start], view, splice.text]
         at = splice.end
     return "".join([*made, query[at:]])

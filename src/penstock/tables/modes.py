@@ -13,6 +13,7 @@ AUTO. Functions that answer differently each time rule it out in any case.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from sqlglot import exp
@@ -35,6 +36,7 @@ class Differentiation(NamedTuple):
     text: str = ""
 
 
+@lru_cache(maxsize=1_024)
 def differentiation(query: str, rules: frozenset[str] = RULES) -> Differentiation:
     """Whether a query can be refreshed by its changes alone."""
     functions = volatile_functions(query)
