@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,25 @@ def test_a_wrong_query_is_told_to_the_person_and_counts_for_nothing(
     assert "nothing_like_it" in answer.detail
     assert warehouse.table("a").status.value == "ACTIVE"
     assert [record.outcome.value for record in warehouse.history("a")] == ["failed"]
+
+
+def test_people_who_define_tables_at_the_same_time_do_not_disturb_each_other(place: Place) -> None:
+    others = [place.open(), place.open()]
+
+    def define(number: int) -> None:
+        for count in range(6):
+            name = f"t{number}_{count}"
+            others[number].create(name, "SELECT 1 AS one")
+            others[number].alter(name, schedule="5s")
+            if count % 2:
+                others[number].drop(name)
+
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(define, range(2)))
+    finally:
+        for other in others:
+            other.close()
+    assert {table.name for table in place.warehouse.tables()} == {
+        f"t{number}_{count}" for number in range(2) for count in (0, 2, 4)
+    }

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
-from penstock.kernel.errors import Busy, Gone, Unavailable
+from penstock.kernel.errors import Busy, Conflict, Gone, Unavailable
 from penstock.server.tables import SnapshotExpired
 
 if TYPE_CHECKING:
@@ -28,6 +28,13 @@ class WarehouseAway(Unavailable):
 
     code = "warehouse_away"
     status: ClassVar[int] = 503
+
+
+class ChangedMeanwhile(Conflict):
+    """Others kept changing what was to be changed."""
+
+    code = "changed_meanwhile"
+    status: ClassVar[int] = 409
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +82,11 @@ class TablesDesk:
             return work(self._open())
         except Gone as error:
             raise SnapshotExpired(error.message) from error
-        except Unavailable as error:
+        except (Conflict, Unavailable) as error:
             if hasattr(error, "status"):
                 raise
-            raise WarehouseAway(error.message) from error
+            kind = ChangedMeanwhile if isinstance(error, Conflict) else WarehouseAway
+            raise kind(error.message) from error
 
     def _open(self) -> Warehouse:
         with self._opening:

@@ -6,9 +6,10 @@ who change tables at the same time cannot together make a cycle.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from penstock.kernel.errors import Conflict, Rejected
 from penstock.lake.transaction import Transaction
@@ -17,6 +18,7 @@ from penstock.tables.errors import (
     InvalidTable,
     SourceExists,
     SourceNotFound,
+    TableCycle,
     TableExists,
     TableInUse,
 )
@@ -40,7 +42,8 @@ _UPDATE = (
     "UPDATE penstock_tables SET query = ?, sources = ?, schedule = ?, mode = ?, consistency = ?, "
     "status = ?, description = ?, is_volatile = ? WHERE name = ?"
 )
-_TRIES_MAX = 5
+_TRIES_MAX = 20
+T = TypeVar("T")
 
 
 class Definer:
@@ -51,6 +54,9 @@ class Definer:
 
     def put(self, table: TableDefinition, *, may_exist: bool) -> StreamGraph:
         """Create a table, or with `may_exist` replace the one of that name."""
+        return _again(lambda: self._put(table, may_exist))
+
+    def _put(self, table: TableDefinition, may_exist: bool) -> StreamGraph:
         found = self._store.definitions()
         before = found.graph.tables.get(table.name)
         if before is not None and not may_exist:
@@ -63,6 +69,9 @@ class Definer:
 
     def alter(self, name: str, wanted: TableDefinition) -> StreamGraph:
         """Change how a table is refreshed; its query stays, and so do its contents."""
+        return _again(lambda: self._alter(name, wanted))
+
+    def _alter(self, name: str, wanted: TableDefinition) -> StreamGraph:
         found = self._store.definitions()
         before = found.graph.table(name)
         table = replace(wanted, status=before.status)
@@ -74,6 +83,9 @@ class Definer:
 
     def drop(self, name: str, *, cascade: bool) -> tuple[str, ...]:
         """Drop a table, and with `cascade` all that read it; returns what is gone."""
+        return _again(lambda: self._drop(name, cascade))
+
+    def _drop(self, name: str, cascade: bool) -> tuple[str, ...]:
         found = self._store.definitions()
         graph = found.graph.without(name, cascade=cascade)
         gone = tuple(n for n in reversed(found.graph.order) if n not in graph.tables)
@@ -90,31 +102,27 @@ class Definer:
     def apply(self, folder: Path, *, prune: bool, url: str | None) -> TablePlan:
         """Make the tables of a folder the tables there are, in one transaction."""
         wanted = read_folder(folder, url)
-        for attempt in range(_TRIES_MAX):
-            found = self._store.definitions()
-            existing = found.graph.tables
-            plan = self._planned(found, wanted, prune)
-            if plan.empty:
-                return plan
-            transaction = self._begin(found.version)
-            self._drop_tables(transaction, plan.drop)
-            for source in plan.declare:
-                self._store_source(transaction, found, source)
-            for table in plan.create:
-                self._store_table(transaction, None, table)
-            for change in (*plan.replace, *plan.alter):
-                before, table = existing[change.table.name], change.table
-                if "query" not in change.changes:  # it may be laid out differently
-                    table = replace(table, query=before.query)
-                self._store_table(transaction, before, _kept_status(before, table))
-            try:
-                self._commit(transaction, plan.graph)
-            except Conflict:
-                if attempt + 1 == _TRIES_MAX:
-                    raise
-                continue
+        return _again(lambda: self._apply(wanted, prune))
+
+    def _apply(self, wanted: Folder, prune: bool) -> TablePlan:
+        found = self._store.definitions()
+        existing = found.graph.tables
+        plan = self._planned(found, wanted, prune)
+        if plan.empty:
             return plan
-        raise AssertionError("the last try raises")
+        transaction = self._begin(found.version)
+        self._drop_tables(transaction, plan.drop)
+        for source in plan.declare:
+            self._store_source(transaction, found, source)
+        for table in plan.create:
+            self._store_table(transaction, None, table)
+        for change in (*plan.replace, *plan.alter):
+            before, table = existing[change.table.name], change.table
+            if "query" not in change.changes:  # it may be laid out differently
+                table = replace(table, query=before.query)
+            self._store_table(transaction, before, _kept_status(before, table))
+        self._commit(transaction, plan.graph)
+        return plan
 
     def _planned(self, found: Definitions, wanted: Folder, prune: bool) -> TablePlan:
         plan = plan_tables(wanted.tables, found.graph.tables, prune=prune)
@@ -131,6 +139,9 @@ class Definer:
 
         Tables that read it keep what they have until they are refreshed, and then are made anew.
         """
+        _again(lambda: self._declare(source, may_exist))
+
+    def _declare(self, source: TopicSource, may_exist: bool) -> None:
         found = self._store.definitions()
         before = found.topics.get(source.name)
         if before is not None and not may_exist:
@@ -145,6 +156,9 @@ class Definer:
 
     def forget(self, topic: str) -> None:
         """Declare a topic no more; refused while a table reads it."""
+        _again(lambda: self._forget(topic))
+
+    def _forget(self, topic: str) -> None:
         found = self._store.definitions()
         name = topic_source(topic)
         if name not in found.topics:
@@ -237,6 +251,18 @@ class Definer:
     def _commit(self, transaction: Transaction, graph: StreamGraph) -> StreamGraph:
         self._store.lake.commit(transaction)
         return graph
+
+
+def _again(change: Callable[[], T]) -> T:
+    """Make a change; where someone else was faster, check it anew against what they made."""
+    for _ in range(_TRIES_MAX):
+        try:
+            return change()
+        except (SourceExists, TableCycle, TableExists, TableInUse):
+            raise  # conflicts that looking again will not end
+        except Conflict:
+            continue
+    return change()
 
 
 def read_folder(folder: Path, url: str | None = None) -> Folder:
