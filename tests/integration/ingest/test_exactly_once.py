@@ -15,7 +15,7 @@ from penstock.client import AsyncClient, ClientSettings
 from penstock.client.shell.raw_topic import ServerTopic
 from penstock.ingest.fleet import Fleet
 from penstock.ingest.frames import encode_hello, encode_message
-from penstock.ingest.raw import Landed, TopicNames
+from penstock.ingest.raw import KEY_WINDOW_MS, Landed, TopicNames
 from penstock.ingest.reassemble import Device as EdgeDevice
 from penstock.ingest.reassemble import Message
 from penstock.ingest.records import encode_batch
@@ -25,7 +25,7 @@ from penstock.ingest.shell.embedded import EngineTopic
 from penstock.ingest.shell.load import Load, Target
 from penstock.kernel.errors import Unavailable
 from penstock.log.stores import open_store
-from penstock.testing import seeded, seeds
+from penstock.testing import ManualClock, seeded, seeds
 from penstock.topics.model import TopicLimits
 from penstock.topics.shell.engine import Engine
 from penstock.topics.shell.views import EngineOptions
@@ -167,6 +167,53 @@ def test_the_topic_may_be_in_the_same_process(tmp_path):
             store.close()
 
     run(embedded())
+
+
+class Deaf:
+    """A topic that lands a write, says nothing, and is away until it is told to come back."""
+
+    def __init__(self, topic: EngineTopic) -> None:
+        self._topic = topic
+        self.is_away = False
+
+    def __getattr__(self, name: str):
+        return getattr(self._topic, name)
+
+    async def append(self, body: bytes, key: str) -> Landed:
+        if not self.is_away:
+            self.is_away = True
+            await self._topic.append(body, key)
+        raise Unavailable("nobody is there")
+
+    async def identities(self, from_seq: int):
+        if self.is_away:
+            raise Unavailable("nobody is there")
+        return await self._topic.identities(from_seq)
+
+
+def test_a_topic_that_was_away_until_it_forgot_the_key_is_read_before_it_is_written(tmp_path):
+    async def long_silence() -> None:
+        clock = ManualClock()
+        store = open_store("memory", tmp_path)
+        engine = Engine(store, clock=clock)
+        await engine.open()
+        topic = EngineTopic(engine)
+        deaf = Deaf(topic)
+        async with edge_at("", topic=deaf, clock=clock) as edge:
+            async with Device(*edge.address, "a") as device:
+                await device.send(b"once")
+                await until(lambda: edge.values()["retries_total"] > 0, "a try that failed")
+                clock.advance(2 * KEY_WINDOW_MS)
+                deaf.append = topic.append
+                deaf.is_away = False
+                await device.flush()
+                await device.send(b"next")
+                await device.flush()
+            assert (await topic.identities(0)).identities == [("a", 1), ("a", 2)]
+        await engine.close()
+        store.close()
+
+    run(long_silence())
 
 
 def test_a_message_that_the_topic_never_takes_is_told_and_the_others_go_on(tmp_path):

@@ -125,14 +125,12 @@ class Appender:
         began_ns = self._clock.monotonic_ns()
         left = messages
         while left:
-            if self._clock.monotonic_ms() - self._synced_ms > KEY_WINDOW_MS // 2:
-                await self._catch_up()  # the keys of others may be forgotten since
-                left = self._without_durable(left, began_ns)
-                continue
-            landed = await self._append(left)
-            if landed is None:
+            try:
+                landed = await self._append(left)
+            except TooLarge as error:
+                await self._split(left, error)
                 return
-            if not landed.deduped:
+            if landed is not None and not landed.deduped:
                 self.head_seq = landed.last_seq
                 self._finish(left, began_ns)
                 return
@@ -141,15 +139,22 @@ class Appender:
             left = self._without_durable(left, began_ns)
 
     async def _append(self, messages: list[Message]) -> Landed | None:
-        """One write, tried until its outcome is known; None if it was split and is done with."""
+        """One write, tried until its outcome is known.
+
+        None if that takes so long that the topic may soon have forgotten the key of a try which
+        landed: then only a look at the topic can tell.
+        """
         key = f"after-{self.head_seq}"
         body = encode_batch(messages, key=key)
-        try:
-            landed = await self._until_done(lambda: self._topic.append(body, key))
-        except TooLarge as error:
-            await self._split(messages, error)
-            return None
-        self._synced_ms = self._clock.monotonic_ms()
+
+        async def once() -> Landed | None:
+            if self._clock.monotonic_ms() - self._synced_ms > KEY_WINDOW_MS // 2:
+                return None
+            return await self._topic.append(body, key)
+
+        landed = await self._until_done(once)
+        if landed is not None:
+            self._synced_ms = self._clock.monotonic_ms()
         return landed
 
     async def _split(self, messages: list[Message], error: TooLarge) -> None:
