@@ -41,6 +41,28 @@ def definitions(draw, tables_max=9, schedules=False):
     return draw(st.permutations(found))
 
 
+def dense_definitions(random: Random) -> list[TableDefinition]:
+    """Some dozens of tables, most of which read a few of those shortly before them."""
+    count, reach = random.randint(10, 50), random.randint(2, 12)
+    names = [f"d{number:02}" for number in range(count)]
+    return [
+        TableDefinition(
+            name=name,
+            query="SELECT 1",
+            sources=tuple(
+                sorted(
+                    {
+                        random.choice(names[max(0, place - reach) : place] or BASES)
+                        for _ in range(random.randint(1, 3))
+                    }
+                )
+            ),
+            consistency=random.choice([Consistency.ATOMIC, Consistency.ATOMIC, Consistency.NONE]),
+        )
+        for place, name in enumerate(names)
+    ]
+
+
 def random_definitions(random: Random, tables_max: int = 9) -> list[TableDefinition]:
     """The same from a seed, for very many of them."""
     names = random.sample(NAMES, random.randint(1, tables_max))

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.tables.diamonds import diamond
+from penstock.tables.diamonds import atomic_groups, diamond
 from penstock.tables.graph import StreamGraph
-from penstock.tables.model import Mode
+from penstock.tables.model import Consistency, Mode
 from penstock.tables.units import ExecutionUnitGraph, UnitKind, immediate_closures
 from penstock.testing import seeded, seeds
 from tests.property.tables.generated import (
     definitions,
+    dense_definitions,
     edges,
     naive_diamond,
     naive_units,
@@ -112,3 +113,28 @@ def test_an_immediate_table_is_in_the_unit_of_every_stream_table_it_reads(tables
     for source, name in edges(graph):
         if graph.tables[name].mode is Mode.IMMEDIATE:
             assert units.unit_of(source) is units.unit_of(name)
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_groups_that_are_left_out_are_part_of_others_in_dense_graphs_too(seed):
+    with seeded(seed) as random:
+        for _ in range(40):
+            graph = StreamGraph(dense_definitions(random))
+            every = [
+                diamond(graph, name)
+                for name, table in graph.tables.items()
+                if table.consistency is Consistency.ATOMIC
+            ]
+            assert joined(atomic_groups(graph)) == joined(
+                group for group in every if len(group) > 1
+            )
+
+
+def joined(groups):
+    """The sets that overlapping groups become when they are joined."""
+    found: list[set[str]] = []
+    for group in groups:
+        apart = [other for other in found if other.isdisjoint(group)]
+        touched = [other for other in found if not other.isdisjoint(group)]
+        found = [*apart, set(group).union(*touched)]
+    return {frozenset(group) for group in found}
