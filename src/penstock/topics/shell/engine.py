@@ -530,6 +530,10 @@ class Engine:
 
     # Helpers
 
+    def is_pressed(self, lane: Lane) -> bool:
+        """Whether `check_pressure` may have something to say."""
+        return not self._is_open or lane.waiting_bytes > self._waiting_bytes_max
+
     def check_pressure(self, lane: Lane, *, disable: bool = False) -> None:
         """Refuse a write before anything is appended, if there is no room or no time for it."""
         rung = self.turns.governor.rung
