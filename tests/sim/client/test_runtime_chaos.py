@@ -40,6 +40,8 @@ class Chaos:
             away=Backoff(1, 50, 0.5, window_ms=1e9),
         )
         self.clients = [self.started(f"c{number}", policy, limits) for number in range(CLIENTS)]
+        for client in self.clients[:2]:  # which then contend for it
+            client.derive("sizes", self.sizes)
 
     def started(self, name: str, policy: CommitBackpressure, limits: RuntimeLimits) -> SimClient:
         client = self.world.client(name, policy=policy, limits=limits)
@@ -72,12 +74,15 @@ class Chaos:
         for name in ("left", "right"):
             tx.patch(name, {mark: tx.get(name, f"/{mark}", 0) + 1})
 
+    def sizes(self, tx: Any) -> None:
+        tx.set("sizes", {name: len(tx.get(name, default=[])) for name in LISTS})
+
     # What goes wrong
 
     def rule(self, commit: Commit) -> None:
         if self.wild and self.random.random() < 0.15:
             raise CommitConflict(commit.writes[0].entity, basis=0, current=0)
-        if self.wild and self.random.random() < 0.02:
+        if self.wild and commit.event_id is not None and self.random.random() < 0.02:
             raise RefusedByRule("bad luck")
 
     def fault(self) -> None:
@@ -153,6 +158,7 @@ class Chaos:
                 if child.committed:
                     expected.add(f"{mark}>{int(child.event_id.rpartition('/')[2]) - 1}")
         assert set(found) == expected
+        assert docs["sizes"] == {name: len(docs.get(name, [])) for name in LISTS}
         self.check_order(docs)
         self.check_failures()
         for client in self.clients:
