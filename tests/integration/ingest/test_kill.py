@@ -8,7 +8,7 @@ from penstock.testing import seeded, seeds
 from tests.integration.ingest.killing import kill_under_load
 from tests.integration.ingest.place import run
 
-KILLS = 6
+KILLS = 4
 
 
 @pytest.mark.parametrize("seed", seeds(1))
