@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Annotated, Any, Final
 
@@ -124,14 +125,23 @@ def encode_commit(commit: Commit) -> bytes:
 
 def check_commit(commit: Commit, limits: CommitLimits) -> None:
     """Refuse what no space could take."""
-    _check_text("session", commit.session, limits.session_bytes_max)
+    session, writes = commit.session, commit.writes
+    if not (0 < len(session) <= limits.session_bytes_max and session.isascii()):
+        _check_text("session", session, limits.session_bytes_max)
     if commit.event_id is not None:
         _check_text("event_id", commit.event_id, limits.event_id_bytes_max)
-    if not commit.writes:
+    if not writes:
         raise InvalidCommit("expected at least one write, found none")
-    _check_count("writes", commit.writes, limits.writes_max)
-    for write in commit.writes:
-        _check_write(write)
+    if len(writes) > limits.writes_max:
+        raise InvalidCommit(f"expected at most {limits.writes_max} writes, found {len(writes)}")
+    for write in writes:
+        check_entity_id(write.entity)
+        given = (write.set is not UNSET) + (write.patch is not UNSET) + write.delete
+        if given != 1:
+            raise InvalidCommit(
+                f"expected exactly one of set, patch and delete for entity {write.entity!r}, "
+                f"found {given} of them"
+            )
     if commit.reads or commit.pending_reads:
         _check_reads(commit, limits)
     if commit.preconditions:
@@ -140,6 +150,7 @@ def check_commit(commit: Commit, limits: CommitLimits) -> None:
             _check_precondition(precondition, limits)
 
 
+@lru_cache(maxsize=16_384)
 def check_entity_id(entity: str) -> str:
     """An id that an entity may have, or `InvalidCommit`."""
     if _ENTITY_ID.fullmatch(entity) is None:
@@ -189,22 +200,14 @@ def payload_hash(commit: Commit) -> int:
     return int.from_bytes(blake2b(data, digest_size=8).digest()) >> 1  # fits a signed word
 
 
-def _check_write(write: Write) -> None:
-    check_entity_id(write.entity)
-    given = (write.set is not UNSET) + (write.patch is not UNSET) + write.delete
-    if given != 1:
-        raise InvalidCommit(
-            f"expected exactly one of set, patch and delete for entity {write.entity!r}, "
-            f"found {given} of them"
-        )
-
-
 def _check_reads(commit: Commit, limits: CommitLimits) -> None:
     _check_count("reads", commit.reads, limits.reads_max)
     for read in commit.reads:
         check_entity_id(read.entity)
         if read.path:
             parse_path(read.path)
+    if not commit.pending_reads:
+        return
     _check_count("pending_reads", commit.pending_reads, limits.reads_max)
     for pending in commit.pending_reads:
         check_entity_id(pending.entity)
@@ -229,8 +232,6 @@ def _check_precondition(precondition: Precondition, limits: CommitLimits) -> Non
 
 
 def _check_text(what: str, text: str, bytes_max: int) -> None:
-    if text and len(text) <= bytes_max and text.isascii():
-        return
     try:
         size_bytes = len(text.encode())
     except UnicodeEncodeError:

@@ -79,11 +79,12 @@ class Sessions:
         found = self._sessions.get(session)
         if found is None:
             found = self._sessions[session] = _Session()
-        found.answers[local_seq] = answer
+        answers = found.answers
+        answers[local_seq] = answer
         self._order.append((session, local_seq))
         self.count += 1
-        if len(found.answers) > self._each_max:
-            self._forget(found, next(iter(found.answers)))
+        if len(answers) > self._each_max:
+            self._forget(found, next(iter(answers)))
         while self.count > self._answers_max:
             oldest, number = self._order.popleft()
             owner = self._sessions[oldest]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Container, Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -59,17 +58,11 @@ class Space:
         self.sessions = Sessions()
         self.histories: dict[str, array[int]] = {}  # the seqs of an entity's writes
         self._document_bytes_max = document_bytes_max
-        self._staged: deque[Landing] = deque()
         self._ahead: dict[str, Entity] = {}  # as staged commits leave them
         self._ahead_receipts: dict[str, int] = {}
         self._ahead_answers: dict[tuple[str, int], Answer] = {}
         self._ids: list[str] = []  # sorted, but for those in `_new_ids`
         self._new_ids: list[str] = []
-
-    @property
-    def has_staged(self) -> bool:
-        """Whether a decision may rest on something that is not in the log yet."""
-        return bool(self._staged)
 
     def counts(self) -> Counts:
         """How large it is."""
@@ -147,7 +140,6 @@ class Space:
 
     def stage(self, landing: Landing) -> None:
         """A commit is on its way to the log: what is decided from now on counts on it."""
-        self._staged.append(landing)
         self._ahead.update(landing.entities)
         self._ahead_answers[landing.session, landing.local_seq] = landing.answer
         if landing.event_id is not None:
@@ -158,8 +150,6 @@ class Space:
 
         Nothing is asked any more about records before `earliest_seq`, which have left.
         """
-        staged = self._staged.popleft()
-        assert staged is landing, "commits are published in the order in which they were staged"
         ahead = self._ahead
         for name, entity in landing.entities:
             if ahead.get(name) is entity:
@@ -172,7 +162,6 @@ class Space:
 
     def abandon(self) -> None:
         """No staged commit has reached the log: decide again from what is published."""
-        self._staged.clear()
         self._ahead.clear()
         self._ahead_answers.clear()
         self._ahead_receipts.clear()
@@ -188,16 +177,15 @@ class Space:
         answer, known, histories = landing.answer, self.entities, self.histories
         seq = answer.seq
         for name, entity in landing.entities:
-            if name not in known:
-                self._new_ids.append(name)
-            known[name] = entity
             history = histories.get(name)
             if history is None:
+                self._new_ids.append(name)
                 histories[name] = array("q", (seq,))
             else:
                 if history[0] < earliest_seq:
                     trim(history, earliest_seq)
                 history.append(seq)
+            known[name] = entity
         if landing.event_id is not None:
             self.receipts.setdefault(landing.event_id, seq)
         self.sessions.keep(landing.session, landing.local_seq, answer)

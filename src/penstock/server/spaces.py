@@ -2,7 +2,7 @@
 
 >>> parse_after("120:meter-7")
 (120, 'meter-7')
->>> accepted(7, 1_000, 1, replayed=False, total_ms=0.25).decode()[:48]
+>>> accepted(7, 1_000, False, 1, 0.25).decode()[:48]
 '{"seq":7,"ts":1000,"replayed":false,"epoch":1,"p'
 """
 
@@ -46,7 +46,7 @@ def read_commit(body: bytes) -> Commit:
     return parse_commit(body)
 
 
-def accepted(seq: int, ts_ms: int, epoch: int, *, replayed: bool, total_ms: float) -> bytes:
+def accepted(seq: int, ts_ms: int, replayed: bool, epoch: int, total_ms: float) -> bytes:
     """The answer to a commit that took effect, now or before."""
     return _ACCEPTED % (seq, ts_ms, b"true" if replayed else b"false", epoch, total_ms)
 

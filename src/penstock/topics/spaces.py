@@ -59,7 +59,7 @@ class TopicSpace:
     def decide(self, commit: Commit, now_ms: int, rule: Rule | None = None) -> Committed | Answer:
         """Decide a commit: an entry, the answer of the one it repeats, or a refusal."""
         core, topic = self.core, self.topic
-        digest = payload_hash(commit)
+        digest, session = payload_hash(commit), commit.session
         answer = core.replayed(commit, digest)
         if answer is not None:
             return answer
@@ -67,7 +67,7 @@ class TopicSpace:
         if rule is not None:
             rule(topic.name, commit)
         now_ms = topic.expire(now_ms)
-        data = encode(_Logged(commit.session, commit.local_seq, commit.writes, commit.event_id))
+        data = encode(_Logged(session, commit.local_seq, commit.writes, commit.event_id))
         if len(data) > self._record_bytes_max:
             raise RecordTooLarge(
                 f"expected a commit of at most {self._record_bytes_max} bytes as a record, "
@@ -76,7 +76,7 @@ class TopicSpace:
         topic.admit(1, len(data))
         seq = topic.next_seq
         landing = core.land(commit, seq, now_ms, digest)
-        batch = Batch(_RECORD % (data, encode(commit.session)), [len(data)])
+        batch = Batch(_RECORD % (data, encode(session)), [len(data)])
         entry = Committed(topic.name, seq, now_ms, batch, digest)
         self._decided = (entry, landing)
         return entry

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from penstock.cli import main
 from penstock.commits.errors import (
@@ -91,7 +92,7 @@ async def test_a_commit_on_its_way_counts_for_others_and_is_seen_by_none() -> No
         assert isinstance(outcomes[0], Accepted)
         assert isinstance(outcomes[1], CommitConflict)
         assert isinstance(outcomes[2], CommitConflict)
-        assert outcomes[3] == outcomes[0]._replace(replayed=True)
+        assert outcomes[3] == replace(outcomes[0], replayed=True)
         assert isinstance(outcomes[4], PreconditionFailed)
         assert await document(engine, "e") == 2
 

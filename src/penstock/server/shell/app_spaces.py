@@ -84,9 +84,9 @@ class CommitDoor:
         if isinstance(outcome, Exception):
             self._refuse(exchange, outcome, None)
             return
-        seq, ts_ms, replayed, epoch = outcome
         total_ms = (self._now_ns() - started_ns) / 1e6
-        exchange.reply_json(accepted(seq, ts_ms, epoch, replayed=replayed, total_ms=total_ms))
+        body = accepted(outcome.seq, outcome.ts_ms, outcome.replayed, outcome.epoch, total_ms)
+        exchange.reply_json(body)
 
 
 class SameSpace:

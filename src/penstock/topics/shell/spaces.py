@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from msgspec import Struct
+
 from penstock.commits.entity import encode
 from penstock.commits.model import ABSENT, Commit, check_entity_id
 from penstock.commits.past import Past, seqs_upto
@@ -28,7 +30,7 @@ _BREATH: Final = 256
 """After so many entities or records of the past, others get a turn."""
 
 
-class Accepted(NamedTuple):
+class Accepted(Struct, frozen=True, gc=False):
     """What an accepted commit is told. `replayed` if it was accepted before."""
 
     seq: int
@@ -104,7 +106,8 @@ class SpaceDesk:
         space = partition.spaces.get(name)
         decided: Change | Committed | Answer
         try:
-            engine.check_pressure(lane)
+            if engine.is_pressed(lane):
+                engine.check_pressure(lane)
             if space is None or partition.limits.total_bytes_max:
                 decided = partition.land(name, commit, engine.clock.now_ms(), self.rule)
             else:
