@@ -108,6 +108,7 @@ class Life:
         self._unfit: str | None = None
         self._board: str | None = None
         self._board_at_ms = 0
+        self._looked_ms = 0
         self._unit_worker: UnitWorker | None = None
         self._engine: Any = None
         self._selector = selectors.DefaultSelector()
@@ -133,7 +134,8 @@ class Life:
         """Wait for a worker, a tick or the core's next wish; then do what follows."""
         events = self._hear(self._patience_s())
         events += self._look_after_crew()
-        events += self._see()
+        if not events or self._must_look():
+            events += self._see()
         self.tell([*events, Tick()])
         self._run_inline()
 
@@ -183,8 +185,18 @@ class Life:
             until_ms = min(until_ms, max(wake_ms, now_ms))
         return (until_ms - now_ms) / 1_000
 
+    def _must_look(self) -> bool:
+        """Whether to look at the catalog even though a worker said something.
+
+        Once in a tick is enough for that; but what becomes due is judged by a fresh look.
+        """
+        now_ms, wake_ms = self._clock.now_ms(), self.core.wake_ms()
+        is_due = wake_ms is not None and wake_ms <= now_ms
+        return is_due or now_ms >= self._looked_ms + self._settings.tick_ms
+
     def _see(self) -> list[Event]:
         """Look at the catalog."""
+        self._looked_ms = self._clock.now_ms()
         mine = frozenset([*self._crew.hands, self._inline_name])
         events = self._watcher.look(mine)
         for asked in self._watcher.unknown:
