@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
+from penstock.kernel.errors import PenstockError
 from penstock.kernel.units import format_ms
 from penstock.tables.progress import Progress
 from penstock.tables.shell import Answered, Warehouse
@@ -23,7 +24,10 @@ def refresh_with_bar(
 ) -> Answered:
     """Refresh a table and wait for it, with a bar unless nobody would see it."""
     table = warehouse.table(name).name
-    with _bar(table, hidden) as show, _following(warehouse, table, show):
+    console = Console(stderr=True)
+    if hidden or not console.is_terminal:
+        return warehouse.refresh(table, force=force)
+    with _bar(table, console) as show, _following(warehouse, table, show):
         return warehouse.refresh(table, force=force, tell=show)
 
 
@@ -45,11 +49,7 @@ def described(progress: Progress) -> str:
 
 
 @contextmanager
-def _bar(table: str, hidden: bool) -> Iterator[Callable[[Progress], None]]:
-    console = Console(stderr=True)
-    if hidden or not console.is_terminal:
-        yield lambda _: None
-        return
+def _bar(table: str, console: Console) -> Iterator[Callable[[Progress], None]]:
     columns = (
         TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
         TextColumn("{task.fields[said]}"),
@@ -77,10 +77,14 @@ def _following(
 
     def follow() -> None:
         while not ended.wait(LOOK_S):
-            key = next((row.unit_key for row in warehouse.status() if row.table == table), None)
-            for job in warehouse.pool().running:
-                if job.unit_key == key and job.progress is not None:
-                    show(job.progress)
+            with suppress(PenstockError):  # a catalog that is busy is looked at again
+                look()
+
+    def look() -> None:
+        key = next((row.unit_key for row in warehouse.status() if row.table == table), None)
+        for job in warehouse.pool().running:
+            if job.unit_key == key and job.progress is not None:
+                show(job.progress)
 
     thread = threading.Thread(target=follow, name="penstock-bar", daemon=True)
     thread.start()
