@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
     from pyspark.sql.types import StructType
 
-FETCH_ROWS_MAX: Final = 100_000
+FETCH_ROWS_MAX: Final = 30_000
 """Up to so many records are fetched here rather than by tasks."""
 
 OWN_COLUMNS: Final = {"_seq": "seq", "_ts": "ts", "_node": "node", "_tag": "tag"}
