@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -26,11 +27,12 @@ LIMIT_S = 120.0
 SPACE, ENTITY = "home", "counter"
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
+@contextmanager
+def serving(directory: Path, **settings: object) -> Iterator[ServerProcess]:
+    """A server on a port that it keeps when it is started again."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    process = ServerProcess(tmp_path, PORT=port)
+    process = ServerProcess(directory, PORT=port, **settings)
     try:
         yield process.start()
     finally:
@@ -67,7 +69,7 @@ class Writers:
         for local_seq in range(1, self.times + 1):
             while not await self._add(client, session, local_seq):
                 self.conflicts += 1
-                await asyncio.sleep(self.random.random() * 0.05)
+                await asyncio.sleep(self.random.random() * 0.15)
 
     async def _add(self, client: AsyncClient, session: str, local_seq: int) -> bool:
         try:
@@ -134,11 +136,10 @@ class _Linear:
                 self.found.append(seq)
 
 
-def test_fifty_writers_add_twenty_each_to_one_entity(server: ServerProcess) -> None:
-    settings = settings_of(server)
-    with Client(settings) as client:
+def test_fifty_writers_add_twenty_each_to_one_entity(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, Client(settings_of(server)) as client:
         begin(client)
-        writers = Writers(settings, 50, 20, Random(1))
+        writers = Writers(settings_of(server), 50, 20, Random(1))
         writers.run()
         assert writers.conflicts > 0
         check_counter(client, 1_000, writers.seqs)
@@ -146,9 +147,13 @@ def test_fifty_writers_add_twenty_each_to_one_entity(server: ServerProcess) -> N
 
 @pytest.mark.parametrize("seed", seeds(1))
 def test_no_increment_is_lost_or_doubled_when_the_server_is_killed(
-    server: ServerProcess, seed: int
+    tmp_path: Path, seed: int
 ) -> None:
-    with seeded(seed) as random, Client(settings_of(server)) as client:
+    with (
+        seeded(seed) as random,
+        serving(tmp_path, COMPACT_LOG_BYTES=8_000) as server,  # snapshots all along
+        Client(settings_of(server)) as client,
+    ):
         begin(client)
         writers = Writers(settings_of(server), 20, 15, random)
         running = threading.Thread(target=writers.run)
