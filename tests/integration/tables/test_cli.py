@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import main
+from tests.docs.terminal import Terminal
 from tests.integration.tables.place import ENGINE, Place
 
 
@@ -150,3 +153,33 @@ def test_the_coordinator_in_the_foreground_ends_in_order(place: Place, cli: Any)
     assert running.returncode == 0
     assert said.startswith("coordinating as ")
     assert cli("table", "health")[0]["state"] == "not_running"
+
+
+def test_the_live_view_shows_a_refresh_under_way_and_ends_by_ctrl_c(
+    places: Callable[..., Place], tmp_path: Path
+) -> None:
+    place = places("sqlite")
+    place.write("raw", range(1_000))
+    place.warehouse.create("a", "SELECT id FROM raw", schedule="20ms")
+    place.warehouse.create("b", "SELECT id FROM a", schedule="on demand")
+    place.fault("a", "hold")
+    environment = {
+        "PENSTOCK_CATALOG": place.address, "PENSTOCK_RUNNER": ENGINE, "TERM": "xterm",
+        "PATH": str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"],
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }  # fmt: skip
+    with place.warehouse.coordinator():
+        place.until((place.faults / "a.held").exists, "the refresh to be under way")
+        view = Terminal("exec penstock table status -w", tmp_path, environment)
+        try:
+            shown = ("ok: 1 running", "2 workers, 1 busy", "stage 1 of 1, 1,000 rows",
+                     "refreshed on demand only")  # fmt: skip
+            assert view.read_until(lambda said: all(text in said for text in shown), 60), (
+                view.output[-2_000:]
+            )
+            view.press_ctrl_c()
+            assert view.wait(30) == 0
+        finally:
+            view.close()
+        place.fault("a", None)
+        place.until(lambda: "a" in place.frontiers())

@@ -155,8 +155,8 @@ def test_a_topic_server_that_is_away_is_retried_and_told(
     assert warehouse.history("near")[0].outcome.value == "succeeded"
 
 
-def test_a_declaration_is_checked_kept_and_taken_back(serial: Place, topics: Client) -> None:
-    warehouse = serial.warehouse
+def test_a_declaration_is_checked_kept_and_taken_back(place: Place, topics: Client) -> None:
+    warehouse = place.warehouse
     with pytest.raises(InvalidTable, match="found 'orders' undeclared"):
         warehouse.create("a", "SELECT * FROM topics.orders")
     declare(warehouse, topics, "orders")
@@ -173,8 +173,8 @@ def test_a_declaration_is_checked_kept_and_taken_back(serial: Place, topics: Cli
             missing()
 
 
-def test_other_columns_make_the_tables_that_read_them_anew(serial: Place, topics: Client) -> None:
-    warehouse = serial.warehouse
+def test_other_columns_make_the_tables_that_read_them_anew(place: Place, topics: Client) -> None:
+    warehouse = place.warehouse
     declare(warehouse, topics, "orders")
     warehouse.create("a", "SELECT * FROM topics.orders")
     write(topics, "orders", {"id": 1, "plant": "x", "note": "hello"})
@@ -183,7 +183,7 @@ def test_other_columns_make_the_tables_that_read_them_anew(serial: Place, topics
         "orders", "id BIGINT, note STRING", url=topics.settings.url, replace=True
     )
     assert warehouse.refresh("a").ok
-    assert serial.rows("a") == {(1, "hello"): 1}
+    assert place.rows("a") == {(1, "hello"): 1}
     assert warehouse.history("a", limit=1)[0].reason is ReasonCode.QUERY_CHANGED
     assert issubclass(SourceExists, Conflict)
     assert issubclass(SourceNotFound, Rejected)
