@@ -210,18 +210,6 @@ def test_a_refused_commit_does_not_use_up_its_number(mine, other):
     assert other.done(put("e", 2), reads=[read("e", 2)]) == 3
 
 
-@row("3 replay")
-def test_a_number_that_is_too_old_to_be_known_is_refused_not_applied(api, topic):
-    mine = Sender(api, topic)
-    for number in range(300):
-        mine.done(put("e", number))
-    answer = api.post(
-        space_at(topic, "commits"), {"session": "s", "local_seq": 1, "writes": [put("e", 0)]}
-    )
-    expect.refusal(answer, 400, "protocol")
-    assert document(api, topic, "e") == 299
-
-
 @row("3 receipts")
 def test_a_receipt_is_for_ever(api, mine, other):
     once = {"event_id": "ev-1", "preconditions": [{"receipt_absent": "ev-1"}]}

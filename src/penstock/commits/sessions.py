@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from penstock.commits.errors import CommitProtocol
 
-SESSION_ANSWERS_MAX: Final = 256
+SESSION_ANSWERS_MAX: Final = 4_096
 ANSWERS_MAX: Final = 262_144
 
 

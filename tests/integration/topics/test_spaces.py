@@ -19,6 +19,7 @@ from penstock.commits.errors import (
     RefusedByRule,
 )
 from penstock.commits.model import Commit, Origin, Precondition, Read, Write
+from penstock.commits.sessions import SESSION_ANSWERS_MAX
 from penstock.log.store import DiskFull
 from penstock.topics.errors import EntityNotFound, PastGone
 from penstock.topics.leases import ClaimRequest, Settle
@@ -179,6 +180,24 @@ async def test_a_rule_may_refuse_any_commit_but_not_one_that_is_sent_again() -> 
         assert (await land(engine, commit(1, put("e", 1)))).seq == first.seq
         assert asked == ["s", "s"]
         assert await document(engine, "e") == 1
+
+
+@on_a_loop
+async def test_a_number_that_is_too_old_to_be_known_is_refused_not_applied() -> None:
+    async with engine_on() as engine:
+        numbers = range(1, SESSION_ANSWERS_MAX + 11)
+        await asyncio.gather(
+            *(begin(engine, commit(number, put("e", number))) for number in numbers)
+        )
+        assert await document(engine, "e") == numbers[-1]
+        for number in (1, 10):
+            with pytest.raises(CommitProtocol, match="no longer known"):
+                await land(engine, commit(number, put("e", number)))
+        assert (await land(engine, commit(11, put("e", 11)))).replayed
+        origin = (Precondition(origin_committed=Origin("a", 10)),)
+        with pytest.raises(PreconditionFailed):
+            await land(engine, commit(1, put("e", 0), session="b", preconditions=origin))
+        assert await document(engine, "e") == numbers[-1]
 
 
 async def fill(engine: Engine, first: int = 1, count: int = 40) -> None:
