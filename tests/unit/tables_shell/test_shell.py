@@ -16,8 +16,8 @@ from penstock.tables.frontier import Frontier, LakePosition, TopicPosition
 from penstock.tables.retry import RetryPolicy
 from penstock.tables.shell import Factory, WarehouseSettings, alive
 from penstock.tables.shell.claim import LockHeld
-from penstock.tables.shell.wire import Line, outcome_message, read_outcome
 from penstock.tables.shell.outcomes import Cancelled, Failed, Succeeded, detail_of, kind_of
+from penstock.tables.shell.wire import Line, outcome_message, read_outcome
 from penstock.tables.slots import ParallelMode
 
 
