@@ -528,6 +528,7 @@ class Life:
         if not self.core.board.graph.tables and self._generation is None:
             return []
         events: list[Event] = []
+        self._crew.prepare()
         generation = self._host.generation()
         if generation != self._generation:
             for hand in self._crew:

@@ -43,11 +43,15 @@ class Crew:
         self.size = size
         self.hands: dict[str, Hand] = {}
         self._left: list[Factory] = []
-        # It loads while whatever workers share is being started.
-        self._nursery = Nursery(settings.runner) if size else None
+        self._nursery: Nursery | None = None
 
     def __iter__(self) -> Iterator[Hand]:
         return iter(list(self.hands.values()))
+
+    def prepare(self) -> None:
+        """Load what workers need, while whatever they share is being started."""
+        if self.size and self._nursery is None:
+            self._nursery = Nursery(self._settings.runner)
 
     def fill(self, host: Host) -> list[Hand]:
         """Start workers until there are as many as may be busy; returns the new ones.
