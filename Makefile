@@ -21,19 +21,22 @@ TESTS_property := tests/property
 TESTS_system := tests/scripts tests/sim
 TESTS_conformance := tests/conformance
 TESTS_repository := tests/docs tests/tools
-TESTS_server := $(addprefix tests/integration/,client server server_app)
+TESTS_server := $(addprefix tests/integration/,server server_app)
+TESTS_client := $(addprefix tests/integration/,client commits ingest)
 TESTS_topics := tests/integration/topics
 TESTS_lake := tests/integration/lake
-TESTS_tables := $(addprefix tests/integration/,spark tables)
+TESTS_tables := $(addprefix tests/integration/,tables tables_spark)
+TESTS_spark := $(addprefix tests/integration/,spark spark_topics spark_ingest)
 TESTS_integration = $(filter-out %/__pycache__ \
-	$(TESTS_server) $(TESTS_topics) $(TESTS_lake) $(TESTS_tables), \
+	$(TESTS_server) $(TESTS_client) $(TESTS_topics) $(TESTS_lake) $(TESTS_tables) $(TESTS_spark), \
 	$(patsubst %/,%,$(wildcard tests/integration/*/)) $(wildcard tests/integration/test_*.py))
 TESTS_unit = $(filter-out %/__pycache__ tests/integration $(TESTS_property) $(TESTS_system) \
 	$(TESTS_conformance) $(TESTS_repository), \
 	$(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
 # The longest first, so that two at a time end at about the same time.
-CHECKS := tests-server tests-tables tests-topics tests-conformance tests-property tests-system \
-	tests-repository tests-lake tests-unit types tests-integration lint layers
+CHECKS := tests-tables tests-server tests-spark tests-client tests-repository tests-lake \
+	tests-integration tests-system tests-property tests-topics tests-conformance tests-unit types \
+	lint layers
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test bench lock docs format clean compiled test-compiled env-run env-dev \
