@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from penstock.cli import main
-from penstock.cli.demo import what_next
 from penstock.cli.demo_ledger import Ledger
 from penstock.cli.demo_server import DemoServer
+from penstock.cli.demo_topics import what_next
 from penstock.cli.demo_town import Second, Town
 from penstock.cli.demo_town_view import second_line, summary, view
 
