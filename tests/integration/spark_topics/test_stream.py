@@ -10,6 +10,7 @@ import pytest
 
 from penstock.client import Client, Record
 from penstock.kernel.errors import Rejected
+from penstock.spark.topic_sink import write_topic
 from penstock.spark.topic_writers import check_columns
 from tests.integration.spark_topics.place import new_topic
 
@@ -107,6 +108,17 @@ def test_rows_are_written_to_a_topic_once_for_a_name(
     assert found[0].meta == {"by": "spark"}
     writer.option("write_id", "night of the 4th").save()
     assert client.get_topic(topic).count == 5_000
+
+
+def test_rows_without_data_become_objects_of_their_columns(
+    spark: Any, client: Client, url: str
+) -> None:
+    target = new_topic()
+    frame = spark.range(3).selectExpr("id", "id / 2 AS half", "NULL AS nothing")
+    for _ in range(2):
+        write_topic(frame, url, target, write_id="once", create=True)
+    found = [record.data for page in client.read(target) for record in page.records]
+    assert sorted(found, key=lambda row: row["id"]) == [{"id": n, "half": n / 2} for n in range(3)]
 
 
 def test_a_batch_that_is_done_again_adds_nothing_to_its_topic(
