@@ -87,7 +87,9 @@ def main(number: str, runner: str) -> None:
         if preload is not None:
             preload()
     while True:
-        _, fds, _, _ = socket.recv_fds(line, _MESSAGE_BYTES, 1)
+        fds: list[int] = []
+        with suppress(OSError):  # a line that broke is a line that ended
+            _, fds, _, _ = socket.recv_fds(line, _MESSAGE_BYTES, 1)
         if not fds:
             return
         pid = os.fork()
