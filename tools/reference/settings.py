@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from click import Command
+
+from penstock.cli.ingest_edge import edge
 from penstock.cli.serve import serve
-from penstock.config import FILE_NAME, FILE_TABLE, described, variable
+from penstock.config import FILE_NAME, FILE_TABLE, INGEST_TABLE, described, variable
 from penstock.kernel.units import format_bytes
 from tools.reference.packages import cell
 
@@ -15,13 +18,21 @@ def settings_page() -> str:
     lines += [f"table `[{FILE_TABLE}]` of `{FILE_NAME}` (or of the file that `--config` or"]
     lines += ["`PENSTOCK_CONFIG` names), that over the default. Sizes may be written as people do:"]
     lines += ["`64 MiB`. A name that is not known is refused with the nearest one that is.", ""]
-    lines += ["| setting | variable | flag | default | meaning |", "|---|---|---|--:|---|"]
-    flags = {option.name: option.opts[0] for option in serve.params}
-    for name, default, meaning in described():
+    lines += _table(FILE_TABLE, serve)
+    lines += ["", f"What `penstock ingest` can be told; its table is `[{INGEST_TABLE}]`.", ""]
+    lines += _table(INGEST_TABLE, edge)
+    return "\n".join(lines) + "\n"
+
+
+def _table(table: str, command: Command) -> list[str]:
+    lines = ["| setting | variable | flag | default | meaning |", "|---|---|---|--:|---|"]
+    flags = {option.name: option.opts[0] for option in command.params}
+    for name, default, meaning in described(table):
         flag = f"`{flags[name]}`" if name in flags else ""
         shown = f"`{sized(name, default)}`" if default else "–"
-        lines.append(f"| `{name}` | `{variable(name)}` | {flag} | {shown} | {cell(meaning)} |")
-    return "\n".join(lines) + "\n"
+        said = f"`{variable(name, table)}`"
+        lines.append(f"| `{name}` | {said} | {flag} | {shown} | {cell(meaning)} |")
+    return lines
 
 
 def sized(name: str, default: str) -> str:
