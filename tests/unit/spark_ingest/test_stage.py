@@ -29,6 +29,18 @@ def test_an_empty_stage_takes_a_batch_of_any_size() -> None:
     assert not stage.enter(1, 0, 0)
 
 
+def test_there_are_never_more_than_two_batches_in_a_stage() -> None:
+    stage = BatchStage("parse", window=1_000)
+    assert stage.enter(1, 0, 0)
+    assert stage.has_place(0)
+    assert stage.enter(1, 0, 0)
+    assert not stage.has_place(0)
+    assert not stage.enter(1, 0, 0)
+    assert not stage.report(1_000).refused, "the window had room"
+    stage.leave(1, 1_000)
+    assert stage.has_place(0)
+
+
 def test_a_batch_takes_its_share_of_the_smallest_window() -> None:
     stages = [BatchStage("parse", window=4_096), BatchStage("store", window=1_024)]
     assert batch_messages(stages) == 358

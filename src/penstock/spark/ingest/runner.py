@@ -274,6 +274,8 @@ class _Round:
             seen = self._seen(connection)
             at = self._cursor.seq
             while not self._over.is_set() and (runner._upto is None or at < runner._upto):
+                if not runner.stages[0].has_place(_TICK_S):
+                    continue  # what comes meanwhile goes into the same batch
                 most = batch_messages(runner.stages)
                 if runner._upto is not None:
                     most = min(most, runner._upto - at)

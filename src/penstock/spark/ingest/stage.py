@@ -2,7 +2,9 @@
 
 A batch may enter while the stage stays within the ceiling of its window; an empty stage takes any
 batch. The batches of a pipeline take `SHARE` of the smallest window: with one batch at work and one
-waiting behind it a saturated stage rests at the target of the flow spec, 0.70.
+waiting behind it a saturated stage rests at the target of the flow spec, 0.70. More batches than
+these two are never in a stage, however small they are: what comes meanwhile makes the next one
+larger, for a small batch costs about as much as a large one.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from penstock.ingest.stages import StageStatus
 
 SHARE: Final = TARGET / 2
 WINDOW_INITIAL: Final = 4_096
+BATCHES_MAX: Final = 2
 
 
 class BatchStage:
@@ -30,6 +33,7 @@ class BatchStage:
         self._changed = threading.Condition()
         self._window = window
         self._occupied = 0
+        self._batches = 0
         self._items_in = self._items_out = self._bytes_in = 0
         self._refusals = self._shortfalls = self._events = self._granted = 0
         self._recent = LatencyHistogram()
@@ -53,14 +57,20 @@ class BatchStage:
         """How many messages are in it, waiting and at work."""
         return self._occupied
 
+    def has_place(self, timeout_s: float) -> bool:
+        """Wait until one more batch could come, whatever its size; False if none could in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._batches < BATCHES_MAX, timeout_s)
+
     def enter(self, count: int, size_bytes: int, timeout_s: float) -> bool:
         """Let a batch in, waiting for room; False if there was none in time."""
         with self._changed:
             if not self._has_room(count):
-                self._refusals += 1
+                self._refusals += self._is_over(count)
                 if not self._changed.wait_for(lambda: self._has_room(count), timeout_s):
                     return False
             self._occupied += count
+            self._batches += 1
             self._items_in += count
             self._granted += count
             self._bytes_in += size_bytes
@@ -70,6 +80,7 @@ class BatchStage:
         """A batch is done; without a latency it was given up and does not count as done."""
         with self._changed:
             self._occupied -= count
+            self._batches -= 1
             if latency_ns is not None:
                 self._items_out += count
                 self._recent.record(latency_ns, count)
@@ -88,11 +99,16 @@ class BatchStage:
     def clear(self) -> None:
         """Everything in it is given up."""
         with self._changed:
-            self._occupied = 0
+            self._occupied = self._batches = 0
             self._changed.notify_all()
 
     def _has_room(self, count: int) -> bool:
-        return not self._occupied or self._occupied + count <= CEILING * self._window
+        if self._batches >= BATCHES_MAX:
+            return False
+        return not self._occupied or not self._is_over(count)
+
+    def _is_over(self, count: int) -> bool:
+        return self._occupied + count > CEILING * self._window
 
     # the planner's thread
 
