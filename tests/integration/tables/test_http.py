@@ -260,24 +260,24 @@ def test_the_client_defines_reads_and_looks(api: Api, place: Place) -> None:
     place.write("some", range(12))
     with Client(api.address.url, token="root") as client:
         tables = client.tables
-        assert tables.put("a", "SELECT id FROM some", schedule="1m")["created"]
-        assert tables.alter("a", schedule="2m")["schedule"] == "2m"
-        assert [row["name"] for row in tables.list()] == ["a"]
-        assert tables.pause("a")["status"] == "PAUSED"
-        assert tables.resume("a")["status"] == "ACTIVE"
-        assert tables.why("a")["reason"] == "ready"
-        assert tables.show("a")["sources"] == ["some"]
+        assert tables.put("looked_at", "SELECT id FROM some", schedule="1m")["created"]
+        assert tables.alter("looked_at", schedule="2m")["schedule"] == "2m"
+        assert [row["name"] for row in tables.list()] == ["looked_at"]
+        assert tables.pause("looked_at")["status"] == "PAUSED"
+        assert tables.resume("looked_at")["status"] == "ACTIVE"
+        assert tables.why("looked_at")["reason"] == "ready"
+        assert tables.show("looked_at")["sources"] == ["some"]
         assert tables.health()["state"] == "not_running"
-        assert tables.history("a")["refreshes"] == []
+        assert tables.history("looked_at")["refreshes"] == []
         with pytest.raises(Unavailable, match="penstock table run"):
-            client.within(1.0).tables.refresh("a")
+            client.within(1.0).tables.refresh("looked_at")
         assert tables.declare_topic("t", "id BIGINT", key=["id"])["key"] == ["id"]
         pages = list(tables.pages("some", page_rows=5))
         assert [page.num_rows for page in pages] == [5, 5, 2]
         assert sorted(tables.rows("some").column("id").to_pylist()) == list(range(12))
-        assert tables.drop("a")["dropped"] == ["a"]
-        with pytest.raises(Rejected, match="found none named 'a'"):
-            tables.show("a")
+        assert tables.drop("looked_at")["dropped"] == ["looked_at"]
+        with pytest.raises(Rejected, match="found none named 'looked_at'"):
+            tables.show("looked_at")
 
 
 def test_the_async_client_reads_the_same(api: Api, place: Place) -> None:
