@@ -374,9 +374,10 @@ class _Round:
                 break
             begun_ns = monotonic_ns()
             work(batch)
-            stage.leave(batch.count, monotonic_ns() - begun_ns)
+            took_ns = monotonic_ns() - begun_ns
             if number + 1 < len(self._queues):
-                self._hand(number + 1, batch)
+                self._hand(number + 1, batch)  # it fills this stage until the next one has room
+            stage.leave(batch.count, took_ns)
         if number + 1 < len(self._queues):
             self._queues[number + 1].put(None)
 
