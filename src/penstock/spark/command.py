@@ -6,6 +6,7 @@ docs/internals/spark.md.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,7 +171,7 @@ def server_conf(place: Place, master: str) -> dict[str, str]:
         "spark.sql.catalogImplementation": "in-memory",
         "spark.scheduler.mode": "FAIR",
         "spark.scheduler.allocation.file": str(place.pools),
-        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.enabled": str(_has_room_for_sockets(place)).lower(),
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
@@ -180,3 +181,12 @@ def server_conf(place: Place, master: str) -> dict[str, str]:
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
         "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
     }
+
+
+def _has_room_for_sockets(place: Place) -> bool:
+    """Whether the sockets that Spark puts there get names no longer than a socket's may be."""
+    return len(os.fsencode(place.work_dir)) + _SOCKET_NAME_BYTES <= _SOCKET_PATH_BYTES_MAX
+
+
+_SOCKET_NAME_BYTES: Final = 48
+_SOCKET_PATH_BYTES_MAX: Final = 103

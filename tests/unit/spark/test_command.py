@@ -47,3 +47,10 @@ def test_a_persons_settings_go_over_ours(tmp_path: Path) -> None:
     assert "spark.ui.enabled=false" not in command
     assert "spark.mine=x y" in command
     assert command[-1] == "pyspark-shell"
+
+
+def test_sockets_are_used_only_where_their_names_are_short_enough() -> None:
+    key = "spark.python.unix.domain.socket.enabled"
+    near = Place(Path("/tmp/penstock-spark-abcdefgh"), Path("/jars"))
+    far = Place(Path("/tmp") / ("far" * 20) / "penstock-spark-abcdefgh", Path("/jars"))
+    assert (server_conf(near, "local")[key], server_conf(far, "local")[key]) == ("true", "false")
