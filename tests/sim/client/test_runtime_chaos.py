@@ -6,8 +6,6 @@ from collections import Counter, defaultdict
 from random import Random
 from typing import Any
 
-import pytest
-
 from penstock.client.runtime.errors import CommitConvergenceError, HandlerFailed
 from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
 from penstock.commits.errors import CommitConflict, RefusedByRule
@@ -186,14 +184,14 @@ class Chaos:
 
 def test_effects_come_once_and_in_order_whatever_happens():
     outcomes: Counter[str] = Counter()
+    runs = 0
     for seed in seeds(RUNS):
+        runs += 1
         with seeded(seed) as random:
             chaos = Chaos(random)
             chaos.run()
             outcomes += chaos.check()
-    if len(outcomes) == 1:
-        pytest.skip("one seed does not show everything")
-    if outcomes.total() == RUNS * EVENTS:
+    if runs >= RUNS:  # one seed that is replayed does not show everything
         assert outcomes["committed"] > RUNS * EVENTS * 0.6
         for error in (CommitConvergenceError, HandlerFailed):
             assert outcomes[error.__name__] > 0
