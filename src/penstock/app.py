@@ -98,7 +98,9 @@ class Server:
             body_bytes_max=settings.max_body_bytes,
             websocket_message_bytes_max=settings.max_ws_message_bytes,
         )
-        self._listener = Listener(self._gate, limits, tls=_tls(settings))
+        self._listener = Listener(
+            self._gate, limits, tls=tls_context(settings.tls_cert, settings.tls_key)
+        )
         self._store: Store | None = None
         self.engine: Engine | None = None
         self.application: TopicApplication | None = None
@@ -282,16 +284,16 @@ def _open_store(settings: Settings) -> Store:
         ) from error
 
 
-def _tls(settings: Settings) -> ssl.SSLContext | None:
-    if settings.tls_cert is None or settings.tls_key is None:
+def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """What a listener shows of itself, from two PEM files; None where they are not given."""
+    if cert is None or key is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+        context.load_cert_chain(cert, key)
     except (OSError, ssl.SSLError) as error:
         raise Rejected(
-            f"expected a certificate and its key in {settings.tls_cert} and {settings.tls_key}: "
-            f"{error}"
+            f"expected a certificate and its key in {cert} and {key}: {error}"
         ) from error
     return context
 

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import os
 import signal
-import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -119,6 +118,7 @@ def make_edge(
     downstream: Downstream | None = None,
 ) -> Edge:
     """An edge as the settings have it, writing to a topic server. Called on its loop."""
+    from penstock.app import tls_context
     from penstock.client import ClientSettings
     from penstock.client.shell.raw_topic import ServerTopic
     from penstock.flow.planner import PlannerPolicy
@@ -135,7 +135,7 @@ def make_edge(
         ),
         stages=stages,
         downstream=downstream,
-        tls=_tls(settings),
+        tls=tls_context(settings.tls_cert, settings.tls_key),
     )
 
 
@@ -149,20 +149,6 @@ def read_tokens(path: Path | None) -> DeviceTokens | None:
         raise Rejected(f"expected device tokens in {path}: {error}") from error
     except Rejected as error:
         raise Rejected(f"{path}: {error.message}") from error
-
-
-def _tls(settings: IngestSettings) -> ssl.SSLContext | None:
-    if settings.tls_cert is None or settings.tls_key is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(settings.tls_cert, settings.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        raise Rejected(
-            f"expected a certificate and its key in {settings.tls_cert} and {settings.tls_key}: "
-            f"{error}"
-        ) from error
-    return context
 
 
 def _tell(path: Path, text: str) -> None:
