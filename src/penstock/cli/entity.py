@@ -11,28 +11,16 @@ import click
 import msgspec
 
 from penstock.cli.entity_view import Output
+from penstock.cli.server_place import server_options
 from penstock.cli.topic import command, json_flag
-from penstock.client import DEFAULT_URL, Client, Position
+from penstock.client import Client, Position
 from penstock.commits.model import Commit, Precondition, Read, Write
 
 SEQ = click.IntRange(min=0)
 
 
 @click.group()
-@click.option(
-    "--url", default=DEFAULT_URL, show_default=True, envvar="PENSTOCK_URL", show_envvar=True,
-    help="Where the server is.",
-)  # fmt: skip
-@click.option(
-    "--token", envvar="PENSTOCK_TOKEN", show_envvar=True, help="The key, where the server has keys."
-)
-@click.option(
-    "--timeout-s",
-    type=click.FloatRange(min=0, min_open=True),
-    default=10.0,
-    show_default=True,
-    help="How long a request may take, with all its tries.",
-)
+@server_options
 @click.pass_context
 def entity(ctx: click.Context, url: str, token: str | None, timeout_s: float) -> None:
     """Look at and change the entities of a running server: JSON documents in a space.

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
+from penstock.cli.server_place import server_options
 from penstock.cli.topic_view import Output
-from penstock.client import AUTO_KEY, DEFAULT_URL, Client, ClientSettings, Position, Record
+from penstock.client import AUTO_KEY, Client, ClientSettings, Position, Record
 from penstock.client.errors import InvalidRequest
 from penstock.client.records import checked_json
 from penstock.kernel.errors import PenstockError
@@ -22,20 +23,7 @@ BATCH_MAX = 1_000
 
 
 @click.group()
-@click.option(
-    "--url", default=DEFAULT_URL, show_default=True, envvar="PENSTOCK_URL", show_envvar=True,
-    help="Where the server is.",
-)  # fmt: skip
-@click.option(
-    "--token", envvar="PENSTOCK_TOKEN", show_envvar=True, help="The key, where the server has keys."
-)
-@click.option(
-    "--timeout-s",
-    type=click.FloatRange(min=0, min_open=True),
-    default=10.0,
-    show_default=True,
-    help="How long a request may take, with all its tries.",
-)
+@server_options
 @click.pass_context
 def topic(ctx: click.Context, url: str, token: str | None, timeout_s: float) -> None:
     """Write, read and follow topics of a running server.
