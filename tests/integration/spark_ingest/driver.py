@@ -1,7 +1,11 @@
-"""Runs the metering pipeline until it is killed: `python driver.py lake url topic spark-url`."""
+"""Runs the metering pipeline until it is killed: `… lake url topic spark-url`.
+
+`own` instead of the URL of a Spark: it starts one.
+"""
 
 from __future__ import annotations
 
+import logging
 import sys
 
 from penstock.lake.shell import open_catalog
@@ -9,17 +13,22 @@ from penstock.spark.ingest.metering import metering
 from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions
 from penstock.spark.ingest.sparks import Sparks
 from penstock.spark.options import SparkOptions
+from tests.integration.spark_topics.place import OPTIONS
 
 
 def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     address, url, topic, spark_url = sys.argv[1:]
     with open_catalog(address) as lake:
-        sparks = Sparks(SparkOptions(remote=spark_url))
+        sparks = Sparks(OPTIONS if spark_url == "own" else SparkOptions(remote=spark_url))
         options = RunnerOptions(wait_ms=200, linger_ms=0)
         runner = PipelineRunner(metering(lake, topic), lake, url, sparks=sparks, options=options)
         for stage in runner.stages:
             stage.resize(200)  # many small batches: more moments to die at
-        runner.run()
+        try:
+            runner.run()
+        finally:
+            sparks.close()
 
 
 if __name__ == "__main__":

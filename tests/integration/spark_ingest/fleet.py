@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from random import Random
-from typing import Any
 
 import pyarrow as pa
 
@@ -21,6 +21,9 @@ from penstock.lake.shell import Catalog
 from penstock.spark.ingest.metering import create_tariff_tables
 from penstock.spark.ingest.tariffs import METERS, TARIFFS, Band, band_row
 from tests.integration.lake.duck import Duck
+
+Key = tuple[str, str]
+"""Device and message id."""
 
 BEGIN = datetime(2026, 2, 26, tzinfo=UTC)
 DAYS = 6
@@ -105,8 +108,8 @@ class Fleet:
     def __init__(self, client: Client, topic: str, random: Random) -> None:
         self._client, self._topic, self._random = client, topic, random
         self._next_id = 0
-        self.sent: dict[tuple[str, str], bytes] = {}
-        self.readings: dict[tuple[str, str], list[Reading]] = {}
+        self.sent: dict[Key, bytes] = {}
+        self.readings: dict[Key, list[Reading]] = {}
 
     def send(self, count: int, *, bad: float = 0.05, unknown: float = 0.05) -> int:
         """Send so many messages, some of them twice; the topic's head afterwards."""
@@ -138,40 +141,45 @@ class Fleet:
         energy = Decimal(random.randrange(-1_000, 10**7)).scaleb(-3)
         return Reading(str(meter), time_ms, energy, random.randrange(2))
 
-    def expected(self, meters: set[str]) -> Counter[tuple[Any, ...]]:
-        """The rows that `readings` must hold when these meters have tariffs."""
-        return Counter(
-            (*key, row, r.meter, r.time_ms, r.energy_wh, r.quality)
-            for key, readings in self.readings.items()
-            for row, r in enumerate(readings)
-            if r.meter in meters
-        )
-
     def check(self, lake: Catalog, duck: Duck, *, meters: set[str] | None = None) -> None:
         """Every message is in the lake exactly once, as rows or as letters, and its price right."""
         meters = meters or {str(m) for m in range(KNOWN)}
-        rows = lake.scan("readings").to_pylist()
-        found = Counter(
-            (
-                row["device"], row["message_id"], row["row_no"], row["meter"],
-                round(row["time"].timestamp() * 1_000), row["energy_wh"], row["quality"],
-            )
-            for row in rows
-        )  # fmt: skip
-        assert found == self.expected(meters)
-        letters = lake.scan("dead_letters").to_pylist()
-        told = Counter((row["device"], row["message_id"], row["row_no"]) for row in letters)
-        dead = {(*key, None) for key in self.sent if key not in self.readings}
-        dead |= {
-            (*key, row)
-            for key, readings in self.readings.items()
-            for row, r in enumerate(readings)
-            if r.meter not in meters
-        }
-        assert told == Counter(dead)
-        for row in letters:
-            assert row["payload"] == self.sent[row["device"], row["message_id"]]
-        for one, other in ((CHARGES, STORED), (STORED, CHARGES)):
-            differing = duck.value(f"SELECT count(*) FROM (({one}) EXCEPT ALL ({other}))")
-            assert differing == 0, duck.rows(f"({one}) EXCEPT ALL ({other}) LIMIT 5")
-        assert duck.value("SELECT count(*) FROM charges") == sum(found.values())
+        check_lake(lake, duck, self.sent, self.readings, meters)
+
+
+def check_lake(
+    lake: Catalog,
+    duck: Duck,
+    sent: Mapping[Key, bytes],
+    readings: Mapping[Key, list[Reading]],
+    meters: set[str],
+) -> None:
+    """The lake holds what was sent, once, and nothing else.
+
+    `readings` has those of the messages that can be read; `meters` are the ones with a tariff.
+    """
+    found = Counter(
+        (
+            row["device"], row["message_id"], row["row_no"], row["meter"],
+            round(row["time"].timestamp() * 1_000), row["energy_wh"], row["quality"],
+        )
+        for row in lake.scan("readings").to_pylist()
+    )  # fmt: skip
+    rows = [(*key, row, r) for key, listed in readings.items() for row, r in enumerate(listed)]
+    expected = Counter(
+        (device, message, row, r.meter, r.time_ms, r.energy_wh, r.quality)
+        for device, message, row, r in rows
+        if r.meter in meters
+    )
+    assert found == expected
+    letters = lake.scan("dead_letters").to_pylist()
+    told = Counter((row["device"], row["message_id"], row["row_no"]) for row in letters)
+    dead = {(*key, None) for key in sent if key not in readings}
+    dead |= {(*at, row) for *at, row, r in rows if r.meter not in meters}
+    assert told == Counter(dead)
+    for row in letters:
+        assert row["payload"] == sent[row["device"], row["message_id"]]
+    for one, other in ((CHARGES, STORED), (STORED, CHARGES)):
+        differing = duck.value(f"SELECT count(*) FROM (({one}) EXCEPT ALL ({other}))")
+        assert differing == 0, duck.rows(f"({one}) EXCEPT ALL ({other}) LIMIT 5")
+    assert duck.value("SELECT count(*) FROM charges") == sum(found.values())

@@ -1,0 +1,221 @@
+"""All of a pipeline under load, from devices to the lake, while its parts are killed.
+
+Two hands kill at a time: one the edge, the other the driver or the JVM that the driver started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from penstock.client import AsyncClient
+from penstock.ingest.fleet import Fleet
+from penstock.ingest.readings import Reading
+from penstock.ingest.shapes import Steady
+from penstock.ingest.shell.load import Load, LoadState, Target
+from penstock.lake.shell import Catalog, open_catalog
+from penstock.spark.ingest.cursors import cursor_of
+from tests.integration.ingest.place import EdgeProcess, until
+from tests.integration.lake.duck import Duck
+from tests.integration.spark_ingest.fleet import BAD, BEGIN, Key, check_lake, fill_tariffs
+
+ROOT = Path(__file__).parents[3]
+RAW = "ingest.raw"
+WITHIN_S = 180.0
+RATE_PER_S = 30
+DEVICES, METERS, UNKNOWN = 8, 5, 3
+BAD_EVERY = 17
+
+
+class MixedFleet(Fleet):
+    """A fleet that now and then sends what cannot be read; its last meters have no tariff."""
+
+    __slots__ = ()
+
+    def payload(self, device: int, number: int) -> bytes:
+        if self.is_bad(device, number):
+            return BAD[(device + number) % len(BAD)]
+        return super().payload(device, number)
+
+    def is_bad(self, device: int, number: int) -> bool:
+        return (device * 7 + number + self.seed) % BAD_EVERY == 0
+
+
+class DriverProcess:
+    """The pipeline's driver, with a JVM of its own."""
+
+    def __init__(self, directory: Path, lake: str, url: str) -> None:
+        self._log = directory / "driver.log"
+        self._arguments = [lake, url, RAW, "own"]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def launch(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.integration.spark_ingest.driver", *self._arguments],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT,
+            )  # fmt: skip
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        return self._process
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")[-4_000:] if self._log.exists() else ""
+
+    def check(self) -> bool:
+        """Fail if it ended, which it never should."""
+        assert self.process.poll() is None, f"the driver ended:\n{self.log}"
+        return True
+
+    def jvm(self) -> int | None:
+        """The process of its JVM, if it has started one."""
+        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                try:
+                    if Path(f"/proc/{child}/comm").read_text().strip() == "java":
+                        return int(child)
+                except OSError:
+                    continue
+        return None
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(30)
+
+    def close(self) -> None:
+        """End it and its JVM, which ends when the pipe to it does."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+
+
+@dataclass(slots=True)
+class Place:
+    """What runs, and where one sees how far it is."""
+
+    edge: EdgeProcess
+    driver: DriverProcess
+    load: Load
+    running: asyncio.Future[LoadState]
+    lake: Catalog
+
+    @property
+    def acked(self) -> int:
+        return sum(device.core.acked for device in self.load.devices)
+
+    @property
+    def stored(self) -> int:
+        cursor = cursor_of(self.lake, "metering")
+        return 0 if cursor is None else cursor.seq
+
+    def check(self) -> bool:
+        """Fail if something ended that nobody killed."""
+        assert not self.running.done(), self.running.result()
+        assert self.edge.process.poll() is None, f"the edge ended:\n{self.edge.log}"
+        return self.driver.check()
+
+
+async def kill_pipeline(
+    directory: Path, url: str, seed: int, *, edges: int, drivers: int, jvms: int
+) -> Counter[str]:
+    """So many kills, then the end of the load and a look at every message; what was killed."""
+    address = f"sqlite:{directory}/catalog.sqlite"
+    fleet = MixedFleet(DEVICES, METERS, seed % 1_000, int(BEGIN.timestamp() * 1_000))
+    known = range(1, DEVICES * METERS + 1 - UNKNOWN)
+    victims = ["driver"] * drivers + ["jvm"] * jvms
+    Random(f"{seed}:order").shuffle(victims)
+    edge, driver = EdgeProcess(directory, url), DriverProcess(directory, address, url)
+    done: Counter[str] = Counter()
+    with open_catalog(address, str(directory / "data")) as lake:
+        fill_tariffs(lake, known)
+        try:
+            await edge.start()
+            load = Load(Target("127.0.0.1", edge.port), fleet, Steady(RATE_PER_S))
+            place = Place(edge, driver, load, asyncio.ensure_future(load.run(seconds=1e6)), lake)
+            driver.launch()
+            await asyncio.gather(
+                _kill_edges(place, Random(f"{seed}:edge"), edges, done),
+                _kill_sparks(place, Random(f"{seed}:spark"), victims, done),
+            )
+            load.end()
+            state = await place.running
+            head = await _head(url)
+            await until(lambda: driver.check() and place.stored >= head, "the rest", WITHIN_S)
+        except BaseException as error:
+            error.add_note(f"driver:\n{driver.log}\nedge:\n{edge.log}")
+            raise
+        finally:
+            driver.close()
+            edge.close()
+        assert state.acked == state.sent > 0
+        with Duck(address) as duck:
+            sent, readings = _sent(fleet, state)
+            check_lake(lake, duck, sent, readings, {str(meter) for meter in known})
+    done["messages"] = state.acked
+    return done
+
+
+async def _kill_edges(place: Place, random: Random, kills: int, done: Counter[str]) -> None:
+    for _ in range(kills):
+        acked = place.acked
+        await until(lambda old=acked: place.check() and place.acked > old, "an ACK", WITHIN_S)
+        await _pass(random.uniform(0.0, 4.0))
+        place.edge.kill()
+        place.edge.launch()
+        done["edge"] += 1
+
+
+async def _kill_sparks(
+    place: Place, random: Random, victims: Sequence[str], done: Counter[str]
+) -> None:
+    for victim in victims:
+        if random.random() < 0.7:  # in the middle of its work
+            stored = place.stored
+            await until(lambda old=stored: place.check() and place.stored > old, "rows", WITHIN_S)
+            await _pass(random.uniform(0.0, 1.5))
+        else:  # while it begins
+            await _pass(random.uniform(0.0, 8.0))
+        if victim == "jvm":
+            await until(lambda: place.check() and place.driver.jvm(), "a JVM", WITHIN_S)
+            pid = place.driver.jvm()
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+        else:
+            place.driver.kill()
+            place.driver.launch()
+        done[victim] += 1
+
+
+async def _pass(seconds: float) -> None:
+    """Let a random while pass: the moment of the kill is what is drawn."""
+    end_s = time.monotonic() + seconds
+    await until(lambda: time.monotonic() > end_s, "a while")
+
+
+async def _head(url: str) -> int:
+    async with AsyncClient(url) as client:
+        return (await client.get_topic(RAW)).head_seq
+
+
+def _sent(fleet: MixedFleet, state: LoadState) -> tuple[dict[Key, bytes], dict[Key, list[Reading]]]:
+    """Every message that devices sent, and the readings of those that can be read."""
+    sent: dict[Key, bytes] = {}
+    readings: dict[Key, list[Reading]] = {}
+    for device, count in enumerate(state.sent_by_device):
+        for number in range(count):
+            key = fleet.name(device), str(number + 1)
+            sent[key] = fleet.payload(device, number)
+            if not fleet.is_bad(device, number):
+                readings[key] = fleet.readings(device, number)
+    return sent, readings
