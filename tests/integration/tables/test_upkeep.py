@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from penstock.tables.shell.upkeep import tidy
+from penstock.tables.shell.upkeep import owner_of, tidy
+from tests.integration.lake.duck import Duck
 from tests.integration.tables.place import Place
 
 
@@ -35,3 +38,49 @@ def test_many_files_are_put_together_and_no_row_changes(
     place.write("raw", [5, 6])
     assert warehouse.refresh("made", here=True).ok
     place.check_contents()
+
+
+def test_what_upkeep_reserved_before_it_died_is_given_back_by_the_next_coordinator(
+    places: Callable[..., Place], kind: str
+) -> None:
+    place = places(kind)
+    lake, store = place.lake, place.warehouse._store
+    place.write("raw", [1, 2])
+    table, rows = lake.table("raw"), lake.scan("raw")
+    tokens = [lake.reserve(600_000, owner) for owner in (owner_of(store), "")]
+    (died, lives) = (lake.write(table, rows, token=token).path for token in tokens)
+    assert place.warehouse.sweep(grace_ms=-60_000) == []
+    with place.warehouse.coordinator():
+        place.until(lambda: place.warehouse.health().state.value == "ok", "a coordinator")
+        assert lake.query("SELECT token FROM penstock_lake_writers") == [(tokens[1],)]
+    assert place.warehouse.sweep(grace_ms=-60_000) == [died]
+    assert lives in {file.path for file in lake.storage.files(lake.data_path)}
+
+
+def test_upkeep_that_somebody_got_in_the_way_of_keeps_nothing_reserved(
+    places: Callable[..., Place],
+) -> None:
+    place = places(delta=True)
+    warehouse, lake = place.warehouse, place.lake
+    warehouse.create("made", "SELECT id FROM raw", schedule="on demand")
+    for number in range(6):
+        place.write("raw", [number])
+        assert warehouse.refresh("made", here=True).ok
+    write = lake.database.write
+    pending = [True]
+
+    @contextmanager
+    def late() -> Iterator[Any]:
+        """Another tool deletes a row between the moment files are read and the commit."""
+        if pending and lake.query("SELECT count(*) FROM penstock_lake_writers") == [(1,)]:
+            pending.clear()
+            with Duck(place.address) as duck:
+                duck.run("DELETE FROM lake.main.made WHERE id = 3")
+        with write() as cursor:
+            yield cursor
+
+    lake.database.write = late  # type: ignore[method-assign]
+    assert tidy(warehouse._store, 0, files_max=5) == []
+    assert not pending
+    assert lake.query("SELECT count(*) FROM penstock_lake_writers") == [(0,)]
+    assert place.rows("made") == {(n,): 1 for n in (0, 1, 2, 4, 5)}

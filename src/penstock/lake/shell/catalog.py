@@ -173,12 +173,14 @@ class Catalog:
 
     # changing
 
-    def begin(self, *, at: Snapshot | None = None, reserve_ms: int | None = None) -> Transaction:
+    def begin(
+        self, *, at: Snapshot | None = None, reserve_ms: int | None = None, owner: str = ""
+    ) -> Transaction:
         """A transaction from the newest snapshot, or from the one its inputs were read at.
 
         With `reserve_ms` the files that carry its token are safe from the sweep for so long.
         """
-        token = None if reserve_ms is None else self.reserve(reserve_ms)
+        token = None if reserve_ms is None else self.reserve(reserve_ms, owner)
         return Transaction(at or self.latest(), self.data_path, token=token)
 
     def commit(self, transaction: Transaction) -> Committed:
@@ -253,9 +255,12 @@ class Catalog:
         """A file that somebody else wrote, for a transaction to add."""
         return describe_file(self.storage, path, table.columns, read_nans=read_nans)
 
-    def reserve(self, for_ms: int) -> str:
-        """A token; files with it in their path are not swept before the time is over."""
-        token, now_ms = uuid4().hex, self.clock.now_ms()
+    def reserve(self, for_ms: int, owner: str = "") -> str:
+        """A token; files with it in their path are not swept before the time is over.
+
+        It begins with the owner's letters, by which whoever takes the owner's place finds it.
+        """
+        token, now_ms = owner + uuid4().hex, self.clock.now_ms()
 
         def work(cursor: Any) -> None:
             cursor.execute(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,14 +11,16 @@ import pyarrow as pa
 
 from penstock.lake.columns import Column
 from penstock.lake.merging import Candidate, Compaction, shape_of, to_merge, to_rewrite
-from penstock.lake.model import NewFile, TableInfo
+from penstock.lake.model import NewFile, TableInfo, TableVersion
 from penstock.lake.selection import FileRows, live
 from penstock.lake.shell.parquet import write_file
 from penstock.lake.shell.scan import Mappings, file_history, read_rows
-from penstock.lake.transaction import MergeFiles, RewriteFiles
+from penstock.lake.transaction import MergeFiles, RewriteFiles, Transaction
 
 if TYPE_CHECKING:
     from penstock.lake.shell.catalog import Catalog
+
+Begin = Callable[[TableVersion], Transaction]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +34,20 @@ class Compacted:
 
 
 def compact(
-    catalog: Catalog, table: str | TableInfo, policy: Compaction, *, reserve_ms: int = 600_000
+    catalog: Catalog,
+    table: str | TableInfo,
+    policy: Compaction,
+    *,
+    reserve_ms: int = 600_000,
+    owner: str = "",
 ) -> Compacted:
     """Compact one table. A `Conflict` says that somebody wrote to it meanwhile; nothing is lost."""
-    worn = _rewrite(catalog, table, policy, reserve_ms)
-    merged = _merge(catalog, table, policy, reserve_ms)
+
+    def begin(version: TableVersion) -> Transaction:
+        return catalog.begin(at=version.snapshot, reserve_ms=reserve_ms, owner=owner)
+
+    worn = _rewrite(catalog, table, policy, begin)
+    merged = _merge(catalog, table, policy, begin)
     return Compacted(
         worn.files_rewritten,
         merged.files_merged,
@@ -45,7 +57,7 @@ def compact(
 
 
 def _rewrite(
-    catalog: Catalog, table: str | TableInfo, policy: Compaction, reserve_ms: int
+    catalog: Catalog, table: str | TableInfo, policy: Compaction, begin: Begin
 ) -> Compacted:
     version = catalog.table_at(table)
     at = version.snapshot.id
@@ -57,7 +69,7 @@ def _rewrite(
     groups = to_rewrite(candidates, policy)
     if not groups:
         return Compacted()
-    transaction = catalog.begin(at=version.snapshot, reserve_ms=reserve_ms)
+    transaction = begin(version)
     written = dropped = 0
     for files in groups:
         selected = [live(stories[file.id], at) for file in files]
@@ -72,9 +84,7 @@ def _rewrite(
     return Compacted(sum(map(len, groups)), 0, written, dropped)
 
 
-def _merge(
-    catalog: Catalog, table: str | TableInfo, policy: Compaction, reserve_ms: int
-) -> Compacted:
+def _merge(catalog: Catalog, table: str | TableInfo, policy: Compaction, begin: Begin) -> Compacted:
     version = catalog.table_at(table)
     versions = [
         row[0]
@@ -87,7 +97,7 @@ def _merge(
     groups = to_merge(candidates, policy)
     if not groups:
         return Compacted()
-    transaction = catalog.begin(at=version.snapshot, reserve_ms=reserve_ms)
+    transaction = begin(version)
     for files in groups:
         columns = _columns_at(catalog, version.table, shape_of(files[0], versions))
         selected = [FileRows(file) for file in files]

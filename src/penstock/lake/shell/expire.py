@@ -121,7 +121,7 @@ def sweep(catalog: Catalog, *, grace_ms: int) -> list[str]:
         return []
     catalog.retrying(take_back)
     with catalog.look() as reader:
-        named = set(_named(reader))
+        named = set(named_files(reader))
         tokens = [row[0] for row in reader.rows("SELECT token FROM penstock_lake_writers")]
     orphans = [
         path for path in stored if path not in named and not any(token in path for token in tokens)
@@ -134,7 +134,7 @@ def before(catalog: Catalog, age_ms: int) -> datetime:
     return datetime.fromtimestamp((catalog.clock.now_ms() - age_ms) / 1_000, UTC)
 
 
-def _named(reader: Reader) -> Iterator[str]:
+def named_files(reader: Reader) -> Iterator[str]:
     """Every path that the catalog knows, in any snapshot or as waiting for its deletion."""
     places = _table_places(reader)
     for source in ("ducklake_data_file", "ducklake_delete_file"):

@@ -63,6 +63,7 @@ from penstock.tables.shell.permits import Permits
 from penstock.tables.shell.settings import WarehouseSettings
 from penstock.tables.shell.store import DROP_RESERVATION, MANUAL, Store
 from penstock.tables.shell.topic_watch import TopicWatch
+from penstock.tables.shell.upkeep import forget
 from penstock.tables.shell.watching import Watcher, memory_of
 from penstock.tables.shell.wire import Line, outcome_event, read_outcome
 from penstock.tables.shell.work import UnitWorker
@@ -384,6 +385,7 @@ class Life:
                     self._run(schema.RELEASE_LOCKS, job.worker)
         for job in recovery.interrupt:
             _kill(job.worker)
+        forget(self._store)
         self._drop_dead_locks()
         self._permits.recover(now_ms)
 

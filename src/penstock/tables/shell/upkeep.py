@@ -1,10 +1,13 @@
 """Tables that many small refreshes left in many files become few files again; no row changes.
 
-It happens beside refreshes, under the same locks: a table is either refreshed or tidied up.
+It happens beside refreshes, under the same locks: a table is either refreshed or tidied up. The
+files it writes are reserved under letters that every coordinator of the warehouse knows, so that
+the next one can give back what one left that died.
 """
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Final
 
 from penstock.kernel.errors import Conflict
@@ -41,11 +44,22 @@ def _tidied(store: Store, name: str, now_ms: int) -> bool:
     if store.run(schema.TAKE_LOCK, name, holder, now_ms) != 1:
         return False
     try:
-        return compact(store.lake, name, _POLICY).files_written > 0
+        return compact(store.lake, name, _POLICY, owner=owner_of(store)).files_written > 0
     except Conflict:  # somebody without a lock, such as another tool; the next time
+        forget(store)
         return False
     finally:
         store.run(schema.RELEASE_LOCKS, holder)
+
+
+def forget(store: Store) -> None:
+    """Give back what upkeep has reserved. For whoever holds the coordinator's lease."""
+    store.run("DELETE FROM penstock_lake_writers WHERE token LIKE ?", f"{owner_of(store)}%")
+
+
+def owner_of(store: Store) -> str:
+    """The letters that reservations of a warehouse's upkeep begin with."""
+    return blake2b(f"{store.warehouse}/upkeep".encode(), digest_size=8).hexdigest()
 
 
 def _name(home: str, table: str) -> str:
