@@ -23,7 +23,8 @@ from penstock.spark.options import SparkOptions
 from tests.integration.lake.duck import Duck
 from tests.integration.spark_ingest.fleet import Fleet, fill_tariffs
 
-DRIVER = Path(__file__).with_name("driver.py")
+ROOT = Path(__file__).parents[3]
+DRIVER = "tests.integration.spark_ingest.driver"
 DEADLINE_S = 400
 MESSAGES = 60
 
@@ -54,8 +55,8 @@ def kill_drivers(
             fleet.send(MESSAGES)
             with (directory / "driver.log").open("ab") as log:
                 process = subprocess.Popen(
-                    [sys.executable, str(DRIVER), address, url, topic, spark_url],
-                    stdout=log, stderr=log,
+                    [sys.executable, "-m", DRIVER, address, url, topic, spark_url],
+                    stdout=log, stderr=log, cwd=ROOT,
                 )  # fmt: skip
             wait(partial(has_begun, process, lake, before), "the driver to begin")
             fleet.send(MESSAGES)
