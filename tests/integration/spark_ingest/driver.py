@@ -13,7 +13,7 @@ from penstock.spark.ingest.metering import metering
 from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions
 from penstock.spark.ingest.sparks import Sparks
 from penstock.spark.options import SparkOptions
-from tests.integration.spark_topics.place import OPTIONS
+from tests.integration.spark.one import OPTIONS
 
 
 def main() -> None:
