@@ -6,8 +6,8 @@ import pytest
 
 from penstock.client import Client
 from penstock.testing import seeded, seeds
-from tests.integration.spark_ingest.kills import kill_drivers, kill_jvms
 from tests.integration.spark.one import OPTIONS
+from tests.integration.spark_ingest.kills import kill_drivers, kill_jvms
 
 
 @pytest.mark.parametrize("seed", seeds(1))
