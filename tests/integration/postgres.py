@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+KINDS = ("sqlite", "postgres") if PROGRAMS else ("sqlite",)
+"""Databases that a catalog can be in, on this machine."""
 
 
 @contextmanager
@@ -38,3 +40,12 @@ def postgres_server() -> Iterator[str]:
     finally:
         run(*control, "-m", "immediate", "stop")
         shutil.rmtree(directory)
+
+
+def new_database(words: str, name: str) -> str:
+    """The connection words of a new database of a server."""
+    import psycopg
+
+    with psycopg.connect(words, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return words.replace("dbname=postgres", f"dbname={name}")

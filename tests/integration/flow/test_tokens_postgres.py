@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.flow import Permits, SqlTokenPool
-from tests.integration.postgres import PROGRAMS, postgres_server
+from tests.integration.postgres import PROGRAMS
 from tests.unit.flow import test_tokens as shared
 
 NAMES = count()
@@ -26,19 +26,13 @@ if PROGRAMS:
         shared.race_for_permits(SqlTokenPool(transact, "race", 3, parameter="%s"))
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with postgres_server() as words:
-        yield words
-
-
 @pytest.fixture
-def transact(server: str) -> Callable[[], Any]:
+def transact(postgres: str) -> Callable[[], Any]:
     import psycopg
 
     @contextmanager
     def transaction() -> Iterator[Any]:
-        with psycopg.connect(server) as connection, connection.cursor() as cursor:
+        with psycopg.connect(postgres) as connection, connection.cursor() as cursor:
             yield cursor
 
     return transaction

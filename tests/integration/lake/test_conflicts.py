@@ -19,8 +19,8 @@ from penstock.lake import FileRows, Transaction
 from penstock.lake.shell import Catalog, open_catalog, sweep
 from penstock.testing.clock import ManualClock
 from tests.integration.lake.agree import assert_same_tables
-from tests.integration.lake.conftest import KINDS
 from tests.integration.lake.duck import Duck, DuckError
+from tests.integration.postgres import KINDS
 
 SCHEMA = pa.schema([("k", pa.int64())])
 

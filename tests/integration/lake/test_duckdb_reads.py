@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -262,8 +261,7 @@ def files_read(duck: Duck, condition: str) -> int:
     return int(plan.split("Total Files Read: ")[1].split()[0])
 
 
-def test_a_data_path_may_be_a_url(new_address: Callable[[], str], tmp_path: Path) -> None:
-    address = new_address()
+def test_a_data_path_may_be_a_url(address: str, tmp_path: Path) -> None:
     with open_catalog(address, f"file://{tmp_path}/by-url") as catalog:
         table = numbers(catalog, "t", range(10), range(10, 20))
         version = catalog.table_at(table)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -140,10 +139,8 @@ def test_duckdbs_maintenance_changes_nothing_we_read(
     assert_same_changes(catalog, duck, "t")
 
 
-def test_a_lake_that_duckdb_made_opens_and_takes_our_commits(
-    new_address: Callable[[], str], tmp_path: Path
-) -> None:
-    address, data = new_address(), str(tmp_path / "made")
+def test_a_lake_that_duckdb_made_opens_and_takes_our_commits(address: str, tmp_path: Path) -> None:
+    data = str(tmp_path / "made")
     if address.startswith("sqlite:"):
         Path(address.removeprefix("sqlite:")).parent.mkdir(parents=True)
     with Duck(address, options=f"DATA_PATH '{data}'") as duck:

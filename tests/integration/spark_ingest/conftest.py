@@ -12,12 +12,13 @@ from penstock.spark.ingest.sparks import Sparks
 from penstock.spark.options import SparkOptions
 from penstock.spark.session import connect
 from tests.integration.lake.duck import Duck
-from tests.integration.spark_topics.place import new_topic, the_spark, topic_server, url_of
+from tests.integration.spark.one import one_spark
+from tests.integration.spark_topics.place import new_topic, topic_server, url_of
 
 
 @pytest.fixture(scope="session")
 def spark_url() -> str:
-    return the_spark().url
+    return one_spark().url
 
 
 @pytest.fixture(scope="session")

@@ -8,12 +8,13 @@ import pytest
 from penstock.client import Client
 from penstock.spark.session import connect
 from penstock.spark.topic_source import register
-from tests.integration.spark_topics.place import new_topic, the_spark, topic_server, url_of
+from tests.integration.spark.one import one_spark
+from tests.integration.spark_topics.place import new_topic, topic_server, url_of
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    with connect(the_spark().url) as session:
+    with connect(one_spark().url) as session:
         register(session)
         yield session
 

@@ -10,39 +10,9 @@ from typing import Any
 import pytest
 
 from penstock.tables.shell import Warehouse
-from tests.integration.postgres import PROGRAMS, postgres_server
 from tests.integration.tables.place import Place
 
-KINDS = ("sqlite", "postgres") if PROGRAMS else ("sqlite",)
 NUMBERS = count()
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[str]:
-    with postgres_server() as words:
-        yield words
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def new_address(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
-    def make(kind: str) -> str:
-        number = next(NUMBERS)
-        if kind == "sqlite":
-            return f"sqlite:{tmp_path}/{number}/catalog.sqlite"
-        import psycopg
-
-        words = request.getfixturevalue("server")
-        name = f"tables_{number}"
-        with psycopg.connect(words, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
-        return f"postgres:{words.replace('dbname=postgres', f'dbname={name}')}"
-
-    return make
 
 
 @pytest.fixture

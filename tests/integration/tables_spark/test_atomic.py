@@ -8,7 +8,7 @@ from penstock.tables.history import Outcome
 from penstock.tables.jobs import JobStatus
 from penstock.tables.shell import Warehouse
 from tests.integration.lake.duck import Duck
-from tests.integration.tables_spark.conftest import KINDS
+from tests.integration.postgres import KINDS
 from tests.integration.tables_spark.place import SparkPlace
 
 EVERY = "20ms"

@@ -11,7 +11,7 @@ from penstock.tables.history import Outcome
 from penstock.tables.jobs import Job
 from penstock.tables.model import Mode, Status
 from penstock.tables.shell import Warehouse
-from tests.integration.tables_spark.conftest import KINDS
+from tests.integration.postgres import KINDS
 from tests.integration.tables_spark.place import SparkPlace
 
 EVERY = "20ms"
