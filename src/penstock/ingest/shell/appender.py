@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 CHECKPOINT_MESSAGES: Final = 20_000
 CHECKPOINT_MS: Final = 60_000
+RECOVERED_MAX: Final = 1_000
+"""A start that had to read more records than these saves what it learned before anything else."""
 ROOM_LOOK_S: Final = 0.02
 """How often the stages behind the topic are asked for room while they have none."""
 LOG_EVERY_MS: Final = 10_000
@@ -75,6 +77,8 @@ class Appender:
         self.head_seq = checkpoint.seq
         await self._catch_up()
         self._checkpoint_ms = self._clock.monotonic_ms()
+        if self._unsaved > RECOVERED_MAX:  # an edge that dies again and again reads no more for it
+            await self.checkpoint()
 
     async def run(self) -> None:
         """Append what comes, until cancelled."""
