@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,12 @@ def start(place: Place, **settings: Any) -> subprocess.Popen[bytes]:
 
 
 def children_of(pid: int) -> list[int]:
-    try:
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    except OSError:
-        return []
-    return [int(word) for word in text.split()]
+    """The processes that a process started, by whichever of its threads."""
+    found = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            found += [int(word) for word in file.read_text().split()]
+    return found
 
 
 def workers_of(pid: int) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Callable
 from itertools import pairwise
@@ -13,11 +12,13 @@ from typing import Any
 import pytest
 
 from penstock.tables.history import Outcome
-from penstock.tables.jobs import JobStatus
+from penstock.tables.jobs import Job, JobStatus
 from penstock.tables.model import Status
 from penstock.tables.shell import Warehouse
 from penstock.tables.shell.claim import LockHeld
 from penstock.tables.shell.coordinator import prune
+from tests.integration.tables.frail import FRAIL
+from tests.integration.tables.node import children_of, kill
 from tests.integration.tables.place import Place, wait_until
 
 EVERY = "20ms"
@@ -41,8 +42,7 @@ def test_independent_tables_overlap_and_a_killed_worker_is_replaced(
         assert sum(warehouse.pool().permits.values()) == 2
         place.until(lambda: warehouse.why("c").reason.value == "upstream_running")
         victim = next(job for job in running if job.root == "a")
-        assert victim.worker is not None
-        os.kill(int(victim.worker.partition("/")[2].partition("-")[0]), signal.SIGKILL)
+        kill(int(pid_text(victim)))
         place.until(lambda: len(started(warehouse, "a")) == 2, "a to be tried again")
         for name in ("a", "b"):
             place.fault(name, None)
@@ -56,6 +56,48 @@ def test_independent_tables_overlap_and_a_killed_worker_is_replaced(
 
 def started(warehouse: Warehouse, table: str) -> list[Any]:
     return [job for job in warehouse.jobs() if job.root == table and job.started_at_ms is not None]
+
+
+def test_a_nursery_that_dies_twice_in_a_row_takes_no_worker_with_it(
+    places: Callable[..., Place], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = places()
+    frail = tmp_path / "frail"
+    frail.write_text("0")
+    monkeypatch.setenv(FRAIL, str(frail))
+    warehouse = Warehouse.open(
+        place.address, place.data_path, runner="tests.integration.tables.frail:make",
+        runner_options=place.options, **place.settings,
+    )  # fmt: skip
+    place.write("raw", [1])
+    place.fault("a", "hold")
+    warehouse.create("a", "SELECT id FROM raw", schedule=EVERY)
+    said: list[str] = []
+    with warehouse, warehouse.coordinator(say=said.append):
+        place.until((place.faults / "a.held").exists, "a to run")
+        (job,) = warehouse.jobs(live_only=True)
+        (nursery,) = (pid for pid in children_of(os.getpid()) if children_of(pid))
+        idle = {f"{pid}" for pid in children_of(nursery)} - {pid_text(job)}
+        frail.write_text("1")
+        for pid in (nursery, *map(int, idle)):
+            kill(pid)
+        place.until(lambda: frail.read_text() == "0", "the next one to die as well")
+        warehouse.create("b", "SELECT id FROM raw", schedule=EVERY)
+        place.until(lambda: "b" in place.frontiers(), "another worker")
+        assert [job.job_id] == [other.job_id for other in warehouse.jobs(live_only=True)]
+        place.fault("a", None)
+        place.until(place.fresh)
+    assert warehouse_lives(said) == 1, said
+    place.check_contents()
+
+
+def pid_text(job: Job) -> str:
+    assert job.worker is not None
+    return job.worker.partition("/")[2].partition("-")[0]
+
+
+def warehouse_lives(said: list[str]) -> int:
+    return sum(line.startswith("coordinating as") for line in said)
 
 
 @pytest.mark.parametrize("mode", ["off", "on"])

@@ -58,6 +58,7 @@ from penstock.tables.shell.claim import LockHeld, NotClaimed, claim
 from penstock.tables.shell.crew import Crew, Hand
 from penstock.tables.shell.host import Host
 from penstock.tables.shell.leasing import LeaseLost
+from penstock.tables.shell.nursery import NurseryLost
 from penstock.tables.shell.outcomes import Cancelled, Ended, Failed
 from penstock.tables.shell.permits import Permits
 from penstock.tables.shell.settings import WarehouseSettings
@@ -499,10 +500,7 @@ class Life:
         self._selector.unregister(hand.line)
         self._crew.bury(hand)
         if not hand.ready:
-            self._restarts += 1
-            first_ms, most_ms = RESTART_MS
-            wait_ms = min(first_ms * 2 ** min(self._restarts, 10), most_ms)
-            self._fill_at_ms = self._clock.now_ms() + wait_ms
+            self._fill_later()
         self._store.run(schema.RELEASE_LOCKS, hand.name)
         if hand.job_id is None:
             return []
@@ -540,9 +538,23 @@ class Life:
         if generation is None:
             self._unfit = self._host.trouble()
         elif self._clock.now_ms() >= self._fill_at_ms:
+            self._fill()
+        return events
+
+    def _fill(self) -> None:
+        try:
             for hand in self._crew.fill(self._host):
                 self._selector.register(hand.line, selectors.EVENT_READ, hand)
-        return events
+        except NurseryLost as error:  # those who work go on
+            self._unfit = error.message
+            self._fill_later()
+
+    def _fill_later(self) -> None:
+        """Wait a little before the next worker is started: the last one could not start."""
+        self._restarts += 1
+        first_ms, most_ms = RESTART_MS
+        wait_ms = min(first_ms * 2 ** min(self._restarts, 10), most_ms)
+        self._fill_at_ms = self._clock.now_ms() + wait_ms
 
     def _close_engine(self) -> None:
         if self._unit_worker is not None:

@@ -53,17 +53,16 @@ class Crew:
         if self.size and self._nursery is None:
             self._nursery = Nursery(self._settings.runner)
 
-    def fill(self, host: Host) -> list[Hand]:
-        """Start workers until there are as many as may be busy; returns the new ones.
+    def fill(self, host: Host) -> Iterator[Hand]:
+        """Start workers until there are as many as may be busy, or `NurseryLost`.
 
         Each takes the place of one that died, if one did.
         """
-        made = []
         while len(self.hands) < self.size:
-            left = self._left.pop() if self._left else None
-            made.append(self._start(host.factory(left)))
+            hand = self._start(host.factory(self._left[-1] if self._left else None))
+            self._left = self._left[:-1]
+            yield hand
         self._left.clear()
-        return made
 
     def idle(self) -> Hand | None:
         """A worker that is warm and has no job."""
@@ -85,8 +84,12 @@ class Crew:
 
     def _start(self, factory: Factory) -> Hand:
         ours, theirs = socket.socketpair()
-        with theirs:
-            pid = self._fork(theirs)
+        try:
+            with theirs:
+                pid = self._fork(theirs)
+        except NurseryLost:
+            ours.close()
+            raise
         ours.setblocking(False)
         hand = Hand(alive.process_name(pid), Line(ours), factory)
         hand.line.send({"settings": replace(self._settings, runner=factory).to_json()})
