@@ -4,9 +4,11 @@ other's locks, so a test that shares a catalog file must not load both.
 
 from __future__ import annotations
 
+import atexit
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +16,8 @@ from typing import Any, Self
 import pyarrow as pa
 
 EXTENSIONS = ("ducklake", "sqlite_scanner", "postgres_scanner")
+IDLE: list[subprocess.Popen[bytes]] = []
+"""Processes without a lake: to load DuckDB and its extensions takes longer than most tests."""
 
 
 class DuckError(Exception):
@@ -24,11 +28,7 @@ class Duck:
     """A connection to a lake by DuckDB."""
 
     def __init__(self, address: str, *, options: str = "") -> None:
-        self._child = subprocess.Popen(
-            [sys.executable, "-W", "ignore", __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        self._child = IDLE.pop() if IDLE else start()
         source = (
             address if address.startswith("sqlite:") else f"postgres:{address.split(':', 1)[1]}"
         )
@@ -62,17 +62,43 @@ class Duck:
         return self.run(sql).column(0)[0].as_py()
 
     def close(self) -> None:
-        if self._child.stdin is not None:
-            self._child.stdin.close()
-        self._child.wait(10)
-        if self._child.stdout is not None:
-            self._child.stdout.close()
+        """Let go of the lake; the process is kept for the next one, if it is well."""
+        try:
+            with suppress(DuckError):  # there may be no transaction
+                self.run("ROLLBACK")
+            self.run("USE memory")
+            self.run("DETACH lake")
+        except (DuckError, OSError, ValueError):
+            end(self._child)
+        else:
+            IDLE.append(self._child)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def start() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+
+
+def end(child: subprocess.Popen[bytes]) -> None:
+    assert child.stdin is not None
+    assert child.stdout is not None
+    with suppress(BrokenPipeError):
+        child.stdin.close()
+    child.wait(10)
+    child.stdout.close()
+
+
+@atexit.register
+def end_idle() -> None:
+    while IDLE:
+        end(IDLE.pop())
 
 
 def extension_paths() -> list[Path]:
