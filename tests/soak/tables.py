@@ -1,10 +1,12 @@
 """Kill stream tables hundreds of times on real Spark: `python -m tests.soak.tables --rounds 300`.
 
-Each round writes to the sources and kills one process at a moment of chance: a worker, the process
-that forks workers, the coordinator, or with `--own` also Spark's JVM, which the coordinator then
-started by itself. After every so many rounds everything comes to rest and is checked: contents by
+Each round writes to the sources and kills one process: a worker, the process that forks workers or
+the coordinator at a moment of chance, or a worker or the coordinator at a step of its work, such as
+one statement of a transaction. With `--own` the coordinator starts a Spark by itself, and its JVM
+is killed too. After every so many rounds everything comes to rest and is checked: contents by
 DuckDB at their frontiers, one change for each refresh on record, no locks, permits, reservations
-or jobs left, and no file that no snapshot names once they are swept.
+or jobs left, and no file that no snapshot names once they are swept. Small files are put together
+and old ones are swept all the while.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from tests.integration.tables_spark.crash import Run
 from tests.integration.tables_spark.place import SparkPlace
 
 RETRY = RetryPolicy(base_ms=20, cap_ms=50, deaths_max=1_000_000)
-SHARED = ("worker", "worker", "coordinator")
+SHARED = ("worker",) * 5 + ("worker at a step",) * 4 + ("coordinator", "coordinator at a step")
 OWN = ("worker", "worker", "worker", "jvm", "coordinator")
 
 
@@ -54,7 +56,7 @@ def attack(arguments: argparse.Namespace, seed: int, address: str, home: Path) -
     with seeded(seed) as random:
         place = SparkPlace(
             address, home / "place", own=arguments.own, lease_ms=5_000, retry=RETRY,
-            max_concurrent_refreshes=2, max_workers=2,
+            max_concurrent_refreshes=2, max_workers=2, sweep_every_ms=1_000, sweep_grace_ms=5_000,
         )  # fmt: skip
         run = Run(place, random)
         try:

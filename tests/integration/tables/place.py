@@ -57,12 +57,12 @@ class Place:
         """Append numbers to a source; returns the snapshot."""
         data = pa.table({"id": pa.array(rows, pa.int64())})
         while True:
-            change = self.lake.begin()
+            change = self.lake.begin(reserve_ms=60_000)
             try:
                 table = self.lake.table(source)
             except Rejected:
                 table = change.create_table(self.lake.schema("main"), source, data.schema)
-            change.add_files(table, [self.lake.write(table, data)])
+            change.add_files(table, [self.lake.write(table, data, token=change.token)])
             try:
                 snapshot = self.lake.commit(change).snapshot
             except Conflict:

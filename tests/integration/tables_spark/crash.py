@@ -1,4 +1,4 @@
-"""Kills at random moments, and what must be true afterwards. For tests and for long runs."""
+"""Kills at random moments and steps, and what must be true then. For tests and for long runs."""
 
 from __future__ import annotations
 
@@ -9,74 +9,145 @@ from contextlib import suppress
 from random import Random
 
 from penstock.kernel.errors import Busy, Conflict
-from tests.integration.tables import test_crash as model
+from tests.integration.tables.attacked import SOURCES, build, check, glance
 from tests.integration.tables.node import kill
-from tests.integration.tables_spark.node import below, is_gone, jvms_of, start, workers_of
+from tests.integration.tables_spark.node import FAULT, below, is_gone, jvms_of, start, workers_of
 from tests.integration.tables_spark.place import SparkPlace
+
+READS = {"left_side": "raw_a", "joined": "raw_a", "followed": "raw_a", "plain": "raw_b",
+         "spread": "raw_b"}  # fmt: skip
+"""Tables in whose refresh a worker dies, and the source whose news starts it."""
+
+STEPS = ("start", "made", "commit", "statement", "statement", "committed")
+STATEMENTS = 20
+"""More statements than a commit of one table has, fewer than one of a group."""
+
+COORDINATOR_STEPS = 60
+"""About as many statements as a coordinator runs while something is refreshed."""
 
 
 class Run:
-    """One warehouse under attack; `kills` says how often what was killed."""
+    """One warehouse under attack; `kills` says how often what was killed, and how."""
 
     def __init__(self, place: SparkPlace, random: Random) -> None:
         self.place, self._random = place, random
         self.kills: Counter[str] = Counter()
-        model.build(place)
+        build(place)
+        if not place.own:
+            # Larger than it is taken for: Spark's tasks write its files.
+            create = place.warehouse.create
+            create("spread", "SELECT id, id % 3 AS third FROM raw_b", schedule="30ms")
         self._node = start(place)
         self._wait_for_work()
 
     def attack(self, victims: tuple[str, ...]) -> None:
-        """Write, wait by chance, and kill one of the processes.
+        """Write, and kill one of the processes at a moment or at a step of its work.
 
-        Every other time something is refreshed first: on a busy machine nothing ever would be.
+        Now and then something is refreshed first: on a busy machine nothing ever would be.
         """
-        random = self._random
-        if random.random() < 0.5:
+        if self._random.random() < 0.3:
             before = self._refreshes()
-            self.place.write(random.choice(("raw_a", "raw_b")), [random.randrange(1_000)])
+            self._write()
             self.place.until(lambda: self._refreshes() > before, "a refresh")
-        for _ in range(random.randint(1, 3)):
-            self.place.write(random.choice(("raw_a", "raw_b")), [random.randrange(1_000)])
-            time.sleep(random.random() * 0.4)  # chance, not waiting: the kill comes at any step
-        victim = random.choice(victims)
-        if victim == "coordinator":
-            self._kill_coordinator()
-        else:
-            pids = jvms_of(self._node.pid) if victim == "jvm" else workers_of(self._node.pid)
-            if not pids:
-                return
-            kill(random.choice(pids))
-            if victim == "jvm":
-                self._wait_for_work()
-        self.kills[victim] += 1
+        match self._random.choice(victims):
+            case "worker at a step":
+                self._kill_at_step()
+            case "coordinator at a step":
+                self._kill_coordinator_at_step()
+            case victim:
+                self._kill_at_moment(victim)
+        glance(self.place)
 
     def settle(self) -> None:
         """Everything comes to rest, and is as it must be."""
         place = self.place
-        for table in model.TABLES:
+        for table in place.warehouse.tables():
             with suppress(Busy, Conflict):
-                place.warehouse.resume(table)
+                place.warehouse.resume(table.name)
         place.until(place.fresh, "all tables to be fresh")
-        place.until(lambda: not place.warehouse.jobs(live_only=True), "jobs to end")
-        model.check(place)
+        check(place)
 
     def close(self) -> None:
         """Kill the coordinator once more: whatever it started goes with it."""
         self._end()
 
+    # moments
+
+    def _kill_at_moment(self, victim: str) -> None:
+        random = self._random
+        for _ in range(random.randint(1, 3)):
+            self._write()
+            time.sleep(random.random() * 0.3)  # chance, not waiting: the kill comes at any step
+        if victim == "coordinator":
+            self._end()
+            self._start_again()
+            self.kills[victim] += 1
+        else:
+            pids = jvms_of(self._node.pid) if victim == "jvm" else workers_of(self._node.pid)
+            if not pids:
+                return
+            victims = pids if random.random() < 0.2 else [random.choice(pids)]
+            for pid in victims:
+                kill(pid)
+            if victim == "jvm":
+                self._wait_for_work()
+            self.kills[victim] += len(victims)
+
+    # steps
+
+    def _kill_at_step(self) -> None:
+        """A worker dies at a step of a refresh, wherever in its unit's work that is."""
+        place, random = self.place, self._random
+        table, step = random.choice(list(READS)), random.choice(STEPS)
+        if step == "statement":
+            step = f"statement {random.randrange(STATEMENTS)}"
+        place.fault(table, f"die {step}")
+        place.write(READS[table], [random.randrange(1_000)])
+        place.until(
+            lambda: not (place.faults / table).exists() or place.fresh(), f"death at {step}"
+        )
+        if (place.faults / table).exists():  # there are not so many statements in its commit
+            place.fault(table, None)
+            return
+        self.kills["worker at a step"] += 1
+
+    def _kill_coordinator_at_step(self) -> None:
+        left: set[int] = set(below(self._node.pid))
+
+        def has_died() -> bool:
+            left.update(below(self._node.pid))
+            return self._node.poll() is not None
+
+        self.place.fault(FAULT, f"die {self._random.randrange(COORDINATOR_STEPS)}")
+        self._write()
+        self.place.until(has_died, "the coordinator to die")
+        assert not (self.place.faults / FAULT).exists(), "it died by itself"
+        self._until_gone(left)
+        self._start_again()
+        self.kills["coordinator at a step"] += 1
+
+    # processes
+
+    def _write(self) -> None:
+        self.place.write(self._random.choice(SOURCES), [self._random.randrange(1_000)])
+
     def _refreshes(self) -> int:
         sql = "SELECT count(*) FROM penstock_refresh_history WHERE outcome = 'succeeded'"
         return int(self.place.lake.query(sql)[0][0])
 
-    def _kill_coordinator(self) -> None:
-        self._end()
+    def _start_again(self) -> None:
+        """Another coordinator; the next attack finds it at work, or still at its first steps."""
         self._node = start(self.place)
-        self._wait_for_work()
+        if self._random.random() < 0.7:
+            self._wait_for_work()
 
     def _end(self) -> None:
-        left = below(self._node.pid)
+        left = set(below(self._node.pid))
         kill(self._node.pid)
         self._node.wait()
+        self._until_gone(left)
+
+    def _until_gone(self, left: set[int]) -> None:
         self.place.until(lambda: all(is_gone(pid) for pid in left), "nobody to be left behind")
 
     def _wait_for_work(self) -> None:

@@ -4,7 +4,7 @@ A file in `options["faults"]`, named after a table, says what: `retryable`, `per
 waits until the file is gone), or `die STEP`: this process is killed at a step of the unit that the
 table belongs to. Steps are `start` and `made` (before and after the table's own refresh), `commit`,
 `statement N` (inside the transaction) and `committed`. The file is gone before anybody dies, so
-that it happens once.
+that it happens once. Tables named `spread` are written by Spark's tasks, however small they are.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from penstock.kernel.errors import Rejected
 from penstock.lake.shell import Catalog
 from penstock.spark import refresh
 from penstock.spark.options import spark_options
+from penstock.spark.writing import WriteOptions
 from penstock.tables.shell import Made, RefreshTask
 
 preload = refresh.preload
@@ -33,16 +34,23 @@ class FaultyEngine(refresh.SparkEngine):
         self._faults = Path(given.pop("faults"))
         self._told = threading.Event()
         super().__init__(lake, spark_options(given))
+        self._spread = refresh.FullRefresh(lake, write=WriteOptions(collect_rows_max=0))
 
     def refresh(self, task: RefreshTask) -> Made:
         self._told.clear()
         fault = Fault(self._faults / task.definition.name)
         fault.die_at("start")
         self._misbehave(task.definition.name, fault)
-        made = super().refresh(task)
+        made = self._make(task)
         fault.die_at("made")
         fault.die_in_commit(self._lake)
         return made
+
+    def _make(self, task: RefreshTask) -> Made:
+        if task.definition.name != "spread":
+            return super().refresh(task)
+        with self._used() as spark:
+            return self._spread.refresh(spark, task)
 
     def interrupt(self) -> None:
         self._told.set()

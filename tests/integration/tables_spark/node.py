@@ -1,4 +1,8 @@
-"""A coordinator with a Spark of its own, in a process of its own, for tests that kill it."""
+"""A coordinator in a process of its own, for tests that kill it.
+
+A file `coordinator` beside the faults of tables, with the text `die N`, lets it die after so many
+statements and commits from then on, of whatever thread of it.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,20 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from penstock.lake.shell import Catalog
 from penstock.tables.retry import RetryPolicy
 from penstock.tables.shell import Warehouse
 from tests.integration.tables.node import children_of
+from tests.integration.tables_spark.engine import Counting, Fault
 from tests.integration.tables_spark.place import SparkPlace
+
+FAULT = "coordinator"
 
 
 def start(place: SparkPlace) -> subprocess.Popen[bytes]:
@@ -23,6 +34,7 @@ def start(place: SparkPlace) -> subprocess.Popen[bytes]:
         "data_path": place.data_path,
         "runner": place.runner,
         "runner_options": place.options,
+        FAULT: str(place.faults / FAULT),
     }
     retry = given["retry"]
     given["retry"] = {"base_ms": retry.base_ms, "cap_ms": retry.cap_ms,
@@ -63,10 +75,38 @@ def is_gone(pid: int) -> bool:
     return text.rpartition(")")[2].split()[0] in "ZX"
 
 
+class Doom:
+    """Counts the steps of a coordinator while the file is there, and kills it in the end."""
+
+    def __init__(self, lake: Catalog, file: Path) -> None:
+        self._file, self._left = file, -1
+        self._lock = threading.Lock()
+        self._write = lake.database.write
+        lake.database.write = self.write  # type: ignore[method-assign]
+
+    @contextmanager
+    def write(self) -> Iterator[Any]:
+        with self._write() as cursor:
+            yield Counting(cursor, self.step)
+        self.step()
+
+    def step(self) -> None:
+        with self._lock:
+            if self._left < 0:
+                fault = Fault(self._file)
+                self._left = int(fault.step) if fault.word == "die" else -1
+            elif self._left == 0:
+                Fault(self._file).die()
+            else:
+                self._left -= 1
+
+
 def main() -> None:
     arguments = json.loads(sys.argv[1])
     arguments["retry"] = RetryPolicy(**arguments["retry"])
+    file = Path(arguments.pop(FAULT))
     with Warehouse.open(**arguments) as warehouse:
+        Doom(warehouse.lake, file)
         loop = warehouse.coordinator(say=lambda line: print(line, file=sys.stderr))
         signal.signal(signal.SIGTERM, lambda *_: loop.stop())
         loop.run()

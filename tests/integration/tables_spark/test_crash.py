@@ -9,7 +9,7 @@ import pytest
 
 from penstock.tables.retry import RetryPolicy
 from penstock.testing.seeds import seeded, seeds
-from tests.integration.tables_spark.conftest import KINDS
+from tests.integration.postgres import KINDS
 from tests.integration.tables_spark.crash import Run
 from tests.integration.tables_spark.place import SparkPlace
 
