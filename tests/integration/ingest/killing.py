@@ -25,7 +25,7 @@ async def kill_under_load(
         load = Load(Target("127.0.0.1", edge.port), fleet, Steady(100))
         running = asyncio.ensure_future(load.run(seconds=1_000_000))
         for _ in range(kills):
-            await _life(load, edge, running, random)
+            await _life(load, running, random, edge, server)
             victims = random.choice(("edge", "server", "both"))
             if victims != "server":
                 edge.kill()
@@ -36,6 +36,9 @@ async def kill_under_load(
                 edge.launch()
         load.end()
         state = await running
+    except BaseException as error:
+        error.add_note(f"edge:\n{edge.log}\nserver:\n{server.log}")
+        raise
     finally:
         edge.close()
     await until(lambda: server._is_ready(server.listening()), "the server")
@@ -44,14 +47,18 @@ async def kill_under_load(
 
 
 async def _life(
-    load: Load, edge: EdgeProcess, running: asyncio.Future[LoadState], random: Random
+    load: Load,
+    running: asyncio.Future[LoadState],
+    random: Random,
+    *parts: EdgeProcess | ServerProcess,
 ) -> None:
     """Let something be acknowledged since the last kill, then a random while pass."""
     acked = sum(device.core.acked for device in load.devices)
 
     def goes_on() -> bool:
         assert not running.done(), running.result()
-        assert edge.process.poll() is None, f"the edge ended:\n{edge.log}"
+        for part in parts:
+            assert part.process.poll() is None, f"{type(part).__name__} ended:\n{part.log}"
         return sum(device.core.acked for device in load.devices) > acked + 20
 
     await until(goes_on, "acknowledgements after a kill", within_s=120.0)
