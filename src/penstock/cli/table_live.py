@@ -34,6 +34,7 @@ _REASON: Final = {
     Reason.READY: "cyan",
     Reason.ERROR: "red",
     Reason.SUSPENDED: "red",
+    Reason.ENGINE_AWAY: "yellow",
     Reason.BACKING_OFF: "yellow",
     Reason.UPSTREAM_FAILED: "yellow",
     Reason.NO_BUDGET: "yellow",

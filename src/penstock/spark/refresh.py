@@ -21,6 +21,7 @@ from penstock.lake.model import TableVersion
 from penstock.lake.shell import Catalog
 from penstock.spark.command import SESSION_CONF
 from penstock.spark.embedded import EmbeddedSpark, start_spark
+from penstock.spark.errors import SparkNotStarted
 from penstock.spark.host import NAME, SESSION, TAKES_OVER, SparkHost
 from penstock.spark.options import SparkOptions, client_options, plain_options, spark_options
 from penstock.spark.progress import QueryProgress, watching
@@ -35,6 +36,7 @@ from penstock.tables.history import ReasonCode
 from penstock.tables.model import Mode, TableDefinition
 from penstock.tables.progress import Progress
 from penstock.tables.shell.refresher import (
+    EngineAway,
     Factory,
     Input,
     Made,
@@ -248,7 +250,17 @@ class SparkEngine:
         except Exception as error:
             if is_lost(error):
                 self.close()
+                self._look_for_spark(error)
             raise
+
+    def _look_for_spark(self, error: Exception) -> None:
+        """Where a Spark that somebody else runs is gone, that is the error."""
+        if self._options.remote is None:
+            return
+        try:
+            self._session()
+        except SparkNotStarted as away:
+            raise EngineAway(away.message) from error
 
     def _session(self) -> SparkSession:
         with self._lock:
@@ -360,7 +372,7 @@ def progress_of(seen: QueryProgress, available: int) -> Progress:
 
 def is_lost(error: BaseException) -> bool:
     """Whether an error says that the session, or the Spark behind it, is gone."""
-    if (_condition(error) or "").startswith(_LOST):
+    if isinstance(error, SparkNotStarted) or (_condition(error) or "").startswith(_LOST):
         return True
     return type(error).__module__.startswith("grpc") or "UNAVAILABLE" in str(error)[:500]
 

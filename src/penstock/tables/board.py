@@ -110,6 +110,7 @@ class Board:
             locked=tuple(name for name in unit.members if name in self.locks),
             stopped=self.stopped(unit),
             retry_at_ms=state.retry.retry_at_ms,
+            away=state.retry.away,
             upstreams=tuple(self.as_upstream(upstream) for upstream in unit.upstreams),
             free_slots=free_slots,
         )

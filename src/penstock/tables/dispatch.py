@@ -268,6 +268,9 @@ class Coordinator:
             at_fault = [event.member] if event.member in job.members else list(job.members)
             if event.kind is FailureKind.COLLISION:
                 state.retry = state.retry.collided(self.settings.retry, self.now_ms, self._random)
+            elif event.kind is FailureKind.AWAY:
+                policy, now_ms = self.settings.retry, self.now_ms
+                state.retry = state.retry.waited(policy, now_ms, self._random, event.detail)
             elif requested:
                 pass  # a person has been told; it counts for nothing
             elif event.kind is FailureKind.PERMANENT:

@@ -1,8 +1,9 @@
 """Which failures trying again can mend, from what Spark and Penstock call them.
 
 A failure is permanent if the query itself is wrong: it does not parse, names what is not there, or
-mixes types. Everything else may pass. Data that a function rejects (a division by zero) may be
-gone with the next change, so it is tried again and in the end suspended.
+mixes types. An engine that cannot be reached is no fault of any table. Everything else may pass.
+Data that a function rejects (a division by zero) may be gone with the next change, so it is tried
+again and in the end suspended.
 
 >>> classify(Failure("AnalysisException", condition="UNRESOLVED_COLUMN.WITH_SUGGESTION")).value
 'permanent'
@@ -22,6 +23,12 @@ class FailureKind(StrEnum):
     PERMANENT = "permanent"
     RETRYABLE = "retryable"
     COLLISION = "collision"
+    AWAY = "away"
+
+    @property
+    def blameless(self) -> bool:
+        """Whether it says nothing about the table: it never counts and is not in its history."""
+        return self in (FailureKind.COLLISION, FailureKind.AWAY)
 
 
 class Failure(NamedTuple):
@@ -35,6 +42,7 @@ class Failure(NamedTuple):
 PERMANENT: Final = FailureKind.PERMANENT
 RETRYABLE: Final = FailureKind.RETRYABLE
 COLLISION: Final = FailureKind.COLLISION
+AWAY: Final = FailureKind.AWAY
 
 CONDITIONS: Final = {
     # what the query names is not there
@@ -96,6 +104,7 @@ ERROR_CLASSES: Final = {
     "UnsupportedOperationException": PERMANENT,
     # Penstock's own, by what the caller should do next
     "Corrupt": PERMANENT,
+    "EngineAway": AWAY,
     "InvalidQuery": PERMANENT,
     "InvalidTable": PERMANENT,
     "LockHeld": COLLISION,

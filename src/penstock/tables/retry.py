@@ -50,6 +50,9 @@ class Retry:
     failures: int = 0
     deaths: int = 0
     retry_at_ms: int | None = None
+    aways: int = 0
+    away: str | None = None
+    """Why the engine could not be reached the last time, if that is what it waits for."""
 
     @property
     def failing(self) -> bool:
@@ -65,16 +68,21 @@ class Retry:
         """After one more retryable failure."""
         failures = self.failures + 1
         wait_ms = policy.delay_ms(failures, random)
-        return replace(self, failures=failures, retry_at_ms=now_ms + wait_ms)
+        return replace(self, failures=failures, retry_at_ms=now_ms + wait_ms, away=None)
 
     def died(self, policy: RetryPolicy, now_ms: int, random: Random) -> Retry:
         """After the worker was lost; the first time it is tried again at once."""
         wait_ms = policy.delay_ms(self.deaths, random) if self.deaths else 0
-        return replace(self, deaths=self.deaths + 1, retry_at_ms=now_ms + wait_ms)
+        return replace(self, deaths=self.deaths + 1, retry_at_ms=now_ms + wait_ms, away=None)
 
     def collided(self, policy: RetryPolicy, now_ms: int, random: Random) -> Retry:
         """After someone else held a lock: a short wait that counts for nothing."""
-        return replace(self, retry_at_ms=now_ms + policy.delay_ms(1, random))
+        return replace(self, retry_at_ms=now_ms + policy.delay_ms(1, random), away=None)
+
+    def waited(self, policy: RetryPolicy, now_ms: int, random: Random, why: str) -> Retry:
+        """After the engine could not be reached: longer and longer waits that count for nothing."""
+        wait_ms = policy.delay_ms(self.aways + 1, random)
+        return replace(self, aways=self.aways + 1, retry_at_ms=now_ms + wait_ms, away=why)
 
     def exhausted(self, policy: RetryPolicy) -> bool:
         """Whether it failed often enough to be suspended."""

@@ -29,6 +29,7 @@ class Reason(StrEnum):
     PAUSED = "paused"
     SUSPENDED = "suspended"
     ERROR = "error"
+    ENGINE_AWAY = "engine_away"
     BACKING_OFF = "backing_off"
     ON_DEMAND = "on_demand"
     NOT_DUE = "not_due"
@@ -96,7 +97,8 @@ class UnitFacts:
     """Everything the answer depends on.
 
     `changed` names inputs that moved since the contents were made; `rebuild` says that contents
-    have to be made whatever the inputs did. `requested` is set when a person asked for it.
+    have to be made whatever the inputs did. `requested` is set when a person asked for it. `away`
+    says that what it waits for until `retry_at_ms` is the engine, and why.
     """
 
     key: str
@@ -110,6 +112,7 @@ class UnitFacts:
     locked: tuple[str, ...] = ()
     stopped: tuple[tuple[str, Status], ...] = ()
     retry_at_ms: int | None = None
+    away: str | None = None
     upstreams: tuple[UpstreamFacts, ...] = ()
     free_slots: int = 1
 
@@ -145,6 +148,9 @@ def _held_back(facts: UnitFacts, now_ms: int) -> Verdict | None:
         return Verdict(_STOPPED[status], f"{table} is {status.value}")
     if facts.retry_at_ms is not None and now_ms < facts.retry_at_ms:
         left = format_ms(facts.retry_at_ms - now_ms)
+        if facts.away is not None:
+            text = f"the engine is away, trying again in {left}: {facts.away}"
+            return Verdict(Reason.ENGINE_AWAY, text, facts.retry_at_ms)
         return Verdict(Reason.BACKING_OFF, f"failed, trying again in {left}", facts.retry_at_ms)
     if facts.due_ms is None:
         return Verdict(Reason.ON_DEMAND, "refreshed on demand only")

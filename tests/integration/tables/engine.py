@@ -2,7 +2,7 @@
 
 It refreshes in full, and applies only the difference when `options["delta"]` says so, as downstream
 tables are to see. With `options["faults"]` a directory says what goes wrong: a file named after a
-table holds `retryable`, `permanent`, or `slow <ms>`; `hold` waits until the file is gone.
+table holds `retryable`, `permanent`, `away` or `slow <ms>`; `hold` waits until the file is gone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.lake.shell import Catalog
 from penstock.lake.shell.scan import file_history, read_rows, scan
 from penstock.tables.model import Mode
 from penstock.tables.progress import Progress
-from penstock.tables.shell import Input, Made, RefreshTask
+from penstock.tables.shell import EngineAway, Input, Made, RefreshTask
 from tests.integration.tables.topic_rows import topic_rows
 
 WRONG_QUERY = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
@@ -121,6 +121,8 @@ class DuckEngine:
         text = file.read_text() if file.exists() else ""
         word, _, number = text.partition(" ")
         match word:
+            case "away":
+                raise EngineAway("expected an engine, found nobody there")
             case "retryable":
                 raise OSError(f"{table} could not be read")
             case "permanent":

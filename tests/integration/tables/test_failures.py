@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.tables.history import Outcome
+from penstock.tables.retry import RetryPolicy
 from tests.integration.tables.place import Place
 
 EVERY = "20ms"
@@ -45,6 +46,30 @@ def test_three_retryable_failures_suspend_and_resuming_catches_up_all_that_was_m
         serial.until(serial.fresh)
     assert serial.rows("a") == {(number,): 1 for number in range(1, 7)}
     assert len(warehouse.history("a")) == refreshes + 1, "one refresh catches up everything"
+
+
+@pytest.mark.parametrize("mode", ["off", "on"])
+def test_an_engine_that_is_away_suspends_nobody_and_everybody_is_told(
+    places: Callable[..., Place], mode: str
+) -> None:
+    place = places(parallel_refresh_mode=mode, retry=RetryPolicy(base_ms=20, cap_ms=200))
+    warehouse = place.warehouse
+    place.write("raw", [1])
+    warehouse.create("a", "SELECT id FROM raw", schedule=EVERY)
+    with warehouse.coordinator():
+        place.until(place.fresh)
+        place.fault("a", "away")
+        place.write("raw", [2])
+        place.until(lambda: len(warehouse.jobs()) > 5, "more tries than a failure has")
+        assert status(place, "a") == "ACTIVE"
+        place.until(lambda: warehouse.why("a").reason.value == "engine_away", "the reason")
+        assert "found nobody there" in warehouse.why("a").text
+        place.until(lambda: "found nobody there" in warehouse.health().text, "health to say so")
+        place.fault("a", None)
+        place.until(place.fresh, "a to catch up by itself")
+        place.until(lambda: warehouse.health().state.value == "ok", "health to be well again")
+    assert [record.outcome for record in warehouse.history("a")] == [Outcome.SUCCEEDED] * 2
+    place.check_contents()
 
 
 def test_one_permanent_failure_is_an_error_and_tables_below_go_on_and_say_so(

@@ -25,10 +25,21 @@ OWN: dict[str, Any] = {"cores": 2, "memory_mb": 512, "cache_dir": str(CACHE)}
 
 
 class SparkPlace(Place):
-    """On the Spark that all tests share, with faults; `own` on one that its coordinator starts."""
+    """On the Spark that all tests share, with faults; `own` on one that its coordinator starts.
 
-    def __init__(self, address: str, home: Path, *, own: bool = False, **settings: Any) -> None:
-        self.own = own
+    `remote` is another way to the Spark that is shared.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        home: Path,
+        *,
+        own: bool = False,
+        remote: str | None = None,
+        **settings: Any,
+    ) -> None:
+        self.own, self._remote = own, remote
         self.runner = SPARK if own else FAULTY
         settings = {"retry": RetryPolicy(base_ms=20, cap_ms=200), **settings}
         super().__init__(address, home, **settings)
@@ -44,7 +55,7 @@ class SparkPlace(Place):
         )
 
     def _shared(self) -> dict[str, Any]:
-        return {"remote": one_spark().url, "faults": str(self.faults)}
+        return {"remote": self._remote or one_spark().url, "faults": str(self.faults)}
 
     def until(self, condition: Callable[[], object], what: str = "it") -> None:
         wait_until(condition, what, patience_s=PATIENCE_S)

@@ -228,6 +228,22 @@ def test_a_lock_collision_never_counts():
     assert stage.running("a").attempt_no == 1
 
 
+def test_an_engine_that_is_away_is_waited_for_longer_and_longer_and_never_counts():
+    stage = quiet(reads("a", "raw"))
+    stage.write("raw")
+    stage.wait(1_500)
+    for pause_ms in (1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000):
+        assert statuses(stage.fail("a", FailureKind.AWAY)) == []
+        assert stage.why("a") == "engine_away"
+        assert starts(stage.wait(pause_ms - 1)) == []
+        assert starts(stage.wait(1)) == ["table:a"]
+    stage.fail("a")
+    assert stage.why("a") == "backing_off"
+    assert starts(stage.wait(1_000)) == ["table:a"], "as after the first failure"
+    stage.succeed("a")
+    assert stage.coordinator.board.statuses["a"] is Status.ACTIVE
+
+
 def test_a_failed_request_never_counts_and_is_answered():
     stage = quiet(reads("a", "raw", schedule="1h"))
     stage.write("raw")

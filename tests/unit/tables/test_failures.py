@@ -23,6 +23,7 @@ from penstock.tables.failures import Failure, FailureKind, classify
         (Failure("Busy"), "retryable"),
         (Failure("Rejected"), "permanent"),
         (Failure("LockHeld"), "collision"),
+        (Failure("EngineAway"), "away"),
     ],
 )
 def test_a_failure_is_permanent_only_if_the_query_is_wrong(failure, kind):

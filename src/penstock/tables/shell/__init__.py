@@ -6,6 +6,7 @@ from penstock.tables.shell.contents import Page
 from penstock.tables.shell.coordinator import CoordinatorLoop
 from penstock.tables.shell.looking import PoolStatus, Running, Why
 from penstock.tables.shell.refresher import (
+    EngineAway,
     Factory,
     Input,
     Made,
@@ -22,6 +23,7 @@ from penstock.tables.shell.warehouse import Answered, Warehouse
 __all__ = [
     "Answered",
     "CoordinatorLoop",
+    "EngineAway",
     "Factory",
     "Input",
     "Made",

@@ -23,6 +23,7 @@ from random import Random
 from typing import Any, Final
 
 from penstock.kernel.clock import Clock
+from penstock.kernel.errors import Unavailable
 from penstock.tables import schema
 from penstock.tables.dispatch import Coordinator
 from penstock.tables.events import (
@@ -59,7 +60,7 @@ from penstock.tables.shell.crew import Crew, Hand
 from penstock.tables.shell.host import Host
 from penstock.tables.shell.leasing import LeaseLost
 from penstock.tables.shell.nursery import NurseryLost
-from penstock.tables.shell.outcomes import Cancelled, Ended, Failed
+from penstock.tables.shell.outcomes import Cancelled, Ended, Failed, Succeeded
 from penstock.tables.shell.permits import Permits
 from penstock.tables.shell.settings import WarehouseSettings
 from penstock.tables.shell.store import DROP_RESERVATION, MANUAL, Store
@@ -426,10 +427,18 @@ class Life:
         start = self._waiting.popleft()
         self.tell([JobStarted(start.job.job_id, self._inline_name)])
         ended = self._inline(start)
+        self._note_engine(ended)
         event = outcome_event(start.job.job_id, ended)
         if self._is_bereft(ended):
             event = WorkerDied(self._inline_name)
         self.tell([*self._see(), event])
+
+    def _note_engine(self, ended: Ended) -> None:
+        """Whether engines can work, for people, by what became of a job."""
+        if isinstance(ended, Succeeded):
+            self._unfit = None
+        elif isinstance(ended, Failed) and ended.kind is FailureKind.AWAY:
+            self._unfit = ended.detail
 
     def _is_bereft(self, ended: Ended) -> bool:
         """Whether a refresh failed because what all engines share was gone, not by itself."""
@@ -437,7 +446,10 @@ class Life:
 
     def _inline(self, start: Start) -> Ended:
         if self._unit_worker is None:
-            self._engine = self._host.factory().refresher(self._store.lake)
+            try:
+                self._engine = self._host.factory().refresher(self._store.lake)
+            except Unavailable as error:
+                return Failed(FailureKind.AWAY, error.message)
             topics = self._settings.topic_positions()
             self._unit_worker = UnitWorker(
                 self._store,
@@ -491,6 +503,7 @@ class Life:
                 if self._is_bereft(ended):
                     return [*events, *self._died(hand)]
                 hand.job_id = hand.kill_at_ms = hand.progress = None
+                self._note_engine(ended)
                 events.append(outcome_event(int(message["job"]), ended))
         events += self._assign()
         return events if hand.line.is_open else [*events, *self._died(hand)]

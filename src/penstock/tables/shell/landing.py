@@ -165,7 +165,7 @@ class Landing:
             )
             run(cursor, schema.RELEASE_LOCKS, job.worker)
             run(cursor, DROP_RESERVATION, claimed.token)
-            if closed and kind is not FailureKind.COLLISION:
+            if closed and not kind.blameless:
                 for table in claimed.tables:
                     values = _history_values(_failure(claimed, table, detail, member, now_ms), None)
                     run(cursor, INSERT_HISTORY, *values)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from penstock.kernel.errors import Gone, Rejected
+from penstock.kernel.errors import Gone, Rejected, Unavailable
 from penstock.lake.model import NewFile, TableInfo, TableVersion
 from penstock.lake.selection import FileRows
 from penstock.lake.shell.catalog import Catalog
@@ -29,6 +29,12 @@ from penstock.tables.history import ReasonCode
 from penstock.tables.model import Mode, TableDefinition
 from penstock.tables.progress import Progress
 from penstock.tables.topics import TopicSource
+
+
+class EngineAway(Unavailable):
+    """What runs queries cannot be reached; no table is to blame, and it may come back."""
+
+    code = "engine_away"
 
 
 class SourceRecreated(Gone):
