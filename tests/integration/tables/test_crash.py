@@ -16,7 +16,7 @@ from tests.integration.tables.attacked import SOURCES, TABLES, build, check, gla
 from tests.integration.tables.node import kill, start, workers_of
 from tests.integration.tables.place import Place
 
-KILLS = int(os.environ.get("PENSTOCK_KILLS") or 8)
+KILLS = int(os.environ.get("PENSTOCK_KILLS") or 4)
 
 
 @pytest.mark.parametrize("seed", seeds(1))

@@ -9,11 +9,15 @@ from contextlib import suppress
 from random import Random
 
 from penstock.kernel.errors import Busy, Conflict
+from tests.integration.lake.duck import Duck
 from tests.integration.tables.attacked import SOURCES, build, check, glance
 from tests.integration.tables.node import kill
 from tests.integration.tables_spark.node import FAULT, below, is_gone, jvms_of, start, workers_of
 from tests.integration.tables_spark.place import SparkPlace
 
+WHOLE = """SELECT (SELECT count(*) FROM left_side) AS left_rows,
+    (SELECT count(*) FROM right_side) AS right_rows, (SELECT count(*) FROM joined) AS joined_rows,
+    (SELECT max(n) FROM followed) AS followed_rows"""
 READS = {"left_side": "raw_a", "joined": "raw_a", "followed": "raw_a", "plain": "raw_b",
          "spread": "raw_b"}  # fmt: skip
 """Tables in whose refresh a worker dies, and the source whose news starts it."""
@@ -39,6 +43,8 @@ class Run:
             create("spread", "SELECT id, id % 3 AS third FROM raw_b", schedule="30ms")
         self._node = start(place)
         self._wait_for_work()
+        place.until(lambda: "followed" in place.frontiers(), "the group to be there")
+        self._reader = Duck(place.address)
 
     def attack(self, victims: tuple[str, ...]) -> None:
         """Write, and kill one of the processes at a moment or at a step of its work.
@@ -57,6 +63,7 @@ class Run:
             case victim:
                 self._kill_at_moment(victim)
         glance(self.place)
+        self._look()
 
     def settle(self) -> None:
         """Everything comes to rest, and is as it must be."""
@@ -69,7 +76,14 @@ class Run:
 
     def close(self) -> None:
         """Kill the coordinator once more: whatever it started goes with it."""
+        self._reader.close()
         self._end()
+
+    def _look(self) -> None:
+        """Whoever reads sees all of a unit's last refresh."""
+        (seen,) = self._reader.rows(WHOLE)
+        assert seen["left_rows"] == seen["right_rows"], seen
+        assert seen["joined_rows"] == seen["followed_rows"], seen
 
     # moments
 

@@ -16,7 +16,7 @@ MEMBERS = ("left_side", "right_side", "joined")
 STEPS = ("start", "made", "commit", "statement 3", "statement 12", "statement 20", "committed")
 LOOK = """SELECT (SELECT count(*) FROM left_side), (SELECT count(*) FROM right_side),
     (SELECT count(*) FROM joined)"""
-ROUNDS = 8
+ROUNDS = 3
 
 
 def build(place: SparkPlace) -> Warehouse:
