@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from operator import itemgetter
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from penstock.flow.fairqueue import FairQueue
 from penstock.kernel.errors import Busy, Rejected, Unavailable
 
 W = TypeVar("W", bound=tuple[Any, ...])
+
+_PARTITION: Final = itemgetter(0)
 
 
 class Backpressure(Busy):
@@ -75,8 +78,9 @@ class Admission:
         """
         if self.stopping:
             raise Stopped("expected a running scheduler, found it stopping; nothing was taken")
-        taken = self._taken.get(partition)
-        if taken is None:
+        try:
+            taken = self._taken[partition]
+        except KeyError:
             taken = self._finished[partition] = 0
         if not finishing:
             depth = taken - self._finished[partition]
@@ -168,15 +172,14 @@ class PartitionQueues(Generic[W]):
         for nothing. Work of partitions that are being worked on is queued.
         """
         busy = self._busy
-        partitions: set[int] = set()
-        taken: list[W] = []
-        for work in arrived:
-            partition = work[0]
-            if partition in busy:
-                self.put(work)
-            else:
-                partitions.add(partition)
-                taken.append(work)
+        taken = list(arrived)
+        partitions = set(map(_PARTITION, taken))
+        if not busy.isdisjoint(partitions):
+            partitions -= busy
+            for work in taken:
+                if work[0] in busy:
+                    self.put(work)
+            taken = [work for work in taken if work[0] in partitions]
         busy |= partitions
         return Group(partitions, taken)
 

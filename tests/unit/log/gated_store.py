@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.log.store import Append, Entry, Operation
@@ -71,3 +72,11 @@ class Answers:
                 f"expected {count} answers, found {len(self.given)}"
             )
             return list(self.given)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Look again and again, until the deadline."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "expected a condition to come true, found it did not"
+        time.sleep(0.001)

@@ -13,7 +13,7 @@ from penstock.log.queues import Backpressure, QueueLimits, Stopped
 from penstock.log.shell import WalOptions, WalScheduler
 from penstock.log.store import Append, Entry, Operation, SetHardState
 from penstock.testing import ManualClock
-from tests.unit.log.gated_store import DEADLINE_S, Answers, GatedStore, entry
+from tests.unit.log.gated_store import DEADLINE_S, Answers, GatedStore, entry, wait_until
 
 MakeWal = Callable[..., WalScheduler]
 
@@ -330,6 +330,55 @@ def test_a_blocking_write_returns_when_durable_or_raises_what_went_wrong(
     wal.stop()
     with pytest.raises(Stopped):
         wal.write(entry(1, 2))
+
+
+def start_writing(wal: WalScheduler, partitions: Sequence[int]) -> list[threading.Thread]:
+    """Threads that each write one entry and wait for it."""
+    threads = [
+        threading.Thread(target=wal.write, args=(entry(partition, 1),)) for partition in partitions
+    ]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def test_blocking_writers_that_come_during_a_sync_share_the_next(
+    store: GatedStore, make: MakeWal
+) -> None:
+    wal = make()
+    store.gate.clear()
+    threads = start_writing(wal, [0])
+    assert store.entered.acquire(timeout=DEADLINE_S)
+    threads += start_writing(wal, range(1, 33))
+    wait_until(lambda: wal.status().depth == 33)
+    store.gate.set()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+    assert len(store.calls) <= 3, "the first, what the worker found then, and all the others"
+    assert all(store.bounds(partition).last_index == 1 for partition in range(33))
+
+
+def test_stop_waits_for_a_blocking_write_that_is_under_way(
+    store: GatedStore, make: MakeWal
+) -> None:
+    wal = make()
+    store.gate.clear()
+    [writer] = start_writing(wal, [1])
+    assert store.entered.acquire(timeout=DEADLINE_S)
+    found: list[int] = []
+
+    def stop() -> None:
+        wal.stop()
+        found.append(store.bounds(1).last_index)
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    wait_until(lambda: not any(t.name.startswith("wal-") for t in threading.enumerate()))
+    store.gate.set()
+    stopping.join(DEADLINE_S)
+    writer.join(DEADLINE_S)
+    assert found == [1]
 
 
 def test_blocking_and_submitted_writes_of_many_threads_all_complete_in_order(

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 from penstock.flow.governor import COMMIT_WINDOW_MS_MIN, hold_ms
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Rejected
 from penstock.kernel.shell import SystemClock
 from penstock.kernel.units import MIB
-from penstock.log.queues import QueueLimits
+from penstock.log.queues import Group, QueueLimits
 from penstock.log.shell.workers import GO, FairWorkers, Hold, WorkersStatus
 from penstock.log.store import Append, Operation, Store
 
@@ -97,27 +97,28 @@ class WalScheduler:
         `Backpressure` or `Stopped` if it is refused; then it never reaches the store. `finishing`
         is for what completes accepted work (a commit marker): the limits do not apply to it.
         """
-        self._submit(self._work(operation, on_written, sync), finishing)
+        # Encoded in the submitter's thread: it runs while the worker waits for the disk.
+        prepared = self._prepare(operation)
+        if type(operation) is Append and len(operation[1]) == 1:
+            size = len(operation[1][0][2])
+        else:
+            size = _size(operation)
+        self._submit((operation[0], prepared, on_written, sync, size), finishing)
 
     def write(self, operation: Operation, *, sync: bool = True, finishing: bool = False) -> None:
         """Write an operation and wait until it is done; raises what `submit` or the store raise.
 
-        The waiting thread does the work itself if no worker is at it, so that a lone writer pays
-        for its write and its sync and for hardly anything else.
+        The waiting thread does the work itself if nobody else has any, so that a lone writer pays
+        for its write and its sync and for hardly anything else. Of several the first does, and the
+        worker takes what the others bring meanwhile as one group.
         """
-        outcome: list[Exception | None] = []
-        done = Lock()
-        done.acquire()
-
-        def written(error: Exception | None) -> None:
-            outcome.append(error)
-            done.release()
-
-        self._submit(self._work(operation, written, sync), finishing, False)
-        self._workers.help()
-        done.acquire()
-        if outcome[0] is not None:
-            raise outcome[0]
+        group = self._workers.take_alone(operation[0], finishing)
+        if group is not None:
+            failed = self._write_alone(group, operation, sync)
+        else:
+            failed = self._wait(operation, sync, finishing)
+        if failed is not None:
+            raise failed
 
     def set_commit_window(self, window_ms: float) -> None:
         """How long a group may be held open under pressure; the governor's to set."""
@@ -135,9 +136,25 @@ class WalScheduler:
         """Operations of a partition in line or being written."""
         return self._workers.depth_of(partition)
 
-    def _work(self, operation: Operation, on_written: OnWritten, sync: bool) -> _Write:
-        """Encode in the submitter's thread: it runs while the worker waits for the disk."""
-        return operation[0], self._prepare(operation), on_written, sync, _size(operation)
+    def _write_alone(self, group: Group[Any], operation: Operation, sync: bool) -> Exception | None:
+        try:
+            self._last_began_ns = self._clock.monotonic_ns()
+            return self._call_store([operation], sync=sync).get(operation[0])
+        finally:
+            self._workers.finish_alone(group)
+
+    def _wait(self, operation: Operation, sync: bool, finishing: bool) -> Exception | None:
+        outcome: list[Exception | None] = []
+        done = Lock()
+        done.acquire()
+
+        def written(error: Exception | None) -> None:
+            outcome.append(error)
+            done.release()
+
+        self.submit(operation, written, sync=sync, finishing=finishing)
+        done.acquire()
+        return outcome[0]
 
     def _hold(self, queued: int) -> Hold:
         if queued <= 1 or self._window_ms <= COMMIT_WINDOW_MS_MIN:

@@ -79,6 +79,7 @@ class FairWorkers(Generic[W]):
         self._inbox: deque[W] = deque()
         self._queues: PartitionQueues[W] = PartitionQueues()
         self._taking = threading.Lock()
+        self._all_over = threading.Condition(self._taking)  # told only while stopping
         self._asleep: deque[threading.Lock] = deque()
         self._wake_at = 1  # a worker that holds a group open wants so many more before it is woken
         self._threads = [
@@ -95,30 +96,33 @@ class FairWorkers(Generic[W]):
         for thread in self._threads:
             thread.start()
 
-    def submit(self, work: W, finishing: bool = False, wake: bool = True) -> None:
-        """Hand work over, or raise `Backpressure` or `Stopped`. Never blocks.
-
-        Without `wake` the caller must call `help` next.
-        """
+    def submit(self, work: W, finishing: bool = False) -> None:
+        """Hand work over, or raise `Backpressure` or `Stopped`. Never blocks."""
         with self._submitting:
             self._admit(work[0], finishing)
             self._inbox.append(work)
-        if wake and self._asleep and len(self._inbox) >= self._wake_at:
+        if self._asleep and len(self._inbox) >= self._wake_at:
             self._wake()
 
-    def help(self) -> None:
-        """Serve on this thread, which would only wait otherwise, if every worker sleeps.
+    def take_alone(self, partition: int, finishing: bool = False) -> Group[Any] | None:
+        """Take a partition for the calling thread, if there is no other work at all.
 
-        It saves a lone writer two switches between threads. Where there is nothing to help with,
-        a worker is woken.
+        It saves a lone writer two switches between threads. None if there is other work or the
+        end is near: then `submit`. `Backpressure` if all depths together are at their limit.
+        Whoever gets a group must call `finish_alone`.
         """
-        if self._started and len(self._asleep) == len(self._threads):
-            group, _ = self._next()
-            if group.work:
-                self._call(group)()
-                self._finish(group)
-        if self._inbox or self._queues.has_ready:
-            self._wake()
+        if not self._started or self._inbox or not self._queues.idle:
+            return None
+        with self._submitting, self._taking:
+            if self._admission.stopping or self._inbox or not self._queues.idle:
+                return None
+            self._admit(partition, finishing)
+            return self._queues.take_direct(((partition,),))  # type: ignore[arg-type]
+
+    def finish_alone(self, group: Group[Any]) -> None:
+        """What was taken alone is done, well or badly."""
+        self.finished(group.work)
+        self._finish(group)
 
     def stop(self) -> None:
         """Refuse new work, serve everything taken, end the threads. May be called twice."""
@@ -129,6 +133,8 @@ class FairWorkers(Generic[W]):
         self._wake_all()
         for thread in self._threads:
             thread.join()
+        with self._all_over:
+            self._all_over.wait_for(lambda: self._queues.idle)
 
     def status(self) -> WorkersStatus:
         """A snapshot; never waits for a worker."""
@@ -200,6 +206,8 @@ class FairWorkers(Generic[W]):
             self._groups += 1
             self._served += len(group.work)
             more = self._queues.has_ready
+            if self._admission.stopping:
+                self._all_over.notify_all()
         if more and self._asleep:
             self._wake()
 
