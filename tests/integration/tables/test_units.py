@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.lake.model import Snapshot
 from penstock.lake.selection import FileRows
-from penstock.lake.shell import open_catalog
+from penstock.lake.shell import Catalog, open_catalog
 from penstock.lake.shell.scan import scan
 from penstock.tables.model import Mode
 from penstock.tables.shell import Made, Warehouse
@@ -18,7 +18,8 @@ from penstock.tables.shell.pending import pending_changes, pending_version
 from tests.integration.tables.engine import bag
 from tests.integration.tables.place import Place
 
-REFRESHES = 40
+REFRESHES = 12
+MEMBERS = ("left_side", "right_side", "joined", "counted")
 
 
 def diamond(warehouse: Warehouse) -> None:
@@ -34,28 +35,20 @@ def test_a_reader_never_sees_a_mix_of_a_group(places: Callable[..., Place], kind
     place = places(kind, delta=kind == "sqlite", parallel_refresh_mode="off")
     place.write("raw", [0])
     diamond(place.warehouse)
-    seen: Counter[int] = Counter()
+    seen: dict[int, int | None] = {}
     stop = threading.Event()
-    mixed: list[str] = []
+    failed: list[Exception | AssertionError] = []
 
     def read() -> None:
         with open_catalog(place.address, create=False) as lake:
-            while not stop.is_set():
+            while not stop.wait(0.002):
                 at = lake.latest()
-                names = {info.name for info in lake.tables(at)}
-                made = names & {"left_side", "right_side", "joined", "counted"}
-                if not made:
-                    continue
-                if len(made) < 4:
-                    mixed.append(f"only {made} in {at.id}")
-                    continue
-                rows = {name: bag(lake.scan(name, at)) for name in made}
-                counted = rows.pop("counted")
-                if len({frozenset(bag_.items()) for bag_ in rows.values()}) != 1:
-                    mixed.append(f"{rows} in {at.id}")
-                if counted != {(len(rows["joined"]),): 1}:
-                    mixed.append(f"{counted} for {rows} in {at.id}")
-                seen[len(rows["joined"])] += 1
+                if at.id not in seen:
+                    try:
+                        seen[at.id] = rows_of_the_group(lake, at)
+                    except Exception as error:  # for the other thread to tell
+                        failed.append(error)
+                        return
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -63,13 +56,29 @@ def test_a_reader_never_sees_a_mix_of_a_group(places: Callable[..., Place], kind
         with place.warehouse.coordinator():
             for number in range(1, REFRESHES):
                 place.write("raw", [number])
-                place.until(lambda: mixed or place.fresh(), "the group to be fresh")
+                place.until(lambda: failed or place.fresh(), "the group to be fresh")
     finally:
         stop.set()
         reader.join()
-    assert mixed == []
-    assert len(seen) > 1, "the reader must have seen some of the versions"
+    assert failed == []
+    assert len(set(seen.values()) - {None}) > 1, "the reader must have seen some of the versions"
+    for at in place.lake.snapshots():
+        found = rows_of_the_group(place.lake, at)
+        assert found == seen.get(at.id, found), "nor does a snapshot change afterwards"
     place.check_contents()
+
+
+def rows_of_the_group(lake: Catalog, at: Snapshot) -> int | None:
+    """How many rows each of the diamond's tables has, which must be the same; None before that."""
+    made = {info.name for info in lake.tables(at)} & set(MEMBERS)
+    if not made:
+        return None
+    assert made == set(MEMBERS), f"only {made} in {at.id}"
+    rows = {name: bag(lake.scan(name, at)) for name in MEMBERS}
+    counted = rows.pop("counted")
+    assert rows["left_side"] == rows["right_side"] == rows["joined"], f"{rows} in {at.id}"
+    assert counted == {(len(rows["joined"]),): 1}, f"{counted} for {rows} in {at.id}"
+    return len(rows["joined"])
 
 
 def test_a_member_that_fails_leaves_all_members_as_they_were(

@@ -36,17 +36,20 @@ def test_a_reader_never_sees_a_mix_while_the_group_is_refreshed(
 ) -> None:
     place = places(kind)
     warehouse = build(place)
-    looks, seen = 0, set()
+    seen: list[tuple[int, ...]] = []
     with warehouse.coordinator(), place.duck() as reader:
+
+        def fresh() -> bool:
+            seen.append(look(reader))
+            assert len(set(seen[-1])) == 1, seen[-1]
+            return place.fresh()
+
         place.until(place.fresh, "the group to be there")
         for number in range(ROUNDS):
             place.write("raw", [100 + number])
-            while not place.fresh():
-                looks, counts = looks + 1, look(reader)
-                assert len(set(counts)) == 1, counts
-                seen.add(counts)
-    assert looks > ROUNDS
-    assert len(seen) > 1
+            place.until(fresh, "the group to be fresh")
+    assert len(seen) > ROUNDS
+    assert len(set(seen)) > 1
     snapshots = {r.snapshot for r in warehouse.history() if r.table == "joined"}
     assert all(
         {r.table for r in warehouse.history() if r.snapshot == at} == set(MEMBERS)
@@ -100,9 +103,13 @@ def test_a_worker_killed_at_any_step_leaves_nothing_half_applied(
             member = MEMBERS[number % 3] if step in ("start", "made") else "joined"
             place.fault(member, f"die {step}")
             place.write("raw", [100 + number])
-            while not place.fresh():
+
+            def fresh(step: str = step) -> bool:
                 counts = look(reader)
                 assert len(set(counts)) == 1, (step, counts)
+                return place.fresh()
+
+            place.until(fresh, "the group to be fresh")
             assert not (place.faults / member).exists(), f"somebody died at {step}"
             assert look(reader) == (6 + number,) * 3
     died = [job for job in warehouse.jobs() if job.status is JobStatus.RETRYABLE_FAILED]
