@@ -55,7 +55,11 @@ class Context:
 
     def __post_init__(self) -> None:
         self.started_ms = self.clock.monotonic_ms()
-        self.cohorts = Cohorts(self.engine, lambda: self.clock.monotonic_ns() / 1e9)
+        self.cohorts = Cohorts(
+            self.engine,
+            lambda: self.clock.monotonic_ns() / 1e9,
+            asyncio.get_running_loop().call_soon,
+        )
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> Task[None]:
         """Run something that the server waits for before it ends."""

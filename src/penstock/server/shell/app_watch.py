@@ -14,7 +14,7 @@ from penstock.server.errors import NotFound
 from penstock.server.queries import check_accepts_events
 from penstock.server.sessions import Session
 from penstock.server.shell.app_push import Pusher
-from penstock.server.shell.cohort import Cohort
+from penstock.server.shell.cohort import Rank, Stand
 from penstock.server.watching import (
     BATCH_BYTES,
     Event,
@@ -138,7 +138,7 @@ class WatchStream(Pusher):
         self._loop = asyncio.get_running_loop()
         self._spoke_s = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
-        self._cohort: Cohort | None = None
+        self.rank: Rank | None = None
         self.offer = self._stream.write
 
     def start(self) -> None:
@@ -199,42 +199,33 @@ class WatchStream(Pusher):
         """Caught up: go on together with all others who stand here and want the same."""
         session = self._session
         is_alone = session.streams == 1 and len(session.cursors) == 1
-        if self._cohort is None and is_alone and not self._request.prefixes and not self.is_over:
-            self._cohort = self.context.cohorts.join(
-                self,
-                follower.topic,
-                follower.shape,
-                cursor=follower.cursor,
-                epoch=session.epochs[follower.topic],
-            )
-            if self._cohort is not None:
-                session.step_out = self.step_out
-                self.engine.watchers.leave(follower.topic, self.push)
+        if self.rank is None and is_alone and not self._request.prefixes and not self.is_over:
+            stand = Stand(follower.cursor, session.epochs[follower.topic])
+            self.context.cohorts.join(self, follower.topic, follower.shape, stand)
+            session.step_out = self.step_out
+            self.engine.watchers.leave(follower.topic, self.push)
 
-    def left_behind(self, cursor: int, epoch: int) -> None:
+    def left_behind(self, stand: Stand) -> None:
         """The cohort goes on without this one: it is served alone from here."""
-        topic = self._out_at(cursor, epoch)
+        topic = next(iter(self.followers))
+        self._stand_at(topic, stand)
         self.push(topic)
 
     def step_out(self) -> None:
         """Leave the cohort: someone else is to see or move the session's cursor."""
-        cohort = self._cohort
-        if cohort is not None:
-            self.context.cohorts.leave(self, cohort)
-            self._out_at(cohort.cursor, cohort.epoch)
+        rank = self.rank
+        if rank is not None:
+            self._spoke_s = max(self._spoke_s, rank.spoke_s)
+            self.context.cohorts.leave(self)
+            self._stand_at(rank.topic, rank.stand)
 
-    def _out_at(self, cursor: int, epoch: int) -> str:
-        cohort, self._cohort = self._cohort, None
-        assert cohort is not None
-        self._spoke_s = max(self._spoke_s, cohort.spoke_s)
-        session = self._session
+    def _stand_at(self, topic: str, stand: Stand) -> None:
+        session, follower = self._session, self.followers[topic]
         session.step_out = None
-        session.cursors[cohort.topic] = cursor
-        session.epochs[cohort.topic] = epoch
-        follower = self.followers[cohort.topic]
-        follower.cursor, follower.epoch = cursor, epoch
-        self.engine.watchers.listen(cohort.topic, self.push)
-        return cohort.topic
+        session.cursors[topic] = follower.cursor = stand.cursor
+        session.epochs[topic] = follower.epoch = stand.epoch
+        follower.told_caught_up = stand.told_caught_up
+        self.engine.watchers.listen(topic, self.push)
 
     def load(self, follower: Follower) -> None:
         """Take the cursor that all streams of the session share."""
@@ -292,8 +283,8 @@ class WatchStream(Pusher):
             self._loop.call_soon(self.push, name)
 
     def _beat(self) -> None:
-        if self._cohort is not None:
-            self._spoke_s = max(self._spoke_s, self._cohort.spoke_s)
+        if self.rank is not None:
+            self._spoke_s = max(self._spoke_s, self.rank.spoke_s)
         idle_s = self._loop.time() - self._spoke_s
         if idle_s >= self._heartbeat_s:
             self._stream.write(sse.HEARTBEAT)

@@ -1,85 +1,182 @@
-"""Watchers that stand at one place and want the same, served as one.
+"""Watchers of one topic that have everything and want the same, served together.
 
 Most watchers of a busy topic watch it alone, want the same fields, and have everything up to its
-head. Such a cohort has one cursor; a push is read, encoded and dressed once, and then only written,
-to each of them. Whoever falls out of step leaves and is served alone until it is at the head again.
+head. They stand in ranks. A rank has one cursor: what it gets is read, encoded and dressed once,
+and then only written, to each of its watchers. Ranks take turns, and the loop reads and answers
+requests in between; each gets all that was committed up to its own turn. So a record waits for one
+round at most, however many come meanwhile. Whoever falls out of step leaves and is served alone
+until it is at the head again.
 """
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 from penstock.server import sse
 from penstock.topics.shell.engine import Engine
 from penstock.topics.shell.watch import Page, Shape
+from penstock.topics.topic import Topic
+
+RANK_MEMBERS_MAX: Final = 100
+"""So many are written to before the loop does something else."""
+
+_LOGGER: Final = logging.getLogger("penstock.server")
+Later = Callable[[Callable[[], None]], object]
+"""Has something called in the next turn of the loop."""
+
+
+class Stand(NamedTuple):
+    """Where a watcher stands, and whether it knows that this is the head."""
+
+    cursor: int
+    epoch: int
+    told_caught_up: bool = True
 
 
 class Member(Protocol):
-    """A watcher in a cohort."""
+    """A watcher in a cohort. `rank` is where it stands, None while it is served alone."""
+
+    rank: Rank | None
 
     def offer(self, frames: bytes) -> bool:
         """Send bytes; False if the peer has no room and none were taken."""
         ...
 
-    def left_behind(self, cursor: int, epoch: int) -> None:
+    def left_behind(self, stand: Stand) -> None:
         """It is in the cohort no more, and stands here. It is to be served alone, at once."""
         ...
 
 
+class Rank:
+    """Watchers who stand at one place."""
+
+    __slots__ = ("cohort", "members", "spoke_s", "stand")
+
+    def __init__(self, cohort: Cohort, stand: Stand) -> None:
+        self.cohort = cohort
+        self.stand = stand
+        self.members: dict[Member, None] = {}
+        self.spoke_s = 0.0
+
+    @property
+    def topic(self) -> str:
+        """The topic they watch."""
+        return self.cohort.topic
+
+    def take(self, member: Member) -> None:
+        """Have a watcher stand here."""
+        self.members[member] = None
+        member.rank = self
+
+    def is_behind(self, topic: Topic) -> bool:
+        """Whether there is something they do not have."""
+        cursor, epoch, _ = self.stand
+        return cursor != topic.head_seq or epoch != topic.epoch
+
+    def is_beside(self, other: Rank) -> bool:
+        """Whether both stand at one place and are few enough to be one."""
+        few = len(self.members) + len(other.members) <= RANK_MEMBERS_MAX
+        return few and self.stand == other.stand
+
+
 class Cohort:
-    """Watchers of one topic and one shape, all at one cursor, all told that they are caught up."""
+    """Watchers of one topic and one shape, in ranks. The first rank was served longest ago."""
 
     def __init__(self, topic: str, shape: Shape, cohorts: Cohorts) -> None:
         self.topic = topic
         self.shape = shape
-        self.cursor = 0
-        self.epoch = 0
-        self.spoke_s = 0.0
-        self.members: dict[Member, None] = {}
+        self.ranks: deque[Rank] = deque()
+        self.is_going = False  # ranks have their turn before them
         self._cohorts = cohorts
         self._engine = cohorts.engine
 
     @property
     def audience(self) -> int:
         """How many watchers this listener stands for."""
-        return len(self.members)
+        return sum(len(rank.members) for rank in self.ranks)
 
     def push(self, _topic: str) -> None:
-        """The topic's turn."""
-        engine = self._engine
-        found = engine.registry.topics.get(self.topic)
-        if found is None:
-            self._dissolve()
-            return
-        page = engine.watchers.page(
-            found, self.cursor, self.epoch, self.shape, engine.clock.now_ms()
-        )
-        diff = page.diff
-        if page.waits or diff.tombstone is not None or not diff.caught_up:
-            self._dissolve()
-            return
-        before, self.cursor = self.cursor, diff.next_from_seq
-        if diff.found.records:
-            self._send(self._frames(page, before), before)
+        """The topic's turn. If ranks are being served one after another, they go on with it."""
+        if not self.is_going and self.step():
+            self._cohorts.go_on(self)
 
-    def _frames(self, page: Page, from_seq: int) -> bytes:
+    def step(self) -> bool:
+        """Serve one rank, or several that are small; whether others are still behind."""
+        topic = self._engine.registry.topics.get(self.topic)
+        if topic is None:
+            for rank in tuple(self.ranks):
+                self._dissolve(rank)
+            return False
+        written, last = 0, None
+        for rank in tuple(self.ranks):
+            if written >= RANK_MEMBERS_MAX:
+                break
+            if not rank.members or not rank.is_behind(topic):
+                continue
+            written += len(rank.members)
+            self.ranks.remove(rank)
+            self.ranks.append(rank)
+            self._serve(rank, topic)
+            if last is not None and last.members and last.is_beside(rank):
+                self._merge(rank, last)
+            else:
+                last = rank
+        return any(rank.is_behind(topic) for rank in self.ranks)
+
+    def find(self, stand: Stand) -> Rank:
+        """A rank at a place that has room for one more."""
+        for rank in reversed(self.ranks):
+            if rank.stand == stand and len(rank.members) < RANK_MEMBERS_MAX:
+                return rank
+        self.ranks.append(Rank(self, stand))
+        return self.ranks[-1]
+
+    def _serve(self, rank: Rank, topic: Topic) -> None:
+        """Send a rank what it does not have, a page at most."""
+        before = rank.stand
+        now_ms = self._engine.clock.now_ms()
+        page = self._engine.watchers.page(topic, before.cursor, before.epoch, self.shape, now_ms)
+        diff = page.diff
+        if page.waits or diff.tombstone is not None:
+            self._dissolve(rank)
+            return
+        is_news = bool(diff.found.records) or not before.told_caught_up
+        told = diff.caught_up if is_news else True
+        rank.stand = Stand(diff.next_from_seq, before.epoch, told)
+        frames = self._frames(page, before) if is_news else b""
+        if frames:
+            self._send(rank, frames, before)
+
+    def _frames(self, page: Page, before: Stand) -> bytes:
+        """The events of a page: records, and that these are all, for who does not know it."""
+        frames = page.frames.get(before)
+        if frames is not None:
+            return frames
         diff = page.diff
         event_id = sse.event_id({self.topic: diff.next_from_seq})
-        data = sse.record_data(
-            self.topic,
-            page.records,
-            from_seq=from_seq,
-            to_seq=diff.next_from_seq,
-            head_seq=diff.head_seq,
-        )
-        caught_up = sse.caught_up_data(self.topic, diff.head_seq)
-        return sse.frame(event_id, b"record", data) + sse.frame(event_id, b"caught-up", caught_up)
+        frames = b""
+        if diff.found.records:
+            data = sse.record_data(
+                self.topic,
+                page.records,
+                from_seq=before.cursor,
+                to_seq=diff.next_from_seq,
+                head_seq=diff.head_seq,
+            )
+            frames = sse.frame(event_id, b"record", data)
+        if diff.caught_up:
+            caught_up = sse.caught_up_data(self.topic, diff.head_seq)
+            frames += sse.frame(event_id, b"caught-up", caught_up)
+        page.frames[before] = frames
+        return frames
 
-    def _send(self, frames: bytes, before: int) -> None:
-        self.spoke_s = self._cohorts.now_s()
+    def _send(self, rank: Rank, frames: bytes, before: Stand) -> None:
+        rank.spoke_s = self._cohorts.now_s()
         behind = []
-        for member in self.members:
+        for member in rank.members:
             try:
                 taken = member.offer(frames)
             except Exception:  # served alone it fails again, and is let go; the others get theirs
@@ -87,42 +184,79 @@ class Cohort:
             if not taken:
                 behind.append(member)
         for member in behind:
-            if member in self.members:
-                self._cohorts.leave(member, self)
-                member.left_behind(before, self.epoch)
+            if member in rank.members:
+                self._cohorts.leave(member)
+                member.left_behind(before)
 
-    def _dissolve(self) -> None:
-        for member in list(self.members):
-            self._cohorts.leave(member, self)
-            member.left_behind(self.cursor, self.epoch)
+    def _merge(self, rank: Rank, into: Rank) -> None:
+        for member in rank.members:
+            into.take(member)
+        rank.members.clear()
+        self.ranks.remove(rank)
+
+    def _dissolve(self, rank: Rank) -> None:
+        for member in tuple(rank.members):
+            if member.rank is rank:
+                self._cohorts.leave(member)
+                member.left_behind(rank.stand)
 
 
 class Cohorts:
-    """Every cohort of a server, by topic and shape."""
+    """Every cohort of a server, by topic and shape, and those whose ranks take turns now."""
 
-    def __init__(self, engine: Engine, now_s: Callable[[], float]) -> None:
+    def __init__(self, engine: Engine, now_s: Callable[[], float], later: Later) -> None:
         self.engine = engine
         self.now_s = now_s
+        self._later = later
         self._cohorts: dict[tuple[str, Shape], Cohort] = {}
+        self._going: deque[Cohort] = deque()
 
-    def join(
-        self, member: Member, topic: str, shape: Shape, *, cursor: int, epoch: int
-    ) -> Cohort | None:
-        """Put a watcher that is caught up into the cohort of its place; None if it is elsewhere."""
+    @property
+    def cohorts(self) -> list[Cohort]:
+        """All there are."""
+        return list(self._cohorts.values())
+
+    def join(self, member: Member, topic: str, shape: Shape, stand: Stand) -> None:
+        """Put a watcher that is caught up into a rank at its place."""
         key = (topic, shape)
         cohort = self._cohorts.get(key)
         if cohort is None:
             cohort = self._cohorts[key] = Cohort(topic, shape, self)
-            cohort.cursor, cohort.epoch = cursor, epoch
             self.engine.watchers.listen(topic, cohort.push)
-        elif (cohort.cursor, cohort.epoch) != (cursor, epoch):
-            return None  # its own push of this turn is still to come
-        cohort.members[member] = None
-        return cohort
+        cohort.find(stand).take(member)
 
-    def leave(self, member: Member, cohort: Cohort) -> None:
-        """Take a watcher out; the last one takes the cohort with it."""
-        cohort.members.pop(member, None)
-        if not cohort.members and self._cohorts.get((cohort.topic, cohort.shape)) is cohort:
+    def leave(self, member: Member) -> None:
+        """Take a watcher out; the last one takes its rank, or the cohort, with it."""
+        rank, member.rank = member.rank, None
+        assert rank is not None, "who leaves is in a rank"
+        del rank.members[member]
+        if rank.members:
+            return
+        cohort = rank.cohort
+        cohort.ranks.remove(rank)
+        if not cohort.ranks:
             del self._cohorts[cohort.topic, cohort.shape]
             self.engine.watchers.leave(cohort.topic, cohort.push)
+
+    def go_on(self, cohort: Cohort) -> None:
+        """Serve the other ranks of a cohort, with other things of the loop in between."""
+        if not self._going:
+            self._later(self._step)
+        cohort.is_going = True
+        self._going.append(cohort)
+
+    def _step(self) -> None:
+        """Serve a rank of one cohort; the next time it is another cohort's turn."""
+        cohort = self._going[0]
+        try:
+            cohort.is_going = cohort.step()
+        except Exception:
+            _LOGGER.exception("topic %r could not be pushed to its watchers", cohort.topic)
+            cohort.is_going = False
+        self._going.popleft()
+        if cohort.is_going:
+            self._going.append(cohort)
+        if self._going:
+            self._later(self._step)
+        else:
+            self.engine.watchers.forget_pages()

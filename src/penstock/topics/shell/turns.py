@@ -49,6 +49,7 @@ class Turns:
         self._queue: AgeingQueue[str] = AgeingQueue(urgency_of)
         self._marked_ns: dict[str, int] = {}
         self._scheduled = False
+        self._held_until_ns = 0
         self._waits_ns = 0  # of all topics that were served since the last sample
         self._turns = 0
         self._busy_ns = 0
@@ -150,6 +151,7 @@ class Turns:
         self._scheduled = True
         coalesce_ms = self.governor.rung.coalesce_ms
         if coalesce_ms:
+            self._held_until_ns = self._clock.monotonic_ns() + int(coalesce_ms * 1e6)
             self._loop.call_later(coalesce_ms / 1e3, self._turn)
         else:
             self._loop.call_soon(self._turn)
@@ -163,9 +165,10 @@ class Turns:
             topic = pop()
             if topic is None:
                 break
-            waited_ns = now_ns - self._marked_ns.pop(topic)
-            self.latency.record(waited_ns)
-            self._waits_ns += waited_ns
+            marked_ns = self._marked_ns.pop(topic)
+            self.latency.record(now_ns - marked_ns)
+            # What was held back on purpose is no sign of load: it would hold back ever more.
+            self._waits_ns += max(0, now_ns - max(marked_ns, self._held_until_ns))
             self._turns += 1
             try:
                 self._serve(topic)

@@ -1,0 +1,139 @@
+"""Many watchers of one topic: in ranks that take turns, each with all that came up to its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from unittest import mock
+
+from penstock.server.shell.cohort import RANK_MEMBERS_MAX
+from tests.unit.server_app.fakes import Client, FakeStream, run, serving, until
+from tests.unit.server_app.test_push import kinds, payloads
+
+MANY = 2 * RANK_MEMBERS_MAX + 50
+
+
+async def watchers(client: Client, count: int, **fields: object) -> list[FakeStream]:
+    await client.ask("PUT", "/v0/topics/t")
+    return [(await client.watch(topics={"t": {}}, **fields))[0] for _ in range(count)]
+
+
+def having(streams: list[FakeStream], wanted: list[object]) -> int:
+    return sum(payloads(stream.events()) == wanted for stream in streams)
+
+
+def ranks(client: Client) -> list[int]:
+    (cohort,) = client.application.context.cohorts.cohorts
+    return [len(rank.members) for rank in cohort.ranks]
+
+
+def test_many_watchers_get_everything_once_and_in_order():
+    async def go():
+        async with serving() as client:
+            streams = await watchers(client, MANY)
+            wanted = list(range(40))
+            for number in wanted:
+                client.start("POST", "/v0/topics/t", {"records": [{"data": number}]})
+                await asyncio.sleep(0)
+            await until(lambda: having(streams, wanted) == MANY)
+            for stream in streams:
+                assert kinds(stream.events())[-1] == "caught-up"
+            assert sum(ranks(client)) == MANY
+
+    run(go)
+
+
+def test_what_is_committed_during_a_round_goes_to_those_who_are_still_to_come():
+    async def go():
+        async with serving() as client:
+            streams = await watchers(client, MANY)
+            turns: deque[Callable[[], None]] = deque()
+            with mock.patch.object(client.application.context.cohorts, "_later", turns.append):
+                await client.write("t", 1)
+                await until(lambda: having(streams, [1]))
+                assert having(streams, [1]) == RANK_MEMBERS_MAX, "one rank, then the loop goes on"
+                await client.write("t", 2)
+                while turns:
+                    turns.popleft()()
+            assert having(streams, [1, 2]) == MANY
+            at_once = [s for s in streams if kinds(s.events()).count("record") == 1]
+            assert len(at_once) == MANY - RANK_MEMBERS_MAX, "who came later got both together"
+
+    run(go)
+
+
+def test_a_watcher_without_room_leaves_its_rank_and_misses_nothing():
+    async def go():
+        async with serving() as client:
+            streams = await watchers(client, MANY)
+            slow = streams[RANK_MEMBERS_MAX + 5]
+            slow.room = 0
+            for number in range(5):
+                await client.write("t", number)
+            others = [stream for stream in streams if stream is not slow]
+            await until(lambda: having(others, list(range(5))) == MANY - 1)
+            assert payloads(slow.events()) == []
+            slow.read(None)
+            assert payloads(slow.events()) == list(range(5))
+            assert sum(ranks(client)) == MANY, "it has caught up and is one of them again"
+
+    run(go)
+
+
+def test_watchers_who_came_at_different_times_become_one_rank():
+    async def go():
+        async with serving() as client:
+            streams = []
+            for number in range(8):
+                streams += await watchers(client, 1)
+                await client.write("t", number)
+            await until(lambda: having(streams, list(range(8))) == 8)
+            assert ranks(client) == [8]
+
+    run(go)
+
+
+def test_more_than_a_page_comes_in_several_events_and_the_last_one_tells_that_it_was_all():
+    async def go():
+        async with serving() as client:
+            streams = await watchers(client, 3, limit=2)
+            await client.write("t", *range(5))
+            await until(lambda: having(streams, list(range(5))) == 3)
+            for stream in streams:
+                assert kinds(stream.events())[1:] == ["record"] * 3 + ["caught-up"]
+            assert ranks(client) == [3], "nobody had to be served alone"
+
+    run(go)
+
+
+def test_a_topic_that_goes_is_told_to_every_rank_and_their_streams_end():
+    async def go():
+        async with serving() as client:
+            streams = await watchers(client, MANY)
+            await client.ask("DELETE", "/v0/topics/t")
+            await until(lambda: all(stream.closed for stream in streams))
+            assert all(kinds(stream.events())[-1] == "topic-deleted" for stream in streams)
+            assert client.application.context.cohorts.cohorts == []
+
+    run(go)
+
+
+def test_watchers_who_go_during_a_round_stop_nobody():
+    async def go():
+        async with serving() as client:
+            streams = await watchers(client, MANY)
+            turns: deque[Callable[[], None]] = deque()
+            with mock.patch.object(client.application.context.cohorts, "_later", turns.append):
+                await client.write("t", 1)
+                await until(lambda: having(streams, [1]))
+                waiting = [stream for stream in streams if not payloads(stream.events())]
+                for stream in waiting[:RANK_MEMBERS_MAX]:
+                    stream.on_gone()
+                while turns:
+                    turns.popleft()()
+            left = waiting[RANK_MEMBERS_MAX:]
+            assert having(left, [1]) == len(left) > 0
+            assert sum(ranks(client)) == MANY - RANK_MEMBERS_MAX
+
+    run(go)
