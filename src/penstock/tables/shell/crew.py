@@ -54,14 +54,19 @@ class Crew:
             self._nursery = Nursery(self._settings.runner)
 
     def fill(self, host: Host) -> Iterator[Hand]:
-        """Start workers until there are as many as may be busy, or `NurseryLost`.
+        """Start workers until there are as many as may be busy, if what makes them is ready.
 
-        Each takes the place of one that died, if one did.
+        Each takes the place of one that died, if one did. `NurseryLost` says that what makes them
+        could not be started.
         """
         while len(self.hands) < self.size:
-            hand = self._start(host.factory(self._left[-1] if self._left else None))
-            self._left = self._left[:-1]
-            yield hand
+            nursery = self._ready_nursery()
+            if nursery is None:
+                return
+            hand = self._start(nursery, host.factory(self._left[-1] if self._left else None))
+            if hand is not None:
+                self._left = self._left[:-1]
+                yield hand
         self._left.clear()
 
     def idle(self) -> Hand | None:
@@ -82,28 +87,36 @@ class Crew:
         for hand in self:
             self.bury(hand)
 
-    def _start(self, factory: Factory) -> Hand:
+    def _ready_nursery(self) -> Nursery | None:
+        """What forks workers; None while it loads."""
+        self.prepare()
+        nursery = self._nursery
+        try:
+            return nursery if nursery is not None and nursery.is_ready() else None
+        except NurseryLost:
+            self._drop_nursery()
+            raise
+
+    def _start(self, nursery: Nursery, factory: Factory) -> Hand | None:
+        """A new worker; None if what forks them is gone, and has to be loaded again first."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                pid = self._fork(theirs)
+                pid = nursery.fork(theirs)
         except NurseryLost:
             ours.close()
-            raise
+            self._drop_nursery()
+            return None
         ours.setblocking(False)
         hand = Hand(alive.process_name(pid), Line(ours), factory)
         hand.line.send({"settings": replace(self._settings, runner=factory).to_json()})
         self.hands[hand.name] = hand
         return hand
 
-    def _fork(self, theirs: socket.socket) -> int:
+    def _drop_nursery(self) -> None:
         if self._nursery is not None:
-            try:
-                return self._nursery.fork(theirs)
-            except NurseryLost:
-                self._nursery.close()
-        self._nursery = Nursery(self._settings.runner)
-        return self._nursery.fork(theirs)
+            self._nursery.close()
+            self._nursery = None
 
 
 def kill(worker: str) -> None:

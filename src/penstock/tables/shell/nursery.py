@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -51,22 +53,41 @@ class Nursery:
             )
         finally:
             theirs.close()
+        self._ready = False
+        self._until_s = time.monotonic() + _PATIENCE_S
 
     @property
     def pid(self) -> int:
         """The nursery's own process id."""
         return self._process.pid
 
+    def is_ready(self) -> bool:
+        """Whether it has loaded everything by now; never waits."""
+        if self._ready:
+            return True
+        if select.select([self._line], [], [], 0)[0]:
+            self._ready = bool(self._answer()["ready"])
+        elif time.monotonic() > self._until_s:
+            raise NurseryLost(f"expected it to load within {_PATIENCE_S} s, found it loading")
+        return self._ready
+
     def fork(self, theirs: socket.socket) -> int:
-        """A new worker at the other end of a socket; returns its process id."""
+        """A new worker at the other end of a socket, if it is ready; returns its process id."""
         try:
             socket.send_fds(self._line, [b"fork"], [theirs.fileno()])
+        except OSError as error:
+            raise NurseryLost(f"expected a worker, found: {error}") from error
+        return int(self._answer()["pid"])
+
+    def _answer(self) -> dict[str, int]:
+        try:
             answer = self._line.recv(_MESSAGE_BYTES)
         except OSError as error:
             raise NurseryLost(f"expected a worker, found: {error}") from error
         if not answer:
             raise NurseryLost("expected a worker, found that the process that makes them is gone")
-        return int(json.loads(answer)["pid"])
+        found: dict[str, int] = json.loads(answer)
+        return found
 
     def close(self) -> None:
         """End it; workers stay."""
@@ -86,6 +107,8 @@ def main(number: str, runner: str) -> None:
         preload = Factory(runner).beside("preload")
         if preload is not None:
             preload()
+    with suppress(OSError):
+        line.send(json.dumps({"ready": 1}).encode())
     while True:
         fds: list[int] = []
         with suppress(OSError):  # a line that broke is a line that ended
