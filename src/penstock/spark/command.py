@@ -7,6 +7,7 @@ docs/internals/spark.md.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,11 +115,15 @@ class Place:
 def jvm_command(
     java: Path, place: Place, *, master: str, memory_mb: int, conf: Mapping[str, str]
 ) -> list[str]:
-    """What to run: Java itself, without the launcher script and its JVM."""
+    """What to run: Java itself, without the launcher script and its JVM.
+
+    Flags of the JVM in `spark.driver.extraJavaOptions` are ours to hand over, as the script does.
+    """
     settings = server_conf(place, master) | dict(conf)
     flags = [f"{key}={value}" for key, value in sorted(settings.items())]
+    more = shlex.split(settings.get("spark.driver.extraJavaOptions", ""))
     return [
-        str(java), "-cp", class_path(place), f"-Xmx{memory_mb}m", *jvm_flags(place),
+        str(java), "-cp", class_path(place), f"-Xmx{memory_mb}m", *jvm_flags(place), *more,
         "org.apache.spark.deploy.SparkSubmit",
         *(part for flag in flags for part in ("--conf", flag)),
         "pyspark-shell",

@@ -54,3 +54,13 @@ def test_sockets_are_used_only_where_their_names_are_short_enough() -> None:
     near = Place(Path("/tmp/penstock-spark-abcdefgh"), Path("/jars"))
     far = Place(Path("/tmp") / ("far" * 20) / "penstock-spark-abcdefgh", Path("/jars"))
     assert (server_conf(near, "local")[key], server_conf(far, "local")[key]) == ("true", "false")
+
+
+def test_flags_of_the_jvm_go_to_java_itself(tmp_path: Path) -> None:
+    flags = "-XX:TieredStopAtLevel=1 -Dname='two words'"
+    command = jvm_command(
+        Path("/java"), place(tmp_path), master="local[1]", memory_mb=700,
+        conf={"spark.driver.extraJavaOptions": flags},
+    )  # fmt: skip
+    before = command[: command.index("org.apache.spark.deploy.SparkSubmit")]
+    assert before[-2:] == ["-XX:TieredStopAtLevel=1", "-Dname=two words"]
