@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
 from threading import Lock
 from typing import Any, Final
 
@@ -167,12 +168,13 @@ class WalScheduler:
 
     def _write(self, work: list[_Write]) -> Callable[[], None]:
         self._last_began_ns = self._clock.monotonic_ns()
-        operations = [piece[1] for piece in work]
-        if sum([piece[4] for piece in work]) > self._group_bytes_max:
+        partitions, operations, tell, syncs, sizes = zip(*work, strict=True)
+        if sum(sizes) > self._group_bytes_max:
             answers = self._write_parts(work)
         else:
-            failed = self._call_store(operations, sync=any(piece[3] for piece in work))
-            answers = [(piece[2], failed.get(piece[0]) if failed else None) for piece in work]
+            failed = self._call_store(operations, sync=True in syncs)
+            errors = map(failed.get, partitions) if failed else repeat(None, len(work))
+            answers = list(zip(tell, errors, strict=True))
         self._workers.finished(work)
         return partial(self._deliver, answers)
 
@@ -193,7 +195,9 @@ class WalScheduler:
                 room -= size
         return outcomes
 
-    def _call_store(self, operations: list[Operation], *, sync: bool) -> Mapping[int, Exception]:
+    def _call_store(
+        self, operations: Sequence[Operation], *, sync: bool
+    ) -> Mapping[int, Exception]:
         try:
             return self._store.write(operations, sync=sync)
         except Exception as error:

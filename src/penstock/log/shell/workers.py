@@ -169,7 +169,7 @@ class FairWorkers(Generic[W]):
         while True:
             group, hold = self._next()
             if served is not None:
-                tell()
+                self._tell(tell)
                 self._finish(served)
                 served = None
                 if not group.work:
@@ -199,6 +199,12 @@ class FairWorkers(Generic[W]):
         except Exception:
             _LOGGER.exception("%s: a group of %d pieces failed", self._name, len(group.work))
             return _nothing
+
+    def _tell(self, tell: Callable[[], None]) -> None:
+        try:
+            tell()
+        except Exception:  # an event loop that was closed, for one
+            _LOGGER.exception("%s: the answers of a group could not be given", self._name)
 
     def _finish(self, group: Group[W]) -> None:
         with self._taking:
