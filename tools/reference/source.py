@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,8 +28,9 @@ def read_package(parent: Path, name: str) -> list[Module]:
     return sorted(modules, key=lambda module: module.name)
 
 
+@cache
 def parse(path: Path) -> ast.Module:
-    """Parse one file."""
+    """Parse one file; several pages are made of it."""
     return ast.parse(path.read_text(), str(path))
 
 
