@@ -9,6 +9,7 @@ True
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -43,7 +44,7 @@ class Batch:
 
     def __init__(self, body: bytes, sizes: list[int]) -> None:
         self.body = body
-        self.sizes = sizes
+        self.sizes = array("Q", sizes)
         self.count = len(sizes)
         self.size_bytes = sum(sizes)
 

@@ -13,15 +13,33 @@ import msgspec
 
 from penstock.kernel.errors import Corrupt
 from penstock.topics.batch import Batch
-from penstock.topics.entries import Dropped  # noqa: F401  (for the example above)
+from penstock.topics.entries import Appended, Dropped  # noqa: F401  (the example above)
 from penstock.topics.partition import Entry
 
 _VERSION: Final = b"\x01"
+_LARGE_BYTES: Final = 1_024
+# Of MessagePack: an array of seven, bytes with a length of four, and two that are nothing.
+_APPENDED: Final = b"\x97"
+_BYTES: Final = b"\xc6"
+_NO_MORE: Final = b"\xc0\xc0"
 
 
 def encode_entries(entries: Sequence[Entry]) -> bytes:
     """One payload of the log."""
-    return _VERSION + _ENCODER.encode(entries)
+    first = entries[0] if entries else None
+    if type(first) is not Appended or len(first.batch.body) < _LARGE_BYTES:
+        return _VERSION + _ENCODER.encode(entries)
+    # The buffer that an encoder fills is moved whenever it grows: what is large is copied once, to
+    # its place.
+    parts = [_VERSION, _array_head(len(entries))]
+    for entry in entries:
+        if type(entry) is Appended and entry.key is None and entry.feed is None:
+            body = entry.batch.body
+            head = _ENCODER.encode(("a", entry.topic, entry.first_seq, entry.now_ms))
+            parts += (_APPENDED, head[1:], _BYTES + len(body).to_bytes(4, "big"), body, _NO_MORE)
+        else:
+            parts.append(_ENCODER.encode(entry))
+    return b"".join(parts)
 
 
 def decode_entries(payload: bytes) -> list[Entry]:
@@ -35,6 +53,15 @@ def decode_entries(payload: bytes) -> list[Entry]:
         return _DECODER.decode(memoryview(payload)[1:])
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Corrupt(f"expected the entries of a commit, found: {error}") from error
+
+
+def _array_head(count: int) -> bytes:
+    """What stands in MessagePack before the items of an array."""
+    if count < 1 << 4:
+        return bytes((0x90 | count,))
+    if count < 1 << 16:
+        return b"\xdc" + count.to_bytes(2, "big")
+    return b"\xdd" + count.to_bytes(4, "big")
 
 
 def _encode_batch(value: Any) -> bytes:

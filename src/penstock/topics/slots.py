@@ -3,7 +3,9 @@
 Seqs are assigned without gaps, so a record's place is arithmetic. Times and sizes stand beside
 the records in arrays, so that what leaves in runs is counted without looking at each record. What
 leaves at the front is given back in runs too, at a constant cost for each record. Records are
-kept as the requests that brought them (`packed.py`) and decoded for those who read them.
+kept as the requests that brought them (`packed.py`) and decoded for those who read them. Requests
+with many records get their slots many at a time, or when somebody asks for any slot: arrays that
+grow by a little are moved again and again.
 
 The oldest records may be cold: then a file has them, in blocks, and only their times, sizes and
 tags are here. Whoever wants such a record while its block is not loaded gets `NotLoaded`; nothing
@@ -25,6 +27,9 @@ from penstock.topics.shown import Found
 
 _RUN: Final = 256
 """How many slots a reader looks at in one go: enough to be quick, few enough to stop early."""
+_FRESH_MIN: Final = 256
+_FRESH_MAX: Final = 8_192
+"""How many records may wait for their slots: a quarter of those that have one, in these bounds."""
 
 
 class Slot(NamedTuple):
@@ -46,6 +51,8 @@ class Slots:
         "_blocks",
         "_cold",
         "_first",
+        "_fresh",
+        "_fresh_count",
         "_items",
         "_sizes",
         "_times",
@@ -63,6 +70,8 @@ class Slots:
         self._items: list[Item] = []  # of the slots after the cold ones
         self._times = array("q")
         self._sizes = array("Q")
+        self._fresh: list[tuple[Batch, int]] = []  # what has no slots yet, with its time
+        self._fresh_count = 0
         self.count = 0
         self.size_bytes = 0
 
@@ -85,20 +94,40 @@ class Slots:
     def extend(self, batch: Batch, ts_ms: int) -> None:
         """Put records at the end."""
         count = batch.count
-        if count == 1:
+        if count == 1 and not self._fresh:
             self._items.append(batch.body)
             self._sizes.append(batch.size_bytes)
             self._times.append(ts_ms)
         else:
-            self._items.extend([Packed(self.head_seq + 1, batch.body)] * count)
-            self._sizes.fromlist(batch.sizes)
-            self._times.extend(array("q", (ts_ms,)) * count)
+            self._fresh.append((batch, ts_ms))
+            self._fresh_count += count
+            if self._fresh_count > max(_FRESH_MIN, min(_FRESH_MAX, len(self._sizes) // 4)):
+                self._place()
         self.head_seq += count
         self.count += count
         self.size_bytes += batch.size_bytes
 
+    def _place(self) -> None:
+        """Give slots to all that came. Whoever looks at slots does this first."""
+        fresh, self._fresh = self._fresh, []
+        self._fresh_count = 0
+        seq = self._base_seq + len(self._sizes)
+        items: list[Item] = []
+        sizes, times = array("Q"), array("q")
+        for batch, ts_ms in fresh:
+            count = batch.count
+            items += [batch.body if count == 1 else Packed(seq, batch.body)] * count
+            sizes += batch.sizes
+            times += array("q", (ts_ms,)) * count
+            seq += count
+        self._items += items
+        self._sizes += sizes
+        self._times += times
+
     def get(self, seq: int) -> Record | None:
         """The live record of a seq."""
+        if self._fresh:
+            self._place()
         place = seq - self._base_seq - self._cold
         if 0 <= place < len(self._items):
             return unpack(self._items[place], seq)
@@ -106,11 +135,15 @@ class Slots:
 
     def has(self, seq: int) -> bool:
         """Whether a seq has a live record, wherever that is."""
+        if self._fresh:
+            self._place()
         place = seq - self._base_seq
         return self._first <= place < len(self._sizes) and self._sizes[place] > 0
 
     def count_between(self, first_seq: int, last_seq: int) -> int:
         """How many records from one seq to another are live."""
+        if self._fresh:
+            self._place()
         start = max(first_seq - self._base_seq, self._first)
         sizes = self._sizes[start : max(last_seq + 1 - self._base_seq, start)]
         return len(sizes) - sizes.count(0)
@@ -122,6 +155,8 @@ class Slots:
 
     def live(self, from_seq: int, upto_seq: int) -> Iterator[Slot]:
         """The live records after `from_seq` and up to `upto_seq`, in order."""
+        if self._fresh:
+            self._place()
         start = max(from_seq + 1 - self._base_seq, self._first)
         stop = min(upto_seq + 1 - self._base_seq, len(self._times))
         while start < stop:
@@ -134,6 +169,8 @@ class Slots:
 
     def live_seqs(self, from_seq: int, upto_seq: int) -> Iterator[int]:
         """The seqs of the live records after `from_seq` and up to `upto_seq`, in order."""
+        if self._fresh:
+            self._place()
         start = max(from_seq + 1 - self._base_seq, self._first)
         stop = min(upto_seq + 1 - self._base_seq, len(self._sizes))
         for here in range(start, stop, _RUN):
@@ -148,6 +185,8 @@ class Slots:
         At least one record, though it has more than `bytes_max`; one that is left out for its
         size is not passed. Reads the slots in runs, with no work for each that needs none.
         """
+        if self._fresh:
+            self._place()
         seqs: list[int] = []
         times = array("q")
         records: list[Record] = []
@@ -192,6 +231,8 @@ class Slots:
 
     def remove_matching(self, matches: Callable[[str | None], bool], before_seq: int) -> None:
         """Empty every slot before a seq whose record's tag matches."""
+        if self._fresh:
+            self._place()
         stop = min(before_seq - self._base_seq, len(self._times))
         for block in self._blocks:
             if block.tags is not None:
@@ -208,6 +249,8 @@ class Slots:
 
     def drop_through(self, seq: int) -> None:
         """Empty every slot up to a seq."""
+        if self._fresh:
+            self._place()
         first, stop = self._first, min(seq + 1 - self._base_seq, len(self._times))
         if stop <= first:
             return
@@ -223,6 +266,8 @@ class Slots:
 
     def last_before(self, ts_ms: int) -> int | None:
         """The last live seq, in the run at the front, that is older than a time; None if none."""
+        if self._fresh:
+            self._place()
         place = bisect_left(self._times, ts_ms, self._first) - 1
         while place >= self._first:
             if self._sizes[place]:
@@ -232,10 +277,14 @@ class Slots:
 
     def seq_before(self, ts_ms: int) -> int:
         """The last seq, live or not, that is older than a time; one before the first if none."""
+        if self._fresh:
+            self._place()
         return self._base_seq + bisect_left(self._times, ts_ms) - 1
 
     def seq_to_shed(self, bytes_max: int) -> int | None:
         """The last seq that must leave, oldest first, so that at most `bytes_max` stay."""
+        if self._fresh:
+            self._place()
         over = self.size_bytes - bytes_max
         seq = None
         for place in range(self._first, len(self._sizes)):
@@ -249,6 +298,8 @@ class Slots:
 
     def skip_to(self, seq: int, ts_ms: int) -> None:
         """Leave empty slots up to a seq."""
+        if self._fresh:
+            self._place()
         missing = seq - self.head_seq
         if missing > 0:
             self.head_seq = seq
@@ -306,6 +357,8 @@ class Slots:
         Blocks that lie before the hot slots are passed over, for what they hold is gone. Returns
         how many slots became cold.
         """
+        if self._fresh:
+            self._place()
         before = self._cold
         for block in blocks:
             stop = block.last_seq + 1 - self._base_seq
@@ -320,6 +373,8 @@ class Slots:
 
     def hot_records(self, first_seq: int, last_seq: int) -> list[Record | None]:
         """The records of some seqs, None for each that is not here or no longer."""
+        if self._fresh:
+            self._place()
         start = first_seq - self._base_seq - self._cold
         stop = max(last_seq + 1 - self._base_seq - self._cold, 0)
         before = [None] * min(max(-start, 0), last_seq + 1 - first_seq)
@@ -327,6 +382,8 @@ class Slots:
 
     def hot_from(self, slots_max: int, bytes_max: int) -> int:
         """The place from which on there are at most so many slots, and bytes if that is not 0."""
+        if self._fresh:
+            self._place()
         place = max(len(self._times) - slots_max, 0)
         if bytes_max:
             room = bytes_max - sum(self._sizes[place:])
@@ -339,6 +396,8 @@ class Slots:
         self, start: int, end: int | None = None, slots_max: int = BLOCK_RECORDS_MAX
     ) -> Iterator[Run]:
         """The hot slots of some places, empty ones too, in runs that fit into a block."""
+        if self._fresh:
+            self._place()
         end = len(self._times) if end is None else end
         slots_max = min(slots_max, BLOCK_RECORDS_MAX)
         while start < end:
@@ -368,6 +427,8 @@ class Slots:
 
     def take_run(self, times: array[int], sizes: array[int], items: Sequence[Item]) -> None:
         """Put slots at the end, empty ones too, as a snapshot has them; then `settle`."""
+        if self._fresh:
+            self._place()
         self._times.extend(times)
         self._sizes.extend(sizes)
         self._items.extend(items)

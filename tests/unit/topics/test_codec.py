@@ -79,6 +79,16 @@ def test_the_entries_of_one_commit_come_back_in_order() -> None:
     assert decode_entries(encode_entries([])) == []
 
 
+@pytest.mark.parametrize("count", [1, 15, 16, 70_000])
+def test_large_requests_are_encoded_as_small_ones_are(count: int) -> None:
+    large = parse_write(b'{"records":[{"data":"%b"}]}' % (b"x" * 2_000)).batch
+    first = Appended("t", 1, 5, large)
+    plain = Appended("ä", 2**40, 2**41, WRITTEN)
+    entries = [first, *EVERY_KIND, *[plain] * count][:count]
+    encoded = msgspec.msgpack.encode(entries, enc_hook=lambda batch: batch.body)
+    assert decode_entries(encode_entries(entries)) == decode_entries(b"\x01" + encoded)
+
+
 def test_a_request_stands_in_the_log_byte_for_byte() -> None:
     body = b'{"records" : [ {"data":"as it came"} ]}'
     entry = Appended("t", 1, 0, parse_write(body).batch)

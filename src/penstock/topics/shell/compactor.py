@@ -46,7 +46,7 @@ JOB: Final = b"J"
 PAYLOADS: Final = b"P"  # any number of log payloads, each with its length before it
 END: Final = b"E"
 LENGTH: Final = struct.Struct("<I")
-_NICENESS: Final = 5
+_NICENESS: Final = 10
 
 
 class Job(Struct, frozen=True):
