@@ -149,7 +149,8 @@ class FullRefresh:
         timings = (
             ("bind", (bound - begun) / 1e6),
             ("run", written.ran_ms),
-            ("write", took_ms - written.ran_ms),
+            ("compare", written.compared_ms),
+            ("write", took_ms - written.ran_ms - written.compared_ms),
         )
         return self._made(task, written, available, timings)
 

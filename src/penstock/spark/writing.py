@@ -77,7 +77,7 @@ class Written:
     `rows_read` is what the query's scans of files gave, or None where Spark does not tell. With
     `difference` the files hold what is to be added, and it says what has to go; without, they hold
     all there is. An empty difference says that these are the rows the table has already. `ran_ms`
-    is how long Spark ran.
+    is how long Spark ran, `compared_ms` how long the difference took to find.
     """
 
     table: TableInfo
@@ -86,6 +86,7 @@ class Written:
     rows_read: int | None = None
     difference: Difference | None = None
     ran_ms: float = 0.0
+    compared_ms: float = 0.0
 
     @property
     def changed(self) -> bool:
@@ -141,12 +142,15 @@ class _Job:
         table: TableInfo | None = None
         files: list[NewFile] = []
         change: Difference | None = None
+        compared_ms = 0.0
         whole = bytes_max is not None
         for rows in _portions(arrivals.batches(), self.limits.target_bytes, whole=whole):
             if table is None:
                 table = self.target(arrived_schema(rows.schema))
             settled = for_lake(rows, table.columns)
+            began = time.monotonic()
             change = self._difference(table, settled) if whole else None
+            compared_ms += (time.monotonic() - began) * 1_000
             new = settled if change is None else change.added
             if new.num_rows:
                 files.append(
@@ -155,8 +159,9 @@ class _Job:
         if table is None:
             table = self.target(lake_schema(self.frame.schema))
         return Written(
-            table, tuple(files), _count(files), arrivals.rows_read, change, arrivals.took_ms
-        )
+            table, tuple(files), _count(files), arrivals.rows_read, change, arrivals.took_ms,
+            compared_ms,
+        )  # fmt: skip
 
     def _difference(self, table: TableInfo, rows: pa.Table) -> Difference | None:
         """What to change of the table, if that is less work than to write it anew."""

@@ -123,7 +123,8 @@ INSERT_JOB: Final = insert("penstock_scheduler_jobs", JOB_COLUMNS)
 INSERT_TABLE: Final = insert("penstock_tables", TABLE_COLUMNS)
 INSERT_HISTORY: Final = insert("penstock_refresh_history", HISTORY_COLUMNS)
 SELECT_JOBS: Final = f"SELECT {', '.join(JOB_COLUMNS)} FROM penstock_scheduler_jobs"
-SELECT_TABLES: Final = f"SELECT {', '.join(TABLE_COLUMNS)} FROM penstock_tables ORDER BY name"
+SELECT_TABLES_ONLY: Final = f"SELECT {', '.join(TABLE_COLUMNS)} FROM penstock_tables"
+SELECT_TABLES: Final = f"{SELECT_TABLES_ONLY} ORDER BY name"
 
 CLAIM_JOB: Final = """UPDATE penstock_scheduler_jobs
     SET status = 'RUNNING', worker = ?, started_at = ?

@@ -33,7 +33,7 @@ from penstock.lake.shell.database import (
 from penstock.lake.shell.deletes import Materialiser
 from penstock.lake.shell.parquet import describe_file, write_file
 from penstock.lake.shell.ranges import ChangeRange, change_range
-from penstock.lake.shell.reader import Reader
+from penstock.lake.shell.reader import KnownTables, Reader
 from penstock.lake.shell.scan import scan
 from penstock.lake.shell.storage import Storage
 from penstock.lake.transaction import Transaction
@@ -63,6 +63,7 @@ class Catalog:
         self.clock: Clock = clock or SystemClock()
         self._random = random or Random()
         self._retries = retries
+        self._known = KnownTables()
 
     def __enter__(self) -> Self:
         return self
@@ -81,7 +82,7 @@ class Catalog:
         """One consistent state for several questions."""
         try:
             with self.database.read() as cursor:
-                yield Reader(self.database, cursor, self.data_path)
+                yield Reader(self.database, cursor, self.data_path, self._known)
         except Retry as error:
             raise Busy(f"expected to read the catalog, found it locked: {error}") from error
 
@@ -125,13 +126,13 @@ class Catalog:
     def table(self, name: str, at: At = None) -> TableInfo:
         """One table, as `table` (in `main`) or `schema.table`."""
         with self.look() as reader:
-            return reader.table(name, _resolve(reader, at).id)
+            return reader.table(name, _resolve(reader, at))
 
     def table_at(self, table: str | TableInfo, at: At = None) -> TableVersion:
         """A table at one snapshot: its schema, exactly its files, and rows kept in the catalog."""
         with self.look() as reader:
             snapshot = _resolve(reader, at)
-            info = _table(reader, table, snapshot.id)
+            info = _table(reader, table, snapshot)
             files = reader.files(info, begun_by=snapshot.id, not_ended_by=snapshot.id)
             inlined = reader.inlined(info, begun_by=snapshot.id, not_ended_by=snapshot.id)
             return TableVersion(info, snapshot, tuple(files), inlined, reader.mappings(files))
@@ -142,7 +143,7 @@ class Catalog:
             newest = _resolve(reader, until)
             if not 0 <= after <= newest.id:
                 raise Rejected(f"expected a snapshot from 0 to {newest.id}, found {after}")
-            info = _table(reader, table, newest.id)
+            info = _table(reader, table, newest)
             texts = reader.rows(
                 "SELECT snapshot_id, changes_made FROM ducklake_snapshot_changes "
                 "WHERE snapshot_id > ? AND snapshot_id <= ?",
@@ -207,19 +208,24 @@ class Catalog:
         return done
 
     @contextmanager
-    def transact(self) -> Iterator[Any]:
-        """A write transaction on our own tables: the driver's cursor; commits on leaving."""
+    def transact(self, *, synced: bool = True) -> Iterator[Any]:
+        """A write transaction on our own tables: the driver's cursor; commits on leaving.
+
+        One that need not be `synced` costs no wait for the disk. A loss of power may undo it, but
+        then everything that was committed after it as well; a crash of the process undoes nothing.
+        """
         try:
-            with self.database.write() as cursor:
+            with self.database.write(synced=synced) as cursor:
                 yield cursor
         except Retry as error:
             raise Busy(f"expected to write to the catalog, found it locked: {error}") from error
 
-    def retrying(self, work: Callable[[Any], Any]) -> Any:
+    def retrying(self, work: Callable[[Any], Any], *, synced: bool = True) -> Any:
         """Run work with the cursor of a write transaction, again while others are in the way."""
         return retried(
-            self.database, self.clock, lambda cursor, _: work(cursor), self._retries, self._random
-        )
+            self.database, self.clock, lambda cursor, _: work(cursor), self._retries, self._random,
+            synced=synced,
+        )  # fmt: skip
 
     def migrate(self, name: str, version: int, statements: Sequence[str]) -> None:
         """Bring a group of `penstock_*` tables to a version: run once, by whoever comes first."""
@@ -393,10 +399,10 @@ def _resolve(reader: Reader, at: At) -> Snapshot:
     return reader.snapshot(at)
 
 
-def _table(reader: Reader, table: str | TableInfo, at: int) -> TableInfo:
+def _table(reader: Reader, table: str | TableInfo, at: Snapshot) -> TableInfo:
     if isinstance(table, str):
         return reader.table(table, at)
-    found = reader.tables(at, number=table.id)
+    found = reader.tables(at.id, number=table.id)
     if not found:
-        raise Rejected(f"expected table {table.qualified} in snapshot {at}, found none")
+        raise Rejected(f"expected table {table.qualified} in snapshot {at.id}, found none")
     return found[0]

@@ -43,14 +43,22 @@ class Committed:
     tries: int
 
 
-def retried(database: Database, clock: Clock, work: Any, backoff: Backoff, random: Random) -> Any:
+def retried(
+    database: Database,
+    clock: Clock,
+    work: Any,
+    backoff: Backoff,
+    random: Random,
+    *,
+    synced: bool = True,
+) -> Any:
     """Run work in a write transaction until it gets through, or say that the lake is busy."""
     began_ms = clock.monotonic_ms()
     tries = 0
     while True:
         tries += 1
         try:
-            with database.write() as cursor:
+            with database.write(synced=synced) as cursor:
                 return work(cursor, tries)
         except Retry as error:
             elapsed_ms = clock.monotonic_ms() - began_ms

@@ -36,8 +36,11 @@ class Database(Protocol):
     kind: str
     parameter: str
 
-    def write(self) -> Any:
-        """A context: a write transaction and its cursor; commits on leaving."""
+    def write(self, *, synced: bool = True) -> Any:
+        """A context: a write transaction and its cursor; commits on leaving.
+
+        One that need not be `synced` may be undone by a loss of power, never one that came after.
+        """
         ...
 
     def read(self) -> Any:
@@ -124,6 +127,35 @@ class _Connections:
         self._local = threading.local()
 
 
+class _Connection(sqlite3.Connection):
+    """A connection that knows how it writes, and what tables there were when it last looked."""
+
+    _synced = True
+    _journal: str | None = None
+    _tables: tuple[int, set[str]] = (-1, set())
+
+    def sync(self, wanted: bool) -> None:
+        """Have the next transactions on the disk when they are committed, or with a later one."""
+        if self._journal is None:
+            self._journal = str(self.execute("PRAGMA journal_mode").fetchone()[0])
+        wanted = wanted or self._journal != "wal"  # any other journal needs it to be sound
+        if wanted is not self._synced:
+            self.execute(f"PRAGMA synchronous = {'FULL' if wanted else 'NORMAL'}")
+            self._synced = wanted
+
+    def forget(self) -> None:
+        """Look anew for tables: a version that was rolled back may come again with others."""
+        self._tables = (-1, set())
+
+    def tables(self, cursor: sqlite3.Cursor) -> set[str]:
+        """The names of all tables, read again where SQLite says that a schema changed."""
+        (version,) = cursor.execute("PRAGMA schema_version").fetchone()
+        if self._tables[0] != version:
+            cursor.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            self._tables = (version, {str(name) for (name,) in cursor.fetchall()})
+        return self._tables[1]
+
+
 class SqliteDatabase:
     """A catalog in one file on this machine."""
 
@@ -143,6 +175,7 @@ class SqliteDatabase:
                 isolation_level=None,
                 check_same_thread=False,
                 cached_statements=512,
+                factory=_Connection,
             )
         except sqlite3.OperationalError as error:
             raise Rejected(f"expected a SQLite file at {self.path!r}, found: {error}") from error
@@ -154,8 +187,9 @@ class SqliteDatabase:
         self._connections.get().execute("PRAGMA journal_mode = WAL")
 
     @contextmanager
-    def write(self) -> Iterator[sqlite3.Cursor]:
+    def write(self, *, synced: bool = True) -> Iterator[sqlite3.Cursor]:
         """A write transaction, begun when the file's lock is ours."""
+        self._connections.get().sync(synced)
         with self._transaction("BEGIN IMMEDIATE") as cursor:
             yield cursor
 
@@ -167,7 +201,8 @@ class SqliteDatabase:
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Cursor]:
-        cursor = self._connections.get().cursor()
+        connection: _Connection = self._connections.get()
+        cursor = connection.cursor()
         try:
             cursor.execute(begin)
             yield cursor
@@ -175,6 +210,7 @@ class SqliteDatabase:
         except BaseException as error:
             with suppress(sqlite3.OperationalError):
                 cursor.execute("ROLLBACK")
+            connection.forget()
             if _is_locked(error):
                 raise Retry(str(error)) from error
             raise
@@ -187,8 +223,8 @@ class SqliteDatabase:
 
     def tables(self, cursor: Any) -> set[str]:
         """The names of all tables there are."""
-        cursor.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        return {str(name) for (name,) in cursor.fetchall()}
+        found: set[str] = cursor.connection.tables(cursor)
+        return found
 
     def integrity_error(self) -> type[Exception]:
         """What the driver raises when a key is taken or a rule of a table is broken."""
@@ -228,9 +264,10 @@ class PostgresDatabase:
         return psycopg.connect(self._words, autocommit=True, options=options)
 
     @contextmanager
-    def write(self) -> Iterator[Any]:
+    def write(self, *, synced: bool = True) -> Iterator[Any]:
         """A write transaction, begun when the advisory lock is ours."""
-        with self._transaction("BEGIN") as cursor:
+        begin = "BEGIN" if synced else "BEGIN; SET LOCAL synchronous_commit = off"
+        with self._transaction(begin) as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
             yield cursor
 

@@ -71,14 +71,23 @@ def write_file(
     nans = _nans(columns, table)
     path = joined(directory, file_name(token))
     storage.create_directory(directory)
+    footer: list[pq.FileMetaData] = []
     with storage.open_output(path) as sink:
-        pq.write_table(table, sink, **_OPTIONS, write_statistics=_bounded(columns, nans))
+        pq.write_table(
+            table, sink, **_OPTIONS, write_statistics=_bounded(columns, nans),
+            metadata_collector=footer,
+        )  # fmt: skip
     storage.sync(path)
-    described = describe_file(storage, path, columns)
+    (metadata,) = footer
+    ids = leaf_ids(metadata.schema.to_arrow_schema(), None)
     stats = tuple(
-        replace(entry, contains_nan=nans.get(entry.column_id)) for entry in described.stats
+        replace(entry, contains_nan=nans.get(entry.column_id))
+        for entry in file_stats(metadata, ids, columns)
     )
-    return replace(described, stats=stats)
+    size, footer_bytes = _sizes(storage, path)
+    return NewFile(
+        path, metadata.num_rows, size, footer_bytes, stats, has_row_ids=row_ids is not None
+    )
 
 
 def write_delete_file(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -38,6 +38,29 @@ _SNAPSHOT: Final = (
 )
 
 
+class KnownTables:
+    """Tables that were looked up before, of the last schema versions.
+
+    A version stands for all schemas, tables and columns there are: whoever changes one of them
+    makes another. So what a version held does not change. Threads may share it.
+    """
+
+    VERSIONS_MAX: Final = 4
+
+    def __init__(self) -> None:
+        self._versions: dict[int, dict[str, TableInfo]] = {}
+
+    def get(self, version: int, name: str) -> TableInfo | None:
+        """A table by its name as it was spelled then."""
+        return self._versions.get(version, {}).get(name)
+
+    def put(self, version: int, name: str, table: TableInfo) -> None:
+        """Remember a table; the oldest version goes when there are too many."""
+        self._versions.setdefault(version, {})[name] = table
+        while len(self._versions) > self.VERSIONS_MAX:
+            self._versions.pop(min(self._versions), None)
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
     """One consistent look at the catalog."""
@@ -45,6 +68,7 @@ class Reader:
     database: Database
     cursor: Any
     data_path: str
+    known: KnownTables = field(default_factory=KnownTables)
 
     def rows(self, sql: str, *parameters: Any) -> list[Row]:
         """The rows of a question."""
@@ -129,12 +153,16 @@ class Reader:
             for number, uuid, schema_id, name_, path, relative in found
         ]  # fmt: skip
 
-    def table(self, name: str, at: int) -> TableInfo:
+    def table(self, name: str, at: Snapshot) -> TableInfo:
         """One table, as `table` (in `main`) or `schema.table`."""
+        known = self.known.get(at.schema_version, name)
+        if known is not None:
+            return known
         schema, _, bare = name.rpartition(".")
-        found = self.tables(at, name=(schema or "main", bare))
+        found = self.tables(at.id, name=(schema or "main", bare))
         if not found:
-            raise Rejected(f"expected a table {name!r} in snapshot {at}, found none", table=name)
+            raise Rejected(f"expected a table {name!r} in snapshot {at.id}, found none", table=name)
+        self.known.put(at.schema_version, name, found[0])
         return found[0]
 
     def views(self, at: int) -> list[ViewInfo]:

@@ -7,7 +7,7 @@ take the same list of files.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,9 @@ from penstock.lake.model import DataFile, DeleteFile, NameMap, TableVersion
 from penstock.lake.selection import FileHistory, FileRows, Positions, history, live
 from penstock.lake.shell.storage import Storage
 from penstock.lake.values import read_default
+
+THREADS_FROM_ROWS: Final = 50_000
+"""Columns of smaller files are read one after the other: that is quicker than handing them out."""
 
 Mappings = Mapping[int, tuple[NameMap, ...]]
 
@@ -96,7 +99,10 @@ def read_rows(
         file = pq.ParquetFile(source)
         places = _places(file.schema_arrow, names)
         held = [c for c in columns if c.id in places]
-        table = file.read(columns=[places[c.id][0].name for c in held] or [])
+        table = file.read(
+            columns=[places[c.id][0].name for c in held] or [],
+            use_threads=rows.file.record_count > THREADS_FROM_ROWS,
+        )
         if rows.positions is not None and held:
             table = table.take(pa.array(rows.positions))
         arrays = [_project(table, c, places.get(c.id), rows.count) for c in columns]

@@ -17,7 +17,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from itertools import count
 from random import Random
 from typing import Any, Final
@@ -51,7 +51,7 @@ from penstock.tables.events import (
     WouldDispatch,
 )
 from penstock.tables.failures import FailureKind
-from penstock.tables.health import pool, table_rows
+from penstock.tables.health import TableStatus, pool, table_rows
 from penstock.tables.jobs import Job, JobStatus
 from penstock.tables.recovery import recover
 from penstock.tables.shell import alive
@@ -78,6 +78,7 @@ SET_STATUS: Final = "UPDATE penstock_tables SET status = ?, status_detail = ? WH
 RESTART_MS: Final = (500, 30_000)
 """How long to wait before a worker that could not start is started again: first and at most."""
 
+_STATUS_FIELDS: Final = tuple(field.name for field in fields(TableStatus))
 _LIVES: Final = count(1)
 _LOG: Final = logging.getLogger("penstock.tables")
 
@@ -115,6 +116,7 @@ class Life:
         self._unit_worker: UnitWorker | None = None
         self._engine: Any = None
         self._selector = selectors.DefaultSelector()
+        self._inline_name = f"{alive.process_name()}#inline-{identity.partition('#')[2]}"
         self._bell, self._rope = (Line(end) for end in socket.socketpair())
         self._bell.connection.setblocking(False)
         self._selector.register(self._bell, selectors.EVENT_READ, None)
@@ -137,7 +139,12 @@ class Life:
         """Wait for a worker, a tick or the core's next wish; then do what follows."""
         events = self._hear(self._patience_s())
         events += self._look_after_crew()
-        if not events or self._must_look():
+        is_due = self._is_due()
+        looks = not events or is_due or self._is_time_to_look()
+        if looks and not is_due:
+            self.tell(events)  # who waits for the end of a job does not wait for the look as well
+            events = []
+        if looks:
             events += self._see()
         self.tell([*events, Tick()])
         self._run_inline()
@@ -188,14 +195,14 @@ class Life:
             until_ms = min(until_ms, max(wake_ms, now_ms))
         return (until_ms - now_ms) / 1_000
 
-    def _must_look(self) -> bool:
-        """Whether to look at the catalog even though a worker said something.
+    def _is_due(self) -> bool:
+        """Whether something is due by now; what is due is judged by a fresh look."""
+        wake_ms = self.core.wake_ms()
+        return wake_ms is not None and wake_ms <= self._clock.now_ms()
 
-        Once in a tick is enough for that; but what becomes due is judged by a fresh look.
-        """
-        now_ms, wake_ms = self._clock.now_ms(), self.core.wake_ms()
-        is_due = wake_ms is not None and wake_ms <= now_ms
-        return is_due or now_ms >= self._looked_ms + self._settings.tick_ms
+    def _is_time_to_look(self) -> bool:
+        """Whether to look at the catalog though a worker said something: once in a tick."""
+        return self._clock.now_ms() >= self._looked_ms + self._settings.tick_ms
 
     def _see(self) -> list[Event]:
         """Look at the catalog."""
@@ -241,7 +248,10 @@ class Life:
                 "topics_trouble": self._topics.trouble,
                 "unfit": self._unfit,
                 "tables": [
-                    {**asdict(row), "frontier": row.frontier.to_json() if row.frontier else None}
+                    {
+                        **{name: getattr(row, name) for name in _STATUS_FIELDS},
+                        "frontier": row.frontier.to_json() if row.frontier else None,
+                    }
                     for row in table_rows(self.core, now_ms)
                 ],
             }
@@ -346,7 +356,8 @@ class Life:
 
     def _open(self) -> Any:
         if self._cursor is None:
-            cursor = self._stack.enter_context(self._store.lake.transact())
+            # Nothing here is missed after a loss of power: the next life starts from the rows.
+            cursor = self._stack.enter_context(self._store.lake.transact(synced=False))
             found = self._store.fetch(cursor, schema.COORDINATOR_IS)
             if not found or found[0][0] != self.identity:
                 holder = found[0][0] if found else "nobody"
@@ -415,10 +426,6 @@ class Life:
 
     def _is_forced(self, start: Start) -> bool:
         return not self._watcher.forced.isdisjoint(start.requests)
-
-    @property
-    def _inline_name(self) -> str:
-        return f"{alive.process_name()}#inline-{self.identity.partition('#')[2]}"
 
     def _run_inline(self) -> None:
         """Run one job here. Only one in a turn, so that the catalog is looked at in between."""

@@ -6,20 +6,21 @@ same relation read the same version of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.lake.model import SchemaInfo, Snapshot, TableInfo, TableVersion
 from penstock.lake.shell.catalog import Catalog
+from penstock.lake.shell.reader import Reader
 from penstock.lake.transaction import Transaction
 from penstock.tables.errors import SourceNotFound
 from penstock.tables.frontier import Frontier, LakePosition, Position, TopicPosition
 from penstock.tables.names import topic_of
 from penstock.tables.shell.claim import Claimed
 from penstock.tables.shell.outcomes import NotMadeYet
-from penstock.tables.shell.pending import pending_changes
+from penstock.tables.shell.pending import pending_changes, pending_version
 from penstock.tables.shell.positions import Positions
 from penstock.tables.shell.refresher import (
     Input,
@@ -48,7 +49,7 @@ class UnitRun:
     sources: Mapping[str, TopicSource]
     heads: Mapping[str, TopicHead]
     made: dict[str, Made] = field(default_factory=dict)
-    versions: dict[str, TableVersion] = field(default_factory=dict)
+    before: dict[str, TableVersion | None] = field(default_factory=dict)
     frontiers: dict[str, Frontier] = field(default_factory=dict)
     schemas: dict[str, SchemaInfo] = field(default_factory=dict)
 
@@ -83,8 +84,8 @@ class Inputs:
             snapshot = reader.latest()
             self._positions.advance(reader)
             positions: dict[str, Position] = dict(self._positions.of_all(reader, lake_names))
-            known = self._store.frontiers(reader)
-            streams = reader.rows("SELECT name FROM penstock_tables")
+            known = self._store.frontiers(reader, claimed.job.members)
+            streams = _streams(reader, lake_names - positions.keys())
             sources = read_sources_of(reader, names - lake_names)
         heads = self._heads(sources)
         positions.update({name: head.position for name, head in heads.items()})
@@ -92,8 +93,7 @@ class Inputs:
         transaction.token = claimed.token
         transaction.author = "penstock"
         transaction.message = f"refresh {claimed.job.unit_key} (job {claimed.job.job_id})"
-        stream_names = frozenset(name for (name,) in streams)
-        return UnitRun(snapshot, transaction, known, stream_names, positions, sources, heads)
+        return UnitRun(snapshot, transaction, known, streams, positions, sources, heads)
 
     def of(self, run: UnitRun, source: str, before: Frontier | None) -> Input:
         """One relation as a member reads it; `before` is what its contents stand for."""
@@ -113,7 +113,8 @@ class Inputs:
         return Input(source, position, since, version, False, changes)
 
     def _just_made(self, run: UnitRun, source: str, since: Position | None) -> Input:
-        made, version = run.made[source], run.versions[source]
+        made = run.made[source]
+        version = pending_version(run.before[source], made, run.snapshot)
         after = since.snapshot if isinstance(since, LakePosition) else None
         changes = None
         if after is not None:
@@ -155,6 +156,16 @@ class Inputs:
             return self._lake.changes(table, after, until)
 
         return read
+
+
+def _streams(reader: Reader, absent: Iterable[str]) -> frozenset[str]:
+    """Which of the relations that are not in the lake are tables that were never made."""
+    names = sorted(absent)
+    if not names:
+        return frozenset()
+    marks = ", ".join("?" * len(names))
+    rows = reader.rows(f"SELECT name FROM penstock_tables WHERE name IN ({marks})", *names)
+    return frozenset(name for (name,) in rows)
 
 
 def recreated(inputs: Mapping[str, Input]) -> tuple[str, ...]:

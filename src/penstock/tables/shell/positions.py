@@ -73,7 +73,7 @@ class Positions:
 
     def of_all(self, reader: Reader, names: Iterable[str]) -> dict[str, LakePosition]:
         """Where tables stand by name; those that do not exist are left out."""
-        latest = reader.latest().id
+        latest = reader.latest()
         found = {}
         for name in names:
             try:

@@ -101,11 +101,12 @@ class Store:
         with self.lake.look() as reader:
             return read_definitions(reader)
 
-    def frontiers(self, reader: Reader) -> dict[str, Known]:
-        """What contents stand for, by table."""
-        rows = reader.rows(
-            "SELECT table_name, frontier, snapshot, fresh_at, job_id FROM penstock_frontiers"
-        )
+    def frontiers(self, reader: Reader, names: Sequence[str] | None = None) -> dict[str, Known]:
+        """What contents stand for, by table: of all, or of some."""
+        question = "SELECT table_name, frontier, snapshot, fresh_at, job_id FROM penstock_frontiers"
+        if names is not None:
+            question += f" WHERE table_name IN ({', '.join('?' * len(names))})"
+        rows = reader.rows(question, *(names or ()))
         return {
             name: Known(
                 Frontier.from_json(text),

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -25,11 +26,11 @@ from penstock.tables.shell.claim import Claimed
 from penstock.tables.shell.inputs import Inputs, UnitRun, evicted, recreated
 from penstock.tables.shell.landing import Landing
 from penstock.tables.shell.outcomes import Ended
-from penstock.tables.shell.pending import pending_version
 from penstock.tables.shell.refresher import Made, Refresher, RefreshTask, TopicPositions
 from penstock.tables.shell.store import Store
 
 Tell = Callable[[Progress], None]
+Phases = tuple[tuple[str, float], ...]
 
 
 class UnitWorker:
@@ -64,11 +65,16 @@ class UnitWorker:
         """Refresh a unit that was claimed. Whatever happens, its locks are given back."""
         at: str | None = None
         try:
+            began = time.perf_counter()
             run = self._inputs.begin(claimed)
+            phases: Phases = (("claim", claimed.took_ms),)
             for table in claimed.tables:
                 at = table.name
                 task = self._task(run, table, claimed, forced)
-                self._refresh(run, replace(task, tell=_named(tell, table.name)) if tell else task)
+                phases += (("inputs", (time.perf_counter() - began) * 1_000),)
+                task = replace(task, tell=_named(tell, table.name)) if tell else task
+                self._refresh(run, task, phases)
+                began, phases = time.perf_counter(), ()
             at = None
             return self._landing.commit(run, claimed, stale)
         except Exception as error:  # an engine may raise anything; it is classified
@@ -92,15 +98,16 @@ class UnitWorker:
             token=claimed.token,
         )
 
-    def _refresh(self, run: UnitRun, task: RefreshTask) -> None:
+    def _refresh(self, run: UnitRun, task: RefreshTask, phases: Phases) -> None:
         name = task.definition.name
         made = self._refresher.refresh(task)
+        made = replace(made, timings_ms=(*phases, *made.timings_ms))
         if made.table.id < 0:  # a table that is made anew is news, even if it is empty
             made = replace(made, changed=True)
         made = _explained(made, task, evicted(run, task.inputs))
         _note(run.transaction, made, created=made.table.id < 0)
         run.made[name] = made
-        run.versions[name] = pending_version(task.current, made, run.snapshot)
+        run.before[name] = task.current
         run.frontiers[name] = Frontier(
             {source: found.position for source, found in task.inputs.items()}
         )

@@ -1,0 +1,94 @@
+"""Refresh: one at a time on warm workers; what it costs beside Spark running the query.
+
+*Spark running the query* is the request that runs it, from the moment it is sent until its last
+rows have arrived: Spark parses, plans, runs tasks, and sends Arrow. Everything else of a refresh is
+beside it, from the coordinator's decision until it has answered whoever asked: the decision until a
+worker has the job; claiming it; finding what it reads; making the DataFrame; the difference to what
+the table holds; the Parquet file; the commit and the report. The same query by a bare client is
+measured in turns with it, and how much of that is Spark's planning.
+"""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+
+from bench.report import Report
+from bench.table_shop import Shop, bench_spark, query_of, within
+from penstock.spark.refresh import query_frame
+from penstock.spark.session import connect
+
+TABLES = 10
+WARM_S = 30
+MEASURE_S = 20
+SINGLES_MAX = 100
+OVERHEAD_MS = 25
+START_MS = 20
+PHASES = ("claim", "inputs", "bind", "compare", "write")
+
+
+def run(report: Report) -> None:
+    found: list[dict[str, float]] = []
+    bare: list[tuple[float, float]] = []
+    with (
+        bench_spark() as (spark, home),
+        Shop.open(home / "on", spark, "on") as shop,
+        connect(spark.url) as session,
+    ):
+        shop.grow(TABLES)
+        for _ in within(WARM_S):
+            shop.round()
+        version = shop.lake.table_at("facts")
+        meter = shop.meter(spark)
+        for _ in within(MEASURE_S, SINGLES_MAX):
+            found.append(phases_of(shop, shop.names[0]))
+            frame = query_frame(session, shop.lake, query_of(0), {"facts": version})
+            began = time.perf_counter()
+            frame._explain_string()
+            planned = time.perf_counter()
+            frame.toArrow()
+            ended = time.perf_counter()
+            bare.append(((planned - began) * 1_000, (ended - planned) * 1_000))
+        used = meter.read()
+    rows(report, found, bare)
+    report.row("cores that others used meanwhile", used.others_cores, "cores")
+
+
+def rows(report: Report, found: list[dict[str, float]], bare: list[tuple[float, float]]) -> None:
+    middle = {phase: median(each[phase] for each in found) for phase in found[0]}
+    planned, ran = (median(column) for column in zip(*bare, strict=True))
+    beside, start = middle["beside"], middle["start"]
+    report.row(
+        "all but Spark running the query", beside, "ms",
+        ratio=beside / middle["run"], against="Spark running the query",
+        goal=f"at most {OVERHEAD_MS} ms", met=beside <= OVERHEAD_MS,
+    )  # fmt: skip
+    report.row(
+        "… decision until a warm worker has the job", start, "ms",
+        goal=f"at most {START_MS} ms", met=start <= START_MS,
+    )  # fmt: skip
+    for phase in PHASES:
+        report.row(f"… {phase}", middle[phase], "ms")
+    report.row("… commit and report", middle["report"], "ms")
+    report.row(
+        "Spark running the query", middle["run"], "ms", ratio=middle["run"] / ran,
+        against="the query by a bare client",
+    )  # fmt: skip
+    report.row("the query by a bare client", ran, "ms")
+    report.row("… planning alone", planned, "ms", ratio=planned / ran,
+               against="the query by a bare client")  # fmt: skip
+
+
+def phases_of(shop: Shop, table: str) -> dict[str, float]:
+    """One refresh, split into phases of milliseconds."""
+    done = shop.round([table])
+    (job,) = done.jobs
+    (record, *_) = shop.warehouse.history(table, limit=1)
+    started = job.started_at_ms or 0
+    found = {**dict.fromkeys(PHASES, 0.0), **dict(record.timings_ms)}
+    total = done.answered_ms - job.enqueued_at_ms
+    return found | {
+        "start": started - job.enqueued_at_ms,
+        "report": done.answered_ms - (job.finished_at_ms or 0),
+        "beside": total - found["run"],
+    }

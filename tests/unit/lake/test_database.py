@@ -1,0 +1,75 @@
+"""The SQLite side of a catalog's database: what is synced, and what is remembered."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import suppress
+
+import pytest
+
+from penstock.lake.shell.database import SqliteDatabase
+
+
+@pytest.fixture
+def database(tmp_path):
+    database = SqliteDatabase(str(tmp_path / "catalog.sqlite"))
+    database.use_wal()
+    yield database
+    database.close()
+
+
+def synchronous(cursor) -> int:
+    return cursor.execute("PRAGMA synchronous").fetchone()[0]
+
+
+NORMAL, FULL = 1, 2
+
+
+def test_only_a_transaction_that_may_wait_for_a_later_one_is_not_synced(database):
+    seen = []
+    for synced in (True, False, True):
+        with database.write(synced=synced) as cursor:
+            seen.append(synchronous(cursor))
+    assert seen == [FULL, NORMAL, FULL]
+
+
+def test_a_catalog_with_another_journal_is_always_synced(tmp_path):
+    path = str(tmp_path / "plain.sqlite")
+    sqlite3.connect(path).execute("PRAGMA journal_mode = DELETE").close()
+    database = SqliteDatabase(path)
+    with database.write(synced=False) as cursor:
+        assert synchronous(cursor) == FULL
+    database.close()
+
+
+def test_what_is_not_synced_is_seen_by_others_at_once(database):
+    with database.write(synced=False) as cursor:
+        cursor.execute("CREATE TABLE t (n INTEGER)")
+        cursor.execute("INSERT INTO t VALUES (1)")
+    other = SqliteDatabase(database.path)
+    with other.read() as cursor:
+        assert cursor.execute("SELECT n FROM t").fetchall() == [(1,)]
+    other.close()
+
+
+def test_tables_that_others_make_are_found(database):
+    other = SqliteDatabase(database.path)
+    for name in ("one", "two"):
+        with other.write() as cursor:
+            cursor.execute(f"CREATE TABLE {name} (n INTEGER)")
+        with database.read() as cursor:
+            assert name in database.tables(cursor)
+    other.close()
+
+
+def test_a_table_that_was_rolled_back_is_not_remembered(database):
+    with suppress(ZeroDivisionError), database.write() as cursor:
+        cursor.execute("CREATE TABLE gone (n INTEGER)")
+        assert database.tables(cursor) == {"gone"}
+        raise ZeroDivisionError
+    other = SqliteDatabase(database.path)
+    with other.write() as cursor:
+        cursor.execute("CREATE TABLE kept (n INTEGER)")
+    other.close()
+    with database.read() as cursor:
+        assert database.tables(cursor) == {"kept"}
