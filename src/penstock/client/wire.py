@@ -21,7 +21,10 @@ import httptools
 
 from penstock.client.errors import NotPenstock
 from penstock.client.settings import ClientSettings
+from penstock.kernel.units import KIB
 
+_DIRECT_BYTES_MIN: Final = 256 * KIB
+"""Of a body that has so much to come, the rest is received where it will stay."""
 _GZIP_LEVEL: Final = 1
 """Speed first: the point is to spare a network, not a disk."""
 
@@ -85,8 +88,8 @@ class AnswerReader:
     """
 
     __slots__ = (
-        "_chunks", "_limit", "_parser", "_started", "body_bytes", "complete", "head_complete",
-        "headers", "keep_alive", "status",
+        "_chunks", "_limit", "_parser", "_room", "_started", "body_bytes", "complete",
+        "head_complete", "headers", "keep_alive", "status",
     )  # fmt: skip
 
     def __init__(self, answer_bytes_max: int) -> None:
@@ -96,6 +99,7 @@ class AnswerReader:
 
     def _reset(self) -> None:
         self._chunks: list[bytes] = []
+        self._room: bytearray | None = None
         self._started = False
         self.status = 0
         self.headers: dict[str, str] = {}
@@ -123,6 +127,36 @@ class AnswerReader:
         if self.body_bytes > self._limit:
             raise NotPenstock(f"expected an answer of at most {self._limit} bytes, found more")
 
+    def room(self) -> memoryview | None:
+        """Where to receive the rest of a large body; None if bytes are to be fed.
+
+        Each byte is copied once instead of three times. After this only `filled` may be called.
+        """
+        if self._room is None:
+            length = self._length()
+            if length - self.body_bytes < _DIRECT_BYTES_MIN or self.complete:
+                return None
+            self._room = bytearray(length)
+            self._room[: self.body_bytes] = b"".join(self._chunks)
+        return memoryview(self._room)[self.body_bytes :]
+
+    def filled(self, count: int) -> None:
+        """So many bytes were received in the room."""
+        assert self._room is not None, "there was room"
+        self.body_bytes += count
+        if self.body_bytes == len(self._room):
+            self.complete = True
+            self._parser = httptools.HttpResponseParser(self)  # the old one still waits for these
+
+    def _length(self) -> int:
+        """The length of the body, 0 if it is not known."""
+        if not self.head_complete or self._chunked:
+            return 0
+        length = int(self.headers.get("content-length", 0))
+        if length > self._limit:
+            raise NotPenstock(f"expected an answer of at most {self._limit} bytes, found {length}")
+        return length
+
     def end(self) -> None:
         """The connection ended; an answer that names no length is complete with it."""
         headers = self.headers
@@ -136,7 +170,9 @@ class AnswerReader:
 
     def take(self) -> Answer:
         """The whole answer; the next bytes are those of the next one."""
-        body = b"".join(self._chunks) if len(self._chunks) != 1 else self._chunks[0]
+        body: Any = self._room  # as good as bytes to all who read it, and not worth a copy
+        if body is None:
+            body = b"".join(self._chunks) if len(self._chunks) != 1 else self._chunks[0]
         if self.headers.get("content-encoding", "").lower() == "gzip":
             body = _inflate(body, self._limit)
         answer = Answer(self.status, self.headers, body)
@@ -172,7 +208,7 @@ class AnswerReader:
             self.complete = True
 
 
-def _inflate(body: bytes, limit: int) -> bytes:
+def _inflate(body: bytes | bytearray, limit: int) -> bytes:
     inflater: Any = zlib.decompressobj(wbits=31)
     try:
         plain: bytes = inflater.decompress(body, limit)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from penstock.kernel.units import MIB
 from penstock.server.answers import encode
+from penstock.server.columns import Columns
 from penstock.topics.model import TopicLimits
 from penstock.topics.read import Diff, ReadRequest
 
@@ -22,7 +23,8 @@ METADATA: Final = (
 )  # fmt: skip
 RECORDS_MAX: Final = 65_536
 BYTES_MAX: Final = 32 * MIB
-_TAG, _META = 3, 5
+_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+"""The last message of a stream, of no length."""
 
 
 def larger(limits: TopicLimits) -> TopicLimits:
@@ -38,12 +40,15 @@ def larger(limits: TopicLimits) -> TopicLimits:
 def arrow_stream(
     topic: str,
     diff: Diff,
-    batches: Sequence[Any],
+    pieces: Sequence[Columns],
     request: ReadRequest,
     *,
     compression: str | None = None,
 ) -> bytes:
-    """The page as one Arrow IPC stream, a batch for each run of records."""
+    """The page as one Arrow IPC stream, a batch for each run of records.
+
+    Messages of runs that were asked for before are there; then a page is only put together.
+    """
     import pyarrow as pa
 
     facts = page_facts(topic, diff)
@@ -58,15 +63,15 @@ def arrow_stream(
         ],
         metadata={name: encode(facts[name]) for name in METADATA},
     )
+    tags, meta = request.include_tags, request.include_meta
+    if compression is None:
+        messages = [piece.message(tags=tags, meta=meta) for piece in pieces]
+        return b"".join([schema.serialize(), *messages, _END])
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
     with pa.ipc.new_stream(sink, schema, options=options) as writer:
-        for batch in batches:
-            columns = batch.columns
-            if not request.include_tags:
-                columns[_TAG] = pa.nulls(batch.num_rows, pa.string())
-            if not request.include_meta:
-                columns[_META] = pa.nulls(batch.num_rows, pa.string())
+        for piece in pieces:
+            columns = piece.shown(tags=tags, meta=meta).columns
             writer.write_batch(pa.record_batch(columns, schema=schema))
     found: bytes = sink.getvalue().to_pybytes()
     return found

@@ -1,7 +1,8 @@
 """Records of a topic in runs of columns, made once and kept: for readers of very many.
 
 A record never changes; it can only leave. So a run of seqs that is whole has the same columns until
-one of its records leaves, and readers who come later get them as they are.
+one of its records leaves, and readers who come later get them as they are, in the very bytes of an
+Arrow stream.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from penstock.topics.topic import Topic
 
 RUN_SEQS: Final = 4_096
 KEPT_BYTES_MAX: Final = 64 * MIB
+TAG: Final = 3
+META: Final = 5
 _ALL: Final = 1 << 62
 
 
@@ -28,16 +31,64 @@ class Wanted(NamedTuple):
     bytes_max: int
 
 
-class _Run:
-    """A run as it was when `gone` seqs of the topic had no record; `rows` of it were live."""
+class Columns:
+    """Records in columns, and the same as a message of an Arrow stream, made once."""
 
-    __slots__ = ("batch", "gone", "rows", "size_bytes")
+    __slots__ = ("_has_meta", "_has_tags", "_messages", "batch")
 
-    def __init__(self, batch: Any, rows: int, gone: int) -> None:
+    def __init__(self, batch: Any) -> None:
         self.batch = batch
-        self.rows = rows
+        rows = batch.num_rows
+        self._has_tags = batch.column(TAG).null_count < rows
+        self._has_meta = batch.column(META).null_count < rows
+        self._messages: dict[tuple[bool, bool], Any] = {}
+
+    @property
+    def rows(self) -> int:
+        """How many records there are."""
+        rows: int = self.batch.num_rows
+        return rows
+
+    @property
+    def kept_bytes(self) -> int:
+        """What keeping this takes: the columns, and the message that most readers ask for."""
+        size_bytes: int = self.batch.nbytes
+        return 2 * size_bytes
+
+    def message(self, *, tags: bool, meta: bool) -> Any:
+        """The bytes of a message, with or without tags and meta; kept until other ones are wanted.
+
+        A stream is its schema, messages like this, and an end.
+        """
+        wanted = (tags or not self._has_tags, meta or not self._has_meta)
+        message = self._messages.get(wanted)
+        if message is None:
+            message = self.shown(tags=wanted[0], meta=wanted[1]).serialize()
+            self._messages = {wanted: message}
+        return message
+
+    def shown(self, *, tags: bool, meta: bool) -> Any:
+        """The columns as a batch, with nothing in those that are not wanted."""
+        import pyarrow as pa
+
+        if tags and meta:
+            return self.batch
+        columns = self.batch.columns
+        for place, is_wanted in ((TAG, tags), (META, meta)):
+            if not is_wanted:
+                columns[place] = pa.nulls(self.rows, pa.string())
+        return pa.record_batch(columns, schema=self.batch.schema)
+
+
+class _Run:
+    """A run as it was when `gone` seqs of the topic had no record."""
+
+    __slots__ = ("columns", "gone", "kept_bytes")
+
+    def __init__(self, columns: Columns, gone: int) -> None:
+        self.columns = columns
         self.gone = gone
-        self.size_bytes: int = batch.nbytes
+        self.kept_bytes = columns.kept_bytes
 
 
 class ColumnRuns:
@@ -48,34 +99,32 @@ class ColumnRuns:
         self._runs: OrderedDict[tuple[str, int, int], _Run] = OrderedDict()
         self.kept_bytes = 0
 
-    def page(self, topic: Topic, wanted: Wanted) -> tuple[list[Any], int]:
-        """Record batches after a cursor, and the last seq that was looked at.
+    def page(self, topic: Topic, wanted: Wanted) -> tuple[list[Columns], int]:
+        """Columns of the records after a cursor, and the last seq that was looked at.
 
         `NotLoaded` if a record is wanted that is in a file.
         """
         at, room = wanted.from_seq, wanted.bytes_max
         records_max = wanted.records_max
-        batches: list[Any] = []
+        found: list[Columns] = []
         while at < topic.head_seq and records_max > 0:
             number = at // RUN_SEQS
             last_seq = min((number + 1) * RUN_SEQS, topic.head_seq)
-            run = self._run(topic, number, last_seq)
-            if at > number * RUN_SEQS or run.rows > records_max:
-                batch, last_seq = _after(run.batch, at, last_seq, records_max)
-            else:
-                batch = run.batch
-            rows = batch.num_rows
-            if rows:
-                size_bytes = run.size_bytes * rows // run.rows
-                if size_bytes > room and batches:
+            columns = self._run(topic, number, last_seq)
+            if at > number * RUN_SEQS or columns.rows > records_max:
+                batch, last_seq = _after(columns.batch, at, last_seq, records_max)
+                columns = Columns(batch)
+            if columns.rows:
+                size_bytes = columns.batch.nbytes
+                if size_bytes > room and found:
                     break
-                batches.append(batch)
+                found.append(columns)
                 room -= size_bytes
-                records_max -= rows
+                records_max -= columns.rows
             at = last_seq
-        return batches, at
+        return found, at
 
-    def _run(self, topic: Topic, number: int, last_seq: int) -> _Run:
+    def _run(self, topic: Topic, number: int, last_seq: int) -> Columns:
         """The columns of one run, up to a seq; kept if the run is whole."""
         first_seq = number * RUN_SEQS + 1
         key = (topic.name, topic.epoch, number)
@@ -84,24 +133,24 @@ class ColumnRuns:
         if run is not None:
             if run.gone != gone:
                 run.gone = gone
-                if run.rows != topic.count_between(first_seq, last_seq):
+                if run.columns.rows != topic.count_between(first_seq, last_seq):
                     run = None
             if run is not None:
                 self._runs.move_to_end(key)
-                return run
+                return run.columns
         found, _ = topic.page(first_seq - 1, last_seq, _ALL, _ALL)
-        run = _Run(record_batch(found), len(found.records), gone)
+        run = _Run(Columns(record_batch(found)), gone)
         if last_seq == (number + 1) * RUN_SEQS:
             self._keep(key, run)
-        return run
+        return run.columns
 
     def _keep(self, key: tuple[str, int, int], run: _Run) -> None:
         old = self._runs.pop(key, None)
-        self.kept_bytes += run.size_bytes - (old.size_bytes if old else 0)
+        self.kept_bytes += run.kept_bytes - (old.kept_bytes if old else 0)
         self._runs[key] = run
         while self.kept_bytes > self._bytes_max:
             _, gone = self._runs.popitem(last=False)
-            self.kept_bytes -= gone.size_bytes
+            self.kept_bytes -= gone.kept_bytes
 
 
 def record_batch(found: Found) -> Any:

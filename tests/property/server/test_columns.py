@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.server import columns
-from penstock.server.columns import ColumnRuns, Wanted
+from penstock.server.columns import ColumnRuns, Columns, Wanted
 from penstock.topics.batch import Batch
 from penstock.topics.config import TopicConfig
 from penstock.topics.model import Record, make_record
@@ -66,16 +68,27 @@ def take(topic: Topic, runs: ColumnRuns, verb: str, value: object, bytes_max: in
             check(topic, runs, Wanted(min(from_seq, topic.head_seq), records_max, bytes_max))
 
 
+def read_back(piece: Columns) -> list[dict[str, Any]]:
+    """The rows of a message, which says the same as the columns it was made of."""
+    batch = pa.ipc.read_record_batch(piece.message(tags=True, meta=True), piece.batch.schema)
+    bare = piece.message(tags=False, meta=False)
+    without = pa.ipc.read_record_batch(bare, piece.batch.schema).to_pylist()
+    rows: list[dict[str, Any]] = batch.to_pylist()
+    assert rows == piece.batch.to_pylist()
+    assert without == [{**row, "tag": None, "meta": None} for row in rows]
+    return rows
+
+
 def check(topic: Topic, runs: ColumnRuns, wanted: Wanted) -> None:
     """Reading page after page to the head gives what the topic has after the cursor."""
     got: list[tuple[int, str | None, str | None, str, str | None]] = []
     at = wanted.from_seq
     while at < topic.head_seq:
-        batches, passed = runs.page(topic, wanted._replace(from_seq=at))
+        pieces, passed = runs.page(topic, wanted._replace(from_seq=at))
         assert passed > at, "a page always gets on"
-        assert sum(batch.num_rows for batch in batches) <= wanted.records_max
-        for batch in batches:
-            for row in batch.to_pylist():
+        assert sum(piece.rows for piece in pieces) <= wanted.records_max
+        for piece in pieces:
+            for row in read_back(piece):
                 assert at < row["seq"] <= passed
                 got.append((row["seq"], row["node"], row["tag"], row["data"], row["meta"]))
         at = passed

@@ -232,7 +232,9 @@ class _Connection:
         left_s = deadline_s - monotonic()
         try:
             self._socket.settimeout(max(0.0001, min(silence_s, left_s)))  # 0 would not wait at all
-            data = self._socket.recv(_RECEIVE_BYTES)
+            room = self._reader.room()
+            data = b"" if room else self._socket.recv(_RECEIVE_BYTES)
+            count = self._socket.recv_into(room) if room else len(data)
         except TimeoutError as error:
             found = "the deadline over" if left_s < silence_s else f"{silence_s:g} s of silence"
             raise TimedOut(f"expected an answer from {self._url} in time, found {found}") from error
@@ -240,10 +242,12 @@ class _Connection:
             raise self._disconnected() from error
         if data:
             self._reader.feed(data)
-            return
-        self._reader.end()
-        if not self._reader.complete:
-            raise self._disconnected()
+        elif count:
+            self._reader.filled(count)
+        else:
+            self._reader.end()
+            if not self._reader.complete:
+                raise self._disconnected()
 
     def _disconnected(self) -> Disconnected:
         return Disconnected(f"expected an answer from {self._url}, found the connection closed")

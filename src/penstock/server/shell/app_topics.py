@@ -12,7 +12,7 @@ from penstock.server.answers import Answer, encode, performance, spliced
 from penstock.server.arrow import arrow_stream, larger, page_facts
 from penstock.server.auth import ADMIN
 from penstock.server.call import Call
-from penstock.server.columns import Wanted, record_batch
+from penstock.server.columns import Columns, Wanted, record_batch
 from penstock.server.queries import (
     ARROW,
     arrow_compression,
@@ -179,16 +179,17 @@ async def _arrow(call: Call, request: ReadRequest) -> Answer:
     """A page of columns: those of whole runs are kept, so that the next reader has them at once."""
     is_filtered = bool(request.nodes) or request.tag is not None
     found = await _read(call, request if is_filtered else request._replace(limit=1))
-    batches = [record_batch(found.found)] if found.found.records else []
-    if batches and not is_filtered:
+    pieces: list[Columns] | None = None
+    if found.found.records and not is_filtered:
         wanted = Wanted(found.found.seqs[0] - 1, request.limit, request.batch_bytes_max)
         try:
             topic = call.context.engine.topic(call.name)
-            batches, next_from_seq = call.context.columns.page(topic, wanted)
+            pieces, next_from_seq = call.context.columns.page(topic, wanted)
             found = found._replace(next_from_seq=next_from_seq, head_seq=topic.head_seq)
         except NotLoaded:  # cold records are read as any reader reads them
             found = await _read(call, request)
-            batches = [record_batch(found.found)]
+    if pieces is None:
+        pieces = [Columns(record_batch(found.found))] if found.found.records else []
     facts = page_facts(call.name, found)
     headers = tuple(
         (b"x-penstock-" + name.replace("_", "-").encode(), encode(value))
@@ -196,7 +197,7 @@ async def _arrow(call: Call, request: ReadRequest) -> Answer:
         if name != "topic"
     )
     compression = arrow_compression(call.request.headers)
-    stream = arrow_stream(call.name, found, batches, request, compression=compression)
+    stream = arrow_stream(call.name, found, pieces, request, compression=compression)
     return Answer(200, stream, ARROW.encode(), headers)
 
 
