@@ -24,8 +24,9 @@ from penstock.cli.demo_topics import topics
 from penstock.kernel.errors import PenstockError
 
 CHECK_S: Final = 30.0
-BURST_AT, CALM_AT, KILL_AT, WORKER_AT = 0.25, 0.5, 0.6, 0.75
-"""When a check bursts, ends the burst, kills the server and a worker: shares of its time."""
+BURST_AT, TARIFF_AT, CALM_AT, KILL_AT, WORKER_AT = 0.25, 0.4, 0.5, 0.6, 0.75
+"""When a check bursts, makes power dearer, ends the burst, kills the server and a worker: shares of
+its time."""
 LOOK_S: Final = 1.0
 
 
@@ -52,8 +53,8 @@ def demo(ctx: click.Context, check: bool, seconds: float | None, directory: Path
 
     A fleet of meters sends readings of a day that takes half a minute. They become durable in a
     topic, are parsed and priced by Spark, stored in a lake, and three stream tables follow. Keys
-    burst the load, hold a stage, kill a worker or the server. Ctrl-C ends it and says where the
-    data is. Needs Java 17 or newer.
+    burst the load, make a tariff dearer, hold a stage, kill a worker or the server. Ctrl-C ends it
+    and says where the data is. Needs Java 17 or newer.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -155,7 +156,9 @@ class Tour:
             plant, seconds = self.plant, self._seconds
             await asyncio.sleep(seconds * BURST_AT)
             plant.burst()
-            await asyncio.sleep(seconds * (CALM_AT - BURST_AT))
+            await asyncio.sleep(seconds * (TARIFF_AT - BURST_AT))
+            await plant.change_tariff()
+            await asyncio.sleep(seconds * (CALM_AT - TARIFF_AT))
             plant.burst()
             await asyncio.sleep(seconds * (KILL_AT - CALM_AT))
             await plant.kill_server()
@@ -172,6 +175,8 @@ class Tour:
                 plant.burst()
             case "p":
                 plant.pause()
+            case "t":
+                self._do(plant.change_tariff())
             case "w":
                 self._do(plant.kill_worker())
             case "s":

@@ -19,10 +19,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.cli.demo_part import Part
 from penstock.cli.demo_server import DemoServer
-from penstock.cli.demo_story import BURST, FLEET, LOAD, SCHEDULE, TABLES, prepare_lake
+from penstock.cli.demo_story import (
+    BURST,
+    FLEET,
+    LOAD,
+    SCHEDULE,
+    TABLES,
+    change_tariff,
+    prepare_lake,
+    prepare_tariffs,
+)
 from penstock.cli.ingest_status import fetch
 from penstock.client import AsyncClient, ClientError, ClientSettings
 from penstock.ingest.shell.load import Load, Target
+from penstock.ingest.tariffs import SPACE
 from penstock.kernel.errors import PenstockError, Unavailable
 from penstock.lake.shell import open_catalog
 from penstock.tables.shell import Warehouse
@@ -76,6 +86,9 @@ class Plant:
         self._warehouse: Warehouse | None = None
         self._client: AsyncClient | None = None
         self._loading: asyncio.Task[Any] | None = None
+        self._priced_seq = 0
+        self._changes = 0
+        self._prices: dict[int, dict[str, Any]] = {}
         self._status_url = ""
         self._began_s = 0.0
 
@@ -86,7 +99,7 @@ class Plant:
         self.say("the topic server starts")
         await self.server.start()
         self._client = AsyncClient(ClientSettings(self.server.url))
-        self.say("the lake gets its tariffs; Spark starts (some seconds)")
+        self.say("meters get tariffs and districts; Spark starts (some seconds)")
         await asyncio.to_thread(self._prepare)
         assert self._spark is not None
         place = ("--catalog", self.catalog, "--spark", self._spark.url)
@@ -115,6 +128,7 @@ class Plant:
 
         with open_catalog(self.catalog) as lake:
             prepare_lake(lake, FLEET)
+        self._priced_seq = prepare_tariffs(self.server.url, FLEET)
         self._spark = start_spark(SparkOptions(archive=Archive.BUILD), self.say)
         self._warehouse = Warehouse.open(self.catalog)
 
@@ -141,6 +155,7 @@ class Plant:
         async with asyncio.timeout(SETTLE_S):
             await self._loading
         await self._until(self._is_stored, SETTLE_S, "every message in the lake")
+        await self._note_prices()
         await asyncio.to_thread(self._refresh_all)
 
     async def end(self) -> None:
@@ -183,6 +198,12 @@ class Plant:
             if self.is_paused
             else "store goes on: everything drains"
         )
+
+    async def change_tariff(self) -> None:
+        """Make a tariff dearer while readings come in."""
+        self._changes += 1
+        seq = await asyncio.to_thread(change_tariff, self.server.url, self._changes)
+        self.say(f"the flat tariff is dearer since seq {seq}: batches from now on are priced so")
 
     async def kill_worker(self) -> None:
         """SIGKILL a worker of the tables."""
@@ -232,7 +253,17 @@ class Plant:
             count = len(self.acked[FLEET.name(number)])
             energy = sum(int(FLEET.rows(number, n)["energy"].sum()) for n in range(count))
             devices[FLEET.name(number)] = count, f"{Decimal(energy).scaleb(-FLEET.scale):.3f}"
-        return {"devices": devices, "meters": FLEET.meters, "tables": TABLES}
+        return {
+            "devices": devices, "meters": FLEET.meters, "tables": TABLES, "prices": self._prices,
+        }  # fmt: skip
+
+    async def _note_prices(self) -> None:
+        """Keep the tariffs and meters of every seq that a batch may have been priced with."""
+        assert self._client is not None
+        head = (await self._client.get_topic(SPACE)).head_seq
+        for seq in range(self._priced_seq, head + 1):
+            found = self._client.list_entities(SPACE, at_seq=seq)
+            self._prices[seq] = {state.entity: state.doc async for state in found}
 
     def _ingest_status(self) -> dict[str, Any] | None:
         from click import ClickException

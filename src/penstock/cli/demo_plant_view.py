@@ -14,8 +14,8 @@ from penstock.cli.demo_view import CALM, GOOD, HOT, QUIET, TEXT, WARM, bar, pane
 from penstock.kernel.units import format_ms
 
 KEYS: Final = (
-    ("b", "burst"), ("p", "pause store"), ("w", "kill a worker"), ("s", "kill the server"),
-    ("q", "end"),
+    ("b", "burst"), ("t", "dearer tariff"), ("p", "pause store"), ("w", "kill a worker"),
+    ("s", "kill the server"), ("q", "end"),
 )  # fmt: skip
 
 

@@ -18,24 +18,19 @@ from typing import Any, Final
 from penstock.kernel.errors import Unavailable
 
 EXTENSIONS: Final = ("sqlite_scanner", "ducklake")
+_ROWS_MAX: Final = 5_000
 MISSING: Final = (
     "expected DuckDB and its ducklake extension to check the lake with, found none: "
     "pip install 'penstock[demo]'"
 )
 
 _CHARGES = """
-WITH priced AS (
-  SELECT c.*, b.price_per_kwh AS expected,
-         row_number() OVER (PARTITION BY c.device, c.message_id, c.row_no ORDER BY b.band) AS nth
-  FROM charges c
-  JOIN meters m ON m.meter = c.meter
-  JOIN tariffs b ON b.tariff = m.tariff AND (b.from_hour IS NULL OR
-    CASE WHEN b.from_hour <= b.to_hour
-         THEN hour(c.time) >= b.from_hour AND hour(c.time) < b.to_hour
-         ELSE hour(c.time) >= b.from_hour OR hour(c.time) < b.to_hour END))
-SELECT count(*), count(*) FILTER (
-  charge <> round(energy_wh * expected * 0.001::DECIMAL(4, 3), 6))
-FROM priced WHERE nth = 1
+SELECT count(*), count(DISTINCT c.tariffs_seq), count(*) FILTER (
+  p.price IS NULL OR c.price_per_kwh <> p.price
+  OR c.charge <> round(c.energy_wh * p.price * 0.001::DECIMAL(4, 3), 6))
+FROM charges c
+LEFT JOIN assigned a ON a.seq = c.tariffs_seq AND a.meter = c.meter
+LEFT JOIN prices p ON p.seq = c.tariffs_seq AND p.tariff = a.tariff AND p.hour = hour(c.time)
 """
 
 
@@ -107,10 +102,41 @@ def _messages(duck: Any, claim: dict[str, Any]) -> list[tuple[bool, str]]:
 
 
 def _charges(duck: Any, claim: dict[str, Any]) -> tuple[bool, str]:
-    count, wrong = duck.execute(_CHARGES).fetchone()
+    assigned, prices = [], []
+    for seq, documents in claim["prices"].items():
+        for entity, document in documents.items():
+            kind, _, name = entity.partition(":")
+            if kind == "meter":
+                assigned.append((int(seq), name, document["assignments"][-1]["tariff"]))
+            else:
+                version = document["versions"][-1]
+                prices += [(int(seq), name, hour, _price(version, hour)) for hour in range(24)]
+    duck.execute("CREATE TEMP TABLE assigned (seq BIGINT, meter VARCHAR, tariff VARCHAR)")
+    duck.execute(
+        "CREATE TEMP TABLE prices (seq BIGINT, tariff VARCHAR, hour BIGINT, price DECIMAL(12, 6))"
+    )
+    duck.executemany("INSERT INTO prices VALUES (?, ?, ?, ?)", prices)
+    for begin in range(0, len(assigned), _ROWS_MAX):
+        part = assigned[begin : begin + _ROWS_MAX]
+        places = ", ".join(["(?, ?, ?)"] * len(part))
+        duck.execute(
+            f"INSERT INTO assigned VALUES {places}", [each for row in part for each in row]
+        )
+    count, seqs, wrong = duck.execute(_CHARGES).fetchone()
     messages = sum(number for number, _ in claim["devices"].values())
     right = not wrong and count == messages * claim["meters"]
-    return right, f"{count:,} charges computed again from the tariffs: {wrong:,} differ"
+    times = f"tariffs as they were at {seqs} seqs" if seqs > 1 else "tariffs"
+    return right, f"{count:,} charges computed again from the {times}: {wrong:,} differ"
+
+
+def _price(version: dict[str, Any], hour: int) -> str:
+    """What the demonstration's tariffs ask in an hour; their only band is one of hours."""
+    if version["kind"] == "flat":
+        return str(version["price_per_kwh"])
+    (band,) = version["bands"]
+    begin, _, end = band["hours"].partition("-")
+    is_night = hour >= int(begin) or hour < int(end)
+    return str(band["price_per_kwh"] if is_night else version["otherwise"])
 
 
 def _table(duck: Any, name: str, query: str) -> tuple[bool, str]:

@@ -6,14 +6,15 @@ diamond, whose three tables change in one snapshot of the lake.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
 
+from penstock.client.shell.tariffs import TariffSpace
 from penstock.ingest.fleet import Fleet
 from penstock.ingest.shapes import Day
+from penstock.ingest.tariff_files import Row, Sheet
 from penstock.lake.shell import Catalog
 
 FLEET: Final = Fleet(devices=40, meters=25, seed=7)
@@ -42,35 +43,47 @@ GROUP BY c.district""",
 SCHEDULE: Final = "2s"
 
 
-def prepare_lake(lake: Catalog, fleet: Fleet) -> None:
-    """Give every meter a tariff and a district: half pay the same all day, half less at night."""
-    from penstock.spark.ingest.metering import create_tariff_tables
-    from penstock.spark.ingest.tariffs import METERS, TARIFFS, Band, band_row
+SINCE: Final = "2020-01-01"
+_NIGHT: Final = {"hours": "22-6", "price_per_kwh": "0.19"}
+TARIFFS: Final[dict[str, Any]] = {
+    "flat": {"versions": [{"valid_from": SINCE, "kind": "flat", "price_per_kwh": "0.31"}]},
+    "night": {
+        "versions": [
+            {"valid_from": SINCE, "kind": "time_of_use", "bands": [_NIGHT], "otherwise": "0.36"}
+        ]
+    },
+}
+"""Half of the meters pay the same all day, half of them less at night."""
 
-    create_tariff_tables(lake)
-    since = datetime(2020, 1, 1, tzinfo=UTC)
+
+def prepare_tariffs(url: str, fleet: Fleet) -> int:
+    """Give every meter a tariff; the seq of the space that has all of them."""
     numbers = range(1, fleet.devices * fleet.meters + 1)
-    tariffs = [
-        band_row("flat", since, 1, Band(Decimal("0.31"))),
-        band_row("night", since, 1, Band(Decimal("0.19"), from_hour=22, to_hour=6)),
-        band_row("night", since, 2, Band(Decimal("0.36"))),
-    ]
-    meters = [
-        {"meter": str(n), "tariff": "night" if n % 2 else "flat", "valid_from": since}
-        for n in numbers
-    ]
+    rows = [Row(str(n), "night" if n % 2 else "flat", SINCE) for n in numbers]
+    with TariffSpace(url) as there:
+        seq = there.load(Sheet(TARIFFS, rows)).seq
+    assert seq is not None
+    return seq
+
+
+def change_tariff(url: str, number: int) -> int | None:
+    """Make power dearer for those who pay the same all day, from the beginning on."""
+    price = f"{Decimal('0.31') + number * Decimal('0.005'):f}"
+    version = {"valid_from": SINCE, "kind": "flat", "price_per_kwh": price}
+    with TariffSpace(url) as there:
+        return there.add("flat", [version]).seq
+
+
+def prepare_lake(lake: Catalog, fleet: Fleet) -> None:
+    """Give every meter a district."""
+    numbers = range(1, fleet.devices * fleet.meters + 1)
     districts = [{"meter": str(n), "district": DISTRICTS[n % len(DISTRICTS)]} for n in numbers]
     shape = pa.schema([("meter", pa.string()), ("district", pa.string())])
     transaction = lake.begin()
     transaction.create_table(lake.schema("main"), "districts", shape)
     lake.commit(transaction)
-    _add(lake, "tariffs", tariffs, TARIFFS)
-    _add(lake, "meters", meters, METERS)
-    _add(lake, "districts", districts, shape)
-
-
-def _add(lake: Catalog, name: str, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
-    table = lake.table(name)
+    table = lake.table("districts")
     transaction = lake.begin()
-    transaction.add_files(table, [lake.write(table, pa.Table.from_pylist(rows, schema=schema))])
+    rows = pa.Table.from_pylist(districts, schema=shape)
+    transaction.add_files(table, [lake.write(table, rows)])
     lake.commit(transaction)

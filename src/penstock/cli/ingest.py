@@ -9,6 +9,7 @@ from penstock.cli.ingest_load import load
 from penstock.cli.ingest_replay import replay
 from penstock.cli.ingest_run import run
 from penstock.cli.ingest_status import status
+from penstock.cli.ingest_tariffs import tariffs
 
 
 @click.group()
@@ -16,5 +17,5 @@ def ingest() -> None:
     """Take in the messages of devices."""
 
 
-for command in (run, edge, status, load, replay):
+for command in (run, edge, status, load, replay, tariffs):
     ingest.add_command(command)

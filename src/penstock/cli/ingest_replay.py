@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from penstock.cli.ingest_run import lake_options, spark_options
-from penstock.ingest.raw import RAW_TOPIC
+from penstock.config import load_ingest
 from penstock.kernel.errors import PenstockError
 
 
 @click.command()
 @lake_options
-@click.option("--raw-topic", default=RAW_TOPIC, show_default=True, help="Topic of the messages.")
+@click.option("--url", help="Where the topic server is. [default: http://127.0.0.1:4000]")
+@click.option("--raw-topic", help="Topic of the messages. [default: ingest.raw]")
 @click.option("--reason", help="Only letters whose reason begins with this.")
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Settings file. [default: penstock.toml if it is here]",
+)
 def replay(
     catalog: str,
     data_path: str | None,
     spark: str | None,
-    zone: str,
-    raw_topic: str,
+    tariffs: str,
     reason: str | None,
+    config: Path | None,
+    **flags: Any,
 ) -> None:
-    """Try the dead letters of the metering pipeline again: what goes through now is stored."""
+    """Try the dead letters of the metering pipeline again: what goes through now is stored.
+
+    They are priced with the tariffs as they are now.
+    """
     from penstock.lake.shell import open_catalog
     from penstock.spark.ingest.metering import metering
     from penstock.spark.ingest.replay import replay as replay_letters
@@ -31,10 +42,11 @@ def replay(
 
     sparks = Sparks(spark_options(spark))
     try:
+        settings = load_ingest(file=config, flags=flags)
+        key = settings.api_key or None
+        pipeline = metering(settings.url, settings.raw_topic, tariffs=tariffs, api_key=key)
         with open_catalog(catalog, data_path, create=False) as lake:
-            done: Any = replay_letters(
-                sparks.session(), lake, metering(lake, raw_topic, zone=zone), reason=reason
-            )
+            done = replay_letters(sparks.session(), lake, pipeline, reason=reason)
     except PenstockError as error:
         raise click.ClickException(" ".join(error.message.split())) from error
     finally:

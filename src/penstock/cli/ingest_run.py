@@ -16,6 +16,7 @@ from penstock.cli.ingest_edge import make_edge, run_edge
 from penstock.cli.ingest_status import line_of, table_of
 from penstock.config import IngestSettings, load_ingest
 from penstock.ingest.shell.edge import Edge
+from penstock.ingest.tariffs import SPACE
 from penstock.kernel.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ END_S: Final = 60.0
 
 
 def lake_options(function: F) -> F:
-    """Where the lake is, and which Spark works on it."""
+    """Where the lake is, which Spark works on it, and which prices count."""
     for option in (
         click.option(
             "--catalog", default=DEFAULT_CATALOG, show_default=True, envvar="PENSTOCK_CATALOG",
@@ -43,7 +44,9 @@ def lake_options(function: F) -> F:
             "--spark", envvar="PENSTOCK_SPARK", show_envvar=True, metavar="sc://HOST:PORT",
             help="A Spark that runs already. [default: one is started]",
         ),
-        click.option("--zone", default="UTC", show_default=True, help="Where tariffs have hours."),
+        click.option(
+            "--tariffs", default=SPACE, show_default=True, help="The space that has the tariffs."
+        ),
     ):  # fmt: skip
         function = option(function)
     return function
@@ -63,22 +66,23 @@ def run(
     catalog: str,
     data_path: str | None,
     spark: str | None,
-    zone: str,
+    tariffs: str,
     live: bool | None,
     config: Path | None,
     **flags: Any,
 ) -> None:
     """Take meter messages of devices into the tables `readings` and `charges` until Ctrl-C.
 
-    Edge and Spark stages share one planner: when the lake is slow, devices wait. SIGUSR1 holds the
-    store stage, and the next one lets it go on. Settings of the
-    edge stand in the table [ingest] of the file, or in the environment as PENSTOCK_INGEST_…
+    Prices are those of `penstock ingest tariffs`. Edge and Spark stages share one planner: when the
+    lake is slow, devices wait. SIGUSR1 holds the store stage, and the next one lets it go on.
+    Settings of the edge stand in the table [ingest] of the file, or in the environment as
+    PENSTOCK_INGEST_…
     """
     import uvloop
 
     from penstock.app import set_up_logging
     from penstock.lake.shell import open_catalog
-    from penstock.spark.ingest.metering import create_tariff_tables, metering
+    from penstock.spark.ingest.metering import metering
     from penstock.spark.ingest.runner import PipelineRunner
     from penstock.spark.ingest.sparks import Sparks
 
@@ -87,13 +91,13 @@ def run(
         set_up_logging(settings.log)
         sparks = Sparks(spark_options(spark))
         with open_catalog(catalog, data_path) as lake:
-            create_tariff_tables(lake)
+            key = settings.api_key or None
             runner = PipelineRunner(
-                metering(lake, settings.raw_topic, zone=zone),
+                metering(settings.url, settings.raw_topic, tariffs=tariffs, api_key=key),
                 lake,
                 settings.url,
                 sparks=sparks,
-                api_key=settings.api_key or None,
+                api_key=key,
             )
             is_live = sys.stderr.isatty() if live is None else live
             try:
@@ -162,9 +166,10 @@ class Whole:
 
     def status(self) -> dict[str, Any]:
         """The edge's status, all five stages, and how far the lake is."""
-        runner = self.runner
+        runner, basis = self.runner, self.runner.basis
         pipeline = {
             "stored_seq": runner.stored_seq, "behind": self.behind, "trouble": runner.trouble,
+            "tariffs": None if basis is None else basis._asdict(),
         }  # fmt: skip
         return {**self.edge.status(), "pipeline": pipeline}
 

@@ -75,6 +75,8 @@ def line_of(found: dict[str, Any]) -> str:
     pipeline = found.get("pipeline")
     if pipeline is not None:
         facts.append(f"{pipeline['behind']:,} messages not in the lake yet")
+        if pipeline["tariffs"]:
+            facts.append("priced with {space} at seq {seq:,}".format(**pipeline["tariffs"]))
         if pipeline["trouble"]:
             facts.append(f"trouble: {pipeline['trouble']}")
     facts.append(f"bottleneck: {held}" if held else "all stages keep up")

@@ -1,7 +1,9 @@
-"""What can be wrong with what a device sends, and the codes that it is told."""
+"""What can be wrong with what a device sends, the codes that it is told; and with tariffs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 from penstock.kernel.errors import Rejected
@@ -58,3 +60,18 @@ class TooLarge(Rejected):
     """The topic takes no record or no write of that size, now or ever."""
 
     code = "too_large"
+
+
+class BadTariff(Rejected):
+    """A tariff, or which one a meter has, that nobody could price with."""
+
+    code = "bad_tariff"
+
+
+@contextmanager
+def about(what: str) -> Iterator[None]:
+    """Have a `BadTariff` say what it is about, or where it is."""
+    try:
+        yield
+    except BadTariff as error:
+        raise BadTariff(f"{what}: {error.message}") from None

@@ -45,6 +45,8 @@ class Windows:
         self.planner = WindowPlanner(policy)
         self.memory: PlannerMemory = self.planner.begin([stage.slot_bytes for stage in stages])
         self.notes: tuple[str, ...] = ("",) * len(names)
+        self.ticks = 0
+        """How often the stages were measured: its own clock, in steps of 100 ms."""
         self._warn = warn
         self._planned_ms: int | None = None
         for stage, window in zip(self.stages, self.memory.windows, strict=True):
@@ -52,6 +54,7 @@ class Windows:
 
     def tick(self, now_ms: int) -> None:
         """Due every 100 ms: measure every stage, and once a second set the windows anew."""
+        self.ticks += 1
         for stage in self.stages:
             stage.measure(now_ms)
         if self._planned_ms is None:

@@ -14,6 +14,7 @@ from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions
 from penstock.spark.ingest.sparks import Sparks
 from penstock.spark.options import SparkOptions
 from tests.integration.spark.one import OPTIONS
+from tests.integration.spark_ingest.fleet import space_of
 
 
 def main() -> None:
@@ -22,7 +23,8 @@ def main() -> None:
     with open_catalog(address) as lake:
         sparks = Sparks(OPTIONS if spark_url == "own" else SparkOptions(remote=spark_url))
         options = RunnerOptions(wait_ms=200, linger_ms=0)
-        runner = PipelineRunner(metering(lake, topic), lake, url, sparks=sparks, options=options)
+        pipeline = metering(url, topic, tariffs=space_of(topic))
+        runner = PipelineRunner(pipeline, lake, url, sparks=sparks, options=options)
         for stage in runner.stages:
             stage.resize(200)  # many small batches: more moments to die at
         try:

@@ -1,7 +1,7 @@
 """Meters that send good and bad messages, and what must be in the lake for them.
 
-What a reading costs is computed by DuckDB from the lake's tables with its own joins; what was read
-is known to the fleet itself.
+What a reading costs is worked out anew, from the documents that its charge says it was priced
+with; what was read is known to the fleet itself.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from random import Random
-
-import pyarrow as pa
+from typing import Any
 
 from penstock.client import Client, Record
+from penstock.client.shell.tariffs import TariffSpace
 from penstock.ingest.readings import Reading, encode_json, encode_packed
+from penstock.ingest.tariff_files import Row, Sheet
 from penstock.lake.shell import Catalog
-from penstock.spark.ingest.metering import create_tariff_tables
-from penstock.spark.ingest.tariffs import METERS, TARIFFS, Band, band_row
 from tests.integration.lake.duck import Duck
+from tests.property.ingest.naive_prices import charge_of, price_of
 
 Key = tuple[str, str]
 """Device and message id."""
@@ -29,77 +29,68 @@ BEGIN = datetime(2026, 2, 26, tzinfo=UTC)
 DAYS = 6
 CHANGE = datetime(2026, 2, 28, 13, 30, tzinfo=UTC)
 """In the middle of the days, and of an hour, the tariffs change and some meters get another."""
+OLD = BEGIN - timedelta(days=400)
 KNOWN = 40
 UNKNOWN = (900, 901)
 BAD = (b"", b"\x9d\x01\x03", b"\x9d\x07\0\0\0\0\0\0", b"{}", b"[1]", b"\xff\xfe")
-
-CHARGES = """
-    WITH assigned AS (
-        SELECT *, lead(valid_from) OVER (PARTITION BY meter ORDER BY valid_from) AS valid_to
-        FROM meters),
-    versions AS (
-        SELECT *, lead(valid_from) OVER (PARTITION BY tariff ORDER BY valid_from) AS valid_to
-        FROM (SELECT DISTINCT tariff, valid_from FROM tariffs)),
-    local AS (SELECT *, make_timestamp(epoch_us(time)) AS t FROM readings),
-    found AS (
-        SELECT r.*, b.tariff, b.price_per_kwh, row_number() OVER (
-            PARTITION BY r.device, r.message_id, r.row_no ORDER BY b.band) AS place
-        FROM local r
-        JOIN assigned a ON r.meter = a.meter AND r.time >= a.valid_from
-            AND (a.valid_to IS NULL OR r.time < a.valid_to)
-        JOIN versions v ON v.tariff = a.tariff AND r.time >= v.valid_from
-            AND (v.valid_to IS NULL OR r.time < v.valid_to)
-        JOIN tariffs b ON b.tariff = v.tariff AND b.valid_from = v.valid_from
-        WHERE (b.from_hour IS NULL OR CASE WHEN b.from_hour <= b.to_hour
-                THEN hour(t) >= b.from_hour AND hour(t) < b.to_hour
-                ELSE hour(t) >= b.from_hour OR hour(t) < b.to_hour END)
-          AND (b.from_month IS NULL OR CASE WHEN b.from_month <= b.to_month
-                THEN month(t) BETWEEN b.from_month AND b.to_month
-                ELSE month(t) >= b.from_month OR month(t) <= b.to_month END)
-          AND (b.days IS NULL OR contains(b.days, isodow(t)::VARCHAR)))
-    SELECT device, message_id, row_no, meter, time, energy_wh, tariff, price_per_kwh,
-        round(energy_wh * price_per_kwh * 0.001::DECIMAL(4, 3), 6)::DECIMAL(24, 6) AS charge
-    FROM found WHERE place = 1
-"""
-STORED = """SELECT device, message_id, row_no, meter, time, energy_wh, tariff, price_per_kwh, charge
-    FROM charges"""
+STORED = """SELECT device, message_id, row_no, meter, make_timestamp(epoch_us(time)) AS time,
+    energy_wh, tariff, price_per_kwh, charge, tariffs_epoch, tariffs_seq FROM charges"""
 
 
-def fill_tariffs(lake: Catalog, meters: tuple[int, ...] | range = range(KNOWN)) -> None:
+def space_of(topic: str) -> str:
+    """The space with the tariffs for the meters of a topic."""
+    return f"{topic}.tariffs"
+
+
+def fill_tariffs(url: str, topic: str, meters: tuple[int, ...] | range = range(KNOWN)) -> None:
     """A flat, a time-of-use and a seasonal tariff; all change on one day, some meters too."""
-    create_tariff_tables(lake)
-    old = BEGIN - timedelta(days=400)
-    bands = []
-    for since, factor in ((old, Decimal(1)), (CHANGE, Decimal("1.1"))):
+    tariffs: dict[str, Any] = {
+        "flat": {"versions": []}, "hours": {"versions": []},
+        "seasons": {"zone": "Europe/Berlin", "versions": []},
+    }  # fmt: skip
+    for since, factor in ((OLD, Decimal(1)), (CHANGE, Decimal("1.1"))):
         found = {
-            "flat": [Band(Decimal("0.3"))],
-            "hours": [
-                Band(Decimal("0.15"), from_hour=22, to_hour=6),
-                Band(Decimal("0.2"), days="67"),
-                Band(Decimal("0.41")),
-            ],
-            "seasons": [Band(Decimal("0.37"), from_month=10, to_month=2), Band(Decimal("0.22"))],
+            "flat": {"kind": "flat", "price_per_kwh": price("0.3", factor)},
+            "hours": {
+                "kind": "time_of_use",
+                "bands": [
+                    {"hours": "22-6", "price_per_kwh": price("0.15", factor)},
+                    {"hours": "6-22", "days": "sat,sun", "price_per_kwh": price("0.2", factor)},
+                ],
+                "otherwise": price("0.41", factor),
+            },
+            "seasons": {
+                "kind": "seasonal",
+                "bands": [{"months": "10-2", "price_per_kwh": price("0.37", factor)}],
+                "otherwise": price("0.22", factor),
+            },
         }
-        for tariff, listed in found.items():
-            bands += [
-                band_row(tariff, since, n, b._replace(price_per_kwh=b.price_per_kwh * factor))
-                for n, b in enumerate(listed)
-            ]
+        for name, version in found.items():
+            tariffs[name]["versions"].append({"valid_from": since.isoformat(), **version})
     names = ("flat", "hours", "seasons")
-    assigned = [{"meter": str(m), "tariff": names[m % 3], "valid_from": old} for m in meters]
-    assigned += [
-        {"meter": str(m), "tariff": names[(m + 1) % 3], "valid_from": CHANGE}
-        for m in meters if m % 5 == 0
-    ]  # fmt: skip
-    add(lake, "tariffs", pa.Table.from_pylist(bands, schema=TARIFFS))
-    add(lake, "meters", pa.Table.from_pylist(assigned, schema=METERS))
+    rows = [Row(str(m), names[m % 3], OLD.isoformat()) for m in meters]
+    rows += [Row(str(m), names[(m + 1) % 3], CHANGE.isoformat()) for m in meters if m % 5 == 0]
+    with TariffSpace(url, space_of(topic)) as there:
+        there.load(Sheet(tariffs, rows))
 
 
-def add(lake: Catalog, name: str, rows: pa.Table) -> None:
-    table = lake.table(name)
-    transaction = lake.begin()
-    transaction.add_files(table, [lake.write(table, rows)])
-    lake.commit(transaction)
+def price(text: str, factor: Decimal) -> str:
+    return str(Decimal(text) * factor)
+
+
+class Prices:
+    """The documents of a space at any seq, as its server tells."""
+
+    def __init__(self, client: Client, topic: str) -> None:
+        self._client, self._space = client, space_of(topic)
+        self.epoch = client.get_topic(self._space).epoch
+        self._known: dict[int, dict[str, Any]] = {}
+
+    def at(self, seq: int) -> dict[str, Any]:
+        if seq not in self._known:
+            found = self._client.list_entities(self._space, at_seq=seq)
+            self._known[seq] = {state.entity: state.doc for state in found}
+        return self._known[seq]
 
 
 class Fleet:
@@ -144,7 +135,8 @@ class Fleet:
     def check(self, lake: Catalog, duck: Duck, *, meters: set[str] | None = None) -> None:
         """Every message is in the lake exactly once, as rows or as letters, and its price right."""
         meters = meters or {str(m) for m in range(KNOWN)}
-        check_lake(lake, duck, self.sent, self.readings, meters)
+        prices = Prices(self._client, self._topic)
+        check_lake(lake, duck, self.sent, self.readings, meters, prices)
 
 
 def check_lake(
@@ -153,8 +145,9 @@ def check_lake(
     sent: Mapping[Key, bytes],
     readings: Mapping[Key, list[Reading]],
     meters: set[str],
+    prices: Prices,
 ) -> None:
-    """The lake holds what was sent, once, and nothing else.
+    """The lake holds what was sent, once, and nothing else; each charge is right by its documents.
 
     `readings` has those of the messages that can be read; `meters` are the ones with a tariff.
     """
@@ -179,7 +172,18 @@ def check_lake(
     assert told == Counter(dead)
     for row in letters:
         assert row["payload"] == sent[row["device"], row["message_id"]]
-    for one, other in ((CHARGES, STORED), (STORED, CHARGES)):
-        differing = duck.value(f"SELECT count(*) FROM (({one}) EXCEPT ALL ({other}))")
-        assert differing == 0, duck.rows(f"({one}) EXCEPT ALL ({other}) LIMIT 5")
-    assert duck.value("SELECT count(*) FROM charges") == sum(found.values())
+    charges = duck.rows(STORED)
+    check_charges(charges, prices)
+    assert Counter((c["device"], c["message_id"], c["row_no"], c["meter"]) for c in charges) == (
+        Counter(row[:4] for row in found.elements())
+    )
+
+
+def check_charges(charges: list[dict[str, Any]], prices: Prices) -> None:
+    """Every charge is what its documents say."""
+    for row in charges:
+        at = row["time"].replace(tzinfo=UTC)
+        wanted = price_of(prices.at(row["tariffs_seq"]), row["meter"], at)
+        assert row["tariffs_epoch"] == prices.epoch, row
+        assert (row["tariff"], row["price_per_kwh"]) == wanted, row
+        assert row["charge"] == charge_of(row["energy_wh"], row["price_per_kwh"]), row

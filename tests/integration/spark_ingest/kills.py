@@ -21,7 +21,7 @@ from penstock.spark.ingest.runner import PipelineRunner
 from penstock.spark.ingest.sparks import Sparks
 from penstock.spark.options import SparkOptions
 from tests.integration.lake.duck import Duck
-from tests.integration.spark_ingest.fleet import Fleet, fill_tariffs
+from tests.integration.spark_ingest.fleet import Fleet, fill_tariffs, space_of
 
 ROOT = Path(__file__).parents[3]
 DRIVER = "tests.integration.spark_ingest.driver"
@@ -49,7 +49,7 @@ def kill_drivers(
     address = f"sqlite:{directory}/catalog.sqlite"
     fleet = Fleet(client, topic, random)
     with open_catalog(address, str(directory / "data")) as lake:
-        fill_tariffs(lake)
+        fill_tariffs(url, topic)
         for _ in range(kills):
             before = cursor_of(lake, "metering")
             fleet.send(MESSAGES)
@@ -84,8 +84,10 @@ def kill_jvms(
     fleet = Fleet(client, topic, random)
     sparks = Sparks(options)
     with open_catalog(address, str(directory / "data")) as lake:
-        fill_tariffs(lake)
-        runner = PipelineRunner(metering(lake, topic), lake, url, sparks=sparks)
+        fill_tariffs(url, topic)
+        runner = PipelineRunner(
+            metering(url, topic, tariffs=space_of(topic)), lake, url, sparks=sparks
+        )
         thread = threading.Thread(target=runner.run, daemon=True)
         thread.start()
         for _ in range(kills):
@@ -114,7 +116,9 @@ def finish(
     head = fleet.send(1)
     with open_catalog(address) as lake:
         sparks = Sparks(SparkOptions(remote=spark_url))
-        PipelineRunner(metering(lake, topic), lake, url, sparks=sparks).run(head)
+        PipelineRunner(metering(url, topic, tariffs=space_of(topic)), lake, url, sparks=sparks).run(
+            head
+        )
         sparks.close()
         with Duck(address) as duck:
             fleet.check(lake, duck)

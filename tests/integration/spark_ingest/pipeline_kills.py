@@ -12,12 +12,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from penstock.client import AsyncClient
+from penstock.client import AsyncClient, Client
 from penstock.ingest.fleet import Fleet
 from penstock.ingest.readings import Reading
 from penstock.ingest.shapes import Steady
@@ -26,7 +26,14 @@ from penstock.lake.shell import Catalog, open_catalog
 from penstock.spark.ingest.cursors import cursor_of
 from tests.integration.ingest.place import EdgeProcess, until
 from tests.integration.lake.duck import Duck
-from tests.integration.spark_ingest.fleet import BAD, BEGIN, Key, check_lake, fill_tariffs
+from tests.integration.spark_ingest.fleet import (
+    BAD,
+    BEGIN,
+    Key,
+    Prices,
+    check_lake,
+    fill_tariffs,
+)
 
 ROOT = Path(__file__).parents[3]
 RAW = "ingest.raw"
@@ -109,6 +116,12 @@ class Place:
     load: Load
     running: asyncio.Future[LoadState]
     lake: Catalog
+    end_s: float
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no time for another kill."""
+        return time.monotonic() > self.end_s
 
     @property
     def acked(self) -> int:
@@ -127,9 +140,18 @@ class Place:
 
 
 async def kill_pipeline(
-    directory: Path, url: str, seed: int, *, edges: int, drivers: int, jvms: int
+    directory: Path,
+    url: str,
+    seed: int,
+    *,
+    edges: int,
+    drivers: int,
+    jvms: int,
+    seconds: float = float("inf"),
 ) -> Counter[str]:
-    """So many kills, then the end of the load and a look at every message; what was killed."""
+    """So many kills, or as many as the time allows; then the end of the load and a look at every
+    message. What was killed.
+    """
     address = f"sqlite:{directory}/catalog.sqlite"
     fleet = MixedFleet(DEVICES, METERS, seed % 1_000, int(BEGIN.timestamp() * 1_000))
     known = range(1, DEVICES * METERS + 1 - UNKNOWN)
@@ -138,11 +160,12 @@ async def kill_pipeline(
     edge, driver = EdgeProcess(directory, url), DriverProcess(directory, address, url)
     done: Counter[str] = Counter()
     with open_catalog(address, str(directory / "data")) as lake:
-        fill_tariffs(lake, known)
+        fill_tariffs(url, RAW, known)
         try:
             await edge.start()
             load = Load(Target("127.0.0.1", edge.port), fleet, Steady(RATE_PER_S))
-            place = Place(edge, driver, load, asyncio.ensure_future(load.run(seconds=1e6)), lake)
+            running = asyncio.ensure_future(load.run(seconds=1e6))
+            place = Place(edge, driver, load, running, lake, time.monotonic() + seconds)
             driver.launch()
             await asyncio.gather(
                 _kill_edges(place, Random(f"{seed}:edge"), edges, done),
@@ -159,9 +182,10 @@ async def kill_pipeline(
             driver.close()
             edge.close()
         assert state.acked == state.sent > 0
-        with Duck(address) as duck:
+        with Duck(address) as duck, Client(url) as client:
             sent, readings = _sent(fleet, state)
-            check_lake(lake, duck, sent, readings, {str(meter) for meter in known})
+            meters = {str(meter) for meter in known}
+            check_lake(lake, duck, sent, readings, meters, Prices(client, RAW))
     done["messages"] = state.acked
     return done
 
@@ -169,8 +193,10 @@ async def kill_pipeline(
 async def _kill_edges(place: Place, random: Random, kills: int, done: Counter[str]) -> None:
     for _ in range(kills):
         acked = place.acked
-        await until(lambda old=acked: place.check() and place.acked > old, "an ACK", WITHIN_S)
-        await _pass(random.uniform(0.0, 4.0))
+        await _wait(place, lambda old=acked: place.acked > old, "an ACK")
+        await _pass(place, random.uniform(0.0, 4.0))
+        if place.is_over:
+            return
         place.edge.kill()
         place.edge.launch()
         done["edge"] += 1
@@ -180,14 +206,17 @@ async def _kill_sparks(
     place: Place, random: Random, victims: Sequence[str], done: Counter[str]
 ) -> None:
     for victim in victims:
-        if random.random() < 0.7:  # in the middle of its work
+        if random.random() < 0.4:  # in the middle of its work
             stored = place.stored
-            await until(lambda old=stored: place.check() and place.stored > old, "rows", WITHIN_S)
-            await _pass(random.uniform(0.0, 1.5))
+            await _wait(place, lambda old=stored: place.stored > old, "rows")
+            await _pass(place, random.uniform(0.0, 1.5))
         else:  # while it begins
-            await _pass(random.uniform(0.0, 8.0))
+            await _pass(place, random.uniform(0.0, 8.0))
         if victim == "jvm":
-            await until(lambda: place.check() and place.driver.jvm(), "a JVM", WITHIN_S)
+            await _wait(place, place.driver.jvm, "a JVM")
+        if place.is_over:
+            return
+        if victim == "jvm":
             pid = place.driver.jvm()
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
@@ -197,10 +226,15 @@ async def _kill_sparks(
         done[victim] += 1
 
 
-async def _pass(seconds: float) -> None:
+async def _wait(place: Place, condition: Callable[[], object], what: str) -> None:
+    """Wait for something, as long as there is time for kills and nothing ends by itself."""
+    await until(lambda: place.check() and (place.is_over or condition()), what, WITHIN_S)
+
+
+async def _pass(place: Place, seconds: float) -> None:
     """Let a random while pass: the moment of the kill is what is drawn."""
     end_s = time.monotonic() + seconds
-    await until(lambda: time.monotonic() > end_s, "a while")
+    await _wait(place, lambda: time.monotonic() > end_s, "a while")
 
 
 async def _head(url: str) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.client import Client, Record
+from penstock.client.shell.tariffs import TariffSpace
 from penstock.ingest.windows import Windows
 from penstock.kernel.errors import Rejected
 from penstock.lake.shell import Catalog
@@ -22,7 +23,14 @@ from penstock.spark.ingest.replay import Replayed, replay
 from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions
 from penstock.spark.ingest.sparks import Sparks
 from tests.integration.lake.duck import Duck
-from tests.integration.spark_ingest.fleet import KNOWN, UNKNOWN, Fleet, fill_tariffs
+from tests.integration.spark_ingest.fleet import (
+    KNOWN,
+    OLD,
+    UNKNOWN,
+    Fleet,
+    fill_tariffs,
+    space_of,
+)
 
 DEADLINE_S = 400
 
@@ -61,10 +69,10 @@ class Running:
 def test_every_message_is_in_the_lake_once_with_its_price_or_as_a_dead_letter(
     spark: Any, sparks: Sparks, client: Client, url: str, topic: str, lake: Catalog, duck: Duck
 ) -> None:
-    fill_tariffs(lake)
+    fill_tariffs(url, topic)
     fleet = Fleet(client, topic, Random(7))
     head = fleet.send(600)
-    pipeline = metering(lake, topic)
+    pipeline = metering(url, topic, tariffs=space_of(topic))
     runner = PipelineRunner(pipeline, lake, url, sparks=sparks)
     for stage in runner.stages:
         stage.resize(1_024)
@@ -75,7 +83,8 @@ def test_every_message_is_in_the_lake_once_with_its_price_or_as_a_dead_letter(
     assert cursor.batches == -(-head // 358)
     # After a fix the letters about meters go through, and those that cannot be read stay.
     more = {str(m) for m in (*range(KNOWN), *UNKNOWN)}
-    fill_meters(lake)
+    with TariffSpace(url, space_of(topic)) as there:
+        there.assign("hours", map(str, UNKNOWN), OLD.isoformat())
     tried = replay(spark, lake, pipeline, reason="unknown_meter")
     assert tried.letters == tried.rows > 0
     assert tried.dead == 0
@@ -86,23 +95,12 @@ def test_every_message_is_in_the_lake_once_with_its_price_or_as_a_dead_letter(
     assert replay(spark, lake, pipeline, reason="nothing like it") == Replayed(0, 0, 0)
 
 
-def fill_meters(lake: Catalog) -> None:
-    """Tariffs for the meters that nobody knew."""
-    import pyarrow as pa
-
-    from penstock.spark.ingest.tariffs import METERS
-    from tests.integration.spark_ingest.fleet import BEGIN, add
-
-    rows = [{"meter": str(m), "tariff": "hours", "valid_from": BEGIN} for m in UNKNOWN]
-    add(lake, "meters", pa.Table.from_pylist(rows, schema=METERS))
-
-
 def test_a_store_that_cannot_write_holds_the_stages_up_and_drains_when_it_can(
     sparks: Sparks, client: Client, url: str, topic: str, lake: Catalog, duck: Duck, tmp_path: Path
 ) -> None:
-    fill_tariffs(lake)
+    fill_tariffs(url, topic)
     fleet = Fleet(client, topic, Random(8))
-    runner = PipelineRunner(metering(lake, topic), lake, url, sparks=sparks)
+    runner = PipelineRunner(metering(url, topic, tariffs=space_of(topic)), lake, url, sparks=sparks)
     runner.run(fleet.send(50))
     data, away = tmp_path / "data", tmp_path / "away"
     data.rename(away)
@@ -136,16 +134,20 @@ def test_of_two_runners_the_later_one_goes_on_and_the_other_is_told(
 ) -> None:
     from penstock.spark.options import SparkOptions
 
-    fill_tariffs(lake)
+    fill_tariffs(url, topic)
     fleet = Fleet(client, topic, Random(9))
     others = Sparks(SparkOptions(remote=spark_url))
     options = RunnerOptions(wait_ms=100)
     first = Running(
-        PipelineRunner(metering(lake, topic), lake, url, sparks=others, options=options)
+        PipelineRunner(
+            metering(url, topic, tariffs=space_of(topic)), lake, url, sparks=others, options=options
+        )
     )
     until(lambda: cursor_of(lake, "metering"), "the first to begin")
     held = cursor_of(lake, "metering")
-    second = PipelineRunner(metering(lake, topic), lake, url, sparks=sparks, options=options)
+    second = PipelineRunner(
+        metering(url, topic, tariffs=space_of(topic)), lake, url, sparks=sparks, options=options
+    )
     running = Running(second)
     until(lambda: cursor_of(lake, "metering") != held, "the second to begin")
     head = fleet.send(80)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
@@ -12,83 +15,182 @@ import pyarrow.compute as pc
 import uvloop
 
 from penstock.cli.ingest_run import PipelineThread, Whole
+from penstock.cli.ingest_status import line_of
+from penstock.client.shell.tariffs import TariffSpace
 from penstock.config import IngestSettings
+from penstock.flow.channel import MEASURE_MS
 from penstock.ingest.fleet import Fleet
 from penstock.ingest.shapes import Steady
 from penstock.ingest.shell.load import Load, LoadState, Target
+from penstock.ingest.tariff_files import Row, Sheet
+from penstock.ingest.windows import Windows
 from penstock.lake.shell import Catalog
-from penstock.spark.ingest.metering import create_tariff_tables, metering
+from penstock.spark.ingest.metering import metering
 from penstock.spark.ingest.runner import PipelineRunner
 from penstock.spark.ingest.sparks import Sparks
-from penstock.spark.ingest.tariffs import METERS, TARIFFS, Band, band_row
 from tests.integration.ingest.place import until
-from tests.integration.spark_ingest.fleet import add
+from tests.integration.spark_ingest.fleet import space_of
 from tests.integration.spark_topics.place import new_topic
 
 LIMIT_S = 600.0
-LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+SMALL_WITHIN_MS = 5_000
+LONG_AGO = "2020-01-01"
 PRICE = Decimal("0.3")
 MICRO = Decimal("0.000001")
 
 
-def test_a_store_that_cannot_write_makes_devices_wait_and_everything_drains(
+def test_a_read_only_store_makes_devices_wait_and_everything_drains(
     sparks: Sparks, url: str, lake: Catalog, tmp_path: Path
 ) -> None:
     fleet = Fleet(devices=6, meters=5, seed=4)
-    fill(lake, fleet)
-    state = uvloop.run(asyncio.wait_for(blocked(sparks, url, lake, tmp_path, fleet), LIMIT_S))
-    check(lake, fleet, state)
+    topic = new_topic()
+    fill(url, topic, fleet)
+    work = read_only_for_a_while(sparks, url, topic, lake, tmp_path / "data", fleet)
+    check(lake, fleet, uvloop.run(asyncio.wait_for(work, LIMIT_S)))
 
 
-async def blocked(
-    sparks: Sparks, url: str, lake: Catalog, tmp_path: Path, fleet: Fleet
+async def read_only_for_a_while(
+    sparks: Sparks, url: str, topic: str, lake: Catalog, data: Path, fleet: Fleet
 ) -> LoadState:
-    """Send for a while, with a store that finds no place for its files in the middle of it."""
-    settings = IngestSettings(url=url, raw_topic=new_topic())
-    runner = PipelineRunner(metering(lake, settings.raw_topic), lake, url, sparks=sparks)
-    whole = Whole(settings, runner)
-    thread = PipelineThread(runner)
-    load = Load(Target(*await whole.edge.start(port=0)), fleet, Steady(50))
-    running = asyncio.ensure_future(load.run(seconds=10_000))
-    thread.start()
-    data, away = tmp_path / "data", tmp_path / "away"
-    try:
-        await until(lambda: runner.stored_seq > 0 or thread.ended.done(), "the first batch", 300)
-        data.rename(away)
-        data.write_text("not a directory")
-        load.arrivals.factor = 20.0
-        await until(lambda: whole.behind > 3_500, "more than the smallest windows hold", 60)
-        load.end()  # what fell due so far its devices still have to send
-        stages = whole.edge.windows.stages
-        await until(
-            lambda: {stage.status().window for stage in stages} == {1_024}, "small windows", 60
-        )
-        assert whole.edge.windows.status().bottleneck == "store"
-        assert whole.room == 0
-        assert whole.behind <= 3 * 4_096 + whole.edge.limits.batch_records_max
-        data.unlink()
-        away.rename(data)
-        state = await running
-        assert (state.connects, state.resent) == (fleet.devices, 0)
-        assert whole.edge.core.counters.frame_errors == 0
-        await until(lambda: whole.behind == 0, "everything in the lake", 300)
-    finally:
-        running.cancel()
-        await thread.stop()
-        await whole.edge.stop()
+    """Send, with a store in the middle of it that may not write its files."""
+    async with whole_of(sparks, url, topic, lake) as (whole, thread):
+        runner, windows = whole.runner, whole.edge.windows
+        load = Load(Target(*whole.edge.address), fleet, Steady(50))
+        running = asyncio.ensure_future(load.run(seconds=10_000))
+        try:
+            await until(
+                lambda: runner.stored_seq > 0 or thread.ended.done(), "the first batch", 300
+            )
+            with read_only(data):
+                load.arrivals.factor = 20.0
+                await until(lambda: (runner.trouble or "").startswith("store:"), "trouble", 60)
+                blocked_at = windows.ticks
+                await until(lambda: smallest(windows), "small windows", 60)
+                assert (windows.ticks - blocked_at) * MEASURE_MS <= SMALL_WITHIN_MS
+                await until(lambda: whole.room == 0, "a full topic", 60)
+                acked = whole.edge.core.counters.messages_acked
+                load.end()  # what fell due so far its devices still have to send
+                stood_at = windows.ticks
+                await until(lambda: windows.ticks >= stood_at + 10, "a second of the planner", 60)
+                assert smallest(windows)
+                assert windows.status().bottleneck == "store"
+                assert (
+                    whole.edge.core.counters.messages_acked - acked
+                    <= whole.edge.limits.batch_records_max
+                )
+                assert whole.behind <= 3 * 4_096 + whole.edge.limits.batch_records_max
+                assert not running.done()
+            state = await running
+            assert (state.connects, state.resent) == (fleet.devices, 0)
+            assert whole.edge.core.counters.frame_errors == 0
+            await until(lambda: whole.behind == 0, "everything in the lake", 300)
+            assert runner.trouble is None
+        finally:
+            running.cancel()
     return state
 
 
-def fill(lake: Catalog, fleet: Fleet) -> None:
+def test_without_tariffs_everything_waits_and_says_why_until_they_come(
+    sparks: Sparks, url: str, lake: Catalog
+) -> None:
+    fleet = Fleet(devices=3, meters=4, seed=5)
+    work = priced_late(sparks, url, new_topic(), lake, fleet)
+    check(lake, fleet, uvloop.run(asyncio.wait_for(work, LIMIT_S)))
+
+
+async def priced_late(
+    sparks: Sparks, url: str, topic: str, lake: Catalog, fleet: Fleet
+) -> LoadState:
+    """Send to a pipeline whose tariffs come when it waits for them already."""
+    async with whole_of(sparks, url, topic, lake) as (whole, _):
+        load = Load(Target(*whole.edge.address), fleet, Steady(50))
+        running = asyncio.ensure_future(load.run(seconds=10_000))
+        try:
+            await until(
+                lambda: (whole.runner.trouble or "").startswith("evaluate:"), "trouble", 300
+            )
+            told = line_of(whole.status())
+            assert f"expected tariffs in the space '{space_of(topic)}'" in told
+            assert "found no such space: load them with `penstock ingest tariffs load`" in told
+            await asyncio.to_thread(fill, url, topic, fleet)
+            load.end()
+            state = await running
+            await until(lambda: whole.behind == 0, "everything in the lake", 300)
+            assert whole.runner.trouble is None
+            assert f"priced with {space_of(topic)} at seq 2" in line_of(whole.status())
+        finally:
+            running.cancel()
+    return state
+
+
+@asynccontextmanager
+async def whole_of(
+    sparks: Sparks, url: str, topic: str, lake: Catalog
+) -> AsyncIterator[tuple[Whole, PipelineThread]]:
+    """Edge and pipeline, running."""
+    settings = IngestSettings(url=url, raw_topic=topic)
+    pipeline = metering(url, topic, tariffs=space_of(topic))
+    whole = Whole(settings, PipelineRunner(pipeline, lake, url, sparks=sparks))
+    thread = PipelineThread(whole.runner)
+    await whole.edge.start(port=0)
+    thread.start()
+    try:
+        yield whole, thread
+    finally:
+        await thread.stop()
+        await whole.edge.stop()
+
+
+def smallest(windows: Windows) -> bool:
+    return {stage.status().window for stage in windows.stages} == {1_024}
+
+
+@contextmanager
+def read_only(directory: Path) -> Iterator[None]:
+    """Nobody can make a file in it, not even root, who may write where modes forbid it."""
+    below = [directory, *(path for path in directory.rglob("*") if path.is_dir())]
+    away = directory.with_name("away")
+    for path in below:
+        path.chmod(0o555)
+        if shutil.which("chattr"):
+            subprocess.run(["chattr", "+i", str(path)], check=False, capture_output=True)
+    if can_write(directory):
+        release(below)
+        directory.rename(away)
+        directory.write_text("not a directory")
+    try:
+        yield
+    finally:
+        if away.exists():
+            directory.unlink()
+            away.rename(directory)
+        release(below)
+
+
+def release(directories: list[Path]) -> None:
+    for path in directories:
+        if shutil.which("chattr"):
+            subprocess.run(["chattr", "-i", str(path)], check=False, capture_output=True)
+        path.chmod(0o755)
+
+
+def can_write(directory: Path) -> bool:
+    try:
+        (directory / "probe").touch()
+    except OSError:
+        return False
+    (directory / "probe").unlink()
+    return True
+
+
+def fill(url: str, topic: str, fleet: Fleet) -> None:
     """One price for every meter of the fleet, at all times."""
-    create_tariff_tables(lake)
-    band = band_row("flat", LONG_AGO, 0, Band(PRICE))
-    add(lake, "tariffs", pa.Table.from_pylist([band], schema=TARIFFS))
+    flat = {"kind": "flat", "valid_from": LONG_AGO, "price_per_kwh": str(PRICE)}
     meters = [
-        {"meter": str(number + 1), "tariff": "flat", "valid_from": LONG_AGO}
-        for number in range(fleet.devices * fleet.meters)
+        Row(str(number + 1), "flat", LONG_AGO) for number in range(fleet.devices * fleet.meters)
     ]
-    add(lake, "meters", pa.Table.from_pylist(meters, schema=METERS))
+    with TariffSpace(url, space_of(topic)) as there:
+        there.load(Sheet({"flat": {"versions": [flat]}}, meters))
 
 
 def check(lake: Catalog, fleet: Fleet, state: LoadState) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from penstock.kernel.errors import Conflict, Rejected
 from penstock.lake import Transaction
 from penstock.lake.shell import Catalog
+from penstock.spark.ingest.space import Basis
 
 GROUP: Final = "pipelines"
-VERSION: Final = 1
+VERSION: Final = 2
 CREATE: Final = (
     """CREATE TABLE IF NOT EXISTS penstock_pipelines (
         name TEXT PRIMARY KEY,
@@ -24,18 +26,22 @@ CREATE: Final = (
         rows_stored BIGINT NOT NULL,
         rows_dead BIGINT NOT NULL,
         stored_at BIGINT NOT NULL)""",
+    "ALTER TABLE penstock_pipelines ADD COLUMN basis_space TEXT",
+    "ALTER TABLE penstock_pipelines ADD COLUMN basis_epoch BIGINT",
+    "ALTER TABLE penstock_pipelines ADD COLUMN basis_seq BIGINT",
 )
 _COLUMNS: Final = (
     "name", "topic", "epoch", "seq", "holder", "batches", "messages", "duplicates", "rows_stored",
-    "rows_dead", "stored_at",
+    "rows_dead", "stored_at", "basis_space", "basis_epoch", "basis_seq",
 )  # fmt: skip
 _SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM penstock_pipelines"
 _INSERT: Final = """INSERT INTO penstock_pipelines
-    VALUES (?, ?, ?, ?, ?, 0, 0, 0, 0, 0, ?) ON CONFLICT (name) DO NOTHING"""
+    VALUES (?, ?, ?, ?, ?, 0, 0, 0, 0, 0, ?, NULL, NULL, NULL) ON CONFLICT (name) DO NOTHING"""
 _TAKE: Final = "UPDATE penstock_pipelines SET holder = ? WHERE name = ?"
 _MOVE: Final = """UPDATE penstock_pipelines SET seq = ?, batches = batches + 1,
     messages = messages + ?, duplicates = duplicates + ?, rows_stored = rows_stored + ?,
-    rows_dead = rows_dead + ?, stored_at = ?
+    rows_dead = rows_dead + ?, stored_at = ?, basis_space = coalesce(?, basis_space),
+    basis_epoch = coalesce(?, basis_epoch), basis_seq = coalesce(?, basis_seq)
     WHERE name = ? AND epoch = ? AND seq = ? AND holder = ?"""
 
 
@@ -60,6 +66,8 @@ class Cursor:
     rows_stored: int = 0
     rows_dead: int = 0
     stored_at_ms: int = 0
+    basis: Basis | None = None
+    """What the last batch was evaluated with beside its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +80,20 @@ class Moved:
     duplicates: int
     rows_stored: int
     rows_dead: int
+    basis: Basis | None = None
 
 
 def cursors(lake: Catalog) -> list[Cursor]:
     """Every pipeline that ever ran on this lake, by name."""
     lake.migrate(GROUP, VERSION, CREATE)
-    return [Cursor(*row) for row in lake.query(f"{_SELECT} ORDER BY name")]
+    return [_cursor(row) for row in lake.query(f"{_SELECT} ORDER BY name")]
 
 
 def cursor_of(lake: Catalog, name: str) -> Cursor | None:
     """Where one pipeline stands; None if it never ran."""
     lake.migrate(GROUP, VERSION, CREATE)
     rows = lake.query(f"{_SELECT} WHERE name = ?", (name,))
-    return Cursor(*rows[0]) if rows else None
+    return _cursor(rows[0]) if rows else None
 
 
 def take_over(lake: Catalog, name: str, topic: str, epoch: int, holder: str) -> Cursor:
@@ -112,7 +121,13 @@ def move(transaction: Transaction, cursor: Cursor, moved: Moved, now_ms: int) ->
         _MOVE,
         (
             moved.upto, moved.messages, moved.duplicates, moved.rows_stored, moved.rows_dead,
-            now_ms, cursor.name, cursor.epoch, moved.after, cursor.holder,
+            now_ms, *(moved.basis or (None, None, None)),
+            cursor.name, cursor.epoch, moved.after, cursor.holder,
         ),
         rows=1,
     )  # fmt: skip
+
+
+def _cursor(row: Sequence[Any]) -> Cursor:
+    found, (space, epoch, seq) = Cursor(*row[:-3]), row[-3:]
+    return found if space is None else replace(found, basis=Basis(space, epoch, seq))

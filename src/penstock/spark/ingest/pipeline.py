@@ -6,18 +6,21 @@ its reason in `_reason` (and no `_row` if the message as a whole is bad); it bec
 `evaluate` gets the good rows and gives rows with the columns of the target, `_seq`, `_row`, and
 where a row cannot be evaluated a `_reason`.
 
-Both must be functions of their rows alone: after a crash a batch is made again from the topic.
+Both must be functions of their rows alone: after a crash a batch is made again from the topic. An
+`evaluate` that needs documents of a space as well is `Pinning`: it says before each batch which seq
+of the space it goes by, and that is recorded in the commit of the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from penstock.kernel.errors import Rejected
+from penstock.spark.ingest.space import Basis
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -25,6 +28,26 @@ if TYPE_CHECKING:
 
 Step = Callable[["DataFrame"], "DataFrame"]
 Payload = Literal["json", "base64"]
+
+
+class Pinned(NamedTuple):
+    """An `evaluate` for one batch, and the documents it goes by, if it does."""
+
+    evaluate: Step
+    basis: Basis | None = None
+
+
+class Pinning(Protocol):
+    """An `evaluate` that goes by documents of a space."""
+
+    def pin(self) -> Pinned:
+        """Settle on the documents there are now. `Busy` and `Unavailable` mean: try again later."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections for now."""
+        ...
+
 
 RAW: Final = pa.schema(
     [
@@ -68,7 +91,7 @@ class Pipeline:
 
     raw_topic: str
     parse: Step
-    evaluate: Step
+    evaluate: Step | Pinning
     target: str | Mapping[str, Sequence[str]]
     name: str = ""
     payload: Payload = "json"
@@ -91,6 +114,16 @@ class Pipeline:
             raise Rejected(f"expected payload 'json' or 'base64', found {self.payload!r}")
         if self.horizon < 0:
             raise Rejected(f"expected a horizon of at least 0 records, found {self.horizon}")
+
+    def pinned(self) -> Pinned:
+        """What evaluates the next batch."""
+        evaluate = self.evaluate
+        return Pinned(evaluate) if callable(evaluate) else evaluate.pin()
+
+    def close(self) -> None:
+        """Let go of connections for now; whoever goes on makes others."""
+        if not callable(self.evaluate):
+            self.evaluate.close()
 
 
 def raw_frame(spark: SparkSession, pipeline: Pipeline, messages: pa.Table) -> DataFrame:
@@ -115,12 +148,12 @@ def parsed_frame(pipeline: Pipeline, raw: DataFrame, known: Known | None = None)
     return with_own(pipeline.parse(raw), "parse", known)
 
 
-def evaluated_frame(pipeline: Pipeline, parsed: DataFrame, known: Known | None = None) -> DataFrame:
+def evaluated_frame(pinned: Pinned, parsed: DataFrame, known: Known | None = None) -> DataFrame:
     """What `evaluate` makes of the good rows, and the bad ones beside it."""
     from pyspark.sql.connect import functions as F  # noqa: N812
 
     good = parsed.where("_reason IS NULL").drop("_reason")
-    made = with_own(pipeline.evaluate(good), "evaluate", known)
+    made = with_own(pinned.evaluate(good), "evaluate", known)
     made = made.withColumn("_stage", F.lit("evaluate"))
     bad = parsed.where("_reason IS NOT NULL").select(*OWN, F.lit("parse").alias("_stage"))
     return made.unionByName(bad, allowMissingColumns=True)

@@ -58,6 +58,7 @@ def replay(
 ) -> Replayed:
     """Try the dead letters of a pipeline again, all or those whose reason begins with a text.
 
+    They are evaluated anew, with tariffs or other documents as they are now.
     At most `letters_max` in one commit, the oldest first; call it again for the rest.
     """
     everything = _letters(lake, lake.table_at(pipeline.dead_letters))
@@ -65,8 +66,11 @@ def replay(
     if not tried.num_rows:
         return Replayed(0, 0, 0)
     messages = _messages(tried)
-    frame = evaluated_frame(pipeline, parsed_frame(pipeline, _raw(spark, pipeline, messages)))
-    found = sort_rows(collected(frame, None))
+    parsed = parsed_frame(pipeline, _raw(spark, pipeline, messages))
+    try:
+        found = sort_rows(collected(evaluated_frame(pipeline.pinned(), parsed), None))
+    finally:
+        pipeline.close()
     wanted = _Wanted(tried)
     good = found.good.filter(wanted.mask(found.good, "_seq", "_row"))
     dead = found.dead.filter(wanted.mask(found.dead, "_seq", "_row"))

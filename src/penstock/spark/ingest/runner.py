@@ -7,7 +7,8 @@ pools of their own (clients of Spark Connect cannot choose one).
 
 Whatever breaks in the first three ends the round: batches in flight are given up, and the next
 round begins at the cursor, which only a commit moves. A store that cannot write tries again and
-holds the others up until it can.
+holds the others up until it can; so does an evaluate whose documents cannot be had: prices that
+were right some time ago may not be right any more.
 """
 
 from __future__ import annotations
@@ -38,11 +39,13 @@ from penstock.spark.ingest.held import held
 from penstock.spark.ingest.pipeline import (
     RAW,
     Known,
+    Pinned,
     Pipeline,
     evaluated_frame,
     parsed_frame,
     raw_frame,
 )
+from penstock.spark.ingest.space import Basis
 from penstock.spark.ingest.sparks import Sparks
 from penstock.spark.ingest.stage import BatchStage, batch_messages
 from penstock.spark.ingest.store import Store
@@ -83,7 +86,10 @@ class RunnerOptions:
 
 @dataclass(slots=True)
 class Batch:
-    """Some messages on their way. `frame` is what the last stage made of them."""
+    """Some messages on their way. `frame` is what the last stage made of them.
+
+    `basis` is what they were evaluated with beside their rows.
+    """
 
     after: int
     upto: int
@@ -91,6 +97,7 @@ class Batch:
     count: int
     duplicates: int
     frame: DataFrame | None = None
+    basis: Basis | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -126,6 +133,8 @@ class PipelineRunner:
         """The topic's head when it was last looked at."""
         self.trouble: str | None = None
         """What holds it up at the moment, if anything does."""
+        self.basis: Basis | None = None
+        """What the last stored batch was evaluated with beside its rows."""
         self._lake = lake
         self._address = TopicAddress(url, pipeline.raw_topic, api_key)
         self._clock: Clock = clock or SystemClock()
@@ -164,6 +173,7 @@ class PipelineRunner:
         finally:
             # Frames inside Spark that outlive their session hang the interpreter's exit.
             self.sparks.drop()
+            self.pipeline.close()
 
     def _rounds(self, holder: str) -> Cursor:
         failures = 0
@@ -196,6 +206,7 @@ class PipelineRunner:
                 f"again with epoch {state.epoch}: give the pipeline another name to begin anew"
             )
         self.stored_seq, self.head_seq = cursor.seq, state.head_seq
+        self.basis = cursor.basis
         return cursor
 
     def _delay_s(self, failures: int) -> float:
@@ -335,8 +346,29 @@ class _Round:
             batch.frame = held(parsed_frame(self._pipeline, raw, self._known))
 
     def _evaluate(self, batch: Batch) -> None:
-        if batch.frame is not None:
-            batch.frame = held(evaluated_frame(self._pipeline, batch.frame, self._known))
+        if batch.frame is None:
+            return
+        pinned = self._pinned()
+        if pinned is not None:
+            batch.basis = pinned.basis
+            batch.frame = held(evaluated_frame(pinned, batch.frame, self._known))
+
+    def _pinned(self) -> Pinned | None:
+        """What evaluates a batch; tries again until it can be had, or this is over."""
+        failures = 0
+        while not self._over.is_set():
+            try:
+                return self._pipeline.pinned()
+            except (Busy, Unavailable, TopicMissing) as error:
+                failures += 1
+                self._waits("evaluate", error)
+                self._over.wait(self._runner._delay_s(failures))
+        return None
+
+    def _waits(self, stage: str, error: Exception) -> None:
+        """Tell people why a stage waits."""
+        self._runner.trouble = f"{stage}: {type(error).__name__}: {error}"
+        _LOG.warning("pipeline %s: %s", self._pipeline.name, self._runner.trouble)
 
     def _keep(self, batch: Batch) -> None:
         """Store a batch; while the lake or its disk will not have it, try again and again."""
@@ -348,7 +380,7 @@ class _Round:
             try:
                 self._store.store(
                     batch.frame, batch.messages, self._cursor,
-                    (batch.after, batch.upto, batch.count, batch.duplicates),
+                    (batch.after, batch.upto, batch.count, batch.duplicates), batch.basis,
                 )  # fmt: skip
             except TakenOver:
                 raise
@@ -356,11 +388,11 @@ class _Round:
                 if is_lost(error) or isinstance(error, SparkNotStarted):
                     raise
                 failures += 1
-                self._runner.trouble = f"store: {type(error).__name__}: {error}"
-                _LOG.warning("pipeline %s: %s", self._pipeline.name, self._runner.trouble)
+                self._waits("store", error)
                 self._over.wait(self._runner._delay_s(failures))
                 continue
             self._runner.stored_seq = batch.upto
+            self._runner.basis = batch.basis or self._runner.basis
             self._runner.trouble = None
             self.has_stored = True
             return

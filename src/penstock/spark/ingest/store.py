@@ -21,6 +21,7 @@ from penstock.lake.shell import Catalog, write_file
 from penstock.spark.collect import TooLarge, arriving
 from penstock.spark.ingest.cursors import Cursor, Moved, TakenOver, cursor_of, move
 from penstock.spark.ingest.pipeline import DEAD_LETTERS, OWN, Pipeline
+from penstock.spark.ingest.space import Basis
 from penstock.spark.types import arrived_schema, for_lake, lake_schema
 from penstock.spark.writing import WriteOptions, write_table
 
@@ -67,10 +68,11 @@ class Store:
         messages: pa.Table,
         cursor: Cursor,
         moved: tuple[int, int, int, int],
+        basis: Basis | None = None,
     ) -> Stored:
         """Write a batch and commit it. `moved`: after, upto, messages, duplicates.
 
-        A batch of nothing but duplicates has no frame.
+        A batch of nothing but duplicates has no frame. `basis` is what it was evaluated with.
 
         `TakenOver` if the cursor is not where the batch began: somebody else was faster.
         """
@@ -82,7 +84,7 @@ class Store:
             letters = dead_letters(self._pipeline, found, messages, now_ms)
             self.add_letters(transaction, letters)
             dead = letters.num_rows
-        move(transaction, cursor, Moved(*moved, rows, dead), now_ms)
+        move(transaction, cursor, Moved(*moved, rows, dead, basis), now_ms)
         transaction.author = "penstock"
         transaction.message = f"pipeline {self._pipeline.name}: up to seq {moved[1]}"
         try:

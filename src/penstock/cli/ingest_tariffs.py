@@ -1,0 +1,222 @@
+"""`penstock ingest tariffs`: what power costs and which meter has which tariff."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from penstock.cli.ingest_tariffs_view import Output
+from penstock.cli.server_place import server_options
+from penstock.cli.topic import command, json_flag
+from penstock.client import Client
+from penstock.ingest.errors import BadTariff
+from penstock.ingest.tariff_files import Sheet, parse_sheet
+from penstock.ingest.tariffs import METER, SPACE, TARIFF, meter_id, tariff_id
+
+F = TypeVar("F", bound=Callable[..., Any])
+BAND_TIMES = ("months", "days", "hours")
+
+
+@click.group()
+@server_options
+@click.pass_context
+def tariffs(ctx: click.Context, url: str, token: str | None, timeout_s: float) -> None:
+    """Look at and change tariffs, and which meter has which.
+
+    Tariffs and meters are entities of a space on the topic server. Several people may change them
+    at once: each change lands as a whole or says why not.
+    """
+    ctx.obj = {"url": url, "token": token, "timeout_s": timeout_s}
+
+
+space_option = click.option(
+    "--space", default=SPACE, show_default=True, help="The space that has the tariffs."
+)
+from_option = click.option(
+    "--from", "valid_from", required=True, metavar="DAY",
+    help="From when on: 2026-07-01, or a time; without an offset it is the tariff's own zone.",
+)  # fmt: skip
+at_option = click.option(
+    "--at", "at_seq", type=click.IntRange(min=0), metavar="SEQ", help="As it was at this seq."
+)
+
+
+@tariffs.command()
+@click.argument(
+    "files", nargs=-1, required=True, metavar="FILE...",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)  # fmt: skip
+@click.option(
+    "--replace", is_flag=True,
+    help="Tariffs and meters of the files become what the files say; else what is new is added.",
+)  # fmt: skip
+@click.option("--check", is_flag=True, help="Only look whether the files are right.")
+@space_option
+@json_flag
+@command
+def load(
+    client: Client, files: tuple[Path, ...], replace: bool, check: bool, space: str, as_json: bool
+) -> None:
+    """Load tariffs and assignments from .toml, .json and .csv files.
+
+    All files are read and checked first. Loading them once more changes nothing.
+    """
+    sheet = read_sheets(files)
+    output = Output(as_json)
+    if check:
+        output.checked(sheet)
+        return
+    with _space(client, space) as there:
+        output.changed(there.load(sheet, replace=replace), space)
+
+
+@tariffs.command("set")
+@click.argument("name", metavar="TARIFF")
+@from_option
+@click.option("--price", metavar="PRICE", help="One price for a kWh, whenever it is.")
+@click.option(
+    "--band", "bands", multiple=True, metavar="'PRICE hours=22-6 days=mon-fri months=10-2'",
+    help="A price and when it counts. May be given several times.",
+)  # fmt: skip
+@click.option("--otherwise", metavar="PRICE", help="The price when no band counts.")
+@click.option("--zone", help="Where its hours are meant. [default: as it is, or UTC]")
+@space_option
+@json_flag
+@command
+def set_(
+    client: Client,
+    name: str,
+    valid_from: str,
+    price: str | None,
+    bands: tuple[str, ...],
+    otherwise: str | None,
+    zone: str | None,
+    space: str,
+    as_json: bool,
+) -> None:
+    """Give a tariff a new price from a day on, or make a tariff.
+
+    A version from the same moment on is replaced; others stay.
+    """
+    version = version_of(price, bands, otherwise) | {"valid_from": valid_from}
+    with _space(client, space) as there:
+        Output(as_json).changed(there.add(name, [version], zone=zone), space)
+
+
+@tariffs.command()
+@click.argument("name", metavar="TARIFF")
+@click.argument("meters", nargs=-1, required=True, metavar="METER...")
+@from_option
+@space_option
+@json_flag
+@command
+def assign(
+    client: Client, name: str, meters: tuple[str, ...], valid_from: str, space: str, as_json: bool
+) -> None:
+    """Give meters a tariff from a day on."""
+    with _space(client, space) as there:
+        Output(as_json).changed(there.assign(name, meters, valid_from), space)
+
+
+@tariffs.command()
+@click.argument("names", nargs=-1, metavar="[TARIFF]...")
+@at_option
+@space_option
+@json_flag
+@command
+def show(
+    client: Client, names: tuple[str, ...], at_seq: int | None, space: str, as_json: bool
+) -> None:
+    """Show tariffs, all or some, now or as they were at a seq; what is wrong stands out."""
+    wanted = {tariff_id(name) for name in names}
+    found = list(client.list_entities(space, TARIFF, at_seq=at_seq))
+    meters = list(client.list_entities(space, METER, at_seq=found[0].head)) if found else []
+    chosen = [state for state in found if not wanted or state.entity in wanted]
+    _check_found(names, {state.entity for state in found}, tariff_id, "a tariff")
+    Output(as_json).tariffs(chosen, meters)
+
+
+@tariffs.command("meters")
+@click.argument("names", nargs=-1, metavar="[METER]...")
+@click.option("--tariff", help="Only meters that have, had or will have this one.")
+@at_option
+@space_option
+@json_flag
+@command
+def meters_(
+    client: Client,
+    names: tuple[str, ...],
+    tariff: str | None,
+    at_seq: int | None,
+    space: str,
+    as_json: bool,
+) -> None:
+    """Show which tariff meters have, all or some, now or as it was at a seq."""
+    wanted = {meter_id(name) for name in names}
+    found = list(client.list_entities(space, METER, at_seq=at_seq))
+    _check_found(names, {state.entity for state in found}, meter_id, "a meter")
+    Output(as_json).meters([s for s in found if not wanted or s.entity in wanted], tariff)
+
+
+def read_sheets(files: tuple[Path, ...]) -> Sheet:
+    """What stands in some files together; the same tariff in two of them is refused."""
+    whole = Sheet()
+    for path in files:
+        try:
+            sheet = parse_sheet(path.name, path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadTariff(f"expected to read {path}: {error}") from error
+        twice = sorted(sheet.tariffs.keys() & whole.tariffs.keys())
+        if twice:
+            raise BadTariff(f"{path.name}: expected each tariff in one file, found {twice[0]!r}")
+        whole.tariffs |= sheet.tariffs
+        whole.assignments += sheet.assignments
+    return whole
+
+
+def version_of(price: str | None, bands: tuple[str, ...], otherwise: str | None) -> dict[str, Any]:
+    """A version as the options of `set` have it.
+
+    >>> version_of(None, ("0.19 hours=22-6",), "0.36")["bands"]
+    [{'price_per_kwh': '0.19', 'hours': '22-6'}]
+    """
+    if price is not None:
+        if bands or otherwise is not None:
+            raise BadTariff("expected either --price or --band and --otherwise, found both")
+        return {"kind": "flat", "price_per_kwh": price}
+    if not bands:
+        raise BadTariff("expected --price or --band, found neither")
+    made = [_band(text) for text in bands]
+    kind = "seasonal" if any("months" in band for band in made) else "time_of_use"
+    rest = {} if otherwise is None else {"otherwise": otherwise}
+    return {"kind": kind, "bands": made, **rest}
+
+
+def _band(text: str) -> dict[str, str]:
+    price, *rest = text.split() or [""]
+    band = {"price_per_kwh": price}
+    for part in rest:
+        key, equals, value = part.partition("=")
+        if key not in BAND_TIMES or not equals or key in band:
+            raise BadTariff(
+                f"expected a band such as '0.19 hours=22-6 days=mon-fri', found {text!r}"
+            )
+        band[key] = value
+    return band
+
+
+def _check_found(
+    names: tuple[str, ...], found: set[str], id_of: Callable[[str], str], what: str
+) -> None:
+    for name in names:
+        if id_of(name) not in found:
+            raise BadTariff(f"expected {what} {name!r}, found none of that name")
+
+
+def _space(client: Client, space: str) -> Any:
+    from penstock.client.shell.tariffs import TariffSpace  # the runtime takes a while to load
+
+    return TariffSpace(client.settings, space)

@@ -1,0 +1,113 @@
+"""A copy of the documents of a space, all as of one seq, brought up to its head when asked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
+
+import msgspec
+
+from penstock.commits.model import ABSENT, Write, apply_write
+from penstock.spark.topic_http import TopicAddress, TopicConnection
+
+PAGE_ENTITIES: Final = 1_000
+PAGE_RECORDS: Final = 10_000
+
+
+class Basis(NamedTuple):
+    """What a batch was evaluated with beside its rows: a space as it was at a seq of its epoch."""
+
+    space: str
+    epoch: int
+    seq: int
+
+
+class _Commit(msgspec.Struct):
+    """What matters of the record of a commit."""
+
+    writes: list[Write]
+
+
+_COMMIT: Final = msgspec.json.Decoder(_Commit)
+
+
+class SpaceCopy:
+    """The documents by entity. For one thread at a time."""
+
+    def __init__(self, address: TopicAddress) -> None:
+        self.documents: dict[str, Any] = {}
+        self.epoch = self.seq = 0
+        self._changed: set[str] = set()
+        self._topic = TopicConnection(address)
+        self._entities = _Entities(address)
+
+    @property
+    def basis(self) -> Basis:
+        """Which space it is a copy of, and as of when."""
+        return Basis(self._topic.address.topic, self.epoch, self.seq)
+
+    def catch_up(self) -> set[str]:
+        """Take in every commit that was answered before this was called.
+
+        What has changed since it was last here, also if it came to an error in between.
+        """
+        while True:
+            if not self.epoch:
+                self._load()
+                break
+            page = self._topic.page(self.seq, PAGE_RECORDS, self.epoch)
+            if page.epoch != self.epoch or page.tombstone is not None:
+                self.epoch = 0  # another space of that name, or commits have left the topic
+                continue
+            for data in page.rows.column("data").to_pylist():
+                self._apply(_COMMIT.decode(data))
+            self.seq = page.next_seq
+            if page.next_seq >= page.head_seq:
+                break
+        changed, self._changed = self._changed, set()
+        return changed
+
+    def close(self) -> None:
+        """End its connections; the next call makes others."""
+        self._topic.close()
+        self._entities.close()
+
+    def _apply(self, commit: _Commit) -> None:
+        for write in commit.writes:
+            self._changed.add(write.entity)
+            made = apply_write(self.documents.get(write.entity, ABSENT), write)
+            if made is ABSENT:
+                self.documents.pop(write.entity, None)
+            else:
+                self.documents[write.entity] = made
+
+    def _load(self) -> None:
+        """All of it anew. The epoch is asked for on both sides: a space may be made anew."""
+        while True:
+            epoch = self._topic.state().epoch
+            documents, seq = self._entities.all()
+            if self._topic.state().epoch == epoch:
+                break
+        self._changed |= documents.keys() | self.documents.keys()
+        self.documents, self.epoch, self.seq = documents, epoch, seq
+
+
+class _Entities(TopicConnection):
+    """The entities of a space, page by page, all as of one seq."""
+
+    def __init__(self, address: TopicAddress) -> None:
+        super().__init__(address)
+        self._path = self._path.replace("/v0/topics/", "/v0/spaces/", 1)
+
+    def all(self) -> tuple[dict[str, Any], int]:
+        """Every document, and the seq as of which they are."""
+        documents: dict[str, Any] = {}
+        after: str | None = None
+        while True:
+            query = {"limit": PAGE_ENTITIES} | ({} if after is None else {"after": after})
+            found = json.loads(self._call("GET", f"/entities?{urlencode(query)}"))
+            documents.update((row["entity"], row["doc"]) for row in found["entities"])
+            after = found["next"]
+            if after is None:
+                return documents, found["head"]
