@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -53,6 +55,11 @@ def main() -> None:
 def attack(arguments: argparse.Namespace, seed: int, address: str, home: Path) -> None:
     began = time.monotonic()
     kills: Counter[str] = Counter()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))
+
+    def is_over() -> bool:
+        return time.monotonic() - began >= arguments.seconds
+
     with seeded(seed) as random:
         place = SparkPlace(
             address, home / "place", own=arguments.own, lease_ms=5_000, retry=RETRY,
@@ -60,11 +67,13 @@ def attack(arguments: argparse.Namespace, seed: int, address: str, home: Path) -
         )  # fmt: skip
         run = Run(place, random)
         try:
-            while kills.total() < arguments.rounds and time.monotonic() - began < arguments.seconds:
+            kills = run.kills
+            while kills.total() < arguments.rounds and not is_over():
                 for _ in range(arguments.settle):
                     run.attack(OWN if arguments.own else SHARED)
+                    if is_over():
+                        break
                 run.settle()
-                kills = run.kills
                 told = ", ".join(f"{name} {count}" for name, count in sorted(kills.items()))
                 refreshes = len(place.warehouse.history(limit=1_000_000))
                 took = time.monotonic() - began
