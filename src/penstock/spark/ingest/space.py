@@ -57,7 +57,7 @@ class SpaceCopy:
                 self._load()
                 break
             page = self._topic.page(self.seq, PAGE_RECORDS, self.epoch)
-            if page.epoch != self.epoch or page.tombstone is not None:
+            if page.epoch != self.epoch or page.rows.num_rows != page.next_seq - self.seq:
                 self.epoch = 0  # another space of that name, or commits have left the topic
                 continue
             for data in page.rows.column("data").to_pylist():
