@@ -51,7 +51,7 @@ class Run:
 
         Now and then something is refreshed first: on a busy machine nothing ever would be.
         """
-        if self._random.random() < 0.3:
+        if self._random.random() < 0.15:
             before = self._refreshes()
             self._write()
             self.place.until(lambda: self._refreshes() > before, "a refresh")
