@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from penstock.kernel.units import MIB
-from penstock.topics.shown import Found
+from penstock.topics.shown import Found, is_plain
 from penstock.topics.topic import Topic
 
 RUN_SEQS: Final = 4_096
@@ -34,26 +34,15 @@ class Wanted(NamedTuple):
 class Columns:
     """Records in columns, and the same as a message of an Arrow stream, made once."""
 
-    __slots__ = ("_has_meta", "_has_tags", "_messages", "batch")
+    __slots__ = ("_has_meta", "_has_tags", "_messages", "batch", "rows", "size_bytes")
 
     def __init__(self, batch: Any) -> None:
         self.batch = batch
-        rows = batch.num_rows
-        self._has_tags = batch.column(TAG).null_count < rows
-        self._has_meta = batch.column(META).null_count < rows
+        self.rows: int = batch.num_rows
+        self.size_bytes: int = batch.nbytes
+        self._has_tags = batch.column(TAG).null_count < self.rows
+        self._has_meta = batch.column(META).null_count < self.rows
         self._messages: dict[tuple[bool, bool], Any] = {}
-
-    @property
-    def rows(self) -> int:
-        """How many records there are."""
-        rows: int = self.batch.num_rows
-        return rows
-
-    @property
-    def kept_bytes(self) -> int:
-        """What keeping this takes: the columns, and the message that most readers ask for."""
-        size_bytes: int = self.batch.nbytes
-        return 2 * size_bytes
 
     def message(self, *, tags: bool, meta: bool) -> Any:
         """The bytes of a message, with or without tags and meta; kept until other ones are wanted.
@@ -88,7 +77,7 @@ class _Run:
     def __init__(self, columns: Columns, gone: int) -> None:
         self.columns = columns
         self.gone = gone
-        self.kept_bytes = columns.kept_bytes
+        self.kept_bytes = 2 * columns.size_bytes  # the columns, and a message of them
 
 
 class ColumnRuns:
@@ -115,11 +104,10 @@ class ColumnRuns:
                 batch, last_seq = _after(columns.batch, at, last_seq, records_max)
                 columns = Columns(batch)
             if columns.rows:
-                size_bytes = columns.batch.nbytes
-                if size_bytes > room and found:
+                if columns.size_bytes > room and found:
                     break
                 found.append(columns)
-                room -= size_bytes
+                room -= columns.size_bytes
                 records_max -= columns.rows
             at = last_seq
         return found, at
@@ -158,13 +146,19 @@ def record_batch(found: Found) -> Any:
     import pyarrow as pa
 
     seqs, times, records = found
+    if is_plain(records):
+        node = tag = meta = pa.nulls(len(records), pa.string())
+    else:
+        node = _texts(pa, [record.node for record in records])
+        tag = _texts(pa, [record.tag for record in records])
+        meta = _optional_payloads(pa, [record.meta for record in records])
     arrays = [
         pa.array(np.array(seqs, np.uint64)),
         pa.array(np.asarray(times, np.int64)).cast(pa.timestamp("ms", tz="UTC")),
-        _texts(pa, [record.node for record in records]),
-        _texts(pa, [record.tag for record in records]),
+        node,
+        tag,
         _payloads(pa, [record.data for record in records]),
-        _optional_payloads(pa, [record.meta for record in records]),
+        meta,
     ]
     return pa.record_batch(arrays, names=["seq", "ts", "node", "tag", "data", "meta"])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.server.auth import Grant
@@ -29,7 +29,6 @@ class Session:
     epochs: dict[str, int]
     used_ms: int
     streams: int = 0
-    gone: set[str] = field(default_factory=set)
     step_out: Callable[[], None] | None = None
     """Brings the cursors up to date, while a cohort keeps them."""
 

@@ -19,6 +19,8 @@ from penstock.topics.topic import Floors, Topic
 
 WAIT_MS_MAX: Final = 30_000
 _U32_MAX: Final = 2**32 - 1
+_NOBODY: Final[frozenset[str]] = frozenset()
+"""One for all who filter nobody: each watcher keeps its own otherwise."""
 
 
 class ReadRequest(NamedTuple):
@@ -99,7 +101,7 @@ def parse_read(body: dict[str, Any], limits: TopicLimits) -> ReadRequest:
 def parse_nodes(value: Any) -> frozenset[str]:
     """The nodes whose own records are not sent back to them: one name, or several."""
     if value is None:
-        return frozenset()
+        return _NOBODY
     nodes = [value] if isinstance(value, str) else value
     if not isinstance(nodes, list) or not all(isinstance(node, str) for node in nodes):
         raise InvalidRequest(f"expected node to be a string or an array of strings, found {value}")
