@@ -219,4 +219,5 @@ def _check_found(
 def _space(client: Client, space: str) -> Any:
     from penstock.client.shell.tariffs import TariffSpace  # the runtime takes a while to load
 
+    client.health()  # a runtime would wait for a server that is not there
     return TariffSpace(client.settings, space)
