@@ -33,7 +33,7 @@ from penstock.kernel.shell import SystemClock
 from penstock.kernel.units import MIB
 from penstock.lake.shell import Catalog
 from penstock.spark.errors import SparkNotStarted
-from penstock.spark.ingest.cursors import Cursor, TakenOver, take_over
+from penstock.spark.ingest.cursors import Cursor, TakenOver, cursor_of, take_over
 from penstock.spark.ingest.duplicates import Seen
 from penstock.spark.ingest.held import held
 from penstock.spark.ingest.pipeline import (
@@ -183,10 +183,10 @@ class PipelineRunner:
             try:
                 round_ = _Round(self, self._begin(holder))
                 error = round_.run()
-            except (TopicMissing, Unavailable, Busy) as found:
+            except Exception as found:  # a database that is away for a while, for example
                 error = found
             if error is None or self._stopping.is_set():
-                return self._begin(holder)
+                return self._reached(error)
             failures = 1 if round_ is not None and round_.has_stored else failures + 1
             self.trouble = f"{type(error).__name__}: {str(error)[:500]}"
             if failures >= self.options.failures_max or is_final(error):
@@ -194,6 +194,13 @@ class PipelineRunner:
             _LOG.warning("pipeline %s begins again: %s", self.pipeline.name, self.trouble)
             self.sparks.drop()
             self._stopping.wait(self._delay_s(failures))
+
+    def _reached(self, error: Exception | None) -> Cursor:
+        """Where the pipeline stands when the run is over."""
+        found = cursor_of(self._lake, self.pipeline.name)
+        if found is None:
+            raise error or AssertionError("expected a cursor after a run, found none")
+        return found
 
     def _begin(self, holder: str) -> Cursor:
         with TopicConnection(self._address) as connection:
