@@ -1,12 +1,15 @@
-"""Kill edge, driver and JVM under load: `python -m tests.soak.pipeline --kills 8`.
+"""Kill edge, driver and JVM under load: `python -m tests.soak.pipeline --rounds 6`.
 
 Every round has a directory, a topic server and a lake of its own. Kills of the edge go on beside
-those of the driver and of the JVM, which cost a start of Spark each.
+those of the driver and of the JVM, which cost a start of Spark each. With `--seconds` a round kills
+as often as it can in that time, and then looks.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -23,30 +26,35 @@ from tests.integration.spark_topics.place import url_of
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=30, help="of each, in all rounds together")
-    parser.add_argument("--round", type=int, default=5, help="kills of each in one directory")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument(
+        "--kills", type=int, default=5, help="of driver and JVM in a round; of the edge twice that"
+    )
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="of kills in a round")
     parser.add_argument("--seed", type=int, help="of the first round")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before its time"))
     done: Counter[str] = Counter()
     began_s = time.monotonic()
-    seed = arguments.seed
-    while (left := arguments.kills - done["jvm"]) > 0:
-        seed = SystemRandom().getrandbits(48) if seed is None else seed
+    for number in range(arguments.rounds):
+        seed = SystemRandom().getrandbits(48)
+        if number == 0 and arguments.seed is not None:
+            seed = arguments.seed
         with tempfile.TemporaryDirectory(prefix="penstock-soak-") as name:
-            print(f"seed {seed}, {name}", flush=True)
-            done += one_round(Path(name), seed, min(left, arguments.round))
-        seed = None
+            print(f"round {number}: seed {seed}, {name}", flush=True)
+            done += one_round(Path(name), seed, arguments.kills, arguments.seconds)
         print(f"  {dict(done)}, {time.monotonic() - began_s:.0f} s", flush=True)
     print("every acknowledged message was in the lake once, and its price right")
 
 
-def one_round(directory: Path, seed: int, kills: int) -> Counter[str]:
+def one_round(directory: Path, seed: int, kills: int, seconds: float) -> Counter[str]:
     server = ServerProcess(directory).start()
     try:
         with seeded(seed):
             work = kill_pipeline(
-                directory, url_of(server), seed, edges=kills, drivers=kills, jvms=kills
-            )
+                directory, url_of(server), seed, edges=2 * kills, drivers=kills, jvms=kills,
+                seconds=seconds,
+            )  # fmt: skip
             return uvloop.run(work)
     finally:
         server.close()

@@ -13,10 +13,13 @@ from penstock.spark.embedded import start_spark
 from penstock.spark.options import SparkOptions
 from penstock.spark.session import new_session
 from penstock.spark.writing import WriteOptions, write_table
+from tests.integration.spark.one import QUICK
 
 
 def main(address: str, data_path: str, cache: str) -> None:
-    options = SparkOptions(cores=1, memory_mb=512, cache_dir=Path(cache), plain_files=False)
+    options = SparkOptions(
+        cores=1, memory_mb=512, cache_dir=Path(cache), conf=QUICK, plain_files=False
+    )
     embedded = start_spark(options)
     lake = open_catalog(address, data_path)
     change = lake.begin(reserve_ms=1)

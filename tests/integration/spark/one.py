@@ -7,10 +7,12 @@ from functools import cache
 from pathlib import Path
 
 from penstock.spark.embedded import EmbeddedSpark, start_spark
-from penstock.spark.options import SparkOptions
+from penstock.spark.options import Archive, SparkOptions
 
 CACHE = Path(__file__).parents[3] / "build" / "spark"
-OPTIONS = SparkOptions(cores=2, memory_mb=1_024, cache_dir=CACHE)
+QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+"""For a JVM that runs everything a few times: what a second compiler gains comes too late."""
+OPTIONS = SparkOptions(cores=2, memory_mb=1_024, cache_dir=CACHE, conf=QUICK, archive=Archive.BUILD)
 
 
 @cache

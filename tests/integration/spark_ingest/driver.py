@@ -26,7 +26,7 @@ def main() -> None:
         pipeline = metering(url, topic, tariffs=space_of(topic))
         runner = PipelineRunner(pipeline, lake, url, sparks=sparks, options=options)
         for stage in runner.stages:
-            stage.resize(200)  # many small batches: more moments to die at
+            stage.resize(1_000)  # small batches: more moments to die at
         try:
             runner.run()
         finally:

@@ -38,7 +38,7 @@ from tests.integration.spark_ingest.fleet import (
 ROOT = Path(__file__).parents[3]
 RAW = "ingest.raw"
 WITHIN_S = 180.0
-RATE_PER_S = 30
+RATE_PER_S = 15
 DEVICES, METERS, UNKNOWN = 8, 5, 3
 BAD_EVERY = 17
 
