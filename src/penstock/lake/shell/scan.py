@@ -31,6 +31,10 @@ from penstock.lake.values import read_default
 THREADS_FROM_ROWS: Final = 50_000
 """Columns of smaller files are read one after the other: that is quicker than handing them out."""
 
+BATCH_ROWS: Final = 8_192
+BUFFER_BYTES: Final = 1 << 16
+"""How much of a column is read at a time where only a part of a file is wanted."""
+
 Mappings = Mapping[int, tuple[NameMap, ...]]
 
 
@@ -95,18 +99,49 @@ def read_rows(
     if rows.count == 0:
         return pa.Table.from_batches([], schema=schema)
     names = None if rows.file.mapping_id is None else mappings[rows.file.mapping_id]
+    is_part = _is_part(rows)
     with storage.open_input(rows.file.path) as source:
-        file = pq.ParquetFile(source)
-        places = _places(file.schema_arrow, names)
-        held = [c for c in columns if c.id in places]
-        table = file.read(
-            columns=[places[c.id][0].name for c in held] or [],
-            use_threads=rows.file.record_count > THREADS_FROM_ROWS,
+        file = pq.ParquetFile(
+            source, buffer_size=BUFFER_BYTES if is_part else 0, pre_buffer=not is_part
         )
-        if rows.positions is not None and held:
-            table = table.take(pa.array(rows.positions))
+        places = _places(file.schema_arrow, names)
+        held = [places[c.id][0].name for c in columns if c.id in places]
+        if is_part and held:
+            table = _read_part(file, held, rows.positions)
+        else:
+            is_large = rows.file.record_count > THREADS_FROM_ROWS
+            table = file.read(columns=held, use_threads=is_large)
+            if rows.positions is not None and held:
+                table = table.take(pa.array(rows.positions))
         arrays = [_project(table, c, places.get(c.id), rows.count) for c in columns]
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _is_part(rows: FileRows) -> bool:
+    """Whether the rows lie close together in a file, so that the rest of it need not be read."""
+    if rows.positions is None:
+        return False
+    span = int(rows.positions[-1]) - int(rows.positions[0]) + 1
+    return 2 * span <= rows.file.record_count and bool(np.all(np.diff(rows.positions) > 0))
+
+
+def _read_part(file: pq.ParquetFile, names: list[str], positions: Any) -> pa.Table:
+    """The rows at some positions, which ascend: only their row groups, and up to the last one."""
+    starts = np.cumsum(
+        [0, *(file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))]
+    )
+    first, last = np.searchsorted(starts, positions[[0, -1]], side="right") - 1
+    groups = list(range(int(first), int(last) + 1))
+    at, pieces = int(starts[first]), []
+    for batch in file.iter_batches(BATCH_ROWS, groups, names, use_threads=False):
+        low, high = np.searchsorted(positions, (at, at + batch.num_rows))
+        if low < high:
+            found = pa.Table.from_batches([batch]).take(pa.array(positions[low:high] - at))
+            pieces.append(found)
+        at += batch.num_rows
+        if high == len(positions):
+            break
+    return pa.concat_tables(pieces)
 
 
 _Place = tuple[pa.Field, tuple[NameMap, ...] | None]
