@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -73,3 +75,24 @@ def test_a_table_that_was_rolled_back_is_not_remembered(database):
     other.close()
     with database.read() as cursor:
         assert database.tables(cursor) == {"kept"}
+
+
+def test_connections_of_threads_that_ended_are_closed(database):
+    def look() -> None:
+        with database.read() as cursor:
+            cursor.execute("SELECT 1")
+
+    for _ in range(20):
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+    assert len(open_descriptors(database.path)) <= 3  # this thread's, and the last one's
+
+
+def open_descriptors(path: str) -> list[str]:
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if str(entry.readlink()) == path:
+                found.append(entry.name)
+    return found

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.kernel.errors import Rejected, Unknown
 
@@ -94,6 +94,19 @@ def read_time(value: Any) -> datetime:
     return datetime.fromisoformat(f"{value}:00" if value[-3] in "+-" else value).astimezone(UTC)
 
 
+class _Owned(NamedTuple):
+    """A connection, and the thread it was made for."""
+
+    connection: Any
+    thread: threading.Thread
+    pid: int
+
+    @property
+    def is_left(self) -> bool:
+        """Whether its thread has ended; what was made before a fork is the parent's to judge."""
+        return self.pid == os.getpid() and not self.thread.is_alive()
+
+
 class _Connections:
     """One connection for each thread, and a new one after a fork."""
 
@@ -101,14 +114,13 @@ class _Connections:
         self._connect = connect
         self._local = threading.local()
         self._lock = threading.Lock()
-        self._all: list[Any] = []
+        self._all: list[_Owned] = []
 
     def get(self) -> Any:
         if getattr(self._local, "pid", None) != os.getpid():
             self._local.connection = self._connect()
             self._local.pid = os.getpid()
-            with self._lock:
-                self._all.append(self._local.connection)
+            self._keep(self._local.connection)
         return self._local.connection
 
     def drop(self) -> None:
@@ -116,15 +128,23 @@ class _Connections:
         connection = self._local.connection
         self._local.pid = None
         with self._lock:
-            self._all.remove(connection)
+            self._all = [owned for owned in self._all if owned.connection is not connection]
         connection.close()
 
     def close(self) -> None:
         with self._lock:
-            for connection in self._all:
-                connection.close()
+            for owned in self._all:
+                owned.connection.close()
             self._all.clear()
         self._local = threading.local()
+
+    def _keep(self, connection: Any) -> None:
+        """Note a new connection, and close those of threads that have ended."""
+        with self._lock:
+            for owned in [owned for owned in self._all if owned.is_left]:
+                self._all.remove(owned)
+                owned.connection.close()
+            self._all.append(_Owned(connection, threading.current_thread(), os.getpid()))
 
 
 class _Connection(sqlite3.Connection):
