@@ -36,7 +36,8 @@ def process(arguments: list[str], *, port: int, env: dict[str, str] | None = Non
     """A server on the first core; its process number."""
     running = subprocess.Popen(
         ["taskset", "-c", "0", *arguments],
-        env={**os.environ, **(env or {})},
+        # With bytecode, as an installed program has it: ours starts a process for each snapshot.
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "", **(env or {})},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -91,6 +92,14 @@ def bare() -> Iterator[int]:
         arguments = [sys.executable, "-m", "bench.bare", str(port), str(path / "log")]
         with process(arguments, port=port):
             yield port
+
+
+@contextmanager
+def bare_push() -> Iterator[int]:
+    """The bare loop of `bench.bare_push`; its port."""
+    port = free_port()
+    with process([sys.executable, "-m", "bench.bare_push", str(port)], port=port):
+        yield port
 
 
 @contextmanager
