@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=300, help="kills in all")
     parser.add_argument("--settle", type=int, default=20, help="kills between two checks")
     parser.add_argument("--own", action="store_true", help="coordinators start Spark themselves")
+    parser.add_argument("--spark", metavar="URL", help="a Spark that runs; else one is started")
     parser.add_argument("--postgres", action="store_true", help="the catalog is in PostgreSQL")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
     parser.add_argument("--seed", type=int)
@@ -62,7 +63,8 @@ def attack(arguments: argparse.Namespace, seed: int, address: str, home: Path) -
 
     with seeded(seed) as random:
         place = SparkPlace(
-            address, home / "place", own=arguments.own, lease_ms=5_000, retry=RETRY,
+            address, home / "place", own=arguments.own, remote=arguments.spark, lease_ms=5_000,
+            retry=RETRY,
             max_concurrent_refreshes=2, max_workers=2, sweep_every_ms=1_000, sweep_grace_ms=5_000,
         )  # fmt: skip
         run = Run(place, random)
