@@ -1,0 +1,85 @@
+"""Turns of topics: what waits, what is held back on purpose, and what of it counts as load."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+from penstock.flow.governor import STEADY, climb
+from penstock.flow.priority import Urgency
+from penstock.testing.clock import ManualClock
+from penstock.topics.shell.turns import Turns
+
+
+class Timers:
+    """The two calls of a loop that turns need; `pass_ms` lets time go by."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self._waiting: list[tuple[int, int, Callable[[], None]]] = []
+        self._count = 0
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.call_later(0.0, callback)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        self._count += 1
+        due_ns = self.clock.monotonic_ns() + round(seconds * 1e9)
+        heapq.heappush(self._waiting, (due_ns, self._count, callback))
+
+    def pass_ms(self, ms: float) -> None:
+        end_ns = self.clock.monotonic_ns() + round(ms * 1e6)
+        while self._waiting and self._waiting[0][0] <= end_ns:
+            due_ns, _, callback = heapq.heappop(self._waiting)
+            self.clock.advance(max(0, due_ns - self.clock.monotonic_ns()) / 1e6)
+            callback()
+        self.clock.advance((end_ns - self.clock.monotonic_ns()) / 1e6)
+
+
+def start(served: list[str]) -> tuple[Turns, Timers]:
+    clock = ManualClock()
+    timers = Timers(clock)
+    turns = Turns(
+        served.append,
+        lambda _topic: Urgency(),
+        loop=timers,  # type: ignore[arg-type]
+        clock=clock,
+        on_rung=lambda _rung: None,
+        on_busy=lambda _share: None,
+        is_ingest_full=lambda: False,
+    )
+    turns.start()
+    return turns, timers
+
+
+def test_a_topic_is_served_once_however_often_it_was_marked():
+    served: list[str] = []
+    turns, timers = start(served)
+    for _ in range(3):
+        turns.mark("a")
+        turns.mark("b")
+    timers.pass_ms(0)
+    assert sorted(served) == ["a", "b"]
+
+
+def test_turns_that_were_held_back_on_purpose_do_not_hold_back_later_ones():
+    served: list[str] = []
+    turns, timers = start(served)
+    turns.governor.rung = climb(0.6, STEADY)
+    turns.mark("t")
+    timers.pass_ms(turns.rung.coalesce_ms - 1)
+    assert not served, "under pressure a turn waits for more to carry"
+    for _ in range(60):
+        turns.mark("t")
+        timers.pass_ms(10)
+    assert served
+    assert turns.rung.coalesce_ms == 0, "nothing else made it wait, so the pressure is gone"
+
+
+def test_topics_that_wait_for_the_loop_raise_the_pressure():
+    turns, timers = start([])
+    for _ in range(60):
+        turns.mark("t")
+        timers.clock.advance(10)  # the loop was busy with something else
+        timers.pass_ms(0)
+    assert turns.rung.coalesce_ms > 0
