@@ -113,6 +113,7 @@ class Life:
         self._board: str | None = None
         self._board_at_ms = 0
         self._looked_ms = 0
+        self._heard = False
         self._unit_worker: UnitWorker | None = None
         self._engine: Any = None
         self._selector = selectors.DefaultSelector()
@@ -140,7 +141,7 @@ class Life:
         events = self._hear(self._patience_s())
         events += self._look_after_crew()
         is_due = self._is_due()
-        looks = not events or is_due or self._is_time_to_look()
+        looks = not self._heard or is_due or self._is_time_to_look()
         if looks and not is_due:
             self.tell(events)  # who waits for the end of a job does not wait for the look as well
             events = []
@@ -482,7 +483,9 @@ class Life:
     def _hear(self, patience_s: float) -> list[Event]:
         """What workers said, waiting for the first word."""
         events: list[Event] = []
-        for key, _ in self._selector.select(patience_s):
+        ready = self._selector.select(patience_s)
+        self._heard = bool(ready)
+        for key, _ in ready:
             if key.data is None:
                 self._bell.receive()
             else:

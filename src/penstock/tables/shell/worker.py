@@ -43,6 +43,8 @@ class Teller:
         self._lock = threading.Lock()
 
     def __call__(self, progress: Progress) -> None:
+        if progress.left_ms == 0:
+            return  # what is done will be told as the end of the job
         with self._lock:
             now_ms = self._clock.monotonic_ms()
             if now_ms < self._next_ms:
