@@ -1,49 +1,50 @@
-"""The Spark stages of ingest: against one fused job, and from raw topic to committed snapshot"""
+"""Ingest: its Spark stages against one fused job, and all of it from sockets to snapshots"""
 
 from __future__ import annotations
 
 import base64
+import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from decimal import Decimal
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from bench import servers
+from bench.ingest_load import DEVICES, METER_COUNT, READINGS
+from bench.load import free_port
 from bench.report import Report
 from penstock.client import Client, Record
-from penstock.ingest.readings import READING_DTYPE, pack_rows
+from penstock.client.shell.tariffs import TariffSpace
+from penstock.ingest.readings import READING_DTYPE, pack_rows, unpack
+from penstock.ingest.tariff_files import Row, Sheet
 from penstock.lake.shell import Catalog, open_catalog
 from penstock.spark.embedded import start_spark
-from penstock.spark.ingest.metering import create_tariff_tables, metering
+from penstock.spark.ingest.metering import metering
 from penstock.spark.ingest.pipeline import Pipeline, parsed_frame, raw_frame
 from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions, _messages
 from penstock.spark.ingest.sparks import Sparks
 from penstock.spark.ingest.stage import SHARE
-from penstock.spark.ingest.tariffs import METERS, TARIFFS, Band, band_row
 from penstock.spark.options import SparkOptions
 from penstock.spark.topic_http import TopicAddress
 from penstock.spark.topic_pages import SeqRange
 from penstock.spark.topic_source import fetch
 from penstock.spark.writing import write_table
 
-READINGS = 50
-METER_COUNT = 2_000
-MESSAGES = 4_000
-BATCHES = (400, 1_300, 4_000)
-ROUNDS = 2
-DELAY_S = 6.0
+MESSAGES = 3_200
+BATCHES = (320, 1_000, 3_200)
+ROUNDS = 3
+DELAY_S = 4.0
+LOAD = 0.5
+"""The share of what was reached that a steady load has."""
 FUSED = "one fused job"
 NUMBERS = count()
-BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+BEGIN = "2026-01-01"
 
 
 def run(report: Report) -> None:
@@ -57,9 +58,10 @@ def run(report: Report) -> None:
         client.put_topic("raw")
         fill(client, "raw", MESSAGES)
         sparks = Sparks(SparkOptions(remote=embedded.url))
-        with lake_of(Path(place)) as lake:
+        load_tariffs(url)
+        with open_catalog(f"sqlite:{place}/lake.sqlite") as lake:
             stages_against_fused(report, lake, url, sparks)
-            delays(report, lake, url, client, sparks)
+            end_to_end(report, lake, url, sparks)
         sparks.close()
 
 
@@ -83,12 +85,13 @@ def stages_against_fused(report: Report, lake: Catalog, url: str, sparks: Sparks
 
 def fused(lake: Catalog, url: str, sparks: Sparks) -> float:
     """Parse, evaluate and write as a single job over all the rows, without a cursor or stages."""
-    pipeline = metering(lake, "raw")
+    pipeline = metering(url, "raw")
     spark = sparks.session()
     begun = time.perf_counter()
     messages = _messages(fetch(TopicAddress(url, "raw"), SeqRange(0, MESSAGES)))
     parsed = parsed_frame(pipeline, raw_frame(spark, pipeline, messages))
-    made = pipeline.evaluate(parsed.where("_reason IS NULL")).drop("_seq", "_row", "_reason")
+    evaluate = pipeline.pinned().evaluate
+    made = evaluate(parsed.where("_reason IS NULL")).drop("_seq", "_row", "_reason")
     transaction = lake.begin()
     name = f"fused_{next(NUMBERS)}"
     schema = lake.schema("main")
@@ -112,42 +115,96 @@ def staged(lake: Catalog, url: str, sparks: Sparks, batch: int) -> float:
     return taken
 
 
-def delays(report: Report, lake: Catalog, url: str, client: Client, sparks: Sparks) -> None:
-    """Messages at a steady rate: how long from the append to the commit that has them."""
-    for batch, rate in ((358, 200), (1_433, 1_000)):
-        topic = f"steady{batch}"
-        client.put_topic(topic)
-        runner = runner_of(lake, topic, url, sparks, batch)
-        thread = threading.Thread(target=runner.run, daemon=True)
-        thread.start()
-        found = sorted(one_run(client, topic, runner, rate))
-        runner.stop()
-        thread.join()
-        name = f"{rate:,} messages/s of {READINGS} readings, batches up to {batch:,} messages"
+def end_to_end(report: Report, lake: Catalog, url: str, sparks: Sparks) -> None:
+    """From devices on sockets to snapshots of the lake: how many readings, and how late."""
+    for batch in BATCHES:
+        name = f"from sockets to snapshots, batches up to {batch:,} messages"
+        with edge(url) as (port, topic):
+            runner = runner_of(lake, topic, url, sparks, batch)
+            with running(runner):
+                taken_s = flood(port, runner)
+                report.row(name, MESSAGES * READINGS / taken_s, "readings/s")
+                rate = LOAD * MESSAGES / taken_s
+                delays_ms = sorted(steady(port, topic, url, runner, rate))
+        name = f"{rate * READINGS:,.0f} readings/s, batches up to {batch:,} messages"
         for share in (0.50, 0.99):
-            delay_ms = 1_000 * found[int(share * (len(found) - 1))]
+            delay_ms = delays_ms[int(share * (len(delays_ms) - 1))]
             report.row(f"{name}: delay p{share * 100:.0f}", delay_ms, "ms")
 
 
-def one_run(client: Client, topic: str, runner: PipelineRunner, rate: int) -> Iterator[float]:
-    appended: list[tuple[int, float]] = []
-    stored: list[tuple[int, float]] = []
+@contextmanager
+def edge(url: str) -> Iterator[tuple[int, str]]:
+    """An edge with a topic of its own: its port and the topic."""
+    port, topic = free_port(), f"raw{next(NUMBERS)}"
+    arguments = [sys.executable, "-m", "penstock", "ingest", "edge", "--port", str(port),
+                 "--status-port", "0", "--url", url]  # fmt: skip
+    with servers.process(arguments, port=port, env={"PENSTOCK_INGEST_RAW_TOPIC": topic}):
+        yield port, topic
+
+
+@contextmanager
+def running(runner: PipelineRunner) -> Iterator[None]:
+    thread = threading.Thread(target=runner.run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        runner.stop()
+        thread.join()
+
+
+def flood(port: int, runner: PipelineRunner) -> float:
+    """As fast as it goes; the seconds until all of it is in the lake."""
+    stored = runner.stored_seq
     begun = time.perf_counter()
-    portion = max(1, rate // 20)
-    records = messages(portion)
-    while time.perf_counter() - begun < DELAY_S or stored[-1][0] < appended[-1][0]:
-        now = time.perf_counter()
-        if now - begun < DELAY_S and len(appended) * portion < rate * (now - begun):
-            appended.append((client.write(topic, records, return_seqs=False).last_seq, now))
-        stored.append((runner.stored_seq, time.perf_counter()))
+    load(port, MESSAGES, 0).wait()
+    wait_for(lambda: runner.stored_seq >= stored + MESSAGES)
+    return time.perf_counter() - begun
+
+
+def steady(
+    port: int, topic: str, url: str, runner: PipelineRunner, per_second: float
+) -> Iterator[float]:
+    """At a rate that it can keep up with: of each message, how long until it was in the lake."""
+    before = runner.stored_seq
+    count = int(per_second * DELAY_S) // DEVICES * DEVICES
+    stored: list[tuple[int, float]] = []
+
+    def is_done() -> bool:
+        stored.append((runner.stored_seq, time.time() * 1_000))
+        return stored[-1][0] >= before + count
+
+    sending = load(port, count, per_second)
+    wait_for(is_done)
+    sending.wait()
+    records = fetch(TopicAddress(url, topic), SeqRange(before, before + count))
+    sent_ms = [
+        unpack(base64.b64decode(text[1:-1])).rows["time_ms"][0]
+        for text in records.column("data").to_pylist()
+    ]
+    moments = iter(stored)
+    reached, at_ms = next(moments)
+    for seq, when_ms in zip(records.column("seq").to_pylist(), sent_ms, strict=True):
+        while reached < seq:
+            reached, at_ms = next(moments)
+        yield at_ms - float(when_ms)
+
+
+def load(port: int, count: int, per_second: float) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "bench.ingest_load", str(port), str(count), str(per_second)]
+    return subprocess.Popen(command)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 120
+    while not condition():
+        if time.monotonic() > until:
+            raise TimeoutError("expected every message in the lake within two minutes")
         time.sleep(0.002)
-    warm = len(appended) // 3  # the first seconds are those of the JIT
-    for seq, at in appended[warm:]:
-        yield next(when for reached, when in stored if reached >= seq) - at
 
 
 def runner_of(lake: Catalog, topic: str, url: str, sparks: Sparks, batch: int) -> PipelineRunner:
-    pipeline: Pipeline = metering(lake, topic, name=f"bench{next(NUMBERS)}")
+    pipeline: Pipeline = metering(url, topic, name=f"bench{next(NUMBERS)}")
     options = RunnerOptions(wait_ms=200, linger_ms=20)
     runner = PipelineRunner(pipeline, lake, url, sparks=sparks, options=options)
     for stage in runner.stages:
@@ -179,26 +236,13 @@ def messages(total: int) -> list[Record]:
     return made
 
 
-@contextmanager
-def lake_of(place: Path) -> Iterator[Catalog]:
-    with open_catalog(f"sqlite:{place}/lake.sqlite") as lake:
-        create_tariff_tables(lake)
-        meters = [
-            {"meter": str(n), "tariff": ("flat", "hours")[n % 2], "valid_from": BEGIN}
-            for n in range(METER_COUNT)
-        ]
-        bands = [
-            band_row("flat", BEGIN, 1, Band(Decimal("0.3"))),
-            band_row("hours", BEGIN, 1, Band(Decimal("0.18"), from_hour=22, to_hour=6)),
-            band_row("hours", BEGIN, 2, Band(Decimal("0.35"))),
-        ]
-        tables: dict[str, tuple[list[dict[str, Any]], pa.Schema]] = {
-            "meters": (meters, METERS), "tariffs": (bands, TARIFFS),
-        }  # fmt: skip
-        transaction = lake.begin()
-        for name, (rows, schema) in tables.items():
-            table = lake.table(name)
-            file = lake.write(table, pa.Table.from_pylist(rows, schema=schema))
-            transaction.add_files(table, [file])
-        lake.commit(transaction)
-        yield lake
+def load_tariffs(url: str) -> None:
+    night = {"hours": "22-6", "price_per_kwh": "0.18"}
+    tariffs: dict[str, Any] = {
+        "flat": {"kind": "flat", "price_per_kwh": "0.3"},
+        "hours": {"kind": "time_of_use", "bands": [night], "otherwise": "0.35"},
+    }
+    made = {name: {"versions": [{"valid_from": BEGIN, **each}]} for name, each in tariffs.items()}
+    rows = [Row(str(n), ("flat", "hours")[n % 2], BEGIN) for n in range(METER_COUNT)]
+    with TariffSpace(url) as there:
+        there.load(Sheet(made, rows))
