@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.lake.shell.database import SqliteDatabase
+from penstock.lake.shell.database import Retry, SqliteDatabase
 
 
 @pytest.fixture
@@ -75,6 +75,18 @@ def test_a_table_that_was_rolled_back_is_not_remembered(database):
     other.close()
     with database.read() as cursor:
         assert database.tables(cursor) == {"kept"}
+
+
+def test_a_writer_that_waits_too_long_is_told_to_try_again(database):
+    patient = SqliteDatabase(database.path, timeout_ms=30)
+    with database.write() as cursor:
+        cursor.execute("CREATE TABLE t (n INTEGER)")
+        with pytest.raises(Retry), patient.write():
+            pass
+    with patient.write() as cursor:
+        cursor.execute("INSERT INTO t VALUES (1)")
+        assert cursor.execute("PRAGMA busy_timeout").fetchone() == (30,)
+    patient.close()
 
 
 def test_connections_of_threads_that_ended_are_closed(database):
