@@ -70,13 +70,13 @@ def test_upkeep_that_somebody_got_in_the_way_of_keeps_nothing_reserved(
     pending = [True]
 
     @contextmanager
-    def late() -> Iterator[Any]:
+    def late(**how: Any) -> Iterator[Any]:
         """Another tool deletes a row between the moment files are read and the commit."""
         if pending and lake.query("SELECT count(*) FROM penstock_lake_writers") == [(1,)]:
             pending.clear()
             with Duck(place.address) as duck:
                 duck.run("DELETE FROM lake.main.made WHERE id = 3")
-        with write() as cursor:
+        with write(**how) as cursor:
             yield cursor
 
     lake.database.write = late  # type: ignore[method-assign]

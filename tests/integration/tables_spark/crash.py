@@ -170,3 +170,4 @@ class Run:
         self.place.until(
             lambda: len(workers_of(node.pid)) > 1 or node.poll() is not None, "workers"
         )
+        assert node.poll() is None, "the coordinator ended by itself"

@@ -105,8 +105,8 @@ class Fault:
         write, left = lake.database.write, iter(range(number))
 
         @contextmanager
-        def counted() -> Iterator[Any]:
-            with write() as cursor:
+        def counted(**how: Any) -> Iterator[Any]:
+            with write(**how) as cursor:
                 yield Counting(cursor, lambda: next(left, None) is None and self.die())
 
         lake.database.write = counted  # type: ignore[method-assign]

@@ -85,8 +85,8 @@ class Doom:
         lake.database.write = self.write  # type: ignore[method-assign]
 
     @contextmanager
-    def write(self) -> Iterator[Any]:
-        with self._write() as cursor:
+    def write(self, **how: Any) -> Iterator[Any]:
+        with self._write(**how) as cursor:
             yield Counting(cursor, self.step)
         self.step()
 

@@ -90,7 +90,7 @@ def test_a_spark_that_goes_away_is_waited_for(
     places: Callable[..., SparkPlace], bridge: Bridge
 ) -> None:
     url = one_spark().url
-    place = places(remote=url.replace(urlsplit(url).netloc, f"127.0.0.1:{bridge.port}"))
+    place = places(remote=url.replace(urlsplit(url).netloc, f"localhost:{bridge.port}"))
     warehouse = place.warehouse
     place.write("raw", [1])
     warehouse.create("a", "SELECT id FROM raw", schedule="20ms")
@@ -101,7 +101,7 @@ def test_a_spark_that_goes_away_is_waited_for(
         place.write("raw", [2])
         place.until(lambda: tries(place) > 3, "more tries than a failure has")
         place.until(lambda: warehouse.why("a").reason.value == "engine_away", "the reason")
-        assert "expected a Spark at sc://127.0.0.1" in warehouse.why("a").text
+        assert "expected a Spark at sc://localhost" in warehouse.why("a").text
         assert warehouse.table("a").status.value == "ACTIVE"
         bridge.open()
         place.until(place.fresh, "both to catch up by themselves")
