@@ -6,6 +6,7 @@ arithmetic on arrays.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.lake.columns import Column
 from penstock.lake.model import TableVersion
 from penstock.lake.selection import FileRows, live
 from penstock.lake.shell import Storage
@@ -38,9 +40,49 @@ class Difference:
         return self.gone + int(self.added.num_rows)
 
 
-def difference(storage: Storage, current: TableVersion, rows: pa.Table) -> Difference:
+class RecentFiles:
+    """The rows of small files that were read or written here lately.
+
+    A file never changes, so what was read of it once is right for as long as it is there. For one
+    thread.
+    """
+
+    def __init__(self, bytes_max: int = 32 << 20, file_bytes_max: int = 1 << 20) -> None:
+        self._bytes_max, self._file_bytes_max = bytes_max, file_bytes_max
+        self._held: OrderedDict[tuple[str, tuple[Column, ...]], pa.Table] = OrderedDict()
+        self._bytes = 0
+
+    def read(self, storage: Storage, version: TableVersion, rows: FileRows) -> pa.Table:
+        """Some rows of a file, in the columns of a version."""
+        columns = version.table.columns
+        if rows.file.size_bytes > self._file_bytes_max:
+            return read_rows(storage, rows, columns, version.mappings)
+        whole = self._held.get((rows.file.path, columns))
+        if whole is None:
+            whole = read_rows(storage, FileRows(rows.file), columns, version.mappings)
+            self.put(rows.file.path, columns, whole)
+        else:
+            self._held.move_to_end((rows.file.path, columns))
+        return whole if rows.positions is None else whole.take(pa.array(rows.positions))
+
+    def put(self, path: str, columns: tuple[Column, ...], whole: pa.Table) -> None:
+        """Remember all rows of a file; what was used longest ago has to make room."""
+        key = (path, columns)
+        if key in self._held or whole.nbytes > self._file_bytes_max:
+            return
+        self._held[key] = whole
+        self._bytes += whole.nbytes
+        while self._bytes > self._bytes_max:
+            _, gone = self._held.popitem(last=False)
+            self._bytes -= gone.nbytes
+
+
+def difference(
+    storage: Storage, current: TableVersion, rows: pa.Table, recent: RecentFiles | None = None
+) -> Difference:
     """What makes a table hold just these rows, which have its columns."""
-    held = [(entry, _positions(entry), _read(storage, current, entry))
+    known = recent or RecentFiles()
+    held = [(entry, _positions(entry), known.read(storage, current, entry))
             for entry in _live(storage, current)]  # fmt: skip
     before = pa.concat_tables([current.inlined.rows, *(part for _, _, part in held)])
     wanted = rows.cast(before.schema)
@@ -119,7 +161,3 @@ def _positions(rows: FileRows) -> Codes:
     if rows.positions is None:
         return np.arange(rows.file.record_count, dtype=np.int64)
     return rows.positions
-
-
-def _read(storage: Storage, version: TableVersion, rows: FileRows) -> pa.Table:
-    return read_rows(storage, rows, version.table.columns, version.mappings)

@@ -20,6 +20,7 @@ from penstock.kernel.shell import SystemClock
 from penstock.lake.model import TableVersion
 from penstock.lake.shell import Catalog
 from penstock.spark.command import SESSION_CONF
+from penstock.spark.difference import RecentFiles
 from penstock.spark.embedded import EmbeddedSpark, start_spark
 from penstock.spark.errors import SparkNotStarted
 from penstock.spark.host import NAME, SESSION, TAKES_OVER, SparkHost
@@ -131,6 +132,7 @@ class FullRefresh:
         self._write = write or WriteOptions()
         self._tell = tell
         self._clock: Clock = clock or SystemClock()
+        self._recent = RecentFiles()
 
     def refresh(self, spark: SparkSession, task: RefreshTask) -> Made:
         """Run the query and write its rows."""
@@ -143,7 +145,7 @@ class FullRefresh:
             written = write_table(
                 self._lake.storage, task.target, frame, token=task.token,
                 rows_expected=_expected(task.current, available, self._write),
-                current=task.current, options=self._write,
+                current=task.current, options=self._write, recent=self._recent,
             )  # fmt: skip
         took_ms = (self._clock.monotonic_ns() - bound) / 1e6
         timings = (

@@ -23,7 +23,7 @@ from penstock.lake.model import NewFile, TableInfo, TableVersion
 from penstock.lake.paths import joined
 from penstock.lake.shell import Storage, describe_file, write_file
 from penstock.spark.collect import TooLarge, arriving, rows_scanned
-from penstock.spark.difference import Difference, difference
+from penstock.spark.difference import Difference, RecentFiles, difference
 from penstock.spark.reading import spark_path
 from penstock.spark.types import (
     arrived_schema,
@@ -103,13 +103,15 @@ def write_table(
     rows_expected: int | None = None,
     current: TableVersion | None = None,
     options: WriteOptions | None = None,
+    recent: RecentFiles | None = None,
 ) -> Written:
     """Run a query and write its rows as files of a table, which may be made for their columns.
 
     `token` is the reservation of the transaction that will add them (`Transaction.token`).
-    `current` is what the table holds now: of a small result only what is new is written.
+    `current` is what the table holds now: of a small result only what is new is written. Files of
+    it that are in `recent` are not read again.
     """
-    job = _Job(storage, _target(table), frame, token, current, options or WriteOptions())
+    job = _Job(storage, _target(table), frame, token, current, options or WriteOptions(), recent)
     if rows_expected is None or rows_expected <= job.limits.collect_rows_max:
         try:
             return job.write_here(bytes_max=job.limits.collect_bytes_max)
@@ -136,6 +138,7 @@ class _Job:
     token: str | None
     current: TableVersion | None
     limits: WriteOptions
+    recent: RecentFiles | None = None
 
     def write_here(self, *, bytes_max: int | None) -> Written:
         arrivals = arriving(self.frame, bytes_max=bytes_max)
@@ -153,9 +156,10 @@ class _Job:
             compared_ms += (time.monotonic() - began) * 1_000
             new = settled if change is None else change.added
             if new.num_rows:
-                files.append(
-                    write_file(self.storage, table.path, table.columns, new, token=self.token)
-                )
+                file = write_file(self.storage, table.path, table.columns, new, token=self.token)
+                files.append(file)
+                if change is not None and self.recent is not None:
+                    self.recent.put(file.path, table.columns, new.cast(table.arrow_schema))
         if table is None:
             table = self.target(lake_schema(self.frame.schema))
         return Written(
@@ -175,7 +179,7 @@ class _Job:
             return None
         if abs(held - rows.num_rows) > size_max and not _is_worn(current):
             return None
-        found = difference(self.storage, current, rows)
+        found = difference(self.storage, current, rows, self.recent)
         if found.size and (found.size > size_max or len(current.files) >= limits.files_max):
             return None
         return found

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spark.difference import row_codes, unmatched
+from penstock.lake.shell import open_catalog
+from penstock.spark.difference import RecentFiles, difference, row_codes, unmatched
 
 SCHEMA = pa.schema(
     [
@@ -57,3 +59,36 @@ def test_many_columns_of_many_values_do_not_run_out_of_numbers() -> None:
     gone, added = unmatched(*row_codes(rows, rows.slice(1)))
     assert gone.nonzero()[0].tolist() == [0]
     assert not added.any()
+
+
+def test_a_small_file_is_read_once(tmp_path: Path) -> None:
+    """The file is taken away after the first look: a second one would fail."""
+    rows = pa.table({"n": [1, 2, 3, 3]})
+    with open_catalog(f"sqlite:{tmp_path}/lake.sqlite") as lake:
+        change = lake.begin()
+        table = change.create_table(lake.schema("main"), "t", rows.schema)
+        file = lake.write(table, rows)
+        change.add_files(table, [file])
+        lake.commit(change)
+        current, recent = lake.table_at("t"), RecentFiles()
+        assert difference(lake.storage, current, rows, recent).size == 0
+        Path(file.path).unlink()
+        found = difference(lake.storage, current, pa.table({"n": [3, 4]}), recent)
+    assert found.added.to_pydict() == {"n": [4]}
+    assert found.gone == 3
+    assert [list(entry.positions) for entry in found.deletes] == [[0, 1, 2]]
+
+
+def test_files_that_were_not_used_for_longest_make_room() -> None:
+    rows = pa.table({"n": range(100)})
+    recent = RecentFiles(bytes_max=2 * rows.nbytes)
+    for name in ("a", "b", "c"):
+        recent.put(name, (), rows)
+    assert [name for name, _ in recent._held] == ["b", "c"]
+
+
+def test_a_large_file_is_not_kept() -> None:
+    rows = pa.table({"n": range(100)})
+    recent = RecentFiles(file_bytes_max=rows.nbytes - 1)
+    recent.put("a", (), rows)
+    assert not recent._held
