@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
+import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from penstock.tables.retry import RetryPolicy
 from tests.integration.spark.one import one_spark
 from tests.integration.tables_spark.place import SparkPlace
 
@@ -20,60 +20,45 @@ class Bridge:
 
     def __init__(self, host: str, port: int) -> None:
         self._to = host, port
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._ends: list[socket.socket] = []
         self.port = 0
         self.open()
 
     def open(self) -> None:
-        self._do(self._open())
-
-    def shut(self) -> None:
-        self._do(self._shut())
+        self._door = socket.create_server(("127.0.0.1", self.port))
+        self.port = self._door.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept, args=(self._door,))
+        self._thread.start()
 
     def close(self) -> None:
-        self.shut()
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        for end in (self._door, *self._ends):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
         self._thread.join()
-        self._loop.close()
+        self._ends.clear()
 
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
-
-    async def _open(self) -> None:
-        self._server = await asyncio.start_server(self._lead, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def _shut(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        there, back = await asyncio.open_connection(*self._to)
-        try:
-            await asyncio.gather(_copy(reader, back), _copy(there, writer))
-        finally:
-            self._tasks.discard(task)
-            for end in (writer, back):
-                end.transport.abort()
+    def _accept(self, door: socket.socket) -> None:
+        carriers = []
+        with door, suppress(OSError):
+            while True:
+                here, _ = door.accept()
+                there = socket.create_connection(self._to)
+                self._ends += [here, there]
+                for way in ((here, there), (there, here)):
+                    carriers.append(threading.Thread(target=_carry, args=way))
+                    carriers[-1].start()
+        for carrier in carriers:
+            carrier.join()
 
 
-async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    with suppress(ConnectionError):
-        while data := await source.read(1 << 16):
-            sink.write(data)
-            await sink.drain()
-    sink.close()
+def _carry(source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            sink.sendall(data)
+    for end in (source, sink):
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+    source.close()
 
 
 @pytest.fixture
@@ -90,16 +75,19 @@ def test_a_spark_that_goes_away_is_waited_for(
     places: Callable[..., SparkPlace], bridge: Bridge
 ) -> None:
     url = one_spark().url
-    place = places(remote=url.replace(urlsplit(url).netloc, f"localhost:{bridge.port}"))
+    place = places(
+        remote=url.replace(urlsplit(url).netloc, f"localhost:{bridge.port}"),
+        retry=RetryPolicy(base_ms=400, cap_ms=800),
+    )
     warehouse = place.warehouse
     place.write("raw", [1])
     warehouse.create("a", "SELECT id FROM raw", schedule="20ms")
     warehouse.create("below", "SELECT count(*) AS n FROM a", schedule="20ms")
     with warehouse.coordinator():
         place.until(place.fresh, "both tables")
-        bridge.shut()
+        bridge.close()
         place.write("raw", [2])
-        place.until(lambda: tries(place) > 3, "more tries than a failure has")
+        place.until(lambda: tries(place) >= 3, "as many tries as a failure has")
         place.until(lambda: warehouse.why("a").reason.value == "engine_away", "the reason")
         assert "expected a Spark at sc://localhost" in warehouse.why("a").text
         assert warehouse.table("a").status.value == "ACTIVE"

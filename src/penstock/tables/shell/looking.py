@@ -93,10 +93,13 @@ class Looker:
 
     def why(self, table: str) -> Why:
         """Why a table waits."""
-        coordinated = self.is_coordinated()
+        coordinated, board = self.is_coordinated(), self.board()
         row = next(row for row in self.status() if row.table == table)
-        note = "" if coordinated else "; no coordinator is running"
-        text = row.waiting_for + note
+        text = row.waiting_for
+        if not coordinated:
+            text += "; no coordinator is running"
+        elif board and board["unfit"] and _waits_for_a_worker(row, board):
+            text = f"it waits for a worker, and workers cannot start: {board['unfit']}"
         detail = self._store.definitions().details.get(table)
         if detail and row.status is not Status.ACTIVE:
             text += f": {detail}"
@@ -181,6 +184,11 @@ class Looker:
         for event in [*Watcher(self._store, core, TopicWatch(None, 1)).look(frozenset()), Tick()]:
             core.step(event, self._clock.now_ms())
         return core
+
+
+def _waits_for_a_worker(row: TableStatus, board: Mapping[str, Any]) -> bool:
+    at_work = {found["unit_key"] for found in board.get("running", ())}
+    return row.reason is Reason.IN_FLIGHT and row.unit_key not in at_work
 
 
 def _differential(table: TableDefinition) -> dict[str, Any]:
