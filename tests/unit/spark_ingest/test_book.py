@@ -99,6 +99,15 @@ def test_a_book_is_made_anew_only_when_tariffs_or_meters_have_changed() -> None:
     assert books.book.lists["prices"][row["list"]].as_py()[cell(3, 3, 3)] == Decimal(2)
 
 
+def test_a_book_knows_the_zones_that_it_needs() -> None:
+    here = tariff(flat("1", month(1))) | {"zone": "Europe/Berlin"}
+    there = tariff(flat("1", month(1))) | {"zone": "Asia/Tokyo"}
+    documents = {"tariff:a": here, "tariff:b": there, "tariff:c": tariff(flat("1", month(1)))}
+    assert make_book(documents).zones == ()
+    documents |= {"meter:1": meter(("a", month(1))), "meter:2": meter(("c", month(1)))}
+    assert make_book(documents).zones == ("Europe/Berlin",)
+
+
 def test_an_empty_book_has_its_columns() -> None:
     book = make_book({})
     assert (book.spans.num_rows, book.lists.num_rows) == (0, 0)

@@ -67,6 +67,8 @@ class Book:
 
     spans: pa.Table
     lists: pa.Table
+    zones: tuple[str, ...] = ()
+    """The zones of the lists, but UTC."""
     problems: tuple[str, ...] = ()
     """What is wrong with documents, a sentence each."""
 
@@ -150,6 +152,7 @@ def _book(
             _columns([(number, *each) for number, each in enumerate(lists)], len(LISTS)),
             schema=LISTS,
         ),
+        tuple(sorted({each.zone for each in lists} - {"UTC"})),
         tuple(problems),
     )
 

@@ -12,6 +12,7 @@ reading that has none becomes a dead letter.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -42,8 +43,6 @@ ASK_S: Final = 2.0
 """How long one try to reach the space may take; who waits for it tries again and says why."""
 
 UNKNOWN_METER: Final = "unknown_meter: expected a tariff for this meter at this time, found none"
-_HOUR: Final = "from_utc_timestamp(time, zone)"
-_PLACE: Final = f"((month({_HOUR}) - 1) * 7 + weekday({_HOUR})) * 24 + hour({_HOUR}) + 1"
 
 
 def metering(
@@ -116,7 +115,9 @@ class Pricing:
         priced = readings.join(F.broadcast(spans), on, "left").join(
             F.broadcast(lists), "list", "left"
         )
-        priced = priced.withColumn("price_per_kwh", F.expr(f"try_element_at(prices, {_PLACE})"))
+        priced = priced.withColumn(
+            "price_per_kwh", F.expr(f"try_element_at(prices, {_place(_local(book.zones))})")
+        )
         return priced.select(
             "_seq", "_row",
             F.expr(f"IF(list IS NULL, '{UNKNOWN_METER}', problem)").alias("_reason"),
@@ -137,6 +138,22 @@ class Pricing:
                 spans = _frame(spark, book.spans).withColumnRenamed("meter", "_meter")
                 known = self._frames = (spark, book, spans, _frame(spark, book.lists))
             return known[2], known[3]
+
+
+def _local(zones: Sequence[str]) -> str:
+    """A reading's time on the clocks of its tariff, in SQL.
+
+    A zone that is a constant is looked up once for a job, one that is a column for each row.
+    """
+    if not zones:
+        return "time"
+    cases = " ".join(f"WHEN '{zone}' THEN from_utc_timestamp(time, '{zone}')" for zone in zones)
+    return f"CASE zone {cases} ELSE time END"
+
+
+def _place(local: str) -> str:
+    """Where a price list has the price of a time, from 1 on; see `penstock.ingest.hours.cell`."""
+    return f"((month({local}) - 1) * 7 + weekday({local})) * 24 + hour({local}) + 1"
 
 
 def _frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
