@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -40,6 +40,19 @@ class Request(msgspec.Struct, gc=False, eq=False):
     body: bytes
 
 
+class Direct(NamedTuple):
+    """The socket of a stream, for those who write the same to very many.
+
+    Only while it `is_closing` not and nothing is `unsent`, asked anew before every write: a number
+    that was closed may be somebody else's by then. What was written is to be counted.
+    """
+
+    fd: int
+    is_closing: Callable[[], bool]
+    unsent: Callable[[], int]
+    wrote: Callable[[int], None]
+
+
 class Stream(Protocol):
     """The body of an answer that is written bit by bit. It never blocks and never compresses."""
 
@@ -54,6 +67,12 @@ class Stream(Protocol):
 
     def write(self, data: bytes) -> bool:
         """Send bytes, or return False and take none of them: the buffer is full or nobody reads."""
+
+    def direct(self) -> Direct | None:
+        """The socket itself; None if it must not be used."""
+
+    def rest(self, data: memoryview) -> None:
+        """Send what the socket itself did not take of something."""
 
     def close(self) -> None:
         """End the body after what was written. Twice is once."""

@@ -45,6 +45,12 @@ class FakeStream:
         self.text += data
         return True
 
+    def direct(self) -> None:
+        return None
+
+    def rest(self, data: memoryview) -> None:
+        raise AssertionError("it has no socket that could leave anything over")
+
     def close(self) -> None:
         self.closed = True
 

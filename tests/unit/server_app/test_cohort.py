@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from unittest import mock
 
-from penstock.server.shell.cohort import RANK_MEMBERS_MAX
+from penstock.server.message import Direct
+from penstock.server.shell.cohort import RANK_MEMBERS_MAX, Rank, Stand
 from tests.unit.server_app.fakes import Client, FakeStream, run, serving, until
 from tests.unit.server_app.test_push import kinds, payloads
 
@@ -137,3 +140,94 @@ def test_watchers_who_go_during_a_round_stop_nobody():
             assert sum(ranks(client)) == MANY - RANK_MEMBERS_MAX
 
     run(go)
+
+
+class Peer:
+    """A member with a socket whose other end reads nothing until it is told to."""
+
+    def __init__(self) -> None:
+        self.rank: Rank | None = None
+        self.ours, self.theirs = socket.socketpair()
+        for end in (self.ours, self.theirs):
+            end.setblocking(False)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+        self.closing = False
+        self.left_over = b""
+        self.offered: list[bytes] = []
+        self.counted = 0
+
+    def direct(self) -> Direct:
+        return Direct(
+            self.ours.fileno(), lambda: self.closing, lambda: len(self.left_over), self.count
+        )
+
+    def count(self, size: int) -> None:
+        self.counted += size
+
+    def rest(self, data: memoryview) -> None:
+        self.left_over += data
+
+    def offer(self, frames: bytes) -> bool:
+        self.offered.append(frames)
+        return not self.closing
+
+    def left_behind(self, stand: Stand) -> None:
+        raise AssertionError(f"nobody is left behind here, at {stand}")
+
+    def read(self) -> bytes:
+        found = b""
+        with suppress(BlockingIOError):
+            while data := self.theirs.recv(65_536):
+                found += data
+        return found
+
+    def close(self) -> None:
+        self.ours.close()
+        self.theirs.close()
+
+
+def test_sockets_are_written_to_directly_unless_something_waits_or_they_close():
+    peers = [Peer() for _ in range(4)]
+    whole, waiting, closing, full = peers
+    rank = Rank(None, Stand(0, 1))  # type: ignore[arg-type]
+    for peer in peers:
+        rank.take(peer)
+    waiting.left_over = b"x"
+    closing.closing = True
+    with suppress(BlockingIOError):
+        while full.ours.send(b"y" * 4_096):
+            pass
+    assert rank.write(b"frame") == [closing], "it took nothing, all others did"
+    assert whole.read() == b"frame"
+    assert (waiting.read(), waiting.offered) == (b"", [b"frame"])
+    assert (closing.read(), closing.offered) == (b"", [b"frame"])
+    assert full.offered == [b"frame"], "its stream knows how to wait"
+    assert sum(peer.counted for peer in peers) == len(b"frame")
+    for peer in peers:
+        peer.close()
+
+
+def test_what_a_socket_does_not_take_is_left_to_its_stream():
+    peer = Peer()
+    rank = Rank(None, Stand(0, 1))  # type: ignore[arg-type]
+    rank.take(peer)
+    frames = bytes(range(256)) * 4_096
+    assert rank.write(frames) == []
+    sent = peer.read()
+    assert 0 < len(sent) < len(frames)
+    assert sent + peer.left_over == frames
+    assert not peer.offered
+    peer.close()
+
+
+def test_who_left_a_rank_is_written_to_no_more():
+    stays, leaves = Peer(), Peer()
+    rank = Rank(None, Stand(0, 1))  # type: ignore[arg-type]
+    rank.take(stays)
+    rank.take(leaves)
+    rank.write(b"1")
+    rank.lose(leaves)
+    rank.write(b"2")
+    assert (stays.read(), leaves.read()) == (b"12", b"1")
+    stays.close()
+    leaves.close()

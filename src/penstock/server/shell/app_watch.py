@@ -140,6 +140,8 @@ class WatchStream(Pusher):
         self._timer: asyncio.TimerHandle | None = None
         self.rank: Rank | None = None
         self.offer = self._stream.write
+        self.direct = self._stream.direct
+        self.rest = self._stream.rest
 
     def start(self) -> None:
         """Begin to push."""

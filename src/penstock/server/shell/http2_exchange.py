@@ -253,6 +253,13 @@ class Http2Stream:
             self._exchange.connection.pump()
         return True
 
+    def direct(self) -> None:
+        """Streams share a socket: none may write to it alone."""
+
+    def rest(self, data: memoryview) -> None:
+        """Nothing is ever left over by a socket that nobody got."""
+        raise NotImplementedError
+
     def close(self) -> None:
         """End the body after what was written."""
         if self._end():

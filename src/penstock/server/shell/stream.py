@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from penstock.server.message import Direct
 from penstock.server.shell.service import Service
-from penstock.server.shell.writer import SocketWriter
+from penstock.server.shell.writer import SocketWriter, plain_descriptor
 
 
 class SocketStream:
@@ -65,6 +66,24 @@ class SocketStream:
         self._service.counters.bytes_out += len(data)
         self._writer.write(data)
         return True
+
+    def direct(self) -> Direct | None:
+        """The socket itself; None if it must not be used, or not yet."""
+        transport = self._transport
+        if self._writer is None or self._closed or self._bodyless or transport is None:
+            return None
+        fd = plain_descriptor(transport)
+        if fd < 0:
+            return None
+        return Direct(fd, transport.is_closing, transport.get_write_buffer_size, self._count)
+
+    def rest(self, data: memoryview) -> None:
+        """Send what the socket itself did not take of something."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def _count(self, size: int) -> None:
+        self._service.counters.bytes_out += size
 
     def close(self) -> None:
         """End the body and, with it, the connection."""
