@@ -11,6 +11,7 @@ from penstock.server.answers import Answer, encode
 from penstock.server.auth import bearer, query_token
 from penstock.server.call import Call
 from penstock.server.errors import NotFound
+from penstock.server.message import Direct
 from penstock.server.queries import check_accepts_events
 from penstock.server.sessions import Session
 from penstock.server.shell.app_push import Pusher
@@ -140,8 +141,6 @@ class WatchStream(Pusher):
         self._timer: asyncio.TimerHandle | None = None
         self.rank: Rank | None = None
         self.offer = self._stream.write
-        self.direct = self._stream.direct
-        self.rest = self._stream.rest
 
     def start(self) -> None:
         """Begin to push."""
@@ -206,6 +205,14 @@ class WatchStream(Pusher):
             self.context.cohorts.join(self, follower.topic, follower.shape, stand)
             session.step_out = self.step_out
             self.engine.watchers.leave(follower.topic, self.push)
+
+    def direct(self) -> Direct | None:
+        """The socket itself, for the cohort."""
+        return self._stream.direct()
+
+    def rest(self, data: memoryview) -> None:
+        """Send what the socket did not take of what the cohort wrote."""
+        self._stream.rest(data)
 
     def left_behind(self, stand: Stand) -> None:
         """The cohort goes on without this one: it is served alone from here."""
