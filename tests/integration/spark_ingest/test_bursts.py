@@ -33,7 +33,7 @@ SHAPES = ("square", "sawtooth", "random", "day")
 SHAPE_MS = 1_000
 WARM_UP = 3_000
 """Messages by which it is seen how many the pipeline takes in a second."""
-BUDGET_BYTES = 20 * MIB
+BUDGET_BYTES = 17 * MIB
 """Less than the windows begin with would hold of these messages."""
 
 
@@ -66,25 +66,30 @@ async def bursts(sparks: Sparks, url: str, topic: str, lake: Catalog, fleet: Fle
     whole = Whole(settings, PipelineRunner(pipeline, lake, url, sparks=sparks))
     thread = PipelineThread(whole.runner)
     memory = Memory(whole)
-    load = Load(Target(*await whole.edge.start(port=0)), fleet, Steady(20_000))
+    load = Load(Target(*await whole.edge.start(port=0)), fleet, Steady(WARM_UP))
     running = asyncio.ensure_future(load.run(seconds=10_000, on_progress=memory.look))
     thread.start()
+
+    def goes_on() -> bool:
+        for work in (thread.ended, running):
+            assert not work.done(), work.result()
+        return True
 
     def is_drained() -> bool:
         assert not thread.ended.done(), thread.ended.result()
         return load.state.acked == load.state.offered and whole.behind == 0
 
     try:
-        await until(lambda: load.state.offered >= WARM_UP, "the warm-up")
+        await until(lambda: goes_on() and load.state.offered >= WARM_UP, "the warm-up")
         load.arrivals.factor = 0.0
-        await until(lambda: whole.runner.stored_seq > 0 or is_drained(), "a batch", 300)
+        await until(lambda: goes_on() and whole.runner.stored_seq > 0, "a batch", 300)
         began_s, before = time.monotonic(), whole.runner.stored_seq
-        await until(is_drained, "the warm-up in the lake", 300)
+        await until(lambda: goes_on() and is_drained(), "the warm-up in the lake", 300)
         sustained = (whole.runner.stored_seq - before) / (time.monotonic() - began_s)
         load.arrivals.shape = InTurn(shapes(max(50.0, sustained)), load.state.elapsed_ms)
         load.arrivals.factor = 1.0
         end_ms = load.state.elapsed_ms + SHAPE_MS * len(SHAPES)
-        await until(lambda: load.state.elapsed_ms >= end_ms, "every shape")
+        await until(lambda: goes_on() and load.state.elapsed_ms >= end_ms, "every shape")
         load.end()
         state = await running
         await until(is_drained, "the rest", 300)
