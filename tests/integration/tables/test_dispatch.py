@@ -286,6 +286,19 @@ def test_old_jobs_are_forgotten_and_numbers_are_not_used_again(
     assert warehouse.jobs()[0].job_id > job.job_id
 
 
+@pytest.mark.parametrize("mode", ["off", "on"])
+def test_a_coordinator_that_ends_starts_nothing_new_though_something_is_always_due(
+    places: Callable[..., Place], mode: str
+) -> None:
+    place = places(parallel_refresh_mode=mode)
+    place.write("raw", [1])
+    place.warehouse.create("a", "SELECT id, random() AS r FROM raw", schedule=EVERY)
+    with place.warehouse.coordinator():
+        place.until(lambda: len(place.warehouse.jobs()) > 2, "refreshes though nothing changed")
+        before = len(place.warehouse.jobs())
+    assert len(place.warehouse.jobs()) <= before + 2, "what was about to be started"
+
+
 def test_a_drained_warehouse_starts_nothing_and_a_drop_while_running_is_cancelled(
     place: Place, warehouse: Warehouse
 ) -> None:

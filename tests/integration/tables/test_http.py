@@ -270,7 +270,7 @@ def test_the_client_defines_reads_and_looks(api: Api, place: Place) -> None:
         assert tables.health()["state"] == "not_running"
         assert tables.history("looked_at")["refreshes"] == []
         with pytest.raises(Unavailable, match="penstock table run"):
-            client.within(1.0).tables.refresh("looked_at")
+            client.within(1.0).tables.refresh("looked_at", wait_ms=100)
         assert tables.declare_topic("t", "id BIGINT", key=["id"])["key"] == ["id"]
         pages = list(tables.pages("some", page_rows=5))
         assert [page.num_rows for page in pages] == [5, 5, 2]

@@ -110,6 +110,7 @@ class Life:
         self._restarts = 0
         self._fill_at_ms = 0
         self._unfit: str | None = None
+        self._ending = False
         self._board: str | None = None
         self._board_at_ms = 0
         self._looked_ms = 0
@@ -166,7 +167,8 @@ class Life:
 
     def drain(self) -> bool:
         """Start nothing new; True when nothing runs any more."""
-        if not self.core.board.draining:
+        if not self._ending:
+            self._ending = True
             self.tell([DrainChanged(True)])
         self.tell(self._hear(self._patience_s()))
         self._run_inline()
@@ -210,6 +212,8 @@ class Life:
         self._looked_ms = self._clock.now_ms()
         mine = frozenset([*self._crew.hands, self._inline_name])
         events = self._watcher.look(mine)
+        if self._ending:  # the catalog knows of people who drain, not of an end
+            events = [event for event in events if not isinstance(event, DrainChanged)]
         for asked in self._watcher.unknown:
             self._store.run(
                 ANSWER,
