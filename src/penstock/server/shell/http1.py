@@ -7,7 +7,6 @@ else goes through a buffer, one step at a time, and stops where a limit says so.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, cast
@@ -38,6 +37,46 @@ _REFUSED_REQUEST: Final = Request("GET", "", "", {}, b"")
 class Http1Connection(asyncio.Protocol):
     """One connection. Its line holds the requests that are not answered, oldest first."""
 
+    # So many attributes would have a dictionary for each connection, which is large and slow.
+    __slots__ = (
+        "_advancing",
+        "_again",
+        "_application",
+        "_began_s",
+        "_body",
+        "_body_waits",
+        "_budget",
+        "_buffer",
+        "_continue_owed",
+        "_counters",
+        "_handle_again",
+        "_held_bytes",
+        "_inflated",
+        "_inflation",
+        "_lines",
+        "_linger_until_s",
+        "_lingers",
+        "_live",
+        "_pipelined_max",
+        "_reading",
+        "_same_head",
+        "_same_line",
+        "_same_size",
+        "_same_terms",
+        "_scanned",
+        "_simple",
+        "_stage",
+        "_stall",
+        "_terms",
+        "_touched_s",
+        "_transport",
+        "_upgrading",
+        "_writes_paused",
+        "last",
+        "line",
+        "service",
+    )
+
     def __init__(self, service: Service) -> None:
         self.service = service
         self._application = service.application
@@ -54,7 +93,7 @@ class Http1Connection(asyncio.Protocol):
         self._again: Http1Exchange | None = None
         """An answered exchange with that head, to be used again by `_handle_again`."""
         self._handle_again: Callable[[Http1Exchange], None] = self._application
-        self.line: deque[Http1Exchange] = deque()
+        self.line: list[Http1Exchange] = []  # short, and a deque would be 700 bytes when empty
         self.last = False
         """Whether the next answer ends the connection: the service is draining."""
         self._transport = cast(asyncio.Transport, None)
@@ -469,7 +508,7 @@ class Http1Connection(asyncio.Protocol):
                 parts.append(exchange.answer)
             elif exchange.live is None:
                 break  # a thread compresses it
-            line.popleft()
+            del line[0]
             self._give_back(exchange.request.body)
             if exchange is self._upgrading:
                 self._upgrading = None
@@ -517,7 +556,7 @@ class Http1Connection(asyncio.Protocol):
 
     def _drop_line(self) -> None:
         while self.line:
-            exchange = self.line.popleft()
+            exchange = self.line.pop(0)
             self._give_back(exchange.request.body)
             was_open = exchange.state < ANSWERED
             exchange.state = GONE
