@@ -7,6 +7,7 @@ import json
 import socket
 import struct
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -104,6 +105,7 @@ def post(path: str, body: bytes, *headers: bytes) -> bytes:
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
+@cache
 def malformed() -> dict[str, bytes]:
     """Requests that are wrong each in its own way."""
     good = b'{"records":[{"data":1}]}'
@@ -182,6 +184,7 @@ def mutations(random: Random, count: int) -> Iterator[bytes]:
         yield bytes(text)
 
 
+@cache
 def bodies() -> dict[str, bytes]:
     """Bodies that a JSON reader may choke on."""
     deep = 100_000

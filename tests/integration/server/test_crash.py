@@ -16,8 +16,8 @@ from tests.integration.server.crash.runs import SMALL_FILES, crash
 @pytest.mark.parametrize("seed", seeds(1))
 def test_whatever_a_killed_server_had_answered_holds(tmp_path: Path, seed: int) -> None:
     with seeded(seed) as random:
-        run = crash(tmp_path, random, 24)
-        assert run.cast.answered > 24
+        run = crash(tmp_path, random, 14)
+        assert run.cast.answered > 14
 
 
 @pytest.mark.parametrize("seed", seeds(1))
@@ -25,13 +25,13 @@ def test_it_holds_too_while_snapshots_are_made_and_records_become_cold(
     tmp_path: Path, seed: int
 ) -> None:
     with seeded(seed) as random:
-        run = crash(tmp_path, random, 8, life_ms=(800, 4_000), **SMALL_FILES)
-        assert run.cast.answered > 8
+        run = crash(tmp_path, random, 6, life_ms=(800, 2_500), **SMALL_FILES)
+        assert run.cast.answered > 6
         assert list((tmp_path / "data" / "snapshots").iterdir()), "no snapshot was ever made"
 
 
 @pytest.mark.parametrize("seed", seeds(1))
 def test_it_holds_in_sqlite_as_well(tmp_path: Path, seed: int) -> None:
     with seeded(seed) as random:
-        run = crash(tmp_path, random, 8, STORE="sqlite")
-        assert run.cast.answered > 8
+        run = crash(tmp_path, random, 6, STORE="sqlite")
+        assert run.cast.answered > 6

@@ -1,7 +1,11 @@
-"""The document of a running server drives it, with good data and bad: never a failure."""
+"""The document of a running server drives it, with good data and bad: never a failure.
+
+PENSTOCK_RUNS asks for more requests to each operation.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -11,11 +15,12 @@ from schemathesis import GenerationMode
 
 from penstock.server.openapi import document
 from penstock.server.routes import ROUTES
+from penstock.testing.seeds import RUNS_VARIABLE
 from tests.conformance.servers import ServerProcess
 from tests.conformance.wire import Api
 from tests.integration.server.hostile import assert_envelope, assert_well, rss_bytes
 
-EXAMPLES = 25
+EXAMPLES = int(os.environ.get(RUNS_VARIABLE) or 12)
 STREAMS = ["open_watch", "open_work", "open_ws"]
 GROWTH_MAX = 128 * 1_048_576
 LABELS = [

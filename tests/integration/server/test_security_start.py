@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.servers import ServerProcess
+from tests.conformance.wire import Address
 
 
 @pytest.fixture
@@ -69,12 +70,24 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return cert, key
 
 
-def test_behind_tls_everything_is_as_before(tmp_path, made, certificate):
+@pytest.fixture(scope="module")
+def behind_tls(
+    tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, Path]
+) -> Iterator[Address]:
+    """Where a server behind TLS listens; it has a key."""
     cert, key = certificate
-    server = ServerProcess(tmp_path, TLS_CERT=cert, TLS_KEY=key, API_KEYS="s3cret")
-    made.append(server)
+    directory = tmp_path_factory.mktemp("server")
+    server = ServerProcess(directory, TLS_CERT=cert, TLS_KEY=key, API_KEYS="s3cret")
     server.launch()
-    address = server.listening()
+    try:
+        yield server.listening()
+    finally:
+        server.discard()
+
+
+def test_behind_tls_everything_is_as_before(behind_tls, certificate):
+    cert, _ = certificate
+    address = behind_tls
     context = ssl.create_default_context(cafile=str(cert))
     link = http.client.HTTPSConnection("localhost", address.port, context=context, timeout=30)
     headers = {"Authorization": "Bearer s3cret", "Content-Type": "application/json"}
@@ -99,31 +112,22 @@ def test_behind_tls_everything_is_as_before(tmp_path, made, certificate):
         ).request("GET", "/healthz")
 
 
-def test_a_plain_client_gets_nothing_from_a_server_behind_tls(tmp_path, made, certificate):
-    cert, key = certificate
-    server = ServerProcess(tmp_path, TLS_CERT=cert, TLS_KEY=key)
-    made.append(server)
-    server.launch()
-    address = server.listening()
-    link = http.client.HTTPConnection(*address, timeout=30)
+def test_a_plain_client_gets_nothing_from_a_server_behind_tls(behind_tls):
+    link = http.client.HTTPConnection(*behind_tls, timeout=30)
     link.request("GET", "/healthz")
     with pytest.raises((http.client.HTTPException, OSError)):
         link.getresponse()
     link.close()
 
 
-def test_old_versions_of_tls_are_refused(tmp_path, made, certificate):
-    cert, key = certificate
-    server = ServerProcess(tmp_path, TLS_CERT=cert, TLS_KEY=key)
-    made.append(server)
-    server.launch()
-    address = server.listening()
+def test_old_versions_of_tls_are_refused(behind_tls, certificate):
+    cert, _ = certificate
     context = ssl.create_default_context(cafile=str(cert))
     assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
     openssl = shutil.which("openssl")
     assert openssl is not None
     found = subprocess.run(
-        [openssl, "s_client", "-connect", f"127.0.0.1:{address.port}", "-tls1_1"],
+        [openssl, "s_client", "-connect", f"127.0.0.1:{behind_tls.port}", "-tls1_1"],
         check=False,
         capture_output=True,
         input=b"",
