@@ -174,6 +174,9 @@ def server_conf(place: Place, master: str) -> dict[str, str]:
         "spark.local.dir": str(place.work_dir),
         "spark.sql.warehouse.dir": str(place.work_dir / "warehouse"),
         "spark.sql.catalogImplementation": "in-memory",
+        # A query is a few classes that Spark compiles; it keeps those of the last hundred only, so
+        # that with more tables than that every refresh would compile its own again.
+        "spark.sql.codegen.cache.maxEntries": "2000",
         "spark.scheduler.mode": "FAIR",
         "spark.scheduler.allocation.file": str(place.pools),
         "spark.python.unix.domain.socket.enabled": str(_has_room_for_sockets(place)).lower(),
