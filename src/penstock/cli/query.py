@@ -20,8 +20,14 @@ from penstock.cli.table_view import Output
 def query(text: str, limit: int, as_json: bool, **place: Any) -> None:
     """Print the rows of a table, or of a SELECT over tables of the lake.
 
-    A table's name alone is read here, whole, without an engine. A SELECT is run by the engine that
-    --runner names, over one snapshot of everything it reads; topics cannot be queried.
+    A table's name alone is read here, as far as it is printed, without an engine. A SELECT is run
+    by the engine that --runner names, over one snapshot of everything it reads; topics cannot be
+    queried.
     """
     with open_warehouse(place, make=False) as warehouse:
-        Output(as_json).rows(warehouse.query(text), limit)
+        if " " in text.strip():
+            found = warehouse.query(text)
+            Output(as_json).rows(found.slice(0, limit), found.num_rows)
+        else:
+            page = warehouse.rows(text.strip(), limit=limit)
+            Output(as_json).rows(page.rows, page.rows_total)

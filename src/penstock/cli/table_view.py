@@ -240,19 +240,18 @@ class Output:
             rows["workers cannot start"] = pool.unfit
         self._facts(rows)
 
-    def rows(self, table: pa.Table, limit: int) -> None:
-        """Rows of a query."""
-        some = table.slice(0, limit)
+    def rows(self, table: pa.Table, total: int) -> None:
+        """The first rows of a query that has so many."""
         if self.plain:
-            for row in some.to_pylist():
+            for row in table.to_pylist():
                 self.json(row)
             return
         shown = _table(*table.column_names)
-        for row in some.to_pylist():
+        for row in table.to_pylist():
             shown.add_row(*("NULL" if value is None else str(value) for value in row.values()))
         self.console.print(shown)
-        more = f", {limit:,} shown" if len(table) > limit else ""
-        self.console.print(f"{len(table):,} row{'' if len(table) == 1 else 's'}{more}", style=DIM)
+        more = f", {len(table):,} shown" if total > len(table) else ""
+        self.console.print(f"{total:,} row{'' if total == 1 else 's'}{more}", style=DIM)
 
     def _facts(self, rows: Mapping[str, str]) -> None:
         shown = Table(box=None, show_header=False, pad_edge=False)
