@@ -209,7 +209,8 @@ def pip(venv: Path, *arguments: str) -> None:
     """Run the environment's own pip, quietly."""
     python = str(venv / "bin" / "python")
     quietly = ("--disable-pip-version-check", "--no-input", "--quiet")
-    run([python, "-m", "pip", *quietly, "install", *arguments])
+    # Most of what is installed is never imported; what is, Python compiles then.
+    run([python, "-m", "pip", *quietly, "install", "--no-compile", *arguments])
 
 
 def run(command: Sequence[str]) -> str:
