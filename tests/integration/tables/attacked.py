@@ -56,17 +56,20 @@ def check(place: Place) -> None:
 
 def check_history(place: Place) -> None:
     """Each change of a table is one refresh on record, and each such refresh changed it once."""
-    noted: dict[str, list[int]] = {}
+    noted: dict[str, set[int]] = {}
+    landed: set[tuple[str, int]] = set()
     for record in place.warehouse.history(limit=1_000_000):
         if record.outcome is Outcome.SUCCEEDED and record.snapshot is not None:
-            noted.setdefault(record.table, []).append(record.snapshot)
+            noted.setdefault(record.table, set()).add(record.snapshot)
+            assert (record.table, record.job_id) not in landed, f"{record} landed twice"
+            landed.add((record.table, record.job_id))
     found = place.lake.query("SELECT snapshot_id, changes_made FROM ducklake_snapshot_changes")
     changes = [(at, parse(text)) for at, text in found]
     kinds = ("inserted_into_table", "deleted_from_table", "inlined_delete")
     for table in place.warehouse.tables():
         number = place.lake.table(table.name).id
         changed = {at for at, change in changes if number in change.ids(*kinds)}
-        assert changed == set(noted[table.name]), table.name
+        assert changed == noted[table.name], table.name
     jobs = {
         frozenset(r.job_id for r in place.warehouse.history(name, limit=1_000_000) if r.executed)
         for name in UNIT
