@@ -36,10 +36,10 @@ from penstock.spark.topic_pages import SeqRange
 from penstock.spark.topic_source import fetch
 from penstock.spark.writing import write_table
 
-MESSAGES = 3_200
-BATCHES = (320, 1_000, 3_200)
+MESSAGES = 2_000
+BATCHES = (250, 700, 2_000)
 ROUNDS = 3
-DELAY_S = 4.0
+DELAY_S = 3.0
 LOAD = 0.5
 """The share of what was reached that a steady load has."""
 FUSED = "one fused job"
