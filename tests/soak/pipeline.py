@@ -20,6 +20,7 @@ import uvloop
 
 from penstock.testing import seeded
 from tests.conformance.servers import ServerProcess
+from tests.integration.spark.one import one_spark
 from tests.integration.spark_ingest.pipeline_kills import kill_pipeline
 from tests.integration.spark_topics.place import url_of
 
@@ -27,8 +28,10 @@ from tests.integration.spark_topics.place import url_of
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--edges", type=int, default=10, help="kills of the edge in a round")
+    parser.add_argument("--drivers", type=int, default=5, help="kills of the driver in a round")
     parser.add_argument(
-        "--kills", type=int, default=5, help="of driver and JVM in a round; of the edge twice that"
+        "--jvms", type=int, default=5, help="kills of the JVM in a round; 0: drivers share one"
     )
     parser.add_argument("--seconds", type=float, default=float("inf"), help="of kills in a round")
     parser.add_argument("--seed", type=int, help="of the first round")
@@ -42,18 +45,19 @@ def main() -> None:
             seed = arguments.seed
         with tempfile.TemporaryDirectory(prefix="penstock-soak-") as name:
             print(f"round {number}: seed {seed}, {name}", flush=True)
-            done += one_round(Path(name), seed, arguments.kills, arguments.seconds)
+            done += one_round(Path(name), seed, arguments)
         print(f"  {dict(done)}, {time.monotonic() - began_s:.0f} s", flush=True)
     print("every acknowledged message was in the lake once, and its price right")
 
 
-def one_round(directory: Path, seed: int, kills: int, seconds: float) -> Counter[str]:
+def one_round(directory: Path, seed: int, wanted: argparse.Namespace) -> Counter[str]:
     server = ServerProcess(directory).start()
     try:
         with seeded(seed):
             work = kill_pipeline(
-                directory, url_of(server), seed, edges=2 * kills, drivers=kills, jvms=kills,
-                seconds=seconds,
+                directory, url_of(server), seed, edges=wanted.edges, drivers=wanted.drivers,
+                jvms=wanted.jvms, seconds=wanted.seconds,
+                spark="own" if wanted.jvms else one_spark().url,
             )  # fmt: skip
             return uvloop.run(work)
     finally:

@@ -58,11 +58,11 @@ class MixedFleet(Fleet):
 
 
 class DriverProcess:
-    """The pipeline's driver, with a JVM of its own."""
+    """The pipeline's driver, with a JVM of its own or a Spark that is there."""
 
-    def __init__(self, directory: Path, lake: str, url: str) -> None:
+    def __init__(self, directory: Path, lake: str, url: str, spark: str) -> None:
         self._log = directory / "driver.log"
-        self._arguments = [lake, url, RAW, "own"]
+        self._arguments = [lake, url, RAW, spark]
         self._process: subprocess.Popen[bytes] | None = None
 
     def launch(self) -> None:
@@ -148,16 +148,17 @@ async def kill_pipeline(
     drivers: int,
     jvms: int,
     seconds: float = float("inf"),
+    spark: str = "own",
 ) -> Counter[str]:
     """So many kills, or as many as the time allows; then the end of the load and a look at every
-    message. What was killed.
+    message. What was killed. On a `spark` that is there, a URL, no JVM can be killed.
     """
     address = f"sqlite:{directory}/catalog.sqlite"
     fleet = MixedFleet(DEVICES, METERS, seed % 1_000, int(BEGIN.timestamp() * 1_000))
     known = range(1, DEVICES * METERS + 1 - UNKNOWN)
     victims = ["driver"] * drivers + ["jvm"] * jvms
     Random(f"{seed}:order").shuffle(victims)
-    edge, driver = EdgeProcess(directory, url), DriverProcess(directory, address, url)
+    edge, driver = EdgeProcess(directory, url), DriverProcess(directory, address, url, spark)
     done: Counter[str] = Counter()
     with open_catalog(address, str(directory / "data")) as lake:
         fill_tariffs(url, RAW, known)
