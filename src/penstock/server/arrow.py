@@ -64,17 +64,8 @@ def arrow_stream(
         metadata={name: encode(facts[name]) for name in METADATA},
     )
     tags, meta = request.include_tags, request.include_meta
-    if compression is None:
-        messages = [piece.message(tags=tags, meta=meta) for piece in pieces]
-        return b"".join([schema.serialize(), *messages, _END])
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
-    with pa.ipc.new_stream(sink, schema, options=options) as writer:
-        for piece in pieces:
-            columns = piece.shown(tags=tags, meta=meta).columns
-            writer.write_batch(pa.record_batch(columns, schema=schema))
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
+    messages = [piece.message(tags=tags, meta=meta, compression=compression) for piece in pieces]
+    return b"".join([schema.serialize(), *messages, _END])
 
 
 def page_facts(topic: str, diff: Diff) -> dict[str, Any]:

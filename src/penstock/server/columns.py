@@ -7,6 +7,7 @@ Arrow stream.
 
 from __future__ import annotations
 
+import struct
 from collections import OrderedDict
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +22,7 @@ KEPT_BYTES_MAX: Final = 64 * MIB
 TAG: Final = 3
 META: Final = 5
 _ALL: Final = 1 << 62
+_PREFIX: Final = struct.Struct("<II")  # of every message: a mark, and the length of its head
 
 
 class Wanted(NamedTuple):
@@ -42,17 +44,18 @@ class Columns:
         self.size_bytes: int = batch.nbytes
         self._has_tags = batch.column(TAG).null_count < self.rows
         self._has_meta = batch.column(META).null_count < self.rows
-        self._messages: dict[tuple[bool, bool], Any] = {}
+        self._messages: dict[tuple[bool, bool, str | None], Any] = {}
 
-    def message(self, *, tags: bool, meta: bool) -> Any:
+    def message(self, *, tags: bool, meta: bool, compression: str | None = None) -> Any:
         """The bytes of a message, with or without tags and meta; kept until other ones are wanted.
 
         A stream is its schema, messages like this, and an end.
         """
-        wanted = (tags or not self._has_tags, meta or not self._has_meta)
+        wanted = (tags or not self._has_tags, meta or not self._has_meta, compression)
         message = self._messages.get(wanted)
         if message is None:
-            message = self.shown(tags=wanted[0], meta=wanted[1]).serialize()
+            batch = self.shown(tags=wanted[0], meta=wanted[1])
+            message = _compressed(batch, compression) if compression else batch.serialize()
             self._messages = {wanted: message}
         return message
 
@@ -161,6 +164,19 @@ def record_batch(found: Found) -> Any:
         meta,
     ]
     return pa.record_batch(arrays, names=["seq", "ts", "node", "tag", "data", "meta"])
+
+
+def _compressed(batch: Any, compression: str) -> Any:
+    """The message of a batch as a stream has it that compresses: between its schema and its end."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    stream = sink.getvalue()
+    schema_bytes = _PREFIX.size + _PREFIX.unpack_from(stream)[1]
+    return stream.slice(schema_bytes, stream.size - schema_bytes - _PREFIX.size)
 
 
 def _after(batch: Any, at: int, last_seq: int, records_max: int) -> tuple[Any, int]:

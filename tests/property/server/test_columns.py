@@ -73,7 +73,9 @@ def read_back(piece: Columns) -> list[dict[str, Any]]:
     batch = pa.ipc.read_record_batch(piece.message(tags=True, meta=True), piece.batch.schema)
     bare = piece.message(tags=False, meta=False)
     without = pa.ipc.read_record_batch(bare, piece.batch.schema).to_pylist()
+    packed = piece.message(tags=True, meta=True, compression="lz4")
     rows: list[dict[str, Any]] = batch.to_pylist()
+    assert rows == pa.ipc.read_record_batch(packed, piece.batch.schema).to_pylist()
     assert rows == piece.batch.to_pylist()
     assert without == [{**row, "tag": None, "meta": None} for row in rows]
     return rows
