@@ -53,6 +53,15 @@ class Replica:
         self.epoch = epoch
         self.live = True
 
+    def continues(self, changes: Iterable[Change]) -> bool:
+        """Whether commits follow what is here with none left out: they are numbered one by one."""
+        seq = self.seq
+        for change in changes:
+            if change.seq > seq + 1:
+                return False
+            seq = max(seq, change.seq)
+        return True
+
     def apply(self, change: Change) -> list[Touch] | None:
         """Take the next commit; what it touched, or None if it was seen before."""
         if change.seq <= self.seq:

@@ -176,6 +176,8 @@ class Feed:
                     raise NotPenstock(
                         f"expected commits in topic {self._space!r}, found another record: {error}"
                     ) from error
+                if not self._replica.continues(changes):
+                    return False  # somebody deleted records of the space before they came here
                 for change in changes:
                     self._replica.apply(change)
                 for follower in list(self._followers):
