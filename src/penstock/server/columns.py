@@ -94,7 +94,9 @@ class ColumnRuns:
     def page(self, topic: Topic, wanted: Wanted) -> tuple[list[Columns], int]:
         """Columns of the records after a cursor, and the last seq that was looked at.
 
-        `NotLoaded` if a record is wanted that is in a file.
+        A page that is nearly full ends with its last whole run: a part of one would be made for
+        this reader alone, and so would the other part for the next page. `NotLoaded` if a record
+        is wanted that is in a file.
         """
         at, room = wanted.from_seq, wanted.bytes_max
         records_max = wanted.records_max
@@ -103,6 +105,8 @@ class ColumnRuns:
             number = at // RUN_SEQS
             last_seq = min((number + 1) * RUN_SEQS, topic.head_seq)
             columns = self._run(topic, number, last_seq)
+            if columns.rows > records_max and records_max * 4 <= wanted.records_max:
+                break
             if at > number * RUN_SEQS or columns.rows > records_max:
                 batch, last_seq = _after(columns.batch, at, last_seq, records_max)
                 columns = Columns(batch)
