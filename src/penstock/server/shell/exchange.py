@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.kernel.errors import Rejected
+from penstock.kernel.units import KIB
 from penstock.server.message import (
     EVENT_STREAM,
     JSON,
@@ -39,6 +40,8 @@ OPEN: Final = 1
 ANSWERED: Final = 2
 GONE: Final = 3
 
+LARGE_BYTES: Final = 256 * KIB
+"""A larger body is not copied to stand behind its head."""
 _LENGTHS: Final = tuple(b"%d\r\n\r\n" % size for size in range(GZIP_ABOVE_BYTES + 1))
 """The end of a head, for every length of a small body."""
 
@@ -143,8 +146,12 @@ class Http1Exchange(msgspec.Struct, eq=False):
             first += b"Connection: close\r\n"
         elif not self.terms.hot:
             first += b"Connection: keep-alive\r\n"
-        no_body = self.terms.is_head or not has_body(status)
-        self.connection.answered(self, first + b"\r\n" + (b"" if no_body else body))
+        if self.terms.is_head or not has_body(status):
+            body = b""
+        if len(body) > LARGE_BYTES:
+            self.connection.answered_in_parts(self, first + b"\r\n", body)
+        else:
+            self.connection.answered(self, first + b"\r\n" + body)
 
 
 def refusal(answers: AnswerHeads, refused: Refused, *, ends: bool) -> bytes:

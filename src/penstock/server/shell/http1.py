@@ -239,6 +239,15 @@ class Http1Connection(asyncio.Protocol):
             exchange.answer = answer
             self._flush()
 
+    def answered_in_parts(self, exchange: Http1Exchange, head: bytes, body: bytes) -> None:
+        """As `answered`, without a copy of a large body where it can be sent at once."""
+        if self._simple and len(self.line) == 1:
+            self._counters.bytes_out += len(head)
+            self._transport.write(head)
+            self.answered(exchange, body)
+        else:
+            self.answered(exchange, head + body)
+
     def stream_waits(self, exchange: Http1Exchange) -> None:
         """A stream is an answer now; nothing after it will be answered."""
         self._stop_reading_requests()
