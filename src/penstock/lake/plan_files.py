@@ -156,12 +156,13 @@ class FilePlanner:
         self.changes.add("inlined_delete", op.table.id)
 
     def merge_files(self, op: MergeFiles) -> None:
-        for source in op.sources:
+        first, *others = op.sources
+        for source in others:
             self._forget(source)
         begin = min(source.begin for source in op.sources)
         last = max(source.partial_max or source.begin for source in op.sources)
         partial = last if last > begin else None
-        self._insert_file(op.table, op.file, begin, op.row_id_start, partial, op.sources[0])
+        self._replace_file(op.table, first, op.file, begin, op.row_id_start, partial)
         sizes = sum(source.size_bytes for source in op.sources)
         self._count(op.table, size=op.file.size_bytes - sizes)
         self.files_touched.update(source.id for source in op.sources)
@@ -173,7 +174,7 @@ class FilePlanner:
         records = -sum(source.record_count for source in op.sources)
         size = -sum(source.size_bytes for source in op.sources)
         if op.file is not None:
-            self._insert_file(op.table, op.file, self.snapshot, None, None, op.sources[0])
+            self._insert_file(op.table, op.file, self.snapshot, None, op.sources[0])
             records += op.file.record_count
             size += op.file.size_bytes
         self._count(op.table, records=records, size=size)
@@ -211,7 +212,6 @@ class FilePlanner:
         file: NewFile,
         begin: int,
         row_id_start: int | None,
-        partial_max: int | None = None,
         like: DataFile | None = None,
     ) -> None:
         number, file_id = self._id(table), self._file_id()
@@ -222,9 +222,9 @@ class FilePlanner:
         partition = None if values is None else partition
         self.run(
             "INSERT INTO ducklake_data_file VALUES "
-            "(?, ?, ?, NULL, NULL, ?, ?, 'parquet', ?, ?, ?, ?, ?, NULL, ?, ?)",
+            "(?, ?, ?, NULL, NULL, ?, ?, 'parquet', ?, ?, ?, ?, ?, NULL, ?, NULL)",
             file_id, number, begin, path, relative, file.record_count, file.size_bytes,
-            file.footer_bytes, row_id_start, partition, mapping, partial_max,
+            file.footer_bytes, row_id_start, partition, mapping,
         )  # fmt: skip
         for stats in file.stats:
             self.run(
@@ -237,6 +237,52 @@ class FilePlanner:
                 "INSERT INTO ducklake_file_partition_value VALUES (?, ?, ?, ?)",
                 file_id, number, index, value,
             )  # fmt: skip
+
+    def _replace_file(
+        self,
+        table: TableInfo,
+        source: DataFile,
+        file: NewFile,
+        begin: int,
+        row_id_start: int | None,
+        partial_max: int | None,
+    ) -> None:
+        """Put a file into the very rows that another one has in the catalog.
+
+        DuckDB asks SQLite for the last row of a table before it begins to read. A file whose row
+        came in between would be missed, at the moment when those that it stands for are gone.
+        """
+        number, file_id = self._id(table), self._file_id()
+        path, relative = relative_to(table.path, file.path)
+        mapping = None if file.names is None else self._mapping(number, file.names)
+        self.run(
+            "UPDATE ducklake_data_file SET data_file_id = ?, begin_snapshot = ?, path = ?, "
+            "path_is_relative = ?, record_count = ?, file_size_bytes = ?, footer_size = ?, "
+            "row_id_start = ?, mapping_id = ?, partial_max = ? WHERE data_file_id = ?",
+            file_id, begin, path, relative, file.record_count, file.size_bytes,
+            file.footer_bytes, row_id_start, mapping, partial_max, source.id, rows=1,
+        )  # fmt: skip
+        for place in ("ducklake_file_column_stats", "ducklake_file_partition_value"):
+            self.run(
+                f"UPDATE {place} SET data_file_id = ? WHERE data_file_id = ?", file_id, source.id
+            )
+        for stats in file.stats:
+            self.run(
+                "UPDATE ducklake_file_column_stats SET column_size_bytes = ?, value_count = ?, "
+                "null_count = ?, min_value = ?, max_value = ?, contains_nan = ?, "
+                "extra_stats = NULL WHERE data_file_id = ? AND column_id = ?",
+                stats.size_bytes, stats.value_count, stats.null_count, stats.min, stats.max,
+                stats.contains_nan, file_id, stats.column_id,
+            )  # fmt: skip
+            self.run(
+                "INSERT INTO ducklake_file_column_stats SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL "
+                "WHERE NOT EXISTS (SELECT 1 FROM ducklake_file_column_stats "
+                "WHERE data_file_id = ? AND column_id = ?)",
+                file_id, number, stats.column_id, stats.size_bytes, stats.value_count,
+                stats.null_count, stats.min, stats.max, stats.contains_nan, file_id,
+                stats.column_id,
+            )  # fmt: skip
+        self._schedule(source.id, source.path)
 
     def _mapping(self, number: int, names: tuple[NameMap, ...]) -> int:
         mapping = self._file_id()

@@ -12,7 +12,7 @@ import pytest
 from penstock.kernel.errors import Conflict, Gone
 from penstock.lake import FileRows
 from penstock.lake.merging import Compaction
-from penstock.lake.shell import Catalog, clean, compact, expire, sweep
+from penstock.lake.shell import Catalog, clean, compact, expire, open_catalog, sweep
 from tests.integration.lake.agree import assert_same_changes, assert_same_tables, bag
 from tests.integration.lake.duck import Duck
 
@@ -96,6 +96,28 @@ def test_merging_alone_agrees_with_duckdbs_changes(catalog: Catalog, duck: Duck)
     assert len(catalog.table_at("t").files) == 1
     assert_same_tables(catalog, duck)
     assert_same_changes(catalog, duck, "t")
+
+
+def test_on_sqlite_a_merged_file_stands_in_rows_that_were_there_before(tmp_path: Path) -> None:
+    """DuckDB looks for the last row of a table first, and then reads no further."""
+    address = f"sqlite:{tmp_path / 'catalog'}"
+    with open_catalog(address, str(tmp_path / "data")) as catalog:
+        transaction = catalog.begin()
+        transaction.create_table(catalog.schema("main"), "t", SCHEMA)
+        catalog.commit(transaction)
+        for key in range(4):
+            add(catalog, key)
+        places = ("ducklake_data_file", "ducklake_file_column_stats")
+        before = [catalog.query(f"SELECT max(rowid) FROM {place}")[0][0] for place in places]
+        rows = bag(catalog.scan("t"))
+        assert compact(catalog, "t", EAGER).files_merged == 4
+        after = [catalog.query(f"SELECT max(rowid) FROM {place}")[0][0] for place in places]
+        assert all(last <= there for last, there in zip(after, before, strict=True))
+        stats = (
+            "SELECT column_id, value_count, min_value, max_value FROM ducklake_file_column_stats"
+        )
+        assert sorted(catalog.query(stats)) == [(1, 4, "0", "3"), (2, 4, "v0", "v3")]
+        assert bag(catalog.scan("t")) == rows
 
 
 def test_a_compaction_that_met_a_delete_is_refused_and_harms_nothing(used: Catalog) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 
@@ -15,10 +16,12 @@ from penstock.lake.shell.scan import scan
 from penstock.tables.model import Mode
 from penstock.tables.shell import Made, Warehouse
 from penstock.tables.shell.pending import pending_changes, pending_version
+from penstock.testing.seeds import RUNS_VARIABLE
 from tests.integration.tables.engine import bag
 from tests.integration.tables.place import Place
 
-REFRESHES = 12
+REFRESHES = int(os.environ.get(RUNS_VARIABLE, "12"))
+"""`PENSTOCK_RUNS=200` watches hundreds of refreshes."""
 MEMBERS = ("left_side", "right_side", "joined", "counted")
 
 
