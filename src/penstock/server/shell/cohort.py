@@ -95,7 +95,7 @@ class Rank:
         """Send bytes to each; those who took none.
 
         Past all that a watcher is made of: what is written to a socket leaves little in the
-        caches, and every object that has to be looked at costs. A hundred cost a sixth less.
+        caches, and every object that has to be looked at costs.
         """
         size, slow, behind = len(frames), 0, []
         lines = self._lines or self._line_up()
