@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from unittest import mock
 
 from penstock.server.message import Direct
@@ -31,6 +31,18 @@ def ranks(client: Client) -> list[int]:
     return [len(rank.members) for rank in cohort.ranks]
 
 
+@asynccontextmanager
+async def first_rank_served(client: Client, streams: list[FakeStream]) -> AsyncIterator[None]:
+    """The others have not had their turn; they get it at the end."""
+    turns: deque[Callable[[], None]] = deque()
+    with mock.patch.object(client.application.context.cohorts, "_later", turns.append):
+        await client.write("t", 1)
+        await until(lambda: having(streams, [1]))
+        yield
+        while turns:
+            turns.popleft()()
+
+
 def test_many_watchers_get_everything_once_and_in_order():
     async def go():
         async with serving() as client:
@@ -51,14 +63,9 @@ def test_what_is_committed_during_a_round_goes_to_those_who_are_still_to_come():
     async def go():
         async with serving() as client:
             streams = await watchers(client, MANY)
-            turns: deque[Callable[[], None]] = deque()
-            with mock.patch.object(client.application.context.cohorts, "_later", turns.append):
-                await client.write("t", 1)
-                await until(lambda: having(streams, [1]))
+            async with first_rank_served(client, streams):
                 assert having(streams, [1]) == RANK_MEMBERS_MAX, "one rank, then the loop goes on"
                 await client.write("t", 2)
-                while turns:
-                    turns.popleft()()
             assert having(streams, [1, 2]) == MANY
             at_once = [s for s in streams if kinds(s.events()).count("record") == 1]
             assert len(at_once) == MANY - RANK_MEMBERS_MAX, "who came later got both together"
@@ -126,15 +133,10 @@ def test_watchers_who_go_during_a_round_stop_nobody():
     async def go():
         async with serving() as client:
             streams = await watchers(client, MANY)
-            turns: deque[Callable[[], None]] = deque()
-            with mock.patch.object(client.application.context.cohorts, "_later", turns.append):
-                await client.write("t", 1)
-                await until(lambda: having(streams, [1]))
+            async with first_rank_served(client, streams):
                 waiting = [stream for stream in streams if not payloads(stream.events())]
                 for stream in waiting[:RANK_MEMBERS_MAX]:
                     stream.on_gone()
-                while turns:
-                    turns.popleft()()
             left = waiting[RANK_MEMBERS_MAX:]
             assert having(left, [1]) == len(left) > 0
             assert sum(ranks(client)) == MANY - RANK_MEMBERS_MAX
