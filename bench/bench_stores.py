@@ -17,9 +17,8 @@ from statistics import median
 
 from bench.report import Report
 from penstock.log.disk import OsDisk
-from penstock.log.store import Append, Entry, Operation, Store
+from penstock.log.store import Append, Entry, Operation
 from penstock.log.stores import open_store
-from penstock.log.stores.segment import SegmentStore
 from penstock.log.stores.segment import format as fmt
 
 PARTITIONS = 64
@@ -33,7 +32,7 @@ GOAL = 0.85
 def run(report: Report) -> None:
     for kind in ("segment", "rocksdb", "sqlite"):
         measured(report, kind, kind)
-    measured(report, "segment", "segment, prepared", prepared=True)
+    measured(report, "segment", "segment, staged ahead", staged=True)
     measured(report, "segment", "segment, 1 entry a group", partitions=1)
 
 
@@ -42,7 +41,7 @@ def measured(
     kind: str,
     name: str,
     *,
-    prepared: bool = False,
+    staged: bool = False,
     partitions: int = PARTITIONS,
 ) -> None:
     """One store against the bare limit, slice by slice."""
@@ -53,7 +52,8 @@ def measured(
         limits: list[float] = []
         taken: list[float] = []
         for turn in range(SLICES):
-            for group in slice_of(store, turn, partitions, prepared):
+            for made in slice_of(turn, partitions):
+                group = store.stage(made) if staged else made
                 limits.append(timed(bare.write))
                 taken.append(timed(lambda group=group: store.write(group, sync=True)))
         store.close()
@@ -61,7 +61,7 @@ def measured(
         shutil.rmtree(home)
     ratio = median(limits) / median(taken)
     rate = partitions / median(taken)
-    goal = prepared or partitions == 1
+    goal = staged or partitions == 1
     report.row(
         name,
         rate,
@@ -73,15 +73,12 @@ def measured(
     )
 
 
-def slice_of(store: Store, turn: int, partitions: int, prepared: bool) -> list[list[Operation]]:
+def slice_of(turn: int, partitions: int) -> list[list[Operation]]:
     first = turn * SLICE_GROUPS + 1
-    groups: list[list[Operation]] = [
+    return [
         [Append(p, [Entry(index, 1, os.urandom(PAYLOAD_BYTES))]) for p in range(partitions)]
         for index in range(first, first + SLICE_GROUPS)
     ]
-    if prepared and isinstance(store, SegmentStore):
-        return [[store.prepare(op) for op in group] for group in groups]
-    return groups
 
 
 class Bare:

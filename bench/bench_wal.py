@@ -8,29 +8,30 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from time import perf_counter
-from typing import Generic, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from bench.report import Report
 from penstock.log.shell import LocalLog, LogOptions, WalOptions, WalScheduler, run_completions
 from penstock.log.shell import wal as wal_module
-from penstock.log.shell.wal import Completion, OnWritten
-from penstock.log.store import Append, Entry, Operation, Store
+from penstock.log.shell.wal import GroupStore, OnWritten
+from penstock.log.store import Append, Entry, Operation
 from penstock.log.stores.memory import MemoryStore
 from penstock.log.stores.segment import open_segment
 from penstock.log.stores.segment.format import BLOCK_HEADER_BYTES, RECORD_BYTES
-from penstock.log.stores.segment.store import SegmentStore
 
 TITLE = "WAL: group commit over many partitions against bare write + fdatasync"
 PAYLOAD = b"x" * 200
 SLICES = 30
-SLICE_S = 0.05
-ROUND_S = 0.7
+SLICE_RECORDS = 64 * 128
+ROUND_RECORDS = 64 * 2_048
+ROUND_S = 1.5
 FILE_BYTES = 64 << 20
 SWITCH_S = 0.00005  # a finished sync must not wait long for the GIL
 COMPILED = Path("build/compiled").absolute()
@@ -69,12 +70,12 @@ def in_turns(partitions: int) -> tuple[float, float, float]:
     count, seconds = 0, [0.0, 0.0, 0.0]
     with (
         directory() as path,
-        Writers(counted_store(path / "log"), partitions) as load,
+        Writers(Counted(path / "log"), partitions) as load,
         Bare(path / "bare") as bare,
     ):
         for _ in range(SLICES):
             load.store.groups.clear()
-            seconds[0] += load.run(SLICE_S)
+            seconds[0] += load.run(SLICE_RECORDS)
             groups = list(load.store.groups)
             seconds[1] += bare.write(groups)
             seconds[2] += bare.write_on_a_thread(groups)
@@ -106,8 +107,8 @@ def compiled(report: Report) -> None:
 def load_alone(report: Report) -> None:
     """What the writers cost by themselves: the same on a store that does nothing."""
     with Writers(Nothing(), 64) as load:
-        seconds = load.run(ROUND_S)
-    report.row("64 writers on a store that does nothing", load.count / seconds, "records/s")
+        seconds = load.run(ROUND_RECORDS)
+    report.row("64 writers on a store that does nothing", ROUND_RECORDS / seconds, "records/s")
 
 
 def lone(report: Report) -> None:
@@ -167,7 +168,7 @@ def whole_log(report: Report) -> None:
         for partition in range(64):
             log.propose(partition, PAYLOAD, lambda _, p=partition: answers.put(p))  # type: ignore[misc]
         count, began = 0, perf_counter()
-        while perf_counter() - began < ROUND_S * 2:
+        while perf_counter() - began < ROUND_S:
             partition = answers.get()
             count += 1
             log.propose(partition, PAYLOAD, lambda _, p=partition: answers.put(p))  # type: ignore[misc]
@@ -181,7 +182,7 @@ def blocking(report: Report) -> None:
     first = 0.0
     for threads in (1, 8, 64):
         with directory() as path:
-            store = counted_store(path / "log")
+            store = Counted(path / "log")
             wal = WalScheduler(store)
             wal.start()
             rate = waiting_threads(wal, threads)
@@ -211,22 +212,18 @@ def waiting_threads(wal: WalScheduler, threads: int) -> float:
     return sum(counts) / (perf_counter() - began)
 
 
-class Counted(SegmentStore):
+class Counted:
     """The segment store, with the sizes of its groups."""
 
-    groups: list[int]
+    def __init__(self, path: Path) -> None:
+        self._store = open_segment(path)
+        self.groups: list[int] = []
+        self.stage = self._store.stage
+        self.close = self._store.close
 
     def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
         self.groups.append(len(group))
-        return super().write(group, sync=sync)
-
-
-def counted_store(path: Path) -> Counted:
-    store = open_segment(path)
-    store.__class__ = Counted
-    assert isinstance(store, Counted)
-    store.groups = []
-    return store
+        return self._store.write(group, sync=sync)
 
 
 class Nothing(MemoryStore):
@@ -236,23 +233,31 @@ class Nothing(MemoryStore):
         return {}
 
 
-S = TypeVar("S", bound=Store)
+class ClosableStore(GroupStore, Protocol):
+    """A store that the writers close in the end."""
+
+    def close(self) -> None: ...
+
+
+S = TypeVar("S", bound=ClosableStore)
 
 
 class Writers(Generic[S]):
-    """Writers on one thread, as on an event loop; each waits for its write before the next."""
+    """Writers on one thread, as on an event loop; each waits for its write before the next.
+
+    What they write is made before the clock starts, as it is for the bare disk.
+    """
 
     def __init__(self, store: S, partitions: int, per_partition: int = 1) -> None:
         self.store = store
-        self.count = 0
-        self._done: SimpleQueue[list[Completion]] = SimpleQueue()
+        self._done: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._wal = WalScheduler(
             store, WalOptions(group_partitions_max=max(64, partitions)), deliver=self._done.put
         )
-        self._last = [0] * partitions
+        self._partitions = range(partitions)
         self._each = per_partition
-        self._running = False
-        self._waiting = 0
+        self._last = 0
+        self._writing = 0
 
     def __enter__(self) -> Self:
         self._wal.start()
@@ -262,43 +267,44 @@ class Writers(Generic[S]):
         self._wal.stop()
         self.store.close()
 
-    def run(self, span_s: float) -> float:
-        """Write for a while and until all is answered; the seconds it took."""
-        self._running, self._waiting = True, len(self._last) * self._each
+    def run(self, records: int) -> float:
+        """Write so many records, as many to each partition; the seconds it took."""
+        first, self._last = self._last + 1, self._last + records // len(self._partitions)
+        indexes = range(first, self._last + 1)
+        starts = [
+            self._writer(iter([Append(n, (Entry(index, 1, PAYLOAD),)) for index in indexes]))
+            for n in self._partitions
+        ] * self._each
+        self._writing = len(starts)
         began = perf_counter()
-        for partition in range(len(self._last)):
-            for _ in range(self._each):
-                self._writer(partition)(None)
-        self.count -= self._waiting  # they were begun, not answered
-        while self._waiting:
-            run_completions(self._done.get())
-            self._running = self._running and perf_counter() - began < span_s
+        run_completions(zip(starts, repeat(None)))
+        while self._writing:
+            self._done.get()()
         return perf_counter() - began
 
-    def _writer(self, partition: int) -> OnWritten:
-        last, submit = self._last, self._wal.submit
+    def _writer(self, operations: Iterator[Operation]) -> OnWritten:
+        submit = self._wal.submit
 
         def again(error: Exception | None) -> None:
             if error is not None:
                 raise error
-            self.count += 1
-            if self._running:
-                last[partition] += 1
-                submit(Append(partition, (Entry(last[partition], 1, PAYLOAD),)), again)
+            operation = next(operations, None)
+            if operation is not None:
+                submit(operation, again)
             else:
-                self._waiting -= 1
+                self._writing -= 1
 
         return again
 
 
 def once(partitions: int, per_partition: int = 1) -> tuple[float, list[int]]:
     """Records a second and the sizes of groups."""
+    records = min(ROUND_RECORDS, 8_192 * partitions)
     with (
         directory() as path,
-        Writers(counted_store(path / "log"), partitions, per_partition) as load,
+        Writers(Counted(path / "log"), partitions, per_partition) as load,
     ):
-        seconds = load.run(ROUND_S)
-        return load.count / seconds, list(load.store.groups)
+        return records / load.run(records), list(load.store.groups)
 
 
 class Bare:

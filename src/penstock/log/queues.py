@@ -165,14 +165,14 @@ class PartitionQueues(Generic[W]):
         self.queued -= len(taken)
         return Group(partitions, taken)
 
-    def take_direct(self, arrived: Iterable[W]) -> Group[W]:
+    def take_direct(self, arrived: list[W]) -> Group[W]:
         """Take work that just arrived and fits into one group, past the line.
 
         Only if nothing is queued: then there is nobody to be fair to, and the line would be paid
         for nothing. Work of partitions that are being worked on is queued.
         """
         busy = self._busy
-        taken = list(arrived)
+        taken = arrived
         partitions = set(map(_PARTITION, taken))
         if not busy.isdisjoint(partitions):
             partitions -= busy

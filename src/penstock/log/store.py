@@ -159,11 +159,11 @@ class Store(Protocol):
     from any thread at any time and see exactly the groups whose `write` has returned.
     """
 
-    def prepare(self, operation: Operation) -> Operation:
-        """Do ahead, in the submitter's thread, what `write` need not do; changes nothing.
+    def stage(self, group: Sequence[Operation]) -> Sequence[Operation]:
+        """Do ahead, in any thread, what `write` need not do for a whole group; changes nothing.
 
-        What comes back is only good for `write`. A store with nothing to prepare returns the
-        operation as it is.
+        No partition of it may be in a group that is being written. What comes back is the same
+        operations, and only good for `write`.
         """
         ...
 

@@ -16,7 +16,7 @@ class GatedStore:
 
     def __init__(self, store: Store | None = None) -> None:
         self.inner = store or open_store("memory", "")
-        self.prepare = self.inner.prepare
+        self.stage = self.inner.stage
         self.failures: deque[Exception] = deque()
         self.groups: list[tuple[int, bool]] = []
         self._open = threading.Event()

@@ -123,9 +123,7 @@ class Stores(RuleBasedStateMachine):
             group.append(op)
             if partition not in refused and not model.apply(op):
                 refused.add(partition)
-        if ahead and isinstance(self.store, SegmentStore):
-            group = [self.store.prepare(op) for op in group]
-        failed = self.store.write(group, sync=sync)
+        failed = self.store.write(self.store.stage(group) if ahead else group, sync=sync)
         assert set(failed) == refused
         assert all(isinstance(error, PenstockError) for error in failed.values())
         self.models.update({p: model for p, model in after.items() if p not in refused})

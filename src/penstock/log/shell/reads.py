@@ -75,14 +75,13 @@ class ReadScheduler:
         """A snapshot for people."""
         return self._workers.status()
 
-    def _read(self, reads: list[_Read]) -> Callable[[], None]:
+    def _read(self, reads: list[_Read], _encoded: None) -> Callable[[], None]:
         """All reads of a group are of one partition."""
         partition = reads[0].partition
         answers: list[list[Entry] | Exception] = []
         for merged, positions in coalesce([read.wanted for read in reads]):
             found = self._call(partition, merged)
             answers += [self._share(partition, reads[n].wanted, found) for n in positions]
-        self._workers.finished(reads)
         return partial(_answer, reads, answers)
 
     def _share(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from penstock.flow.governor import COMMIT_WINDOW_MS_MIN, hold_ms
 from penstock.kernel.clock import Clock
@@ -17,11 +17,11 @@ from penstock.kernel.shell import SystemClock
 from penstock.kernel.units import MIB
 from penstock.log.queues import Group, QueueLimits
 from penstock.log.shell.workers import GO, FairWorkers, Hold, WorkersStatus
-from penstock.log.store import Append, Operation, Store
+from penstock.log.store import Append, Operation
 
 OnWritten = Callable[[Exception | None], None]
 Completion = tuple[OnWritten, Exception | None]
-Deliver = Callable[[list[Completion]], None]
+Deliver = Callable[[Callable[[], None]], object]
 
 _LOGGER: Final = logging.getLogger("penstock.log")
 _AS_MANY_AS_COME: Final = 1 << 62
@@ -42,7 +42,20 @@ class WalOptions:
             raise Rejected(f"expected sizes of at least 1, found {self}")
 
 
-_Write = tuple[int, Operation, OnWritten, bool, int]  # partition, what, whom to tell, sync, bytes
+_Write = tuple[int, Operation, OnWritten, bool]  # partition, what, whom to tell, sync
+_Encoded = tuple[Sequence[int], Sequence[Operation], Sequence[OnWritten], bool]
+
+
+class GroupStore(Protocol):
+    """What is needed of a `Store` here."""
+
+    def stage(self, group: Sequence[Operation], /) -> Sequence[Operation]:
+        """See `Store.stage`."""
+        ...
+
+    def write(self, group: Sequence[Operation], /, *, sync: bool) -> Mapping[int, Exception]:
+        """See `Store.write`."""
+        ...
 
 
 class WalScheduler:
@@ -50,22 +63,23 @@ class WalScheduler:
 
     Operations of one partition are written, and answered, in the order they were submitted. The
     commit window, set by the governor, only collects what is queued: a lone write never waits.
-    `deliver` gets the answers of a group and must run them in order; without it they run on the
-    worker's thread. An answer that raises harms no other.
+    `deliver` gets a call for each group that gives its answers, and must run these in order, as
+    an event loop does; without it they run on the worker's thread. An answer that raises harms no
+    other.
     """
 
     def __init__(
         self,
-        store: Store,
+        store: GroupStore,
         options: WalOptions | None = None,
         *,
         deliver: Deliver | None = None,
         clock: Clock | None = None,
     ) -> None:
         options = options or WalOptions()
+        if deliver is not None and options.workers != 1:
+            raise Rejected(f"expected one worker where answers are delivered, found {options}")
         self._store = store
-        self._prepare = store.prepare
-        self._deliver = deliver or run_completions
         self._clock = clock or SystemClock()
         self._group_bytes_max = options.group_bytes_max
         self._window_ms = COMMIT_WINDOW_MS_MIN
@@ -78,8 +92,9 @@ class WalScheduler:
             batch_max=options.batch_max,
             limits=options.limits,
             hold=self._hold,
+            encode=self._encode,
+            deliver=deliver,
         )
-        self._submit = self._workers.submit
 
     def start(self) -> None:
         """Begin to write; what was submitted before is written now."""
@@ -98,13 +113,7 @@ class WalScheduler:
         `Backpressure` or `Stopped` if it is refused; then it never reaches the store. `finishing`
         is for what completes accepted work (a commit marker): the limits do not apply to it.
         """
-        # Encoded in the submitter's thread: it runs while the worker waits for the disk.
-        prepared = self._prepare(operation)
-        if type(operation) is Append and len(operation[1]) == 1:
-            size = len(operation[1][0][2])
-        else:
-            size = _size(operation)
-        self._submit((operation[0], prepared, on_written, sync, size), finishing)
+        self._workers.submit((operation[0], operation, on_written, sync), finishing)
 
     def write(self, operation: Operation, *, sync: bool = True, finishing: bool = False) -> None:
         """Write an operation and wait until it is done; raises what `submit` or the store raise.
@@ -120,6 +129,14 @@ class WalScheduler:
             failed = self._wait(operation, sync, finishing)
         if failed is not None:
             raise failed
+
+    def stage(self) -> None:
+        """Encode what was submitted for the next group, while the worker waits for the disk.
+
+        For a thread that just submitted many operations, and need not be called: the disk then
+        has its next block at once. Answers that are delivered do it by themselves.
+        """
+        self._workers.stage()
 
     def set_commit_window(self, window_ms: float) -> None:
         """How long a group may be held open under pressure; the governor's to set."""
@@ -166,17 +183,29 @@ class WalScheduler:
             return GO
         return Hold(span_ms / 1e3, _AS_MANY_AS_COME)
 
-    def _write(self, work: list[_Write]) -> Callable[[], None]:
-        self._last_began_ns = self._clock.monotonic_ns()
-        partitions, operations, tell, syncs, sizes = zip(*work, strict=True)
+    def _encode(self, work: list[_Write]) -> _Encoded | None:
+        """A group as the store will take it; None if it is for several calls."""
+        partitions, operations, tell, syncs = zip(*work, strict=True)
+        sizes = [
+            len(op[1][0][2]) if type(op) is Append and len(op[1]) == 1 else _size(op)
+            for op in operations
+        ]
         if sum(sizes) > self._group_bytes_max:
-            answers = self._write_parts(work)
-        else:
-            failed = self._call_store(operations, sync=True in syncs)
-            errors = map(failed.get, partitions) if failed else repeat(None, len(work))
-            answers = list(zip(tell, errors, strict=True))
-        self._workers.finished(work)
-        return partial(self._deliver, answers)
+            return None
+        try:
+            staged = self._store.stage(operations)
+        except Exception:
+            staged = operations  # the write will say what is wrong with it
+        return partitions, staged, tell, True in syncs
+
+    def _write(self, work: list[_Write], encoded: _Encoded | None) -> Callable[[], None]:
+        self._last_began_ns = self._clock.monotonic_ns()
+        encoded = encoded or self._encode(work)
+        if encoded is None:
+            return partial(run_completions, self._write_parts(work))
+        partitions, staged, tell, sync = encoded
+        failed = self._call_store(staged, sync=sync)
+        return partial(_answer, tell, partitions, failed)
 
     def _write_parts(self, work: list[_Write]) -> list[Completion]:
         """Write a group of very many bytes in several store calls."""
@@ -184,7 +213,7 @@ class WalScheduler:
         part: list[_Write] = []
         room = self._group_bytes_max
         for piece in [*work, None]:
-            size = piece[4] if piece else 0
+            size = _size(piece[1]) if piece else 0
             if part and (piece is None or size > room):
                 operations = [written[1] for written in part]
                 failed = self._call_store(operations, sync=any(written[3] for written in part))
@@ -205,13 +234,20 @@ class WalScheduler:
             return dict.fromkeys((operation[0] for operation in operations), error)
 
 
-def run_completions(completions: Sequence[Completion]) -> None:
+def run_completions(completions: Iterable[Completion]) -> None:
     """Give every answer, in order; one that raises is logged and harms no other."""
     for on_written, error in completions:
         try:
             on_written(error)
         except Exception:
             _LOGGER.exception("a completion callback raised")
+
+
+def _answer(
+    tell: Sequence[OnWritten], partitions: Sequence[int], failed: Mapping[int, Exception]
+) -> None:
+    errors = map(failed.get, partitions) if failed else repeat(None, len(tell))
+    run_completions(zip(tell, errors, strict=True))
 
 
 def _size(operation: Operation) -> int:

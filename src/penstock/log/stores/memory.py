@@ -70,9 +70,9 @@ class MemoryStore:
         self._closed = False
         self._syncs = 0
 
-    def prepare(self, operation: Operation) -> Operation:
+    def stage(self, group: Sequence[Operation]) -> Sequence[Operation]:
         """Nothing can be done ahead here."""
-        return operation
+        return group
 
     def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
         """Apply a group; `sync` is only counted."""

@@ -75,9 +75,9 @@ class RocksdbStore:
                 raise kind(f"cannot open {path}: {error}") from error
             raise
 
-    def prepare(self, operation: Operation) -> Operation:
+    def stage(self, group: Sequence[Operation]) -> Sequence[Operation]:
         """Nothing can be done ahead here."""
-        return operation
+        return group
 
     def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
         """Apply a group as one batch; see `Store.write`."""

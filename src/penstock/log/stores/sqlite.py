@@ -89,9 +89,9 @@ class SqliteStore:
             self._let_go()
             raise
 
-    def prepare(self, operation: Operation) -> Operation:
+    def stage(self, group: Sequence[Operation]) -> Sequence[Operation]:
         """Nothing can be done ahead here."""
-        return operation
+        return group
 
     def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
         """Apply a group, one transaction a file; see `Store.write`."""

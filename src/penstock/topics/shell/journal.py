@@ -17,7 +17,7 @@ from penstock.kernel.clock import Clock
 from penstock.kernel.units import MIB
 from penstock.log.queues import QueueLimits
 from penstock.log.shell.local import check_partitions
-from penstock.log.shell.wal import Completion, WalOptions, WalScheduler, run_completions
+from penstock.log.shell.wal import WalOptions, WalScheduler
 from penstock.log.shell.workers import WorkersStatus
 from penstock.log.store import Append, Bounds, Entry, Operation, SetHardState, Store
 from penstock.topics.shell.gather import Gather
@@ -50,7 +50,7 @@ class _Measured:
         self._store = store
         self._clock = clock
         self.counters = WalCounters()
-        self.prepare = store.prepare
+        self.stage = store.stage
 
     def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
         began_ns = self._clock.monotonic_ns()
@@ -89,9 +89,9 @@ class Journal:
         limits = QueueLimits(depth_max=1 << 20)
         options = WalOptions(group_bytes_max=16 * MIB, limits=limits)
         self._wal = WalScheduler(
-            self._measured,  # type: ignore[arg-type]  # the scheduler only prepares and writes
+            self._measured,
             options,
-            deliver=self._deliver,
+            deliver=loop.call_soon_threadsafe,
             clock=clock,
         )
         self._next_index = [store.bounds(number).last_index + 1 for number in range(partitions)]
@@ -197,9 +197,6 @@ class Journal:
         self._sync_timer = None
         if self.unsynced:
             self.sync(_report)
-
-    def _deliver(self, completions: list[Completion]) -> None:
-        self._loop.call_soon_threadsafe(run_completions, completions)
 
     def _answered(
         self, done: Callable[[Exception | None], None], sync: bool, error: Exception | None

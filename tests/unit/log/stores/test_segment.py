@@ -15,6 +15,7 @@ from penstock.log.store import (
     Damaged,
     Entry,
     HardState,
+    NotContiguous,
     Operation,
     SetHardState,
     UnknownFormat,
@@ -216,15 +217,35 @@ def test_a_segment_of_another_store_is_refused() -> None:
         SegmentStore(disk, options())
 
 
-def test_prepared_appends_are_what_they_were_made_from() -> None:
+def test_a_staged_group_is_what_it_was_made_from() -> None:
     _, store = fresh()
-    prepared = [store.prepare(append(p, 1, count=3)) for p in range(5)]
-    write(store, *prepared)
-    write(store, store.prepare(append(1, 4)), store.prepare(append(1, 5)), Compact(1, 4))
+    group = [append(p, 1, count=3) for p in range(5)]
+    staged = store.stage(group)
+    assert list(staged) == group
+    assert store.partitions() == [], "nothing has changed yet"
+    assert store.write(staged, sync=True) == {}
+    assert all(store.bounds(p).last_index == 3 for p in range(5))
+    store.write(store.stage([append(1, 4), append(1, 5), Compact(1, 4)]), sync=True)
     assert store.bounds(1)[:3] == (4, 1, 5)
-    failed = store.write([store.prepare(append(2, 9)), append(3, 4)], sync=True)
-    assert list(failed) == [2]
-    assert store.bounds(3).last_index == 4
+
+
+def test_what_cannot_be_is_left_out_when_a_group_is_staged_and_named_when_it_is_written() -> None:
+    _, store = fresh()
+    write(store, append(3, 1))
+    staged = store.stage([append(2, 9), append(3, 2)])
+    failed = store.write(staged, sync=True)
+    assert [type(failed[2])] == [NotContiguous]
+    assert (store.bounds(2).last_index, store.bounds(3).last_index) == (0, 2)
+
+
+def test_groups_of_other_partitions_may_be_written_between_staging_and_writing() -> None:
+    disk, store = fresh()
+    staged = store.stage([append(1, 1), append(2, 1)])
+    write(store, append(3, 1))
+    assert store.write(staged, sync=True) == {}
+    store.close()
+    store = SegmentStore(disk, options())
+    assert [store.bounds(p).last_index for p in (1, 2, 3)] == [1, 1, 1]
 
 
 def test_threads_may_write_at_a_time_if_they_share_no_partition(tmp_path: Path) -> None:

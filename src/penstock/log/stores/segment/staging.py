@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from itertools import chain, repeat
 from operator import add
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from crc32c import crc32c
 
@@ -14,7 +14,6 @@ from penstock.kernel.errors import PenstockError, Rejected
 from penstock.log.store import (
     Append,
     Compact,
-    Entry,
     InstallBoundary,
     Operation,
     SetHardState,
@@ -26,27 +25,21 @@ from penstock.log.stores.segment.catalog import Catalog
 
 _PACK_ENTRY: Final = fmt.ENTRY_ROW.pack
 _ENTRY: Final = fmt.ENTRY
-_NEW: Final = tuple.__new__
 
 
-class PreparedAppend(NamedTuple):
-    """An append that was encoded where it was made, so that the writer only has to place it."""
+class Staged(Sequence[Operation]):
+    """A group with what it will be as a block.
 
-    partition: int
-    entries: Sequence[Entry]
-    before: int
-    last: int
-    rows: bytes
-    body: bytes
+    `mixed`: there is more than appends in it. `failed`: what was left out, by partition.
+    """
 
-
-class Staged:
-    """What a group will be as a block. `mixed`: there is more than appends in it."""
-
-    __slots__ = ("body", "boundaries", "group", "lasts", "mixed", "payloads", "rows", "table")
+    __slots__ = (
+        "body", "boundaries", "failed", "group", "lasts", "mixed", "payloads", "rows", "table",
+    )  # fmt: skip
 
     def __init__(self, group: Sequence[Operation]) -> None:
         self.group = group
+        self.failed: dict[int, Exception] = {}
         self.rows: list[bytes] = []
         self.payloads: list[bytes] = []  # as long as all the lengths in the rows together
         self.lasts: dict[int, int] = {}
@@ -54,6 +47,12 @@ class Staged:
         self.mixed = False
         self.table = b""
         self.body = b""
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.group[at]
 
     def joined(self) -> Staged:
         """Payloads and records as the bytes of a block's body."""
@@ -70,69 +69,36 @@ class Staged:
 class Refused(Exception):
     """An operation cannot be; its partition's part of the group is left out."""
 
-    def __init__(
-        self, op: Operation | PreparedAppend, stand: tuple[int, int], cause: Exception | None
-    ) -> None:
+    def __init__(self, op: Operation, stand: tuple[int, int], cause: Exception) -> None:
         super().__init__()
         self.partition = op.partition
         self.error: Exception
         if isinstance(cause, PenstockError):
             self.error = cause
             return
-        plain = Append(op.partition, op.entries) if isinstance(op, PreparedAppend) else op
         try:
-            rules.admit(plain, *stand)
+            rules.admit(op, *stand)
             self.error = Rejected(f"expected an operation that can be written, found {cause}")
         except PenstockError as error:
             self.error = error
 
 
-def prepare(op: Operation) -> Operation:
-    """Encode an append ahead, in the thread that made it. Anything else is returned as it is."""
-    if type(op) is not Append:
-        return op
-    partition, entries = op
-    if len(entries) != 1:
-        return _prepare_many(op)
-    index, term, payload = entries[0]
-    if (index | term) >> 63:  # negative, or more than every engine can hold
-        return op  # the write will say what is wrong with it
-    try:
-        row = _PACK_ENTRY(index, term, len(payload), crc32c(payload), partition, _ENTRY)
-    except (struct.error, TypeError):
-        return op
-    # Made without the named tuple's own __new__, which is Python code on the hot path.
-    return _NEW(PreparedAppend, (partition, entries, index - 1, index, row, payload))  # type: ignore[return-value]
-
-
-def _prepare_many(op: Append) -> Operation:
-    partition, entries = op
-    if not entries:
-        return op
-    before = last = entries[0][0] - 1
-    rows: list[bytes] = []
-    for index, term, payload in entries:
-        last += 1
-        if index != last or not _fits(partition, index, term) or not isinstance(payload, bytes):
-            return op
-        rows.append(_PACK_ENTRY(index, term, len(payload), crc32c(payload), partition, _ENTRY))
-    body = b"".join([payload for _, _, payload in entries])
-    return PreparedAppend(partition, entries, before, last, b"".join(rows), body)  # type: ignore[return-value]
-
-
-def stage_admitted(
-    group: Sequence[Operation], catalog: Catalog, failed: dict[int, Exception]
-) -> Staged:
+def stage(group: Sequence[Operation], catalog: Catalog) -> Staged:
     """Stage a group without the partitions that ask for what cannot be."""
+    failed: dict[int, Exception] = {}
+    wanted = group
     while True:
         try:
-            return _stage(group, catalog).joined()
+            staged = _stage(wanted, catalog).joined()
         except Refused as refused:
             failed[refused.partition] = refused.error
-            group = [op for op in group if op.partition not in failed]
+            wanted = [op for op in wanted if op.partition not in failed]
+            continue
         except Rejected as error:
-            failed.update(rules.all_failed(group, error))
-            return Staged(())
+            failed.update(rules.all_failed(wanted, error))
+            staged = Staged(())
+        staged.failed = failed
+        return staged
 
 
 def _stage(group: Sequence[Operation], catalog: Catalog) -> Staged:
@@ -141,24 +107,8 @@ def _stage(group: Sequence[Operation], catalog: Catalog) -> Staged:
     # comes to the loop below.
     if len(group) == 1:
         return _stage_each(group, catalog)
-    kinds = set(map(type, group))
-    staged = None
-    if len(kinds) == 1:
-        if PreparedAppend in kinds:
-            staged = _stage_prepared(group, catalog)
-        elif Append in kinds:
-            staged = _stage_appends(group, catalog)
+    staged = _stage_appends(group, catalog) if set(map(type, group)) == {Append} else None
     return staged or _stage_each(group, catalog)
-
-
-def _stage_prepared(group: Sequence[Any], catalog: Catalog) -> Staged | None:
-    partitions, _, befores, lasts, rows, bodies = zip(*group, strict=True)
-    staged = Staged(group)
-    staged.lasts = dict(zip(partitions, lasts, strict=True))
-    if tuple(map(catalog.lasts.get, partitions, repeat(0))) != befores:
-        return None
-    staged.rows, staged.payloads = list(rows), list(bodies)
-    return staged if len(staged.lasts) == len(partitions) else None
 
 
 def _stage_appends(group: Sequence[Any], catalog: Catalog) -> Staged | None:
@@ -181,9 +131,7 @@ def _stage_appends(group: Sequence[Any], catalog: Catalog) -> Staged | None:
         return None
     lengths, crcs = map(len, payloads), map(crc32c, payloads)
     try:
-        packed = map(
-            fmt.ENTRY_ROW.pack, indexes, terms, lengths, crcs, partitions, repeat(fmt.ENTRY)
-        )
+        packed = map(_PACK_ENTRY, indexes, terms, lengths, crcs, partitions, repeat(_ENTRY))
         staged.rows, staged.payloads = list(packed), list(payloads)
     except (struct.error, TypeError):
         return None
@@ -198,13 +146,7 @@ def _stage_each(group: Sequence[Operation], catalog: Catalog) -> Staged:
         for op in group:
             partition = op.partition
             last = lasts[partition] if partition in lasts else catalog.lasts.get(partition, 0)
-            if type(op) is PreparedAppend:
-                if last != op.before:
-                    raise Refused(op, _stand(partition, catalog, staged), None)
-                staged.rows.append(op.rows)
-                staged.payloads.append(op.body)
-                lasts[partition] = op.last
-            elif type(op) is Append:
+            if type(op) is Append:
                 lasts[partition] = _stage_append(op, last, staged)
             else:
                 _stage_other(op, catalog, staged)
@@ -217,8 +159,8 @@ def _stage_append(op: Append, last: int, staged: Staged) -> int:
     partition, entries = op
     rules.admit(op, 0, last)
     for index, term, payload in entries:
-        row = (index, term, len(payload), crc32c(payload), partition, fmt.ENTRY)
-        staged.rows.append(fmt.ENTRY_ROW.pack(*row))
+        row = (index, term, len(payload), crc32c(payload), partition, _ENTRY)
+        staged.rows.append(_PACK_ENTRY(*row))
         staged.payloads.append(payload)
     return last + len(entries)
 
@@ -263,14 +205,6 @@ def _compacted_term(compact: Compact, catalog: Catalog, staged: Staged) -> int:
     for op in staged.group:
         if op is compact:
             break
-        if isinstance(op, Append | PreparedAppend) and op.partition == compact.partition:
+        if isinstance(op, Append) and op.partition == compact.partition:
             term = next((e[1] for e in op.entries if e[0] == compact.upto_index), term)
     return catalog.term_at(compact.partition, compact.upto_index) if term is None else term
-
-
-def _fits(partition: int, index: int, term: int) -> bool:
-    return (
-        0 <= partition <= rules.PARTITION_MAX
-        and 0 <= index <= rules.NUMBER_MAX
-        and 0 <= term <= rules.NUMBER_MAX
-    )

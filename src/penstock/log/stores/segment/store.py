@@ -33,7 +33,7 @@ from penstock.log.stores.segment import format as fmt
 from penstock.log.stores.segment.catalog import Catalog
 from penstock.log.stores.segment.files import Segment, SegmentFiles, write_all
 from penstock.log.stores.segment.recovery import Fold, Report
-from penstock.log.stores.segment.staging import Staged, prepare, stage_admitted
+from penstock.log.stores.segment.staging import Staged, stage
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.ENOSYS)
@@ -64,6 +64,8 @@ class SegmentStore:
     from its durability class. A sync error ends all writing: the store is read-only until it is
     opened again. A full disk refuses groups one by one until there is space.
     """
+
+    __deletable__ = ("_current",)  # by `close`; mypyc wants to know
 
     def __init__(self, disk: Disk, options: SegmentOptions | None = None) -> None:
         self._options = options or SegmentOptions()
@@ -96,12 +98,9 @@ class SegmentStore:
 
     # Writing
 
-    def prepare(self, op: Operation) -> Operation:
-        """Encode an operation ahead, in any thread, so that its write takes less time.
-
-        Worth it where the writer's thread is the limit; what comes back goes to `write`.
-        """
-        return prepare(op)
+    def stage(self, group: Sequence[Operation]) -> Sequence[Operation]:
+        """Check a group and encode its block, but for the header; see `Store.stage`."""
+        return stage(group, self._catalog)
 
     def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
         """Apply a group as one block; see `Store.write`. An empty group with `sync` only syncs.
@@ -109,8 +108,8 @@ class SegmentStore:
         Several threads may write at a time if no partition is in two of their groups: one checks
         and encodes its group while another waits for the disk.
         """
-        failed: dict[int, Exception] = {}
-        staged = stage_admitted(group, self._catalog, failed)
+        staged = group if type(group) is Staged else stage(group, self._catalog)
+        failed = staged.failed
         with self._writing:
             self._check_open()
             try:
@@ -168,7 +167,7 @@ class SegmentStore:
             if self._current.file.pwrite_synced(data, self._offset) < len(data):
                 return False
         except OSError as error:
-            if error.errno in (*FULL, *UNSUPPORTED):
+            if error.errno in FULL + UNSUPPORTED:
                 return False
             raise self._sync_failed(error) from error
         self._syncs += 1
