@@ -135,18 +135,19 @@ def test_what_is_staged_while_the_worker_waits_is_its_next_group(
 ) -> None:
     wal, answers = make(), Answers()
     hold(store, wal, answers)
-    for partition in range(5):
+    for partition in range(31):
         wal.submit(entry(partition, 1), answers.of(partition))
-    wal.stage()
-    assert store.staged_by[-1] == threading.current_thread().name
-    wal.submit(entry(7, 1), answers.of("later"))
-    wal.stage()
+    assert len(store.staged_by) == 1, "only what is held"
+    wal.submit(entry(31, 1), answers.of(31))
+    assert store.staged_by[1:] == [threading.current_thread().name]
+    for partition in range(32, 72):
+        wal.submit(entry(partition, 1), answers.of(partition))
     assert len(store.staged_by) == 2, "one group is ready: there is no second"
     status = wal.status()
-    assert (status.depth, status.queued) == (7, 1)
+    assert (status.depth, status.queued) == (73, 40)
     store.gate.set()
-    answers.wait(7)
-    assert [len(call) for call in store.calls] == [1, 5, 1]
+    answers.wait(73)
+    assert [len(call) for call in store.calls] == [1, 32, 40]
 
 
 def test_a_partition_that_is_being_written_is_not_staged(
@@ -154,12 +155,11 @@ def test_a_partition_that_is_being_written_is_not_staged(
 ) -> None:
     wal, answers = make(), Answers()
     hold(store, wal, answers)
-    for index in (2, 3):
+    for index in range(2, 42):
         wal.submit(entry(999, index), answers.of(index))
-    wal.stage()
     assert len(store.staged_by) == 1, "only what is held"
     store.gate.set()
-    assert [name for name, _ in answers.wait(3)] == ["held", 2, 3]
+    assert [name for name, _ in answers.wait(41)] == ["held", *range(2, 42)]
     assert store.overlaps == 0
 
 
@@ -171,25 +171,22 @@ def test_a_line_that_is_too_long_for_a_group_is_served_in_turns(
     for index in range(1, 4_001):
         wal.submit(entry(1, index), answers.of(("hot", index)))
     wal.submit(entry(2, 1), answers.of("cold"))
-    wal.stage()
     store.gate.set()
     answers.wait(4_002)
     cold = next(n for n, call in enumerate(store.calls) if any(op.partition == 2 for op in call))
     assert cold <= 2, "beyond what was staged, in the next group"
 
 
-def test_130_ready_partitions_make_store_calls_of_64_64_and_2(
+def test_98_ready_partitions_behind_a_staged_group_make_store_calls_of_64_and_34(
     store: StagingStore, make: MakeWal
 ) -> None:
     wal, answers = make(), Answers()
     hold(store, wal, answers)
     for partition in range(130):
         wal.submit(entry(partition, 1), answers.of(partition))
-        if partition == 0:
-            wal.stage()  # so that nothing else can be until the gate opens
     store.gate.set()
     answers.wait(131)
-    assert [len(call) for call in store.calls] == [1, 1, 64, 64, 1]
+    assert [len(call) for call in store.calls] == [1, 32, 64, 34]
 
 
 def test_a_group_that_cannot_be_staged_fails_alone_in_its_write(
@@ -197,21 +194,20 @@ def test_a_group_that_cannot_be_staged_fails_alone_in_its_write(
 ) -> None:
     wal, answers = make(), Answers()
     hold(store, wal, answers)
-    store.stage_fails = lambda group: len(group) == 3
+    store.stage_fails = lambda group: len(group) == 32
 
     def broken(group: Sequence[Operation]) -> Mapping[int, Exception]:
-        if len(group) == 3:
+        if len(group) == 32:
             raise OSError("cannot be written")
         return {}
 
     store.fail = broken
-    for partition in range(3):
+    for partition in range(32):
         wal.submit(entry(partition, 1), answers.of(partition))
-    wal.stage()
     store.gate.set()
-    assert [type(error) for _, error in answers.wait(4)] == [type(None)] + [OSError] * 3
+    assert [type(error) for _, error in answers.wait(33)] == [type(None)] + [OSError] * 32
     wal.submit(entry(0, 1), answers.of("again"))
-    assert answers.wait(5)[-1] == ("again", None)
+    assert answers.wait(34)[-1] == ("again", None)
 
 
 def test_writes_of_one_partition_are_answered_in_order(store: StagingStore, make: MakeWal) -> None:
@@ -226,7 +222,7 @@ def test_writes_of_one_partition_are_answered_in_order(store: StagingStore, make
     assert store.overlaps == 0
 
 
-def test_threads_that_submit_and_stage_while_stop_is_called_lose_nothing(
+def test_threads_that_submit_while_stop_is_called_lose_nothing(
     store: StagingStore, make: MakeWal, loop: Loop
 ) -> None:
     wal, answers = make(), Answers()
@@ -244,7 +240,6 @@ def test_threads_that_submit_and_stage_while_stop_is_called_lose_nothing(
             except Stopped:
                 return
             accepted[partition] = index
-            wal.stage()
 
     threads = [threading.Thread(target=submit, args=(n,)) for n in range(32)]
     for thread in threads:

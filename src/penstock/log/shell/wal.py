@@ -130,14 +130,6 @@ class WalScheduler:
         if failed is not None:
             raise failed
 
-    def stage(self) -> None:
-        """Encode what was submitted for the next group, while the worker waits for the disk.
-
-        For a thread that just submitted many operations, and need not be called: the disk then
-        has its next block at once. Answers that are delivered do it by themselves.
-        """
-        self._workers.stage()
-
     def set_commit_window(self, window_ms: float) -> None:
         """How long a group may be held open under pressure; the governor's to set."""
         self._window_ms = window_ms

@@ -59,7 +59,7 @@ class FairWorkers(Generic[W]):
 
     With `deliver`, which is for one worker, somebody else's thread runs the answers, in order; it
     then also does the books, and with `encode` what can be done ahead for the next group, while
-    the worker waits for its device: see `stage`. Else the worker does all that.
+    the worker waits for its device: see `_stage`. Else the worker does all that.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class FairWorkers(Generic[W]):
             if waiting >= self._wake_at:
                 self._wake()
         elif waiting >= self._stage_at and self._deliver is not None and self._ahead is None:
-            self.stage()
+            self._stage()
 
     def take_alone(self, partition: int, finishing: bool = False) -> Group[Any] | None:
         """Take a partition for the calling thread, if there is no other work at all.
@@ -145,34 +145,6 @@ class FairWorkers(Generic[W]):
         """What was taken alone is done, well or badly."""
         self._free(group)
         self._finish(group)
-
-    def stage(self) -> None:
-        """Encode the next group in the calling thread, so that the worker finds it ready to serve.
-
-        For whoever just submitted a round of work. Only while all workers are busy, and only if
-        everything in line fits into that group: a line that is too long is handed out in turns,
-        and by those who serve it.
-        """
-        if not self._inbox or self._asleep or self._is_staged():
-            return
-        with self._taking:
-            if self._is_staged() or not self._fits_direct():
-                return
-            if self._hold(len(self._inbox)).span_s:
-                return
-            group = self._take()
-            if not group.work:
-                return
-            self._staging = True
-        encoded = None
-        try:
-            encoded = self._encode(group.work)
-        finally:
-            with self._taking:
-                self._ahead = group, encoded
-                self._staging = False
-            if self._asleep:
-                self._wake()
 
     def stop(self) -> None:
         """Refuse new work, serve everything taken, end the threads. May be called twice."""
@@ -262,7 +234,34 @@ class FairWorkers(Generic[W]):
         """Give a group's answers, and encode what they brought."""
         self._settle()
         tell()
-        self.stage()
+        self._stage()
+
+    def _stage(self) -> None:
+        """Encode the next group in the calling thread, so that the worker finds it ready to serve.
+
+        Only while all workers are busy, and only if everything in line fits into that group: a
+        line that is too long is handed out in turns, and by those who serve it.
+        """
+        if not self._inbox or self._asleep or self._is_staged():
+            return
+        with self._taking:
+            if self._is_staged() or not self._fits_direct():
+                return
+            if self._hold(len(self._inbox)).span_s:
+                return
+            group = self._take()
+            if not group.work:
+                return
+            self._staging = True
+        encoded = None
+        try:
+            encoded = self._encode(group.work)
+        finally:
+            with self._taking:
+                self._ahead = group, encoded
+                self._staging = False
+            if self._asleep:
+                self._wake()
 
     def _settle(self) -> None:
         with self._taking:
