@@ -83,7 +83,7 @@ compiled: env-dev ## build the optional compiled parts into build/compiled
 test-compiled: compiled ## run the tests of flow and log on the compiled build
 	@PYTHONPATH=$(COMPILED) $(DEV)/bin/python -c "from penstock.flow import fairqueue as module; \
 		assert module.__file__.endswith('.so'), module.__file__"
-	@PYTHONPATH=$(COMPILED) $(DEV)/bin/python -m pytest $(PYTEST_ARGS) $(wildcard tests/*/flow tests/unit/log)
+	@PYTHONPATH=$(COMPILED) $(DEV)/bin/python -m pytest $(PYTEST_ARGS) $(wildcard tests/*/flow tests/*/log)
 
 lock: env-dev ## resolve the requirements anew into requirements/*.txt
 	@$(DEV)/bin/python tools/lock.py
