@@ -28,7 +28,7 @@ from penstock.log.stores.segment.format import BLOCK_HEADER_BYTES, RECORD_BYTES
 
 TITLE = "WAL: group commit over many partitions against bare write + fdatasync"
 PAYLOAD = b"x" * 200
-SLICES = 30
+SLICES = 80
 SLICE_RECORDS = 64 * 128
 ROUND_RECORDS = 64 * 2_048
 ROUND_S = 1.5
