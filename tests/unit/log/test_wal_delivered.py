@@ -210,6 +210,24 @@ def test_a_group_that_cannot_be_staged_fails_alone_in_its_write(
     assert answers.wait(34)[-1] == ("again", None)
 
 
+def test_a_write_that_raises_fails_those_too_that_were_left_out_when_it_was_staged(
+    make: MakeWal, store: StagingStore
+) -> None:
+    """An operation that is not in the block must never pass for one that was written."""
+    wal, answers = make(), Answers()
+
+    def closed(_: Sequence[Operation]) -> Mapping[int, Exception]:
+        raise OSError("the store is closed")
+
+    hold(store, wal, answers)
+    store.fail = lambda group: {} if len(group) == 1 else closed(group)
+    store.stage = lambda group: StagedGroup(group[1:])  # type: ignore[method-assign]
+    for partition in range(3):
+        wal.submit(entry(partition, 1), answers.of(partition))
+    store.gate.set()
+    assert [type(error) for _, error in answers.wait(4)] == [type(None)] + [OSError] * 3
+
+
 def test_writes_of_one_partition_are_answered_in_order(store: StagingStore, make: MakeWal) -> None:
     wal, answers = make(batch_max=3, group_partitions_max=2), Answers()
     for index in range(1, 201):

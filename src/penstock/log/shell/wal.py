@@ -149,7 +149,7 @@ class WalScheduler:
     def _write_alone(self, group: Group[Any], operation: Operation, sync: bool) -> Exception | None:
         try:
             self._last_began_ns = self._clock.monotonic_ns()
-            return self._call_store([operation], sync=sync).get(operation[0])
+            return self._call_store([operation[0]], [operation], sync=sync).get(operation[0])
         finally:
             self._workers.finish_alone(group)
 
@@ -196,7 +196,7 @@ class WalScheduler:
         if encoded is None:
             return partial(run_completions, self._write_parts(work))
         partitions, staged, tell, sync = encoded
-        failed = self._call_store(staged, sync=sync)
+        failed = self._call_store(partitions, staged, sync=sync)
         return partial(_answer, tell, partitions, failed)
 
     def _write_parts(self, work: list[_Write]) -> list[Completion]:
@@ -207,8 +207,8 @@ class WalScheduler:
         for piece in [*work, None]:
             size = _size(piece[1]) if piece else 0
             if part and (piece is None or size > room):
-                operations = [written[1] for written in part]
-                failed = self._call_store(operations, sync=any(written[3] for written in part))
+                partitions, operations, _, syncs = zip(*part, strict=True)
+                failed = self._call_store(partitions, operations, sync=True in syncs)
                 outcomes += [(written[2], failed.get(written[0])) for written in part]
                 part, room = [], self._group_bytes_max
             if piece is not None:
@@ -217,13 +217,13 @@ class WalScheduler:
         return outcomes
 
     def _call_store(
-        self, operations: Sequence[Operation], *, sync: bool
+        self, partitions: Sequence[int], operations: Sequence[Operation], *, sync: bool
     ) -> Mapping[int, Exception]:
         try:
             return self._store.write(operations, sync=sync)
         except Exception as error:
-            _LOGGER.warning("a group of %d operations failed: %s", len(operations), error)
-            return dict.fromkeys((operation[0] for operation in operations), error)
+            _LOGGER.warning("a group of %d operations failed: %s", len(partitions), error)
+            return dict.fromkeys(partitions, error)
 
 
 def run_completions(completions: Iterable[Completion]) -> None:

@@ -232,10 +232,23 @@ def test_a_staged_group_is_what_it_was_made_from() -> None:
 def test_what_cannot_be_is_left_out_when_a_group_is_staged_and_named_when_it_is_written() -> None:
     _, store = fresh()
     write(store, append(3, 1))
-    staged = store.stage([append(2, 9), append(3, 2)])
+    group = [append(2, 9), append(3, 2)]
+    staged = store.stage(group)
+    assert list(staged) == group
     failed = store.write(staged, sync=True)
     assert [type(failed[2])] == [NotContiguous]
     assert (store.bounds(2).last_index, store.bounds(3).last_index) == (0, 2)
+
+
+def test_a_term_that_is_too_large_is_refused_alone_and_in_company() -> None:
+    _, store = fresh()
+    for partitions in ([1], [1, 2], [1, 2, 3]):
+        group = [Append(p, [Entry(1, 1 << 63, b"x")]) for p in partitions]
+        failed = store.write([*group, append(9, store.bounds(9).last_index + 1)], sync=True)
+        assert {p: type(error) for p, error in failed.items()} == dict.fromkeys(
+            partitions, Rejected
+        )
+    assert store.bounds(9).last_index == 3
 
 
 def test_groups_of_other_partitions_may_be_written_between_staging_and_writing() -> None:

@@ -30,14 +30,17 @@ _ENTRY: Final = fmt.ENTRY
 class Staged(Sequence[Operation]):
     """A group with what it will be as a block.
 
-    `mixed`: there is more than appends in it. `failed`: what was left out, by partition.
+    `group`: what is in the block. `mixed`: that is more than appends. `failed`: why the others of
+    those that were `asked` for are not, by partition.
     """
 
     __slots__ = (
-        "body", "boundaries", "failed", "group", "lasts", "mixed", "payloads", "rows", "table",
+        "asked", "body", "boundaries", "failed", "group", "lasts", "mixed", "payloads", "rows",
+        "table",
     )  # fmt: skip
 
     def __init__(self, group: Sequence[Operation]) -> None:
+        self.asked = group
         self.group = group
         self.failed: dict[int, Exception] = {}
         self.rows: list[bytes] = []
@@ -49,10 +52,10 @@ class Staged(Sequence[Operation]):
         self.body = b""
 
     def __len__(self) -> int:
-        return len(self.group)
+        return len(self.asked)
 
     def __getitem__(self, at: Any) -> Any:
-        return self.group[at]
+        return self.asked[at]
 
     def joined(self) -> Staged:
         """Payloads and records as the bytes of a block's body."""
@@ -97,6 +100,7 @@ def stage(group: Sequence[Operation], catalog: Catalog) -> Staged:
         except Rejected as error:
             failed.update(rules.all_failed(wanted, error))
             staged = Staged(())
+        staged.asked = group
         staged.failed = failed
         return staged
 
@@ -127,7 +131,7 @@ def _stage_appends(group: Sequence[Any], catalog: Catalog) -> Staged | None:
         partitions = tuple(chain.from_iterable(map(repeat, partitions, counts)))
         spans = map(range, map(add, befores, repeat(1)), map(add, lasts, repeat(1)))
         expected = tuple(chain.from_iterable(spans))
-    if indexes != expected:
+    if indexes != expected or max(terms) > rules.NUMBER_MAX:
         return None
     lengths, crcs = map(len, payloads), map(crc32c, payloads)
     try:
