@@ -402,7 +402,7 @@ class Partition:
         """The change of an append: records that memory alone keeps only have their seqs logged."""
         if topic.config.durability != "ephemeral":
             return _change(*before, appended)
-        last_seq = appended.first_seq + appended.batch.count - 1
+        last_seq = topic.unlogged_seq = appended.first_seq + appended.batch.count - 1
         if last_seq <= topic.reserved_seq:
             return Change((*before, appended), before)
         reserved = Advanced(topic.name, last_seq + RESERVE_SEQS)

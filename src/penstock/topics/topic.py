@@ -87,6 +87,7 @@ class Topic:
         self.fed: dict[str, Feed] = {}
         self.counted_bytes = 0  # what the node's total holds of it
         self.reserved_seq = 0  # seqs up to this may be taken without another entry
+        self.unlogged_seq = 0  # no record after this is in memory alone
         self.removals = 0  # grows whenever a record may have left
         self._slots = Slots()
         self._held_ms: int | None = None  # no record expires after this while it is set

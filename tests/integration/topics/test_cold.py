@@ -205,6 +205,29 @@ async def test_records_that_only_memory_has_stay_there(tmp_path: Path) -> None:
 
 
 @on_a_loop
+async def test_records_that_only_memory_has_stay_there_when_later_ones_are_logged(
+    tmp_path: Path,
+) -> None:
+    async with node(tmp_path, seal=SMALL) as engine:
+        await write(engine, "t", 0, 20)
+        await engine.put_topic("t", {"durability": "ephemeral"})
+        await write(engine, "t", 20, 40)
+        await engine.put_topic("t", {"durability": "disk"})
+        await write(engine, "t", 60, 100)
+        await engine.compact()
+        assert await drained(engine, "t") == list(range(160))
+        await write(engine, "t", 160, 100)
+        await engine.compact()
+        assert await drained(engine, "t") == list(range(260))
+    async with node(tmp_path, seal=SMALL) as engine:
+        assert await drained(engine, "t") == [*range(20), *range(60, 260)]
+        await write(engine, "t", 260, 100)
+        await engine.compact()
+        assert engine.registry.topics["t"].slots.cold_count == 350
+        assert await drained(engine, "t") == [*range(20), *range(60, 360)]
+
+
+@on_a_loop
 async def test_a_damaged_segment_is_told_to_its_readers_and_harms_no_other(tmp_path: Path) -> None:
     async with node(tmp_path, seal=SMALL) as engine:
         await make_cold(engine, "t")

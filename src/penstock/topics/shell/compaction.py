@@ -287,7 +287,11 @@ class Compaction:
         await future
 
     async def _seal_live(self, manifest: Manifest) -> None:
-        """Let go of the records that segments have now, a few at a time."""
+        """Let go of the records that segments have now, a few at a time.
+
+        Where the log never had a record, a segment has a gap: such a topic, which was ephemeral
+        once, keeps what it has in memory.
+        """
         began_s = time.monotonic()
         for sealed in manifest.sealed:
             topic = self._registry.topics.get(sealed.topic)
@@ -304,6 +308,7 @@ class Compaction:
                     tags=Tags.of(slots.hot_records(place.first_seq, place.last_seq)),
                 )
                 for place in sealed.blocks
+                if place.first_seq > topic.unlogged_seq
             ]
             slots.seal(blocks)
             if time.monotonic() - began_s > _SEAL_SLICE_S:
