@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from penstock.log.shell import WalScheduler
 from penstock.log.store import Append, Entry, Operation
 from penstock.log.stores.memory import MemoryStore
 
@@ -72,6 +73,13 @@ class Answers:
                 f"expected {count} answers, found {len(self.given)}"
             )
             return list(self.given)
+
+
+def hold(store: GatedStore, wal: WalScheduler, answers: Answers) -> None:
+    """Occupy the worker with a write of partition 999 that waits at the gate."""
+    store.gate.clear()
+    wal.submit(entry(999, store.bounds(999).last_index + 1), answers.of("held"))
+    assert store.entered.acquire(timeout=DEADLINE_S)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -13,7 +13,7 @@ from penstock.log.queues import Backpressure, QueueLimits, Stopped
 from penstock.log.shell import WalOptions, WalScheduler
 from penstock.log.store import Append, Entry, Operation, SetHardState
 from penstock.testing import ManualClock
-from tests.unit.log.gated_store import DEADLINE_S, Answers, GatedStore, entry, wait_until
+from tests.unit.log.gated_store import DEADLINE_S, Answers, GatedStore, entry, hold, wait_until
 
 MakeWal = Callable[..., WalScheduler]
 
@@ -42,13 +42,6 @@ def make(store: GatedStore) -> Iterator[MakeWal]:
 def payloads(store: GatedStore, partition: int) -> list[bytes]:
     found = store.read(partition, 1, max_entries=1 << 20, max_bytes=1 << 30)
     return [e.payload for e in found]
-
-
-def hold(store: GatedStore, wal: WalScheduler, answers: Answers) -> None:
-    """Occupy the worker with a write of partition 999 that waits at the gate."""
-    store.gate.clear()
-    wal.submit(entry(999, store.bounds(999).last_index + 1), answers.of("held"))
-    assert store.entered.acquire(timeout=DEADLINE_S)
 
 
 def test_200_partitions_with_2_writes_one_worker_and_batches_of_1_all_complete(

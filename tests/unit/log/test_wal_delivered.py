@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from penstock.kernel.errors import Rejected
 from penstock.log.queues import Backpressure, QueueLimits, Stopped
 from penstock.log.shell import WalOptions, WalScheduler
-from penstock.log.store import Operation
-from tests.unit.log.gated_store import DEADLINE_S, Answers, GatedStore, entry, wait_until
+from penstock.log.store import Append, Entry, Operation
+from penstock.log.stores.segment import open_segment
+from tests.unit.log.gated_store import DEADLINE_S, Answers, GatedStore, entry, hold, wait_until
 
 
 class StagedGroup(list[Operation]):
@@ -88,13 +90,6 @@ def make(store: StagingStore, loop: Loop) -> Iterator[Callable[..., WalScheduler
 
 
 MakeWal = Callable[..., WalScheduler]
-
-
-def hold(store: StagingStore, wal: WalScheduler, answers: Answers) -> None:
-    """Occupy the worker with a write of partition 999 that waits at the gate."""
-    store.gate.clear()
-    wal.submit(entry(999, store.bounds(999).last_index + 1), answers.of("held"))
-    assert store.entered.acquire(timeout=DEADLINE_S)
 
 
 def writer(
@@ -226,6 +221,23 @@ def test_a_write_that_raises_fails_those_too_that_were_left_out_when_it_was_stag
         wal.submit(entry(partition, 1), answers.of(partition))
     store.gate.set()
     assert [type(error) for _, error in answers.wait(4)] == [type(None)] + [OSError] * 3
+
+
+def test_garbage_harms_neither_who_submits_after_it_nor_the_others_of_its_group(
+    tmp_path: Path, loop: Loop
+) -> None:
+    store = open_segment(tmp_path)
+    wal, answers = WalScheduler(store, deliver=loop.put), Answers()
+    wal.submit(Append(99, (Entry(1, 1, None),)), answers.of("garbage"))  # type: ignore[arg-type]
+    for partition in range(40):  # not started: the 32nd of all has the group staged
+        wal.submit(entry(partition, 1), answers.of(partition))
+    wal.start()
+    given = dict(answers.wait(41))
+    assert isinstance(given.pop("garbage"), Rejected)
+    assert set(given.values()) == {None}
+    wal.stop()
+    assert all(store.bounds(partition).last_index == 1 for partition in range(40))
+    store.close()
 
 
 def test_writes_of_one_partition_are_answered_in_order(store: StagingStore, make: MakeWal) -> None:

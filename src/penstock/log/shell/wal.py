@@ -178,16 +178,17 @@ class WalScheduler:
     def _encode(self, work: list[_Write]) -> _Encoded | None:
         """A group as the store will take it; None if it is for several calls."""
         partitions, operations, tell, syncs = zip(*work, strict=True)
-        sizes = [
-            len(op[1][0][2]) if type(op) is Append and len(op[1]) == 1 else _size(op)
-            for op in operations
-        ]
-        if sum(sizes) > self._group_bytes_max:
-            return None
+        staged: Sequence[Operation] = operations
         try:
+            sizes = [
+                len(op[1][0][2]) if type(op) is Append and len(op[1]) == 1 else _size(op)
+                for op in operations
+            ]
+            if sum(sizes) > self._group_bytes_max:
+                return None
             staged = self._store.stage(operations)
         except Exception:
-            staged = operations  # the write will say what is wrong with it
+            _LOGGER.debug("a group cannot be staged: its write will say why", exc_info=True)
         return partitions, staged, tell, True in syncs
 
     def _write(self, work: list[_Write], encoded: _Encoded | None) -> Callable[[], None]:

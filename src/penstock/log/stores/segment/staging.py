@@ -79,11 +79,13 @@ class Refused(Exception):
         if isinstance(cause, PenstockError):
             self.error = cause
             return
+        self.error = Rejected(f"expected an operation that can be written, found {cause}")
         try:
             rules.admit(op, *stand)
-            self.error = Rejected(f"expected an operation that can be written, found {cause}")
         except PenstockError as error:
             self.error = error
+        except TypeError:
+            return  # it is nothing that the rules could name
 
 
 def stage(group: Sequence[Operation], catalog: Catalog) -> Staged:
