@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
@@ -17,11 +17,20 @@ from threading import Thread
 from time import perf_counter
 from typing import Generic, Protocol, Self, TypeVar
 
+import uvloop
+
 from bench.report import Report
-from penstock.log.shell import LocalLog, LogOptions, WalOptions, WalScheduler, run_completions
-from penstock.log.shell import wal as wal_module
-from penstock.log.shell.wal import GroupStore, OnWritten
-from penstock.log.store import Append, Entry, Operation
+from penstock.log.shell import (
+    LocalLog,
+    LogOptions,
+    LoopWal,
+    WalOptions,
+    WalScheduler,
+    loopwal,
+    run_completions,
+)
+from penstock.log.shell.groups import GroupStore, OnWritten
+from penstock.log.store import Append, Entry, Operation, Underway
 from penstock.log.stores.memory import MemoryStore
 from penstock.log.stores.segment import open_segment
 from penstock.log.stores.segment.format import BLOCK_HEADER_BYTES, RECORD_BYTES
@@ -85,7 +94,7 @@ def in_turns(partitions: int) -> tuple[float, float, float]:
 
 def compiled(report: Report) -> None:
     """The same in another process, on what `make compiled` built; nothing if it was not built."""
-    if not COMPILED.exists() or wal_module.__file__.endswith(".so"):
+    if not COMPILED.exists() or loopwal.__file__.endswith(".so"):
         return
     program = (
         "import sys; from bench.bench_wal import SWITCH_S, in_turns; "
@@ -221,6 +230,12 @@ class Counted:
         self.stage = self._store.stage
         self.close = self._store.close
 
+    def begin(self, group: Sequence[Operation], *, sync: bool) -> Underway | None:
+        underway = self._store.begin(group, sync=sync)
+        if underway is not None:
+            self.groups.append(len(group))
+        return underway
+
     def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
         self.groups.append(len(group))
         return self._store.write(group, sync=sync)
@@ -243,17 +258,16 @@ S = TypeVar("S", bound=ClosableStore)
 
 
 class Writers(Generic[S]):
-    """Writers on one thread, as on an event loop; each waits for its write before the next.
+    """Writers on an event loop; each waits for its write before the next.
 
     What they write is made before the clock starts, as it is for the bare disk.
     """
 
     def __init__(self, store: S, partitions: int, per_partition: int = 1) -> None:
         self.store = store
-        self._done: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._wal = WalScheduler(
-            store, WalOptions(group_partitions_max=max(64, partitions)), deliver=self._done.put
-        )
+        self._loop = uvloop.new_event_loop()
+        options = WalOptions(group_partitions_max=max(64, partitions))
+        self._wal = LoopWal(store, options, loop=self._loop)
         self._partitions = range(partitions)
         self._each = per_partition
         self._last = 0
@@ -264,7 +278,8 @@ class Writers(Generic[S]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._wal.stop()
+        self._loop.run_until_complete(self._wal.stop())
+        self._loop.close()
         self.store.close()
 
     def run(self, records: int) -> float:
@@ -277,9 +292,8 @@ class Writers(Generic[S]):
         ] * self._each
         self._writing = len(starts)
         began = perf_counter()
-        run_completions(zip(starts, repeat(None)))
-        while self._writing:
-            self._done.get()()
+        self._loop.call_soon(run_completions, zip(starts, repeat(None)))
+        self._loop.run_forever()
         return perf_counter() - began
 
     def _writer(self, operations: Iterator[Operation]) -> OnWritten:
@@ -291,8 +305,10 @@ class Writers(Generic[S]):
             operation = next(operations, None)
             if operation is not None:
                 submit(operation, again)
-            else:
-                self._writing -= 1
+                return
+            self._writing -= 1
+            if not self._writing:
+                self._loop.stop()
 
         return again
 

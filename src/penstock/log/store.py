@@ -152,6 +152,19 @@ class AlreadyOpen(Unavailable):
     code = "already_open"
 
 
+class Underway(Protocol):
+    """A write that the disk does by itself."""
+
+    @property
+    def done_fd(self) -> int:
+        """A descriptor that is readable from when it is done until `finish`."""
+        ...
+
+    def finish(self) -> Mapping[int, Exception]:
+        """What `write` would return; waits if it is not done. Must be called, once."""
+        ...
+
+
 class Store(Protocol):
     """Blocking storage for the logs of many partitions.
 
@@ -172,6 +185,14 @@ class Store(Protocol):
 
         An empty mapping means that all of it is done (and durable, if synced). A partition in the
         mapping has changed nothing.
+        """
+        ...
+
+    def begin(self, group: Sequence[Operation], *, sync: bool) -> Underway | None:
+        """Start a `write` that ends without a thread, and return at once.
+
+        None, with nothing done, if this group has to be a call of `write`: only some stores can
+        do this, and not always. Until it is finished every other write waits.
         """
         ...
 

@@ -229,6 +229,20 @@ class FakeFile:
         self._inode.sync_last()
         return count
 
+    def begin_synced(self, data: bytes, offset: int) -> FakeFlight | None:
+        """Write whole sectors now; they survive once the result is asked for, not before.
+
+        Sometimes None, as a real disk cannot always do this.
+        """
+        start = offset - offset % SECTOR_BYTES
+        before = bytes(self._inode.seen[start:offset])
+        behind = bytes(-(offset + len(data)) % SECTOR_BYTES)
+        sectors = before + data + behind
+        if self._disk._random.random() < 0.3 or start + len(sectors) > self.size:
+            return None
+        count = self.pwrite(sectors, start) - len(before)
+        return FakeFlight(self, min(max(count, 0), len(data)))
+
     def fdatasync(self) -> None:
         """All that was written survives, or an error after which nobody knows."""
         self._disk._step()
@@ -249,6 +263,23 @@ class FakeFile:
             raise PowerLoss
         if self._disk.read_error:
             raise OSError(errno.EIO, "Input/output error")
+
+
+class FakeFlight:
+    """A write that is on its way until somebody asks how it went."""
+
+    done_fd = -1  # nobody waits for it
+
+    def __init__(self, file: FakeFile, count: int) -> None:
+        self._file = file
+        self._count = count
+
+    def result(self) -> int:
+        """The end of `pwrite_synced`."""
+        self._file._disk._step()
+        self._file._maybe_fail_sync()
+        self._file._inode.sync_last()
+        return self._count
 
 
 class _Inode:

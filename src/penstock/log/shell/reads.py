@@ -75,7 +75,7 @@ class ReadScheduler:
         """A snapshot for people."""
         return self._workers.status()
 
-    def _read(self, reads: list[_Read], _encoded: None) -> Callable[[], None]:
+    def _read(self, reads: list[_Read]) -> Callable[[], None]:
         """All reads of a group are of one partition."""
         partition = reads[0].partition
         answers: list[list[Entry] | Exception] = []

@@ -74,6 +74,9 @@ class MemoryStore:
         """Nothing can be done ahead here."""
         return group
 
+    def begin(self, group: Sequence[Operation], *, sync: bool) -> None:
+        """Every write here is a call."""
+
     def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
         """Apply a group; `sync` is only counted."""
         with self._lock:

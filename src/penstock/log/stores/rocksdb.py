@@ -79,6 +79,9 @@ class RocksdbStore:
         """Nothing can be done ahead here."""
         return group
 
+    def begin(self, group: Sequence[Operation], *, sync: bool) -> None:
+        """Every write here is a call."""
+
     def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
         """Apply a group as one batch; see `Store.write`."""
         with self._writing:

@@ -93,6 +93,9 @@ class SqliteStore:
         """Nothing can be done ahead here."""
         return group
 
+    def begin(self, group: Sequence[Operation], *, sync: bool) -> None:
+        """Every write here is a call."""
+
     def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
         """Apply a group, one transaction a file; see `Store.write`."""
         with self._writing:

@@ -180,7 +180,7 @@ class Engine:
                 _LOGGER.error("the end was not clean: %s", error)
         self.cold.close()
         self.journal.stop_syncing()
-        await self._loop.run_in_executor(None, self.journal.stop)
+        await self.journal.stop()
 
     # Topics
 

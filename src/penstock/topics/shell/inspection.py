@@ -358,6 +358,9 @@ class MemoryFile:
 
     pwrite_synced = pwrite
 
+    def begin_synced(self, data: bytes, offset: int) -> None:
+        pass
+
     def fdatasync(self) -> None:
         pass
 

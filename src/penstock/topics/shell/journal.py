@@ -1,6 +1,6 @@
 """The log under the topics: one payload for each commit of a partition, and the same after a crash.
 
-The write-ahead log's thread does the waiting; every answer is given on the loop's thread.
+The disk, or the write-ahead log's thread, does the waiting; all else is done on the loop's thread.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Final
 from penstock.kernel.clock import Clock
 from penstock.kernel.units import MIB
 from penstock.log.queues import QueueLimits
+from penstock.log.shell.groups import WalOptions
 from penstock.log.shell.local import check_partitions
-from penstock.log.shell.wal import WalOptions, WalScheduler
+from penstock.log.shell.loopwal import LoopWal
 from penstock.log.shell.workers import WorkersStatus
-from penstock.log.store import Append, Bounds, Entry, Operation, SetHardState, Store
+from penstock.log.store import Append, Bounds, Entry, Operation, SetHardState, Store, Underway
 from penstock.topics.shell.gather import Gather
 
 FSYNC_BUCKETS_US: Final = (50, 100, 250, 500, 1_000, 5_000, 10_000, 50_000, 100_000)
@@ -44,7 +45,10 @@ class WalCounters:
 
 
 class _Measured:
-    """A store whose writes are counted and timed."""
+    """A store whose writes are counted and timed.
+
+    What the disk does by itself takes until the loop has time to look: that is what a writer feels.
+    """
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -55,15 +59,41 @@ class _Measured:
     def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
         began_ns = self._clock.monotonic_ns()
         failed = self._store.write(group, sync=sync)
+        self._count(len(group), began_ns if sync else None)
+        return failed
+
+    def begin(self, group: Sequence[Operation], *, sync: bool) -> _MeasuredUnderway | None:
+        began_ns = self._clock.monotonic_ns()
+        underway = self._store.begin(group, sync=sync)
+        if underway is None:
+            return None
+        return _MeasuredUnderway(underway, partial(self._count, len(group), began_ns))
+
+    def _count(self, operations: int, sync_began_ns: int | None) -> None:
         counters = self.counters
         counters.batches += 1
-        counters.frames += len(group)
-        if sync:
-            took_us = (self._clock.monotonic_ns() - began_ns) // 1_000
+        counters.frames += operations
+        if sync_began_ns is not None:
+            took_us = (self._clock.monotonic_ns() - sync_began_ns) // 1_000
             counters.fsyncs += 1
             counters.fsync_us_total += took_us
             counters.last_fsync_us = took_us
             counters.fsync_buckets[bisect_left(FSYNC_BUCKETS_US, took_us)] += 1
+
+
+class _MeasuredUnderway:
+    """A write that is counted when it is done."""
+
+    __slots__ = ("_count", "_underway", "done_fd")
+
+    def __init__(self, underway: Underway, count: Callable[[], None]) -> None:
+        self._underway = underway
+        self._count = count
+        self.done_fd = underway.done_fd
+
+    def finish(self) -> Mapping[int, Exception]:
+        failed = self._underway.finish()
+        self._count()
         return failed
 
 
@@ -88,12 +118,7 @@ class Journal:
         self.counters = self._measured.counters
         limits = QueueLimits(depth_max=1 << 20)
         options = WalOptions(group_bytes_max=16 * MIB, limits=limits)
-        self._wal = WalScheduler(
-            self._measured,
-            options,
-            deliver=loop.call_soon_threadsafe,
-            clock=clock,
-        )
+        self._wal = LoopWal(self._measured, options, loop=loop, clock=clock)
         self._next_index = [store.bounds(number).last_index + 1 for number in range(partitions)]
         self._on_its_way = 0
         self._disk_sync_s = disk_sync_ms / 1e3
@@ -115,9 +140,9 @@ class Journal:
                 raise error
         self._wal.start()
 
-    def stop(self) -> None:
-        """Write all that was taken, then end the thread. Answers still come through the loop."""
-        self._wal.stop()
+    async def stop(self) -> None:
+        """Write and answer all that was taken."""
+        await self._wal.stop()
 
     def stop_syncing(self) -> None:
         """Sync no more by time: the end is near."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -15,7 +17,7 @@ from crc32c import crc32c
 
 from penstock.kernel.errors import PenstockError, Rejected, Unavailable
 from penstock.kernel.units import MIB
-from penstock.log.disk import Disk, DiskFile, take_lock
+from penstock.log.disk import Disk, DiskFile, Flight, take_lock
 from penstock.log.store import (
     Bounds,
     Closed,
@@ -38,6 +40,7 @@ from penstock.log.stores.segment.staging import Staged, stage
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.ENOSYS)
 _RECLAIM_BYTES: Final = MIB
+_LOGGER: Final = logging.getLogger("penstock.log")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,33 @@ class SegmentOptions:
             raise Rejected(f"expected segment_bytes from 1024 to 2**36, found {self.segment_bytes}")
         if not 0 <= self.reclaim_below < 1:
             raise Rejected(f"expected reclaim_below from 0 to below 1, found {self.reclaim_below}")
+
+
+class Underway:
+    """A block that the disk writes by itself; its store takes no other write before `finish`."""
+
+    __slots__ = ("_store", "block", "flight", "staged", "undo")
+
+    def __init__(
+        self,
+        store: SegmentStore,
+        staged: Staged,
+        block: bytes,
+        flight: Flight,
+        undo: tuple[int, int],
+    ) -> None:
+        self._store = store
+        self.staged = staged
+        self.block = block
+        self.flight = flight
+        self.undo = undo
+
+    @property
+    def done_fd(self) -> int:
+        return self.flight.done_fd
+
+    def finish(self) -> Mapping[int, Exception]:
+        return self._store.finish(self)
 
 
 class SegmentStore:
@@ -125,6 +155,56 @@ class SegmentStore:
                 self._collect()
             return failed
 
+    def begin(self, group: Sequence[Operation], *, sync: bool) -> Underway | None:
+        """Start a `write` where the disk can do it by itself; see `Store.begin`.
+
+        Not what needs a new segment or must sync earlier blocks too, nor what will be refused.
+        """
+        if not sync or self._unsynced or not self._writing.acquire(blocking=False):
+            return None
+        underway = None
+        try:
+            staged = group if type(group) is Staged else stage(group, self._catalog)
+            if staged.table and not (self._closed or self._read_only or self._unsynced):
+                underway = self._launch(staged)
+        finally:
+            if underway is None:
+                self._writing.release()
+        return underway
+
+    def _launch(self, staged: Staged) -> Underway | None:
+        """Give a block to the disk, if it fits into the segment and the disk takes it."""
+        chain, offset = self._chain, self._offset
+        block_bytes = fmt.BLOCK_HEADER_BYTES + len(staged.body)
+        end = offset + block_bytes + fmt.SEAL_BYTES
+        if offset == fmt.SEGMENT_HEADER_BYTES or end > self._current.size:
+            return None
+        undo = chain.sequence, chain.crc
+        block = chain.block(fmt.DATA_BLOCK, len(staged.table) // fmt.RECORD_BYTES, staged.body)
+        flight = None
+        try:
+            flight = self._current.file.begin_synced(block, offset)
+        except OSError as error:
+            _LOGGER.debug("a write cannot begin: its call will say why: %s", error)
+        if flight is None:
+            chain.sequence, chain.crc = undo
+            return None
+        return Underway(self, staged, block, flight, undo)
+
+    def finish(self, underway: Underway) -> Mapping[int, Exception]:
+        """The end of a write that began; for `Underway` alone."""
+        staged, block = underway.staged, underway.block
+        try:
+            self._settle(block, underway.undo, underway.flight.result)
+            self._show(staged, block, 0)
+            if self._catalog.garbage:
+                self._collect()
+        except PenstockError as error:
+            staged.failed.update(rules.all_failed(staged.group, error))
+        finally:
+            self._writing.release()
+        return staged.failed
+
     def _commit(self, staged: Staged, sync: bool) -> None:
         """Write and sync a block, then show it.
 
@@ -135,36 +215,46 @@ class SegmentStore:
         undo = chain.sequence, chain.crc
         try:
             prefix = self._make_room(len(body) + fmt.BLOCK_HEADER_BYTES)
-            block = chain.block(fmt.DATA_BLOCK, len(table) // fmt.RECORD_BYTES, body)
-            data = prefix + block if prefix else block
-            if not (sync and self._write_through(data)):
-                write_all(self._current.file, data, self._offset)
-                self._unsynced = True
         except OSError as error:
             chain.sequence, chain.crc = undo
             raise self._refuse(error) from error
-        if sync and self._unsynced:
-            self._sync()
-        segment, start = self._current, self._offset + len(prefix) + fmt.BLOCK_HEADER_BYTES
-        self._offset += len(data)
-        self._sealed = False
-        self._full = None
-        show = self._catalog.show_mixed if staged.mixed else self._catalog.show
-        show(table, staged.lasts, (segment, start, len(body) - len(table)))
-        if self._offset * 2 > segment.size:
-            self._files.make_ahead(segment.number + 1, self._store_id)
+        block = chain.block(fmt.DATA_BLOCK, len(table) // fmt.RECORD_BYTES, body)
+        data = prefix + block if prefix else block
+        # One call for both, but not where earlier blocks are still to be synced: it syncs only
+        # its own bytes.
+        through = None
+        if sync and not self._unsynced:
+            through = partial(self._current.file.pwrite_synced, data, self._offset)
+        self._settle(data, undo, through, sync=sync)
+        self._show(staged, data, len(prefix))
 
-    def _write_through(self, data: bytes) -> bool:
-        """Write and sync in one call; False if that is not for this block, or did not do.
+    def _settle(
+        self,
+        data: bytes,
+        undo: tuple[int, int],
+        through: Callable[[], int] | None,
+        *,
+        sync: bool = True,
+    ) -> None:
+        """See that a block is written, and synced: `through` has done or does both at once.
 
-        Not where earlier blocks are still to be synced, for this call syncs only its own bytes. A
-        short write, no space, or a file system that cannot, is left to the plain way, which writes
-        all of it again.
+        If that took a part only, or found no space or a file system that cannot, the plain way
+        writes all of it again.
         """
-        if self._unsynced:
-            return False
+        if through is not None and self._is_through(through, len(data)):
+            return
         try:
-            if self._current.file.pwrite_synced(data, self._offset) < len(data):
+            write_all(self._current.file, data, self._offset)
+        except OSError as error:
+            self._chain.sequence, self._chain.crc = undo
+            raise self._refuse(error) from error
+        self._unsynced = True
+        if sync:
+            self._sync()
+
+    def _is_through(self, through: Callable[[], int], byte_count: int) -> bool:
+        try:
+            if through() < byte_count:
                 return False
         except OSError as error:
             if error.errno in FULL + UNSUPPORTED:
@@ -173,6 +263,18 @@ class SegmentStore:
         self._syncs += 1
         self._chain.synced_upto = self._chain.sequence
         return True
+
+    def _show(self, staged: Staged, data: bytes, prefix_bytes: int) -> None:
+        """Let reads see a block that was written after so many bytes of something else."""
+        table, segment = staged.table, self._current
+        start = self._offset + prefix_bytes + fmt.BLOCK_HEADER_BYTES
+        self._offset += len(data)
+        self._sealed = False
+        self._full = None
+        show = self._catalog.show_mixed if staged.mixed else self._catalog.show
+        show(table, staged.lasts, (segment, start, len(staged.body) - len(table)))
+        if self._offset * 2 > segment.size:
+            self._files.make_ahead(segment.number + 1, self._store_id)
 
     def _make_room(self, block_bytes: int) -> bytes:
         """See that a block and a seal fit; returns the checkpoint that begins a new segment."""
