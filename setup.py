@@ -12,6 +12,8 @@ COMPILED = (
     "src/penstock/flow/fairqueue.py",
     "src/penstock/flow/histogram.py",
     "src/penstock/log/queues.py",
+    "src/penstock/log/shell/groups.py",
+    "src/penstock/log/shell/loopwal.py",
     "src/penstock/log/shell/wal.py",
     "src/penstock/log/shell/workers.py",
     "src/penstock/log/stores/segment/catalog.py",

@@ -272,6 +272,7 @@ class Writers(Generic[S]):
         self._each = per_partition
         self._last = 0
         self._writing = 0
+        self._failed: Exception | None = None
 
     def __enter__(self) -> Self:
         self._wal.start()
@@ -294,15 +295,16 @@ class Writers(Generic[S]):
         began = perf_counter()
         self._loop.call_soon(run_completions, zip(starts, repeat(None)))
         self._loop.run_forever()
+        if self._failed is not None:
+            raise self._failed
         return perf_counter() - began
 
     def _writer(self, operations: Iterator[Operation]) -> OnWritten:
         submit = self._wal.submit
 
         def again(error: Exception | None) -> None:
-            if error is not None:
-                raise error
-            operation = next(operations, None)
+            self._failed = self._failed or error
+            operation = next(operations, None) if error is None else None
             if operation is not None:
                 submit(operation, again)
                 return

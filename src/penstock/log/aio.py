@@ -21,6 +21,7 @@ from typing import Any, Final
 from penstock.kernel.units import MIB
 
 PAGE_BYTES: Final = 4_096
+PIECES_MAX: Final = 4
 
 _CALLS: Final = {  # io_setup, io_destroy, io_submit, io_getevents
     "x86_64": (206, 207, 209, 208),
@@ -29,12 +30,16 @@ _CALLS: Final = {  # io_setup, io_destroy, io_submit, io_getevents
 _IOCB: Final = struct.Struct("<QIIHhIQQqQII")
 _EVENT: Final = struct.Struct("<QQqq")
 _PWRITE: Final = 1
-_TELL_EVENTFD: Final = 1
 _BUFFER_BYTES: Final = MIB
+_ZEROS: Final = bytes(PAGE_BYTES)
 
 
 class AioWriter:
-    """Writes one piece at a time. `OSError` if this machine cannot."""
+    """Writes a few pieces at a time. `OSError` if this machine cannot.
+
+    The eventfd `done_fd` becomes readable soon after a piece is done; whoever waits for that reads
+    it and then asks `is_done`, for it may still be readable from a piece before.
+    """
 
     def __init__(self) -> None:
         if sys.platform != "linux" or platform.machine() not in _CALLS:
@@ -47,18 +52,71 @@ class AioWriter:
         self._ask = _syscall(ctypes.PyDLL(None, use_errno=True))
         self._wait = _syscall(ctypes.CDLL(None, use_errno=True))
         context = ctypes.c_ulong(0)
-        _checked(self._ask(setup, 1, ctypes.addressof(context), 0, 0, 0))
+        _checked(self._ask(setup, PIECES_MAX, ctypes.addressof(context), 0, 0, 0))
         self._context = context.value
-        self._iocb = ctypes.create_string_buffer(_IOCB.size)
-        self._iocbs = (ctypes.c_void_p * 1)(ctypes.addressof(self._iocb))
-        self._event = ctypes.create_string_buffer(_EVENT.size)
-        self._grow(_BUFFER_BYTES)
+        self._events = ctypes.create_string_buffer(_EVENT.size * PIECES_MAX)
+        self._events_at = ctypes.addressof(self._events)
+        self._free = [AioPiece(number) for number in range(PIECES_MAX)]
+        self._results: dict[int, int] = {}
 
-    def begin(self, fd: int, before: bytes, data: bytes, offset: int) -> None:
+    def begin(self, fd: int, before: bytes, data: bytes, offset: int) -> AioPiece | None:
         """Start to write, at the start of a page, `before`, `data` and zeros up to a whole page.
 
-        `fd` must be open with `O_DIRECT` and `O_DSYNC`. `done_fd` is readable when it is done.
+        `fd` must be open with `O_DIRECT` and `O_DSYNC`. None if enough is being written already.
+        Pieces that are written at the same time must not share a page.
         """
+        if not self._free:
+            return None
+        piece = self._free[-1]
+        address, count = piece.fill(before, data)
+        iocb = (piece.number, 0, 0, _PWRITE, 0, fd, address, count, offset, 0, 1, self.done_fd)
+        _IOCB.pack_into(piece.iocb, 0, *iocb)
+        _checked(self._ask(self._submit_no, self._context, 1, piece.iocbs_at, 0, 0))
+        return self._free.pop()
+
+    def is_done(self, piece: AioPiece) -> bool:
+        """Whether `result` would not wait."""
+        if piece.number not in self._results:
+            self._get(self._ask, 0)
+        return piece.number in self._results
+
+    def result(self, piece: AioPiece) -> int:
+        """How many bytes were written; waits until they are. To be called once for each piece."""
+        while not self.is_done(piece):
+            self._get(self._wait, 1)
+        self._free.append(piece)
+        result = self._results.pop(piece.number)
+        return _checked(result, -result)
+
+    def _get(self, call: Any, at_least: int) -> None:
+        found = call(self._events_no, self._context, at_least, PIECES_MAX, self._events_at, 0)
+        if found < 0 and ctypes.get_errno() == errno.EINTR:
+            return
+        for at in range(0, _checked(found) * _EVENT.size, _EVENT.size):
+            number, _, result, _ = _EVENT.unpack_from(self._events, at)
+            self._results[number] = result
+
+    def __del__(self) -> None:
+        if getattr(self, "_context", 0):
+            self._wait(self._destroy_no, self._context, 0, 0, 0, 0)  # waits for what is under way
+        if hasattr(self, "done_fd"):
+            os.close(self.done_fd)
+
+
+class AioPiece:
+    """Memory for one write: the kernel reads it while it is under way."""
+
+    __slots__ = ("_address", "_buffer", "_iocbs", "iocb", "iocbs_at", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.iocb = ctypes.create_string_buffer(_IOCB.size)
+        self._iocbs = (ctypes.c_void_p * 1)(ctypes.addressof(self.iocb))
+        self.iocbs_at = ctypes.addressof(self._iocbs)
+        self._grow(_BUFFER_BYTES)
+
+    def fill(self, before: bytes, data: bytes) -> tuple[int, int]:
+        """Take bytes, and zeros up to a whole page; the address and the length of it all."""
         start = len(before)
         end = start + len(data)
         whole = -(-end // PAGE_BYTES) * PAGE_BYTES
@@ -67,39 +125,12 @@ class AioWriter:
         buffer = self._buffer
         buffer[:start] = before
         buffer[start:end] = data
-        buffer[end:whole] = bytes(whole - end)
-        iocb = (
-            0, 0, 0, _PWRITE, 0, fd, self._address, whole, offset, 0, _TELL_EVENTFD, self.done_fd
-        )  # fmt: skip
-        _IOCB.pack_into(self._iocb, 0, *iocb)
-        iocbs = ctypes.addressof(self._iocbs)
-        _checked(self._ask(self._submit_no, self._context, 1, iocbs, 0, 0))
-
-    def result(self) -> int:
-        """How many bytes were written; waits until they are."""
-        if not self._get(self._ask, 0):
-            while not self._get(self._wait, 1):
-                continue
-        os.eventfd_read(self.done_fd)
-        result: int = _EVENT.unpack_from(self._event)[2]
-        return _checked(result, -result)
-
-    def _get(self, call: Any, at_least: int) -> int:
-        event = ctypes.addressof(self._event)
-        found: int = call(self._events_no, self._context, at_least, 1, event, 0)
-        if found < 0 and ctypes.get_errno() == errno.EINTR:
-            return 0
-        return _checked(found)
+        buffer[end:whole] = _ZEROS[: whole - end]
+        return self._address, whole
 
     def _grow(self, size: int) -> None:
         self._buffer = mmap.mmap(-1, size)  # begins at a page
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
-
-    def __del__(self) -> None:
-        if getattr(self, "_context", 0):
-            self._wait(self._destroy_no, self._context, 0, 0, 0, 0)  # waits for what is under way
-        if hasattr(self, "done_fd"):
-            os.close(self.done_fd)
 
 
 def open_direct(fd: int) -> int:

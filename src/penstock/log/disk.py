@@ -1,8 +1,8 @@
 """The one door to a directory of log files, so that a test can stand behind it with a worse disk.
 
 Every call blocks, but for `begin_synced`. Errors are the operating system's own (`OSError`): the
-store decides what they mean. `OsDisk` is the real one; `penstock.testing.FakeDisk` loses, tears and reorders whatever was
-not synced.
+store decides what they mean. `OsDisk` is the real one; `penstock.testing.FakeDisk` loses, tears and
+reorders whatever was not synced.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from penstock.kernel.units import MIB
-from penstock.log.aio import PAGE_BYTES, AioWriter, open_direct
+from penstock.log.aio import PAGE_BYTES, AioPiece, AioWriter, open_direct
 from penstock.log.store import AlreadyOpen
 
 LOCK_NAME: Final = "LOCK"
@@ -32,7 +32,11 @@ class Flight(Protocol):
 
     @property
     def done_fd(self) -> int:
-        """A descriptor that is readable from when it is done until `result`."""
+        """An eventfd that becomes readable soon after it is done; read it, then ask `is_done`."""
+        ...
+
+    def is_done(self) -> bool:
+        """Whether `result` would not wait."""
         ...
 
     def result(self) -> int:
@@ -67,8 +71,8 @@ class DiskFile(Protocol):
     def begin_synced(self, data: bytes, offset: int) -> Flight | None:
         """Start a `pwrite_synced` and return; None, with nothing done, if it has to be a call.
 
-        Of all files of a directory one write is on its way at a time. What lies behind it, up to
-        the end of its last page, becomes zeros.
+        What lies behind it, up to the end of its last page of `PAGE_BYTES`, becomes zeros; so
+        another one that begins before it is done must not touch that page.
         """
         ...
 
@@ -175,11 +179,13 @@ class OsFile:
             return None
         page = offset % PAGE_BYTES
         before = self._tail if offset == self._tail_end else self.pread(page, offset - page)
-        writer.begin(self._direct, before, data, offset - page)
+        piece = writer.begin(self._direct, before, data, offset - page)
+        if piece is None:
+            return None
         self._tail_end = end
         rest = end % PAGE_BYTES
         self._tail = data[len(data) - rest :] if rest <= len(data) else before + data
-        return OsFlight(writer, page, len(data))
+        return OsFlight(writer, piece, page, len(data))
 
     def fdatasync(self) -> None:
         os.fdatasync(self._fd)
@@ -192,18 +198,22 @@ class OsFile:
 
 
 class OsFlight:
-    """The write that an `AioWriter` has under way."""
+    """A write that an `AioWriter` has under way."""
 
-    __slots__ = ("_asked", "_before", "_writer", "done_fd")
+    __slots__ = ("_asked", "_before", "_piece", "_writer", "done_fd")
 
-    def __init__(self, writer: AioWriter, before: int, asked: int) -> None:
+    def __init__(self, writer: AioWriter, piece: AioPiece, before: int, asked: int) -> None:
         self._writer = writer
+        self._piece = piece
         self._before = before
         self._asked = asked
         self.done_fd = writer.done_fd
 
+    def is_done(self) -> bool:
+        return self._writer.is_done(self._piece)
+
     def result(self) -> int:
-        return min(max(self._writer.result() - self._before, 0), self._asked)
+        return min(max(self._writer.result(self._piece) - self._before, 0), self._asked)
 
 
 class OsDisk:

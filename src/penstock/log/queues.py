@@ -191,6 +191,10 @@ class PartitionQueues(Generic[W]):
                 if self._queues.get(partition):
                     self._ready.mark(partition, 0, 0)
 
+    def depth_of(self, partition: int) -> int:
+        """How much of a partition is queued."""
+        return len(self._queues.get(partition, ()))
+
     @property
     def has_ready(self) -> bool:
         """Whether `take` would find a partition."""

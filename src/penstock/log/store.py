@@ -157,7 +157,14 @@ class Underway(Protocol):
 
     @property
     def done_fd(self) -> int:
-        """A descriptor that is readable from when it is done until `finish`."""
+        """An eventfd that becomes readable soon after it is done; read it, then ask `is_done`.
+
+        It may be readable for the write before, too.
+        """
+        ...
+
+    def is_done(self) -> bool:
+        """Whether `finish` would not wait."""
         ...
 
     def finish(self) -> Mapping[int, Exception]:
@@ -172,11 +179,12 @@ class Store(Protocol):
     from any thread at any time and see exactly the groups whose `write` has returned.
     """
 
-    def stage(self, group: Sequence[Operation]) -> Sequence[Operation]:
+    def stage(self, group: Sequence[Operation], bytes_max: int) -> Sequence[Operation] | None:
         """Do ahead, in any thread, what `write` need not do for a whole group; changes nothing.
 
         No partition of it may be in a group that is being written. What comes back is the same
-        operations, and only good for `write`.
+        operations, and only good for `write` and `begin`; None if their payloads are more than
+        `bytes_max` bytes together.
         """
         ...
 

@@ -274,6 +274,10 @@ class FakeFlight:
         self._file = file
         self._count = count
 
+    def is_done(self) -> bool:
+        """It is, for whoever asks."""
+        return True
+
     def result(self) -> int:
         """The end of `pwrite_synced`."""
         self._file._disk._step()

@@ -14,7 +14,8 @@ from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Rejected
 from penstock.kernel.units import MIB
 from penstock.log.queues import QueueLimits
-from penstock.log.store import Append, Operation, Underway
+from penstock.log.store import Operation, Underway
+from penstock.log.stores.rules import payload_bytes
 
 OnWritten = Callable[[Exception | None], None]
 Completion = tuple[OnWritten, Exception | None]
@@ -42,7 +43,7 @@ class WalOptions:
 class GroupStore(Protocol):
     """What is needed of a `Store` here."""
 
-    def stage(self, group: Sequence[Operation], /) -> Sequence[Operation]:
+    def stage(self, group: Sequence[Operation], bytes_max: int, /) -> Sequence[Operation] | None:
         """See `Store.stage`."""
         ...
 
@@ -70,11 +71,7 @@ def encode(work: Sequence[Write], store: GroupStore, group_bytes_max: int) -> En
     partitions, operations, tell, syncs = zip(*work, strict=True)
     staged: Sequence[Operation] | None = operations
     try:
-        sizes = [
-            len(op[1][0][2]) if type(op) is Append and len(op[1]) == 1 else _size(op)
-            for op in operations
-        ]
-        staged = store.stage(operations) if sum(sizes) <= group_bytes_max else None
+        staged = store.stage(operations, group_bytes_max)
     except Exception:
         _LOGGER.debug("a group cannot be staged: its write will say why", exc_info=True)
     return Encoded(work, partitions, staged, tell, True in syncs)
@@ -96,7 +93,7 @@ def _write_parts(
     part: list[Write] = []
     room = group_bytes_max
     for piece in [*work, None]:
-        size = _size(piece[1]) if piece else 0
+        size = payload_bytes([piece[1]]) if piece else 0
         if part and (piece is None or size > room):
             partitions, operations, _, syncs = zip(*part, strict=True)
             failed = call_store(store, partitions, operations, sync=True in syncs)
@@ -139,13 +136,6 @@ def run_completions(completions: Iterable[Completion]) -> None:
             on_written(error)
         except Exception:
             _LOGGER.exception("a completion callback raised")
-
-
-def _size(operation: Operation) -> int:
-    if type(operation) is not Append:
-        return 0
-    entries = operation[1]
-    return len(entries[0][2]) if len(entries) == 1 else sum([len(e[2]) for e in entries])
 
 
 class Window:

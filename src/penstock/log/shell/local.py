@@ -23,8 +23,9 @@ from penstock.kernel.units import MIB
 from penstock.log.executor import ExecutorLimits, PartitionFailed, Phase, Status, Work
 from penstock.log.reads import ReadRange
 from penstock.log.shell.executor import OnRestored, PartitionExecutor, Runner, RunSoon
+from penstock.log.shell.groups import WalOptions
 from penstock.log.shell.reads import ReadOptions, ReadScheduler
-from penstock.log.shell.wal import WalOptions, WalScheduler
+from penstock.log.shell.wal import WalScheduler
 from penstock.log.shell.workers import WorkersStatus
 from penstock.log.solo import Compaction, OnCommitted, Proposal, SoloOwner, Written
 from penstock.log.store import Bounds, Entry, HardState, Operation, Store, StoreStatus

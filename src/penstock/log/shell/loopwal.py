@@ -8,14 +8,17 @@ makes the call. The groups, their order and their answers are the same.
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.kernel.clock import Clock
 from penstock.kernel.shell import SystemClock
-from penstock.log.queues import Admission, Group, PartitionQueues
+from penstock.log.queues import Backpressure, Group, PartitionQueues, Stopped
 from penstock.log.shell.groups import (
     Encoded,
     GroupStore,
@@ -32,8 +35,19 @@ from penstock.log.shell.groups import (
 from penstock.log.shell.workers import WorkersStatus
 from penstock.log.store import Operation, Underway
 
+_LOGGER: Final = logging.getLogger("penstock.log")
+FLIGHTS_MAX: Final = 2
 _AHEAD_MIN: Final = 32
+_GROUPS_A_TURN: Final = 8
 _NO_FD: Final = -1
+_NO_LIMIT: Final = 1 << 62
+
+
+class _Next(NamedTuple):
+    """A group and what it is for the store."""
+
+    group: Group[Write]
+    encoded: Encoded
 
 
 class LoopWal:
@@ -60,17 +74,20 @@ class LoopWal:
         self._group_bytes_max = options.group_bytes_max
         self._direct_max = min(options.group_partitions_max, options.batch_max)
         self._window = Window(clock or SystemClock())
-        self._admission = Admission(options.limits)
+        self._limits = options.limits
+        self._look_from = min(options.limits.depth_max, options.limits.total_max or _NO_LIMIT)
         self._queues: PartitionQueues[Write] = PartitionQueues()
         self._inbox: list[Write] = []
-        self._ahead: tuple[Group[Write], Encoded] | None = None
+        self._ahead: _Next | None = None
         self._ahead_at = _AHEAD_MIN
-        self._writing: tuple[Group[Write], Encoded] | None = None
-        self._underway: Underway | None = None
+        self._air: deque[tuple[_Next, Underway]] = deque()
+        self._call: _Next | None = None  # what the thread writes; then nothing is in the air
         self._done_fd = _NO_FD
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="wal")
+        self._calls = ThreadPoolExecutor(1, thread_name_prefix="wal")
         self._called = True  # until `start`
         self._running = False
+        self._stopping = False
+        self._refusals = 0
         self._taken = 0
         self._groups = 0
         self._served = 0
@@ -95,15 +112,18 @@ class LoopWal:
         is for what completes accepted work (a commit marker): the limits do not apply to it.
         """
         partition = operation[0]
-        self._admission.admit(partition, finishing)
+        if self._stopping:
+            raise Stopped("expected a running scheduler, found it stopping; nothing was taken")
+        if self._taken - self._served >= self._look_from and not finishing:
+            self._check_depth(partition)
         self._inbox.append((partition, operation, on_written, sync))
         self._taken += 1
         if len(self._inbox) >= self._ahead_at:
-            if self._writing is None:
+            if len(self._air) < FLIGHTS_MAX:
                 self._go()
             elif self._ahead is None:
-                self._encode_ahead()
-        elif self._writing is None and not self._called:
+                self._ahead = self._prepare()
+        elif not self._air and not self._called:
             self._called = True
             self._loop.call_soon(self._go)  # with all that comes in this turn of the loop
 
@@ -113,7 +133,7 @@ class LoopWal:
 
     async def stop(self) -> None:
         """Refuse new operations, and return when all that were taken are written and answered."""
-        self._admission.stopping = True
+        self._stopping = True
         self._running = True
         if self._drained is None:
             self._drained = self._loop.create_future()
@@ -122,116 +142,144 @@ class LoopWal:
         if self._done_fd != _NO_FD:
             self._loop.remove_reader(self._done_fd)
             self._done_fd = _NO_FD
-        self._thread.shutdown()
+        self._calls.shutdown()
 
     def status(self) -> WorkersStatus:
         """A snapshot for people."""
         return WorkersStatus(
-            running=self._running and not self._admission.stopping,
+            running=self._running and not self._stopping,
             workers=1,
             queued=self._queues.queued + len(self._inbox),
             in_line=self._queues.ready,
             depth=self._taken - self._served,
             groups=self._groups,
             served=self._served,
-            refusals=self._admission.refusals,
+            refusals=self._refusals,
         )
 
     def depth_of(self, partition: int) -> int:
         """Operations of a partition in line or being written."""
-        return self._admission.depth_of(partition)
+        self._put_in_line()
+        taken = [self._call, self._ahead, *[flying for flying, _ in self._air]]
+        counts = [each.encoded.partitions.count(partition) for each in taken if each is not None]
+        return self._queues.depth_of(partition) + sum(counts)
+
+    def _check_depth(self, partition: int) -> None:
+        """Refuse what is too much; only looked at when all partitions together have so much."""
+        depth, limits = self._taken - self._served, self._limits
+        if limits.total_max is not None and depth >= limits.total_max:
+            self._refusals += 1
+            raise Backpressure(partition, depth, limits.total_max, overall=True)
+        depth = self.depth_of(partition)
+        if depth >= limits.depth_max:
+            self._refusals += 1
+            raise Backpressure(partition, depth, limits.depth_max)
 
     def _go(self) -> None:
-        """Write the next group, if none is being written and there is one."""
+        """Give the store what it can take now."""
         self._called = False
-        if self._writing is not None:
-            return
-        if self._ahead is not None:
-            group, encoded = self._ahead
+        while self._call is None and len(self._air) < FLIGHTS_MAX:
+            following = self._ahead or self._prepare()
             self._ahead = None
-            self._write(group, encoded)
-            return
-        queued = self._queues.queued + len(self._inbox)
-        hold_s = 0.0 if self._admission.stopping else self._window.hold_s(queued)
-        if hold_s:
-            self._called = True
-            self._loop.call_later(hold_s, self._go)
-            return
-        group = self._take()
-        if group.work:
-            self._write(group, encode(group.work, self._store, self._group_bytes_max))
-        elif self._drained is not None and not self._drained.done():
+            if following is None or not self._launch(following):
+                break
+        if self._drained is not None and not self._drained.done() and self._is_idle():
             self._drained.set_result(None)
 
+    def _is_idle(self) -> bool:
+        return self._call is None and not self._air and self._ahead is None and not self._called
+
+    def _prepare(self) -> _Next | None:
+        """Take and encode the next group, if there is one and it is not to wait for more.
+
+        While others are in the air it is worth to wait until it is as large as those.
+        """
+        queued = self._queues.queued + len(self._inbox)
+        if self._air and queued < self._ahead_at:
+            return None
+        hold_s = 0.0 if self._stopping else self._window.hold_s(queued)
+        if hold_s:
+            if not self._air and not self._called:
+                self._called = True
+                self._loop.call_later(hold_s, self._go)
+            return None
+        group = self._take()
+        if not group.work:
+            return None
+        return _Next(group, encode(group.work, self._store, self._group_bytes_max))
+
     def _take(self) -> Group[Write]:
-        arrived, self._inbox = self._inbox, []
-        if len(arrived) <= self._direct_max and not self._queues.queued:
+        if len(self._inbox) <= self._direct_max and not self._queues.queued:
+            arrived, self._inbox = self._inbox, []
             return self._queues.take_direct(arrived)
-        for piece in arrived:
-            self._queues.put(piece)
+        self._put_in_line()
         return self._queues.take(self._group_partitions_max, self._batch_max)
 
-    def _encode_ahead(self) -> None:
-        """Have the next group ready when the disk is.
+    def _put_in_line(self) -> None:
+        arrived, self._inbox = self._inbox, []
+        for piece in arrived:
+            self._queues.put(piece)
 
-        Only if everything in line fits into that group: a line that is too long is handed out in
-        turns, when it is its turn.
-        """
-        if self._queues.queued or len(self._inbox) > self._direct_max:
-            return
-        if self._window.hold_s(len(self._inbox)):
-            return
-        group = self._take()
-        if group.work:
-            self._ahead = group, encode(group.work, self._store, self._group_bytes_max)
-
-    def _write(self, group: Group[Write], encoded: Encoded) -> None:
-        self._writing = group, encoded
-        self._window.began()
+    def _launch(self, following: _Next) -> bool:
+        """Let the disk write a group, or the thread, or keep it until there is nothing else."""
+        encoded = following.encoded
+        underway = None
         try:
-            staged = encoded.staged
-            underway = self._store.begin(staged, sync=encoded.sync) if staged is not None else None
-        except Exception as error:
-            failed = all_failed(encoded.partitions, error)
-            self._loop.call_soon(self._written, partial(_answer, encoded, failed))
-            return
+            if encoded.staged is not None:
+                underway = self._store.begin(encoded.staged, sync=encoded.sync)
+        except Exception:
+            _LOGGER.debug("a group cannot begin: its call will say why", exc_info=True)
+        if underway is None and self._air:
+            self._ahead = following
+            return False
+        self._window.began()
         if underway is None:
-            self._thread.submit(self._call, encoded)
-            return
-        self._underway = underway
+            self._call = following
+            self._calls.submit(self._write, encoded)
+            return False
+        self._air.append((following, underway))
         if self._done_fd != underway.done_fd:
             self._done_fd = underway.done_fd
             self._loop.add_reader(self._done_fd, self._landed)
+        return True
 
-    def _call(self, encoded: Encoded) -> None:
+    def _write(self, encoded: Encoded) -> None:
         tell = write(encoded, self._store, self._group_bytes_max)
-        self._loop.call_soon_threadsafe(self._written, tell)
+        self._loop.call_soon_threadsafe(self._called_back, tell)
+
+    def _called_back(self, tell: Tell) -> None:
+        called, self._call = self._call, None
+        if called is not None:
+            self._written(called.group, tell)
 
     def _landed(self) -> None:
-        underway, self._underway = self._underway, None
-        if underway is None or self._writing is None:
-            return
-        encoded = self._writing[1]
-        try:
-            failed = underway.finish()
-        except Exception as error:
-            failed = all_failed(encoded.partitions, error)
-        self._written(partial(_answer, encoded, failed))
+        os.eventfd_read(self._done_fd)
+        self._land()
 
-    def _written(self, tell: Tell) -> None:
+    def _land(self) -> None:
+        """Answer what the disk is done with, and what it is done with by then."""
+        for _ in range(_GROUPS_A_TURN):
+            if not self._air or not self._air[0][1].is_done():
+                return
+            (group, encoded), underway = self._air.popleft()
+            try:
+                failed = underway.finish()
+            except Exception as error:
+                failed = all_failed(encoded.partitions, error)
+            self._written(group, partial(_answer, encoded, failed))
+        if self._air:
+            self._loop.call_soon(self._land)  # its eventfd may have been read
+
+    def _written(self, group: Group[Write], tell: Tell) -> None:
         """A group is done: let the disk go on with the next one, then answer this one."""
-        if self._writing is None:
-            return
-        group, self._writing = self._writing[0], None
-        self._admission.finished(group.work)
         self._queues.finish(group)
+        # As large as what is in the air, if all who wait write again: see `bench wal`.
+        self._ahead_at = max(_AHEAD_MIN, (self._taken - self._served) // FLIGHTS_MAX)
         self._groups += 1
         self._served += len(group.work)
-        # Two halves: one is written while the other is answered and encoded.
-        self._ahead_at = max(_AHEAD_MIN, (self._taken - self._served) // 2)
         self._go()
         tell()
-        if self._writing is None and not self._called:
+        if not self._called:
             self._go()
 
 

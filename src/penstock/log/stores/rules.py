@@ -24,6 +24,11 @@ NUMBER_MAX: Final = (1 << 63) - 1  # what every engine can hold, sqlite included
 PAYLOAD_BYTES_MAX: Final = 512 << 20
 
 
+def payload_bytes(group: Iterable[Operation]) -> int:
+    """How many bytes of payloads a group has."""
+    return sum([len(entry[2]) for op in group if type(op) is Append for entry in op[1]])
+
+
 def admit(op: Operation, boundary: int, last: int) -> tuple[int, int]:
     """The boundary and last index after an operation, or why it cannot be.
 

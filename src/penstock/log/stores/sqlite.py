@@ -89,9 +89,9 @@ class SqliteStore:
             self._let_go()
             raise
 
-    def stage(self, group: Sequence[Operation]) -> Sequence[Operation]:
+    def stage(self, group: Sequence[Operation], bytes_max: int) -> Sequence[Operation] | None:
         """Nothing can be done ahead here."""
-        return group
+        return group if rules.payload_bytes(group) <= bytes_max else None
 
     def begin(self, group: Sequence[Operation], *, sync: bool) -> None:
         """Every write here is a call."""

@@ -84,12 +84,13 @@ class _Measured:
 class _MeasuredUnderway:
     """A write that is counted when it is done."""
 
-    __slots__ = ("_count", "_underway", "done_fd")
+    __slots__ = ("_count", "_underway", "done_fd", "is_done")
 
     def __init__(self, underway: Underway, count: Callable[[], None]) -> None:
         self._underway = underway
         self._count = count
         self.done_fd = underway.done_fd
+        self.is_done = underway.is_done
 
     def finish(self) -> Mapping[int, Exception]:
         failed = self._underway.finish()

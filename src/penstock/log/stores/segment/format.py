@@ -1,9 +1,10 @@
 """The bytes of a segment file: what is written where, and how it is checked. No IO.
 
-A segment is a header and then blocks back to back, followed by zeros. A block is what one `write`
-made: a header, the payloads, and last a table of fixed-size records. The table comes last because
-its final byte is never zero: a write cut short can then not pass for a whole block just because
-the missing bytes were zeros.
+A segment is a header and then blocks, followed by zeros. A block begins where the one before ends,
+or, if that was still on its way to the disk, at the next page: two writes at the same time must not
+share one. The gap is zeros. A block is what one `write` made: a header, the payloads, and last a
+table of fixed-size records. The table comes last because its final byte is never zero: a write cut
+short can then not pass for a whole block just because the missing bytes were zeros.
 
     segment header   magic 8 · version 1 · pad 3 · store id 16 · number 8 · crc 4 · pad
     block header     crc 4 · magic 4 · version 1 · kind 1 · pad 2 · records 4 · body length 4 ·
@@ -24,7 +25,8 @@ from crc32c import crc32c
 
 from penstock.log.store import Damaged, UnknownFormat
 
-VERSION: Final = 1
+VERSION: Final = 2
+READABLE: Final = (1, 2)  # the first had no gaps
 
 SEGMENT_MAGIC: Final = b"PENSTSEG"
 SEGMENT_HEADER: Final = struct.Struct("<8sBxxx16sQI")
@@ -34,6 +36,7 @@ BLOCK_MAGIC: Final = b"\xf5PBK"
 BLOCK_HEADER: Final = struct.Struct("<I4sBBxxIIQQI")
 BLOCK_HEADER_BYTES: Final = BLOCK_HEADER.size
 BLOCK_BYTES_MAX: Final = 1 << 30
+PAGE_BYTES: Final = 4_096
 _BLOCK_UNSEALED: Final = struct.Struct("<4sBBxxIIQQI")
 _CRC: Final = struct.Struct("<I")
 
@@ -120,9 +123,9 @@ def check_segment_header(name: str, data: bytes | bytearray | memoryview) -> byt
             file=name,
             offset=0,
         )
-    if version != VERSION:
+    if version not in READABLE:
         raise UnknownFormat(
-            f"{name}: expected format version {VERSION}, found {version}",
+            f"{name}: expected a format version up to {VERSION}, found {version}",
             file=name,
             expected=VERSION,
             found=version,

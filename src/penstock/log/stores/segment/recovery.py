@@ -310,14 +310,18 @@ class _Walk:
                 expected, previous, first = sequence, before, False
             end = offset + _HEAD + body
             if magic != fmt.BLOCK_MAGIC or sequence != expected or before != previous:
+                page = _after_gap(view, offset, expected, previous)
+                if page is not None:
+                    offset = page
+                    continue
                 self.found = _describe(magic, sequence, expected)
                 break
             if end > size or count * _ROW > body or crc32c(view[offset + 4 : end], seed) != crc:
                 self.found = "a checksum that does not match"
                 break
-            if version != fmt.VERSION:
+            if version not in fmt.READABLE:
                 raise UnknownFormat(
-                    f"{self.name} at {offset}: expected format version {fmt.VERSION}, "
+                    f"{self.name} at {offset}: expected a format version up to {fmt.VERSION}, "
                     f"found {version}",
                     expected=fmt.VERSION,
                     found=version,
@@ -335,6 +339,16 @@ class _Walk:
             unproven = min(expected - 1 - synced, len(starts))
             self.unproven = starts[len(starts) - unproven] - _HEAD if unproven else offset
             chain.sequence, chain.crc, chain.synced_upto = expected - 1, previous, synced
+
+
+def _after_gap(view: memoryview, offset: int, expected: int, previous: int) -> int | None:
+    """The start of the next page, if only zeros lie before it and the block that is expected is."""
+    page = -(-offset // fmt.PAGE_BYTES) * fmt.PAGE_BYTES
+    if page == offset or page + _HEAD > len(view) or any(view[offset:page]):
+        return None
+    head = fmt.BlockHead(*_UNPACK(view, page))
+    continues = head.sequence == expected and head.previous_crc == previous
+    return page if head.magic == fmt.BLOCK_MAGIC and continues else None
 
 
 def _describe(magic: bytes, sequence: int, expected: int) -> str:

@@ -57,8 +57,8 @@ class Staged(Sequence[Operation]):
     def __getitem__(self, at: Any) -> Any:
         return self.asked[at]
 
-    def joined(self) -> Staged:
-        """Payloads and records as the bytes of a block's body."""
+    def joined(self) -> None:
+        """Make payloads and records the bytes of a block's body."""
         self.table = b"".join(self.rows)
         self.payloads.append(self.table)
         self.body = b"".join(self.payloads)
@@ -66,7 +66,6 @@ class Staged(Sequence[Operation]):
             raise Rejected(
                 f"expected a group of at most {fmt.BLOCK_BYTES_MAX} bytes, found {len(self.body)}"
             )
-        return self
 
 
 class Refused(Exception):
@@ -88,13 +87,22 @@ class Refused(Exception):
             return  # it is nothing that the rules could name
 
 
-def stage(group: Sequence[Operation], catalog: Catalog) -> Staged:
-    """Stage a group without the partitions that ask for what cannot be."""
+class TooLarge(Exception):
+    """A group has more bytes than its caller wants in one."""
+
+
+def stage(
+    group: Sequence[Operation], catalog: Catalog, bytes_max: int = fmt.BLOCK_BYTES_MAX
+) -> Staged:
+    """Stage a group without the partitions that ask for what cannot be, or raise `TooLarge`."""
     failed: dict[int, Exception] = {}
     wanted = group
     while True:
         try:
-            staged = _stage(wanted, catalog).joined()
+            staged = _stage(wanted, catalog)
+            if bytes_max < fmt.BLOCK_BYTES_MAX and sum(map(len, staged.payloads)) > bytes_max:
+                raise TooLarge
+            staged.joined()
         except Refused as refused:
             failed[refused.partition] = refused.error
             wanted = [op for op in wanted if op.partition not in failed]

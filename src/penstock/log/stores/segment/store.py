@@ -6,11 +6,12 @@ import errno
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from crc32c import crc32c
@@ -35,7 +36,7 @@ from penstock.log.stores.segment import format as fmt
 from penstock.log.stores.segment.catalog import Catalog
 from penstock.log.stores.segment.files import Segment, SegmentFiles, write_all
 from penstock.log.stores.segment.recovery import Fold, Report
-from penstock.log.stores.segment.staging import Staged, stage
+from penstock.log.stores.segment.staging import Staged, TooLarge, stage
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.ENOSYS)
@@ -59,30 +60,39 @@ class SegmentOptions:
             raise Rejected(f"expected reclaim_below from 0 to below 1, found {self.reclaim_below}")
 
 
-class Underway:
-    """A block that the disk writes by itself; its store takes no other write before `finish`."""
+class _Placed(NamedTuple):
+    """Bytes, where they are written, the last block in them, and how to take that back."""
 
-    __slots__ = ("_store", "block", "flight", "staged", "undo")
+    data: bytes
+    offset: int
+    sequence: int
+    undo: tuple[int, int, int]
+
+
+class Underway:
+    """A block that the disk writes by itself; to be finished in the order they began."""
+
+    __slots__ = ("_store", "flight", "placed", "staged")
 
     def __init__(
-        self,
-        store: SegmentStore,
-        staged: Staged,
-        block: bytes,
-        flight: Flight,
-        undo: tuple[int, int],
+        self, store: SegmentStore, staged: Staged, placed: _Placed, flight: Flight
     ) -> None:
         self._store = store
         self.staged = staged
-        self.block = block
+        self.placed = placed
         self.flight = flight
-        self.undo = undo
 
     @property
     def done_fd(self) -> int:
+        """See `Flight`."""
         return self.flight.done_fd
 
+    def is_done(self) -> bool:
+        """Whether `finish` would not wait."""
+        return self.flight.is_done()
+
     def finish(self) -> Mapping[int, Exception]:
+        """What `write` would return."""
         return self._store.finish(self)
 
 
@@ -108,6 +118,9 @@ class SegmentStore:
         self._files = SegmentFiles(disk, self._background, self._options.segment_bytes)
         self._writing = threading.Lock()  # one writer, and reclaim
         self._catalog = Catalog()
+        self._air: deque[Underway] = deque()  # while there is one, `_writing` is held
+        self._waiting = 0  # threads that want `_writing`
+        self._counting = threading.Lock()
         self._closed = False
         self._unsynced = False
         self._read_only: ReadOnly | None = None
@@ -128,9 +141,12 @@ class SegmentStore:
 
     # Writing
 
-    def stage(self, group: Sequence[Operation]) -> Sequence[Operation]:
+    def stage(self, group: Sequence[Operation], bytes_max: int) -> Sequence[Operation] | None:
         """Check a group and encode its block, but for the header; see `Store.stage`."""
-        return stage(group, self._catalog)
+        try:
+            return stage(group, self._catalog, bytes_max)
+        except TooLarge:
+            return None
 
     def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
         """Apply a group as one block; see `Store.write`. An empty group with `sync` only syncs.
@@ -140,7 +156,8 @@ class SegmentStore:
         """
         staged = group if type(group) is Staged else stage(group, self._catalog)
         failed = staged.failed
-        with self._writing:
+        self._get_writing()
+        try:
             self._check_open()
             try:
                 self._check_writable()
@@ -154,13 +171,27 @@ class SegmentStore:
             if self._catalog.garbage and not self._unsynced:
                 self._collect()
             return failed
+        finally:
+            self._writing.release()
+
+    def _get_writing(self) -> None:
+        """Take `_writing`; nothing begins while a thread waits for it."""
+        if self._writing.acquire(blocking=False):
+            return
+        with self._counting:
+            self._waiting += 1
+        self._writing.acquire()
+        with self._counting:
+            self._waiting -= 1
 
     def begin(self, group: Sequence[Operation], *, sync: bool) -> Underway | None:
         """Start a `write` where the disk can do it by itself; see `Store.begin`.
 
         Not what needs a new segment or must sync earlier blocks too, nor what will be refused.
         """
-        if not sync or self._unsynced or not self._writing.acquire(blocking=False):
+        if not sync or self._unsynced or self._waiting:
+            return None
+        if not self._air and not self._writing.acquire(blocking=False):
             return None
         underway = None
         try:
@@ -168,18 +199,19 @@ class SegmentStore:
             if staged.table and not (self._closed or self._read_only or self._unsynced):
                 underway = self._launch(staged)
         finally:
-            if underway is None:
+            if not self._air:
                 self._writing.release()
         return underway
 
     def _launch(self, staged: Staged) -> Underway | None:
         """Give a block to the disk, if it fits into the segment and the disk takes it."""
         chain, offset = self._chain, self._offset
-        block_bytes = fmt.BLOCK_HEADER_BYTES + len(staged.body)
-        end = offset + block_bytes + fmt.SEAL_BYTES
-        if offset == fmt.SEGMENT_HEADER_BYTES or end > self._current.size:
+        if self._air:  # two writes at the same time must not share a page
+            offset = -(-offset // fmt.PAGE_BYTES) * fmt.PAGE_BYTES
+        end = offset + fmt.BLOCK_HEADER_BYTES + len(staged.body)
+        if self._offset == fmt.SEGMENT_HEADER_BYTES or end + fmt.SEAL_BYTES > self._current.size:
             return None
-        undo = chain.sequence, chain.crc
+        undo = chain.sequence, chain.crc, self._offset
         block = chain.block(fmt.DATA_BLOCK, len(staged.table) // fmt.RECORD_BYTES, staged.body)
         flight = None
         try:
@@ -187,22 +219,29 @@ class SegmentStore:
         except OSError as error:
             _LOGGER.debug("a write cannot begin: its call will say why: %s", error)
         if flight is None:
-            chain.sequence, chain.crc = undo
+            chain.sequence, chain.crc, _ = undo
             return None
-        return Underway(self, staged, block, flight, undo)
+        self._offset = end
+        underway = Underway(self, staged, _Placed(block, offset, chain.sequence, undo), flight)
+        self._air.append(underway)
+        return underway
 
     def finish(self, underway: Underway) -> Mapping[int, Exception]:
         """The end of a write that began; for `Underway` alone."""
-        staged, block = underway.staged, underway.block
+        staged, placed = underway.staged, underway.placed
+        if underway is not self._air[0]:
+            raise Rejected("expected writes to be finished in the order they began")
         try:
-            self._settle(block, underway.undo, underway.flight.result)
-            self._show(staged, block, 0)
+            self._settle(placed, underway.flight.result)
+            self._show(staged, placed)
             if self._catalog.garbage:
                 self._collect()
         except PenstockError as error:
             staged.failed.update(rules.all_failed(staged.group, error))
         finally:
-            self._writing.release()
+            self._air.popleft()
+            if not self._air:
+                self._writing.release()
         return staged.failed
 
     def _commit(self, staged: Staged, sync: bool) -> None:
@@ -212,63 +251,66 @@ class SegmentStore:
         is written over by the next block.
         """
         table, body, chain = staged.table, staged.body, self._chain
-        undo = chain.sequence, chain.crc
+        undo = chain.sequence, chain.crc, self._offset
         try:
             prefix = self._make_room(len(body) + fmt.BLOCK_HEADER_BYTES)
         except OSError as error:
-            chain.sequence, chain.crc = undo
+            chain.sequence, chain.crc, _ = undo
             raise self._refuse(error) from error
+        offset = self._offset
+        undo = (*undo[:2], offset)
         block = chain.block(fmt.DATA_BLOCK, len(table) // fmt.RECORD_BYTES, body)
         data = prefix + block if prefix else block
+        placed = _Placed(data, offset, chain.sequence, undo)
         # One call for both, but not where earlier blocks are still to be synced: it syncs only
         # its own bytes.
         through = None
         if sync and not self._unsynced:
-            through = partial(self._current.file.pwrite_synced, data, self._offset)
-        self._settle(data, undo, through, sync=sync)
-        self._show(staged, data, len(prefix))
+            through = partial(self._current.file.pwrite_synced, data, offset)
+        self._settle(placed, through, sync=sync)
+        self._offset += len(data)
+        self._show(staged, placed)
 
     def _settle(
-        self,
-        data: bytes,
-        undo: tuple[int, int],
-        through: Callable[[], int] | None,
-        *,
-        sync: bool = True,
+        self, placed: _Placed, through: Callable[[], int] | None, *, sync: bool = True
     ) -> None:
         """See that a block is written, and synced: `through` has done or does both at once.
 
         If that took a part only, or found no space or a file system that cannot, the plain way
         writes all of it again.
         """
-        if through is not None and self._is_through(through, len(data)):
+        if through is not None and self._is_through(through, placed):
             return
         try:
-            write_all(self._current.file, data, self._offset)
+            write_all(self._current.file, placed.data, placed.offset)
         except OSError as error:
-            self._chain.sequence, self._chain.crc = undo
+            if len(self._air) > 1:  # later blocks go on from this one
+                raise self._sync_failed(error) from error
+            self._chain.sequence, self._chain.crc, self._offset = placed.undo
             raise self._refuse(error) from error
         self._unsynced = True
         if sync:
-            self._sync()
+            self._sync(placed.sequence)
 
-    def _is_through(self, through: Callable[[], int], byte_count: int) -> bool:
+    def _is_through(self, through: Callable[[], int], placed: _Placed) -> bool:
         try:
-            if through() < byte_count:
-                return False
+            done = through()
         except OSError as error:
-            if error.errno in FULL + UNSUPPORTED:
+            if error.errno in FULL + UNSUPPORTED and self._read_only is None:
                 return False
             raise self._sync_failed(error) from error
+        if self._read_only is not None:  # one that began before this one failed
+            raise SyncFailed(f"{self._read_only}; what this group wrote may be there or not")
+        if done < len(placed.data):
+            return False
         self._syncs += 1
-        self._chain.synced_upto = self._chain.sequence
+        self._chain.synced_upto = placed.sequence
         return True
 
-    def _show(self, staged: Staged, data: bytes, prefix_bytes: int) -> None:
-        """Let reads see a block that was written after so many bytes of something else."""
+    def _show(self, staged: Staged, placed: _Placed) -> None:
+        """Let reads see a block; it is the last part of what was written."""
         table, segment = staged.table, self._current
-        start = self._offset + prefix_bytes + fmt.BLOCK_HEADER_BYTES
-        self._offset += len(data)
+        start = placed.offset + len(placed.data) - len(staged.body)
         self._sealed = False
         self._full = None
         show = self._catalog.show_mixed if staged.mixed else self._catalog.show
@@ -315,13 +357,14 @@ class SegmentStore:
         self._current = segment
         self._offset = fmt.SEGMENT_HEADER_BYTES
 
-    def _sync(self) -> None:
+    def _sync(self, upto: int | None = None) -> None:
+        """Make every block up to a number durable that was written, or else all."""
         try:
             self._current.file.fdatasync()
         except OSError as error:
             raise self._sync_failed(error) from error
         self._syncs += 1
-        self._chain.synced_upto = self._chain.sequence
+        self._chain.synced_upto = self._chain.sequence if upto is None else upto
         self._unsynced = False
 
     def _sync_failed(self, error: OSError) -> SyncFailed:
@@ -358,7 +401,8 @@ class SegmentStore:
         freed = 0
         newest = self._current.number
         while True:
-            with self._writing:
+            self._get_writing()
+            try:
                 self._check_open()
                 self._check_writable()
                 oldest = self._oldest()
@@ -372,6 +416,8 @@ class SegmentStore:
                         self._sync()
                     self._collect()
                     freed += oldest.size
+            finally:
+                self._writing.release()
 
     def _oldest(self) -> Segment:
         with self._catalog.lock:
@@ -389,7 +435,8 @@ class SegmentStore:
             staged.rows.append(fmt.RECORD.pack(index, term, meta, partition, fmt.COPY))
             staged.payloads.append(payload)
             budget -= len(payload) + fmt.RECORD_BYTES
-        self._commit(staged.joined(), sync=False)
+        staged.joined()
+        self._commit(staged, sync=False)
 
     # Reading
 
@@ -464,7 +511,8 @@ class SegmentStore:
 
     def close(self) -> None:
         """Seal what was synced so that damage to any of it will be seen; release the lock."""
-        with self._writing:
+        self._get_writing()
+        try:
             if self._closed:
                 return
             if self._read_only is None and not self._sealed:
@@ -474,6 +522,8 @@ class SegmentStore:
             self._catalog.close(_closed(self._disk))
             self._let_go()
             del self._current
+        finally:
+            self._writing.release()
 
     def _seal(self) -> None:
         """One more block that says: all before me was synced. There is always room for it."""
