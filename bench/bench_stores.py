@@ -53,7 +53,7 @@ def measured(
         taken: list[float] = []
         for turn in range(SLICES):
             for made in slice_of(turn, partitions):
-                group = store.stage(made) if staged else made
+                group = store.stage(made, 1 << 30) if staged else made
                 limits.append(timed(bare.write))
                 taken.append(timed(lambda group=group: store.write(group, sync=True)))
         store.close()

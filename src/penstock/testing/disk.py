@@ -224,10 +224,7 @@ class FakeFile:
     def pwrite_synced(self, data: bytes, offset: int) -> int:
         """Write, and make just that survive; what was pending before stays pending."""
         count = self.pwrite(data, offset)
-        self._disk._step()
-        self._maybe_fail_sync()
-        self._inode.sync_last()
-        return count
+        return FakeFlight(self, count).result()
 
     def begin_synced(self, data: bytes, offset: int) -> FakeFlight | None:
         """Write whole sectors now; they survive once the result is asked for, not before.
@@ -273,6 +270,7 @@ class FakeFlight:
     def __init__(self, file: FakeFile, count: int) -> None:
         self._file = file
         self._count = count
+        self._write = file._inode.pending[-1] if file._inode.pending else None
 
     def is_done(self) -> bool:
         """It is, for whoever asks."""
@@ -282,7 +280,7 @@ class FakeFlight:
         """The end of `pwrite_synced`."""
         self._file._disk._step()
         self._file._maybe_fail_sync()
-        self._file._inode.sync_last()
+        self._file._inode.sync_one(self._write)
         return self._count
 
 
@@ -305,11 +303,17 @@ class _Inode:
             _put(self.durable, data, offset)
         self.pending.clear()
 
-    def sync_last(self) -> None:
-        """The last write is on the platter; what lay under it is gone, durable or pending."""
-        offset, data = self.pending.pop()
+    def sync_one(self, write: tuple[int, bytes] | None) -> None:
+        """One write is on the platter; what lay under it is gone, durable or pending.
+
+        Unless a sync that failed has settled its fate before.
+        """
+        at = next((at for at, each in enumerate(self.pending) if each is write), None)
+        if at is None:
+            return
+        offset, data = self.pending.pop(at)
         _put(self.durable, data, offset)
-        for place, (start, older) in enumerate(self.pending):
+        for place, (start, older) in enumerate(self.pending[:at]):
             first, end = max(start, offset), min(start + len(older), offset + len(data))
             if first < end:
                 new = data[first - offset : end - offset]

@@ -59,7 +59,7 @@ async def node(
                 engine.journal.stop_syncing()
                 if engine.compaction is not None:
                     engine.compaction.stop()
-                await asyncio.get_running_loop().run_in_executor(None, engine.journal.stop)
+                await engine.journal.stop()
     finally:
         opened.close()
 

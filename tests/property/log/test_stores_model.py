@@ -110,9 +110,18 @@ class Stores(RuleBasedStateMachine):
         self.models: dict[int, Model] = {}
         self.store = open_store(self.kind, self.home, **OPTIONS.get(self.kind, {}))
 
-    @rule(asked=st.lists(operations(), max_size=6), sync=st.booleans(), ahead=st.booleans())
+    @rule(
+        asked=st.lists(operations(), max_size=6),
+        sync=st.booleans(),
+        ahead=st.booleans(),
+        begun=st.booleans(),
+    )
     def write(
-        self, asked: list[tuple[str, int, int, int, list[bytes]]], sync: bool, ahead: bool
+        self,
+        asked: list[tuple[str, int, int, int, list[bytes]]],
+        sync: bool,
+        ahead: bool,
+        begun: bool,
     ) -> None:
         after: dict[int, Model] = {}
         refused: set[int] = set()
@@ -123,7 +132,10 @@ class Stores(RuleBasedStateMachine):
             group.append(op)
             if partition not in refused and not model.apply(op):
                 refused.add(partition)
-        failed = self.store.write(self.store.stage(group) if ahead else group, sync=sync)
+        staged = self.store.stage(group, 1 << 30) if ahead else group
+        assert staged is not None
+        underway = self.store.begin(staged, sync=sync) if begun else None
+        failed = underway.finish() if underway else self.store.write(staged, sync=sync)
         assert set(failed) == refused
         assert all(isinstance(error, PenstockError) for error in failed.values())
         self.models.update({p: model for p, model in after.items() if p not in refused})

@@ -7,6 +7,7 @@ PENSTOCK_RUNS asks for more.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from penstock.log.store import (
     SetHardState,
     SyncFailed,
     Truncate,
+    Underway,
 )
 from penstock.log.stores.segment import SegmentOptions, SegmentStore
 from penstock.testing import FakeDisk, InlineExecutor, PowerLoss, seeded, seeds
@@ -99,12 +101,14 @@ def some_operation(random: Random, partition: int, held: Held, payload: bytes) -
     return InstallBoundary(partition, held.last + random.randrange(3), term)
 
 
-def some_group(random: Random, state: State, serial: int) -> tuple[list[Operation], State]:
+def some_group(
+    random: Random, state: State, serial: int, free: Sequence[int] = range(PARTITIONS)
+) -> tuple[list[Operation], State]:
     """Operations that can be, over a few partitions, and the state they lead to."""
     after = dict(state)
     group: list[Operation] = []
     # The first partition hardly ever compacts: it is the one that pins old segments.
-    for partition in random.sample(range(PARTITIONS), random.randrange(1, PARTITIONS + 1)):
+    for partition in random.sample(free, random.randrange(1, len(free) + 1)):
         for _ in range(random.choice((1, 1, 2, 3))):
             held = after.get(partition, Held())
             payload = b"%d-%d." % (serial, partition) * random.randrange(30)
@@ -113,7 +117,7 @@ def some_group(random: Random, state: State, serial: int) -> tuple[list[Operatio
                 continue
             group.append(op)
             after[partition] = apply(held, op)
-    return (group, after) if group else some_group(random, state, serial)
+    return (group, after) if group else some_group(random, state, serial, free)
 
 
 def picture(store: SegmentStore) -> State:
@@ -142,7 +146,7 @@ class World:
         self.random = random
         self.disk = FakeDisk(random)
         self.options = SegmentOptions(
-            segment_bytes=random.choice((1024, 2048, 4096, 16384)),
+            segment_bytes=random.choice((1024, 2048, 4096, 16384, 65536)),
             reclaim_below=random.choice((0.25, 0.9)),
             background=InlineExecutor(),
             entropy=random.randbytes,
@@ -178,6 +182,45 @@ class World:
         assert same(visible, picture(self.store))
         if not isinstance(error, DiskFull):
             self.reopen_after(self.disk.after_kill())
+
+    def fly(self) -> None:
+        """Groups that the disk writes by itself, several at a time, finished in order."""
+        visible, air = self.state, self.take_off()
+        states = [after for _, after in air]
+        refused = False
+        for number, (underway, after) in enumerate(air):
+            failed = underway.finish()
+            if not failed:
+                assert not refused, "nothing is durable after what failed"
+                self.candidates = states[number:]
+                visible = after
+                continue
+            error = next(iter(failed.values()))
+            assert isinstance(error, (ReadOnly, SyncFailed))
+            if isinstance(error, DiskFull):
+                assert number == len(air) - 1, "others go on from it"
+                self.candidates.pop()  # refused: it must never be found
+                assert same(visible, picture(self.store))
+                return
+            refused = True
+        if refused:
+            assert same(visible, picture(self.store))
+            self.reopen_after(self.disk.after_kill())
+
+    def take_off(self) -> list[tuple[Underway, State]]:
+        air: list[tuple[Underway, State]] = []
+        free = list(range(PARTITIONS))
+        while free and len(air) < 3:
+            self.serial += 1
+            group, after = some_group(self.random, self.state, self.serial, free)
+            self.candidates.append(after)  # from here on it may be found
+            underway = self.store.begin(group, sync=True)
+            if underway is None:
+                self.candidates.pop()  # nothing was done
+                break
+            free = [p for p in free if p not in {op.partition for op in group}]
+            air.append((underway, after))
+        return air
 
     def reclaim(self) -> None:
         try:
@@ -244,8 +287,10 @@ class World:
 
     def step(self) -> None:
         chance = self.random.random()
-        if chance < 0.75:
+        if chance < 0.45:
             self.write()
+        elif chance < 0.75:
+            self.fly()
         elif chance < 0.80:
             self.reclaim()
         elif chance < 0.83:

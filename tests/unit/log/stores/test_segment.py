@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -18,11 +19,14 @@ from penstock.log.store import (
     NotContiguous,
     Operation,
     SetHardState,
+    SyncFailed,
+    Underway,
     UnknownFormat,
 )
 from penstock.log.stores.segment import SegmentOptions, SegmentStore, open_segment
 from penstock.log.stores.segment import format as fmt
 from penstock.testing import FakeDisk, InlineExecutor
+from tests.unit.log.gated_store import wait_until
 
 
 def options(**more: object) -> SegmentOptions:
@@ -42,6 +46,21 @@ def append(partition: int, first: int, count: int = 1, size: int = 100) -> Appen
 
 def write(store: SegmentStore, *group: Operation, sync: bool = True) -> None:
     assert store.write(group, sync=sync) == {}
+
+
+def stage(store: SegmentStore, group: Sequence[Operation]) -> Sequence[Operation]:
+    staged = store.stage(group, 1 << 20)
+    assert staged is not None
+    return staged
+
+
+def begin(store: SegmentStore, *group: Operation) -> Underway:
+    """A write that is under way; the disk of these tests takes not every one."""
+    for _ in range(100):
+        underway = store.begin(group, sync=True)
+        if underway is not None:
+            return underway
+    raise AssertionError("expected a write to begin, found that it has to be a call")
 
 
 def segments(disk: FakeDisk) -> list[str]:
@@ -130,7 +149,7 @@ def test_another_format_version_is_named(offset: int) -> None:
         rewrite_block_version(disk, name, 9)
     else:
         disk.flip(name, offset, fmt.VERSION ^ 9)
-    with pytest.raises(UnknownFormat, match="expected format version 1, found 9"):
+    with pytest.raises(UnknownFormat, match="expected a format version up to 2, found 9"):
         SegmentStore(disk, options())
 
 
@@ -220,12 +239,12 @@ def test_a_segment_of_another_store_is_refused() -> None:
 def test_a_staged_group_is_what_it_was_made_from() -> None:
     _, store = fresh()
     group = [append(p, 1, count=3) for p in range(5)]
-    staged = store.stage(group)
+    staged = stage(store, group)
     assert list(staged) == group
     assert store.partitions() == [], "nothing has changed yet"
     assert store.write(staged, sync=True) == {}
     assert all(store.bounds(p).last_index == 3 for p in range(5))
-    store.write(store.stage([append(1, 4), append(1, 5), Compact(1, 4)]), sync=True)
+    store.write(stage(store, [append(1, 4), append(1, 5), Compact(1, 4)]), sync=True)
     assert store.bounds(1)[:3] == (4, 1, 5)
 
 
@@ -233,7 +252,7 @@ def test_what_cannot_be_is_left_out_when_a_group_is_staged_and_named_when_it_is_
     _, store = fresh()
     write(store, append(3, 1))
     group = [append(2, 9), append(3, 2)]
-    staged = store.stage(group)
+    staged = stage(store, group)
     assert list(staged) == group
     failed = store.write(staged, sync=True)
     assert [type(failed[2])] == [NotContiguous]
@@ -253,12 +272,163 @@ def test_a_term_that_is_too_large_is_refused_alone_and_in_company() -> None:
 
 def test_groups_of_other_partitions_may_be_written_between_staging_and_writing() -> None:
     disk, store = fresh()
-    staged = store.stage([append(1, 1), append(2, 1)])
+    staged = stage(store, [append(1, 1), append(2, 1)])
     write(store, append(3, 1))
     assert store.write(staged, sync=True) == {}
     store.close()
     store = SegmentStore(disk, options())
     assert [store.bounds(p).last_index for p in (1, 2, 3)] == [1, 1, 1]
+
+
+def test_a_group_with_more_bytes_than_wanted_is_not_staged() -> None:
+    _, store = fresh()
+    assert store.stage([append(1, 1, size=100), append(2, 1, size=101)], 200) is None
+    assert store.stage([append(1, 1, size=100), append(2, 1, size=100)], 200) is not None
+
+
+def test_writes_under_way_are_seen_when_finished_and_found_when_opened_again() -> None:
+    disk, store = fresh(segment_bytes=65_536)
+    write(store, append(0, 1))
+    air = [begin(store, append(partition, 1)) for partition in (1, 2, 3)]
+    assert [store.bounds(partition).last_index for partition in (1, 2, 3)] == [0, 0, 0]
+    for number, underway in enumerate(air, 1):
+        assert underway.is_done()
+        assert underway.finish() == {}
+        assert store.bounds(number).last_index == 1
+    write(store, append(0, 2))
+    store.close()
+    store = SegmentStore(disk, options())
+    assert store.recovery.cut is None
+    for partition, last in enumerate((2, 1, 1, 1)):
+        found = store.read(partition, 1, max_entries=9, max_bytes=1 << 20)
+        assert found == list(append(partition, 1, count=last).entries)
+
+
+def test_writes_under_way_begin_at_pages_of_their_own() -> None:
+    disk, store = fresh(segment_bytes=65_536)
+    write(store, append(0, 1))
+    name = segments(disk)[0]
+    first_end = len(disk.content(name).rstrip(b"\0"))
+    air = [begin(store, append(partition, 1)) for partition in (1, 2)]
+    starts = [disk.content(name).index(bytes([p]) * 100) for p in (1, 2)]
+    assert starts[0] == first_end + fmt.BLOCK_HEADER_BYTES, "alone it begins where the log ends"
+    assert starts[1] == fmt.PAGE_BYTES + fmt.BLOCK_HEADER_BYTES
+    assert [underway.finish() for underway in air] == [{}, {}]
+
+
+def test_writes_under_way_are_finished_in_the_order_they_began() -> None:
+    _, store = fresh(segment_bytes=65_536)
+    write(store, append(0, 1))
+    first, second = begin(store, append(1, 1)), begin(store, append(2, 1))
+    with pytest.raises(Rejected, match="in the order they began"):
+        second.finish()
+    assert (first.finish(), second.finish()) == ({}, {})
+
+
+def test_what_has_to_be_a_call_does_not_begin() -> None:
+    disk, store = fresh(segment_bytes=65_536)
+    group = [append(1, 1)]
+
+    def begins(sync: bool = True) -> bool:
+        return any(store.begin(group, sync=sync) is not None for _ in range(50))
+
+    assert not begins(), "a segment begins with a checkpoint"
+    write(store, append(0, 1))
+    assert not begins(sync=False), "without a sync there is nothing to wait for"
+    write(store, append(0, 2), sync=False)
+    assert not begins(), "what was not synced has to be synced too"
+    write(store, append(0, 3))
+    group = [append(1, 1, size=80_000)]
+    assert not begins(), "a new segment is needed"
+    group = [append(1, 7)]
+    assert not begins(), "nothing of it can be written"
+    disk.sync_error_after = 0
+    assert store.write([append(0, 4)], sync=True)
+    group = [append(1, 1)]
+    assert not begins(), "the store takes no more writes"
+    store.close()
+    assert not begins(), "the store is closed"
+
+
+def test_a_thread_that_wants_to_write_gets_its_turn_when_all_have_landed() -> None:
+    _, store = fresh(segment_bytes=65_536)
+    write(store, append(0, 1))
+    underway = begin(store, append(1, 1))
+    thread = threading.Thread(target=write, args=(store, append(2, 1)))
+    thread.start()
+    wait_until(lambda: all(store.begin([append(3, 1)], sync=True) is None for _ in range(50)))
+    assert underway.finish() == {}
+    thread.join(60)
+    assert not thread.is_alive()
+    assert [store.bounds(partition).last_index for partition in range(4)] == [1, 1, 1, 0]
+
+
+def test_after_a_write_under_way_that_failed_those_behind_it_fail_too() -> None:
+    disk, store = fresh(segment_bytes=65_536)
+    write(store, append(0, 1))
+    disk.sync_error_after = 0
+    air = [begin(store, append(partition, 1)) for partition in (1, 2)]
+    assert [type(underway.finish()[n]) for n, underway in enumerate(air, 1)] == [SyncFailed] * 2
+    assert "Input/output error" in str(store.status().read_only_reason)
+    assert store.partitions() == [0]
+    store = SegmentStore(disk.after_kill(), options())
+    assert store.bounds(0).last_index == 1
+
+
+def test_whatever_lies_in_a_gap_between_blocks_harms_nobody() -> None:
+    disk, store = fresh(segment_bytes=65_536)
+    write(store, append(0, 1))
+    air = [begin(store, append(partition, 1)) for partition in (1, 2)]
+    assert [underway.finish() for underway in air] == [{}, {}]
+    store.close()
+    disk.flip(segments(disk)[0], fmt.PAGE_BYTES - 1, 1)
+    store = SegmentStore(disk, options())
+    assert store.recovery.cut is None
+    assert [store.bounds(partition).last_index for partition in (0, 1, 2)] == [1, 1, 1]
+
+
+def test_damage_after_a_gap_is_named() -> None:
+    disk, store = fresh(segment_bytes=65_536)
+    write(store, append(0, 1))
+    air = [begin(store, append(partition, 1)) for partition in (1, 2)]
+    assert [underway.finish() for underway in air] == [{}, {}]
+    store.close()
+    disk.flip(segments(disk)[0], fmt.PAGE_BYTES + 60, 1)
+    with pytest.raises(Damaged, match="expected block 4"):
+        SegmentStore(disk, options())
+
+
+def test_a_log_of_the_first_format_is_read_and_goes_on_in_the_second() -> None:
+    disk, store = fresh(segment_bytes=65_536)
+    write(store, append(1, 1, count=3))
+    write(store, append(1, 4))
+    as_first_format(disk, segments(disk)[0])
+    store = SegmentStore(disk.after_kill(), options())
+    assert store.recovery.cut is None
+    write(store, append(1, 5))
+    store.close()
+    store = SegmentStore(disk, options())
+    found = store.read(1, 1, max_entries=9, max_bytes=1 << 20)
+    assert found == list(append(1, 1, count=5).entries)
+
+
+def as_first_format(disk: FakeDisk, name: str) -> None:
+    """Rewrite a segment without gaps as the first format had it, with checksums that are right."""
+    data = bytearray(disk.content(name))
+    seed = fmt.seed_of(fmt.check_segment_header(name, data))
+    data[8] = 1
+    checked = fmt.SEGMENT_HEADER.size - 4
+    data[checked : checked + 4] = fmt.crc32c(bytes(data[:checked])).to_bytes(4, "little")
+    offset, before = fmt.SEGMENT_HEADER_BYTES, bytes(4)
+    while any(data[offset : offset + 4]):
+        head = fmt.BlockHead(*fmt.BLOCK_HEADER.unpack_from(data, offset))
+        end = offset + fmt.BLOCK_HEADER_BYTES + head.body_bytes
+        data[offset + 8] = 1
+        data[offset + fmt.BLOCK_HEADER_BYTES - 4 : offset + fmt.BLOCK_HEADER_BYTES] = before
+        before = fmt.crc32c(bytes(data[offset + 4 : end]), seed).to_bytes(4, "little")
+        data[offset : offset + 4] = before
+        offset = end
+    disk.open(name).pwrite(bytes(data), 0)
 
 
 def test_threads_may_write_at_a_time_if_they_share_no_partition(tmp_path: Path) -> None:

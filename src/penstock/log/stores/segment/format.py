@@ -2,9 +2,9 @@
 
 A segment is a header and then blocks, followed by zeros. A block begins where the one before ends,
 or, if that was still on its way to the disk, at the next page: two writes at the same time must not
-share one. The gap is zeros. A block is what one `write` made: a header, the payloads, and last a
-table of fixed-size records. The table comes last because its final byte is never zero: a write cut
-short can then not pass for a whole block just because the missing bytes were zeros.
+share one. Nothing is read in the gap. A block is what one `write` made: a header, the payloads, and
+last a table of fixed-size records. The table comes last because its final byte is never zero: a
+write cut short can then not pass for a whole block just because the missing bytes were zeros.
 
     segment header   magic 8 · version 1 · pad 3 · store id 16 · number 8 · crc 4 · pad
     block header     crc 4 · magic 4 · version 1 · kind 1 · pad 2 · records 4 · body length 4 ·

@@ -342,9 +342,12 @@ class _Walk:
 
 
 def _after_gap(view: memoryview, offset: int, expected: int, previous: int) -> int | None:
-    """The start of the next page, if only zeros lie before it and the block that is expected is."""
+    """The start of the next page, if the block that is expected begins there.
+
+    What lies before it says nothing: zeros, or what is left of a write that failed.
+    """
     page = -(-offset // fmt.PAGE_BYTES) * fmt.PAGE_BYTES
-    if page == offset or page + _HEAD > len(view) or any(view[offset:page]):
+    if page == offset or page + _HEAD > len(view):
         return None
     head = fmt.BlockHead(*_UNPACK(view, page))
     continues = head.sequence == expected and head.previous_crc == previous
