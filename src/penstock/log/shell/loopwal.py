@@ -13,6 +13,7 @@ import os
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -84,7 +85,8 @@ class LoopWal:
         self._call: _Next | None = None  # what the thread writes; then nothing is in the air
         self._done_fd = _NO_FD
         self._calls = ThreadPoolExecutor(1, thread_name_prefix="wal")
-        self._called = True  # until `start`
+        self._called = False
+        self._held: asyncio.TimerHandle | None = None
         self._running = False
         self._stopping = False
         self._refusals = 0
@@ -123,7 +125,7 @@ class LoopWal:
                 self._go()
             elif self._ahead is None:
                 self._ahead = self._prepare()
-        elif not self._air and not self._called:
+        elif not (self._air or self._called or self._held):
             self._called = True
             self._loop.call_soon(self._go)  # with all that comes in this turn of the loop
 
@@ -139,6 +141,8 @@ class LoopWal:
             self._drained = self._loop.create_future()
             self._go()
         await asyncio.shield(self._drained)
+        if self._held is not None:
+            self._held.cancel()
         if self._done_fd != _NO_FD:
             self._loop.remove_reader(self._done_fd)
             self._done_fd = _NO_FD
@@ -177,17 +181,16 @@ class LoopWal:
 
     def _go(self) -> None:
         """Give the store what it can take now."""
+        if not self._running:
+            return
         self._called = False
         while self._call is None and len(self._air) < FLIGHTS_MAX:
             following = self._ahead or self._prepare()
             self._ahead = None
             if following is None or not self._launch(following):
                 break
-        if self._drained is not None and not self._drained.done() and self._is_idle():
+        if self._drained is not None and not self._drained.done() and self._taken == self._served:
             self._drained.set_result(None)
-
-    def _is_idle(self) -> bool:
-        return self._call is None and not self._air and self._ahead is None and not self._called
 
     def _prepare(self) -> _Next | None:
         """Take and encode the next group, if there is one and it is not to wait for more.
@@ -199,14 +202,16 @@ class LoopWal:
             return None
         hold_s = 0.0 if self._stopping else self._window.hold_s(queued)
         if hold_s:
-            if not self._air and not self._called:
-                self._called = True
-                self._loop.call_later(hold_s, self._go)
+            self._held = self._held or self._loop.call_later(hold_s, self._let_go)
             return None
         group = self._take()
         if not group.work:
             return None
         return _Next(group, encode(group.work, self._store, self._group_bytes_max))
+
+    def _let_go(self) -> None:
+        self._held = None
+        self._go()
 
     def _take(self) -> Group[Write]:
         if len(self._inbox) <= self._direct_max and not self._queues.queued:
@@ -253,7 +258,8 @@ class LoopWal:
             self._written(called.group, tell)
 
     def _landed(self) -> None:
-        os.eventfd_read(self._done_fd)
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._done_fd)
         self._land()
 
     def _land(self) -> None:
@@ -279,8 +285,7 @@ class LoopWal:
         self._served += len(group.work)
         self._go()
         tell()
-        if not self._called:
-            self._go()
+        self._go()
 
 
 def _answer(encoded: Encoded, failed: Mapping[int, Exception]) -> None:
