@@ -22,6 +22,7 @@ from penstock.kernel.units import MIB
 
 PAGE_BYTES: Final = 4_096
 PIECES_MAX: Final = 4
+PIECE_BYTES_MAX: Final = MIB
 
 _CALLS: Final = {  # io_setup, io_destroy, io_submit, io_getevents
     "x86_64": (206, 207, 209, 208),
@@ -30,7 +31,6 @@ _CALLS: Final = {  # io_setup, io_destroy, io_submit, io_getevents
 _IOCB: Final = struct.Struct("<QIIHhIQQqQII")
 _EVENT: Final = struct.Struct("<QQqq")
 _PWRITE: Final = 1
-_BUFFER_BYTES: Final = MIB
 _ZEROS: Final = bytes(PAGE_BYTES)
 
 
@@ -62,10 +62,11 @@ class AioWriter:
     def begin(self, fd: int, before: bytes, data: bytes, offset: int) -> AioPiece | None:
         """Start to write, at the start of a page, `before`, `data` and zeros up to a whole page.
 
-        `fd` must be open with `O_DIRECT` and `O_DSYNC`. None if enough is being written already.
-        Pieces that are written at the same time must not share a page.
+        `fd` must be open with `O_DIRECT` and `O_DSYNC`. None if enough is being written already,
+        or if it is so much that asking would take long. Pieces that are written at the same time
+        must not share a page.
         """
-        if not self._free:
+        if not self._free or len(before) + len(data) > PIECE_BYTES_MAX:
             return None
         piece = self._free[-1]
         address, count = piece.fill(before, data)
@@ -113,24 +114,19 @@ class AioPiece:
         self.iocb = ctypes.create_string_buffer(_IOCB.size)
         self._iocbs = (ctypes.c_void_p * 1)(ctypes.addressof(self.iocb))
         self.iocbs_at = ctypes.addressof(self._iocbs)
-        self._grow(_BUFFER_BYTES)
+        self._buffer = mmap.mmap(-1, PIECE_BYTES_MAX)  # begins at a page
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
 
     def fill(self, before: bytes, data: bytes) -> tuple[int, int]:
         """Take bytes, and zeros up to a whole page; the address and the length of it all."""
         start = len(before)
         end = start + len(data)
         whole = -(-end // PAGE_BYTES) * PAGE_BYTES
-        if whole > len(self._buffer):
-            self._grow(whole)
         buffer = self._buffer
         buffer[:start] = before
         buffer[start:end] = data
         buffer[end:whole] = _ZEROS[: whole - end]
         return self._address, whole
-
-    def _grow(self, size: int) -> None:
-        self._buffer = mmap.mmap(-1, size)  # begins at a page
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
 
 
 def open_direct(fd: int) -> int:

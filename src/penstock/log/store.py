@@ -200,7 +200,8 @@ class Store(Protocol):
         """Start a `write` that ends without a thread, and return at once.
 
         None, with nothing done, if this group has to be a call of `write`: only some stores can
-        do this, and not always. Until it is finished every other write waits.
+        do this, and not always. Several may be under way if they share no partition; one thread
+        begins them all and finishes them in that order. Until then every `write` waits.
         """
         ...
 

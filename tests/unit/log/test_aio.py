@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from penstock.log.aio import PAGE_BYTES, PIECES_MAX, AioWriter, open_direct
+from penstock.log.aio import PAGE_BYTES, PIECE_BYTES_MAX, PIECES_MAX, AioWriter, open_direct
 from penstock.log.disk import Flight, OsDisk, OsFile
 
 SIZE = 64 * PAGE_BYTES
@@ -77,14 +77,15 @@ def test_the_eventfd_tells_when_one_is_done(file: OsFile) -> None:
     assert flight.result() == 100
 
 
-def test_a_write_larger_than_the_buffer_is_written(tmp_path: Path) -> None:
-    file = OsDisk(tmp_path).create("large", 4 << 20)
-    data = Random(2).randbytes((2 << 20) + 77)
+def test_a_large_write_is_written_and_a_larger_one_is_left_to_a_call(tmp_path: Path) -> None:
+    file = OsDisk(tmp_path).create("large", 4 * PIECE_BYTES_MAX)
+    data = Random(2).randbytes(PIECE_BYTES_MAX - 5)
     flight = file.begin_synced(data, 5)
     if flight is None:
         pytest.skip("the file system of temporary files has no direct IO")
     assert flight.result() == len(data)
     assert file.pread(len(data), 5) == data
+    assert file.begin_synced(data + b"x", 5) is None
 
 
 def test_what_does_not_fit_into_the_pages_of_the_file_is_left_to_a_call(file: OsFile) -> None:

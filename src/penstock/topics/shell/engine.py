@@ -166,7 +166,7 @@ class Engine:
                 self.turns.mark(name)
 
     async def close(self) -> None:
-        """Run routers to the end, write what memory alone knows, end the log's thread."""
+        """Run routers to the end, write what memory alone knows, end the log."""
         self.closing = True
         self.turns.stop()
         if self.ready:

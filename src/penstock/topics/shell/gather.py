@@ -1,9 +1,9 @@
 """When to hand over to the log: at once, or together while the loop has no time to spare.
 
-A group costs the log's thread and the loop about as much for one write as for fifty. While there is
-time, that does not matter, and whatever waits goes at once. When the loop is busy, a group stays
-open a little: until it is large enough that the next one can fill while this one is written, or
-nothing more comes, or its time is over. A lone write never waits.
+A group costs the kernel and the loop about as much for one write as for fifty. While there is time,
+that does not matter, and whatever waits goes at once. When the loop is busy, a group stays open a
+little: until it is large enough that the next one can fill while this one is written, or nothing
+more comes, or its time is over. A lone write never waits.
 """
 
 from __future__ import annotations

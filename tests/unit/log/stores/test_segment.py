@@ -375,6 +375,18 @@ def test_after_a_write_under_way_that_failed_those_behind_it_fail_too() -> None:
     assert store.bounds(0).last_index == 1
 
 
+def test_a_store_that_is_closed_with_writes_under_way_has_them() -> None:
+    disk, store = fresh(segment_bytes=65_536)
+    write(store, append(0, 1))
+    air = [begin(store, append(partition, 1)) for partition in (1, 2)]
+    store.close()
+    with pytest.raises(Rejected, match="in the order they began"):
+        air[0].finish()
+    store = SegmentStore(disk, options())
+    assert store.recovery.cut is None
+    assert [store.bounds(partition).last_index for partition in (0, 1, 2)] == [1, 1, 1]
+
+
 def test_whatever_lies_in_a_gap_between_blocks_harms_nobody() -> None:
     disk, store = fresh(segment_bytes=65_536)
     write(store, append(0, 1))

@@ -229,7 +229,7 @@ class SegmentStore:
     def finish(self, underway: Underway) -> Mapping[int, Exception]:
         """The end of a write that began; for `Underway` alone."""
         staged, placed = underway.staged, underway.placed
-        if underway is not self._air[0]:
+        if not self._air or underway is not self._air[0]:
             raise Rejected("expected writes to be finished in the order they began")
         try:
             self._settle(placed, underway.flight.result)
@@ -510,7 +510,12 @@ class SegmentStore:
     # Opening and closing
 
     def close(self) -> None:
-        """Seal what was synced so that damage to any of it will be seen; release the lock."""
+        """Seal what was synced so that damage to any of it will be seen; release the lock.
+
+        What is in the air has somebody who should have finished it; it lands, and nobody is told.
+        """
+        while self._air:
+            self._air[0].finish()
         self._get_writing()
         try:
             if self._closed:
