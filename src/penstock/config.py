@@ -105,7 +105,10 @@ class Settings:
         0, "Bytes of a topic that stay in memory at most; 0: however many."
     )
     compact_log_bytes: int = _setting(
-        64 * MIB, "Snapshots are made when the log since the last has more than this.", least=1
+        64 * MIB,
+        "Snapshots are made when the log since the last has more than this, or four times this "
+        "while the server is busy.",
+        least=1,
     )
     max_waiting_bytes: int = _setting(
         256 * MIB,

@@ -99,6 +99,25 @@ async def test_a_log_that_grew_is_compacted_unasked(tmp_path: Path) -> None:
 
 
 @on_a_loop
+async def test_a_busy_loop_lets_the_log_grow_four_times_as_much(tmp_path: Path) -> None:
+    async with node(tmp_path, compact_bytes_min=10_000) as engine:
+        compaction = engine.compaction
+        compaction.stop()  # only this test looks whether it is due
+        while compaction.log_bytes < 15_000:
+            await fill(engine)
+        compaction.set_busy(0.9)
+        assert compaction.view()["due_bytes"] == 40_000
+        assert not compaction.is_due
+        compaction.set_busy(0.5)
+        assert compaction.view()["due_bytes"] == 10_000
+        assert compaction.is_due
+        while compaction.log_bytes <= 40_000:
+            await fill(engine)
+        compaction.set_busy(0.9)
+        assert compaction.is_due
+
+
+@on_a_loop
 async def test_at_an_orderly_end_a_snapshot_is_taken_if_it_is_worth_it(tmp_path: Path) -> None:
     async with node(tmp_path) as engine:
         await write(engine, "a", 0, 10)

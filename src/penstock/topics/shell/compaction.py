@@ -38,6 +38,8 @@ from penstock.topics.shell.snapshots import ColdFiles, SnapshotFiles
 
 _LOGGER: Final = logging.getLogger("penstock.topics")
 CHECK_S: Final = 1.0
+BUSY_FROM: Final = 0.75
+PATIENCE: Final = 4
 QUICK_BYTES_MAX: Final = 32 * MIB
 """At an orderly end a snapshot is made if no more than this has to be read for it …"""
 QUICK_BYTES_MIN: Final = MIB
@@ -63,6 +65,7 @@ class Progress(NamedTuple):
 
     running: bool
     log_bytes: int
+    due_bytes: int
     snapshot_bytes: int
     done_total: int
     failures: int
@@ -102,6 +105,7 @@ class Compaction:
         self._indexes: dict[int, int] = {}  # the last snapshot of each partition
         self._sizes: dict[int, int] = {}
         self._counted_bytes = 0  # of the log, at the last run
+        self._is_busy = False
         self._streak = 0
         self._retry_ms = 0
         self._done = self._failures = 0
@@ -119,15 +123,26 @@ class Compaction:
         return self._journal.counters.bytes_written - self._counted_bytes
 
     @property
+    def due_bytes(self) -> int:
+        """How much has to be logged to be worth the work; a loop without time lets it be more."""
+        enough = max(self._log_bytes_min, sum(self._sizes.values()))
+        return PATIENCE * enough if self._is_busy else enough
+
+    @property
     def is_due(self) -> bool:
-        """Whether the log has grown enough to be worth the work."""
-        return self.log_bytes > max(self._log_bytes_min, sum(self._sizes.values()))
+        """Whether the log has grown enough."""
+        return self.log_bytes > self.due_bytes
+
+    def set_busy(self, share: float) -> None:
+        """How much of its time the loop had something to do, of late."""
+        self._is_busy = share > BUSY_FROM
 
     def view(self) -> dict[str, Any]:
         """How it stands, for people."""
         return Progress(
             self.lock.locked(),
             self.log_bytes,
+            self.due_bytes,
             sum(self._sizes.values()),
             self._done,
             self._failures,

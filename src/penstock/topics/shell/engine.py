@@ -104,13 +104,18 @@ class Engine:
             loop=loop,
             clock=self.clock,
             on_rung=self._on_rung,
-            on_busy=self.journal.gather.set_busy,
+            on_busy=self._on_busy,
             is_ingest_full=self._is_ingest_full,
         )
         self.forwarder = Forwarder(self.registry, self.lane, self.turns.mark, self.clock)
         self.work = WorkDesk(self)
         self.spaces = SpaceDesk(self)
         self._set_up_files()
+
+    def _on_busy(self, share: float) -> None:
+        self.journal.gather.set_busy(share)
+        if self.compaction is not None:
+            self.compaction.set_busy(share)
 
     def _set_up_files(self) -> None:
         options, directory = self.options, self.options.data_dir

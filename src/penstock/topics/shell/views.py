@@ -20,7 +20,8 @@ class EngineOptions:
     `waiting_bytes_max` is what may wait for the log before writes are refused. Without a
     `data_dir` there are no snapshots: the log is never cut, and every record stays in memory.
     Snapshots are made when the log since the last ones has more than `compact_bytes_min`, and
-    more than they have. `cold_dir` is in the data directory unless it is named.
+    more than they have; four times as much while the loop is busy. `cold_dir` is in the data
+    directory unless it is named.
     """
 
     partitions: int = 2
