@@ -21,7 +21,12 @@ from penstock.testing import seeded, seeds
 
 WRITER = Path(__file__).with_name("writer.py")
 PARTITIONS = 6
-OPTIONS = {"segment": {"segment_bytes": 64 * 1024}, "sqlite": {"shards": 2}, "rocksdb": {}}
+OPTIONS = {
+    "segment": {"segment_bytes": 64 * 1024},
+    "flying": {"segment_bytes": 256 * 1024},
+    "sqlite": {"shards": 2},
+    "rocksdb": {},
+}
 Stands = dict[int, tuple[int, int, int]]
 
 
@@ -112,7 +117,9 @@ def check(store: Store, acknowledged: Stands, tried: Stands) -> None:
         assert all(entry.payload == payload(partition, entry.index) for entry in found)
 
 
-@pytest.mark.parametrize(("kind", "kills"), [("segment", 220), ("sqlite", 30), ("rocksdb", 30)])
+@pytest.mark.parametrize(
+    ("kind", "kills"), [("segment", 220), ("flying", 200), ("sqlite", 30), ("rocksdb", 30)]
+)
 def test_what_a_killed_process_had_acknowledged_is_there(
     writers: Writers, tmp_path: Path, kind: str, kills: int
 ) -> None:
@@ -125,7 +132,7 @@ def test_what_a_killed_process_had_acknowledged_is_there(
             done += 1
             pid = writers.start(kind, path, seed)
             acknowledged, tried = kill_after(writers, pid, random.randrange(12), random)
-            store = open_store(kind, path, **OPTIONS[kind])
+            store = open_store("segment" if kind == "flying" else kind, path, **OPTIONS[kind])
             check(store, acknowledged or floor, tried)
             floor = {
                 p: (

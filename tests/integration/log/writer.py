@@ -1,6 +1,7 @@
 """A server of processes to be killed: each line on stdin forks a child that writes until it dies.
 
-A line is `kind path seed`. The child answers on stdout: `pid N`, then before each group
+A line is `kind path seed`; the kind `flying` is the segment store with several writes in the air at
+a time. The child answers on stdout: `pid N`, then before each group
 `try P:LAST:BOUNDARY:TERM …` and after its acknowledgement `ack`. When the child is dead the parent
 says `dead`. Forking keeps a start at milliseconds where a new interpreter would take hundreds.
 """
@@ -9,16 +10,22 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from random import Random
 
-from penstock.log.store import Append, Compact, Entry, Operation, SetHardState, Store
+from penstock.log.store import Append, Compact, Entry, Operation, SetHardState, Store, Underway
 from penstock.log.stores import open_store
 from penstock.log.stores.rocksdb import RocksdbStore
 from penstock.log.stores.segment import SegmentStore
 from penstock.log.stores.sqlite import SqliteStore
 
 PARTITIONS = 6
-OPTIONS = {"segment": {"segment_bytes": 64 * 1024}, "sqlite": {"shards": 2}, "rocksdb": {}}
+OPTIONS = {
+    "segment": {"segment_bytes": 64 * 1024},
+    "flying": {"segment_bytes": 256 * 1024},
+    "sqlite": {"shards": 2},
+    "rocksdb": {},
+}
 ENGINES = (RocksdbStore, SegmentStore, SqliteStore)  # imported before the first fork
 
 
@@ -34,14 +41,16 @@ def main() -> None:
         if not child:
             try:
                 say(f"pid {os.getpid()}")
-                write_until_killed(open_store(kind, path, **OPTIONS[kind]), Random(seed))
+                flies = kind == "flying"
+                store = open_store("segment" if flies else kind, path, **OPTIONS[kind])
+                write_until_killed(store, Random(seed), flies)
             finally:
                 os._exit(1)
         os.waitpid(child, 0)
         say("dead")
 
 
-def write_until_killed(store: Store, random: Random) -> None:
+def write_until_killed(store: Store, random: Random, flies: bool) -> None:
     stands = {
         p: (store.bounds(p).last_index, store.bounds(p).boundary_index, store.hard_state(p).term)
         for p in range(PARTITIONS)
@@ -62,11 +71,29 @@ def write_until_killed(store: Store, random: Random) -> None:
                 group.append(Compact(partition, boundary))
             stands[partition] = last, boundary, term
         say("try " + " ".join(f"{p}:{a}:{b}:{c}" for p, (a, b, c) in stands.items()))
-        if store.write(group, sync=random.random() < 0.7):
+        if fly(store, group) if flies else store.write(group, sync=random.random() < 0.7):
             os._exit(2)
         say("ack")
         if isinstance(store, SegmentStore) and random.random() < 0.1:
             store.reclaim()
+
+
+def fly(store: Store, group: Sequence[Operation]) -> Mapping[int, Exception]:
+    """Each partition's part by itself, as many in the air as can be; the others are calls."""
+    failed: dict[int, Exception] = {}
+    air: list[Underway] = []
+    for partition in sorted({op.partition for op in group}):
+        part = [op for op in group if op.partition == partition]
+        underway = store.begin(part, sync=True)
+        if underway is not None:
+            air.append(underway)
+            continue
+        while air:
+            failed.update(air.pop(0).finish())
+        failed.update(store.write(part, sync=True))
+    while air:
+        failed.update(air.pop(0).finish())
+    return failed
 
 
 def say(text: str) -> None:

@@ -154,10 +154,14 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("kind", ["segment", "memory", "sqlite", "rocksdb"])
+@pytest.mark.parametrize("kind", ["segment", "segment of old", "memory", "sqlite", "rocksdb"])
 def test_writers_that_go_on_from_their_answers_all_come_to_the_end(
-    kind: str, tmp_path: Path, run: Run
+    kind: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if kind == "segment of old":  # on a machine without asynchronous IO
+        kind = "segment"
+        monkeypatch.setattr("platform.machine", lambda: "pdp11")
+
     async def test() -> None:
         store = open_store(kind, tmp_path)
         wal, answers = LoopWal(store, loop=asyncio.get_running_loop()), Answers()
