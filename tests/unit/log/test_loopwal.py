@@ -20,6 +20,7 @@ from penstock.log.store import Append, Entry, Operation
 from penstock.log.stores import open_store
 from penstock.log.stores.memory import MemoryStore
 from penstock.log.stores.segment import open_segment
+from penstock.testing.clock import ManualClock
 from tests.unit.log.gated_store import DEADLINE_S, entry
 
 
@@ -557,5 +558,47 @@ def test_garbage_harms_neither_who_submits_after_it_nor_the_others_of_its_group(
         await wal.stop()
         assert all(store.bounds(partition).last_index == 1 for partition in range(40))
         store.close()
+
+    run(test)
+
+
+def test_flights_that_are_late_give_way_to_calls_and_come_back(run: Run) -> None:
+    """As where somebody else never leaves the processor that the disk interrupts."""
+
+    async def test() -> None:
+        store, answers, clock = FlyingStore(), Answers(), ManualClock()
+        store.at_once = False
+        store.fail = lambda _: clock.advance(1) or {}
+        loop = asyncio.get_running_loop()
+        wal, count = LoopWal(store, loop=loop, clock=clock), 0
+        wal.start()
+
+        async def write(took_ms: int) -> str:
+            nonlocal count
+            count += 1
+            before = len(store.calls)
+            wal.submit(entry(1, count), answers.of(count))
+            await turns()
+            for flown in store.air:
+                clock.advance(took_ms)
+                flown.land()
+            await answers.wait(count)
+            return "called" if len(store.calls) > before else "flown"
+
+        assert await write(5) == "flown"
+        assert wal.written_by() == "disk"
+        clock.advance(200)
+        assert await write(5) == "called", "to know how long a call takes"
+        ways = [await write(5) for _ in range(20)]
+        assert ways[0] == "flown"
+        assert ways[-1] == "called"
+        assert wal.written_by() == "thread"
+        clock.advance(2_000)
+        await write(0)
+        assert [await write(0) for _ in range(9)] == ["flown"] * 9
+        assert wal.written_by() == "disk"
+        await asyncio.wait_for(wal.stop(), DEADLINE_S)
+        assert store.bounds(1).last_index == count
+        os.close(store.done_fd)
 
     run(test)

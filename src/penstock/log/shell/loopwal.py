@@ -1,8 +1,9 @@
 """The fair WAL scheduler of an event loop: the loop's thread does all but wait for the disk.
 
 While a group is on its way to the disk, the loop answers the one before and encodes the next. Where
-the store can start a write and go on (`Store.begin`) there is no other thread at all; else a thread
-makes the call. The groups, their order and their answers are the same.
+the store can start a write and go on (`Store.begin`), and that is not the slower way, there is no
+other thread at all; else a thread makes the call. The groups, their order and their answers are the
+same.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from penstock.log.shell.groups import (
 )
 from penstock.log.shell.workers import WorkersStatus
 from penstock.log.store import Operation, Underway
+from penstock.log.ways import Ways
 
 _LOGGER: Final = logging.getLogger("penstock.log")
 FLIGHTS_MAX: Final = 2
@@ -74,15 +76,19 @@ class LoopWal:
         self._batch_max = options.batch_max
         self._group_bytes_max = options.group_bytes_max
         self._direct_max = min(options.group_partitions_max, options.batch_max)
-        self._window = Window(clock or SystemClock())
+        clock = clock or SystemClock()
+        self._now_ns = clock.monotonic_ns
+        self._window = Window(clock)
+        self._ways = Ways()
         self._limits = options.limits
         self._look_from = min(options.limits.depth_max, options.limits.total_max or _NO_LIMIT)
         self._queues: PartitionQueues[Write] = PartitionQueues()
         self._inbox: list[Write] = []
         self._ahead: _Next | None = None
         self._ahead_at = _AHEAD_MIN
-        self._air: deque[tuple[_Next, Underway]] = deque()
+        self._air: deque[tuple[_Next, Underway, int]] = deque()  # and when it began
         self._call: _Next | None = None  # what the thread writes; then nothing is in the air
+        self._call_began_ns = 0
         self._done_fd = _NO_FD
         self._calls = ThreadPoolExecutor(1, thread_name_prefix="wal")
         self._called = False
@@ -161,10 +167,16 @@ class LoopWal:
             refusals=self._refusals,
         )
 
+    def written_by(self) -> str:
+        """Who writes groups at present, for people: "disk" by itself, or a "thread"."""
+        if self._done_fd == _NO_FD or self._ways.rests(self._now_ns()):
+            return "thread"
+        return "disk"
+
     def depth_of(self, partition: int) -> int:
         """Operations of a partition in line or being written."""
         self._put_in_line()
-        taken = [self._call, self._ahead, *[flying for flying, _ in self._air]]
+        taken = [self._call, self._ahead, *[flying for flying, _, _ in self._air]]
         counts = [each.encoded.partitions.count(partition) for each in taken if each is not None]
         return self._queues.depth_of(partition) + sum(counts)
 
@@ -229,8 +241,9 @@ class LoopWal:
         """Let the disk write a group, or the thread, or keep it until there is nothing else."""
         encoded = following.encoded
         underway = None
+        now_ns = self._now_ns()
         try:
-            if encoded.staged is not None:
+            if encoded.staged is not None and encoded.sync and self._ways.flies(now_ns):
                 underway = self._store.begin(encoded.staged, sync=encoded.sync)
         except Exception:
             _LOGGER.debug("a group cannot begin: its call will say why", exc_info=True)
@@ -240,9 +253,10 @@ class LoopWal:
         self._window.began()
         if underway is None:
             self._call = following
+            self._call_began_ns = now_ns
             self._calls.submit(self._write, encoded)
             return False
-        self._air.append((following, underway))
+        self._air.append((following, underway, now_ns))
         if self._done_fd != underway.done_fd:
             self._done_fd = underway.done_fd
             self._loop.add_reader(self._done_fd, self._landed)
@@ -255,6 +269,9 @@ class LoopWal:
     def _called_back(self, tell: Tell) -> None:
         called, self._call = self._call, None
         if called is not None:
+            if called.encoded.sync:
+                now_ns = self._now_ns()
+                self._ways.called(now_ns - self._call_began_ns, now_ns)
             self._written(called.group, tell)
 
     def _landed(self) -> None:
@@ -267,7 +284,9 @@ class LoopWal:
         for _ in range(_GROUPS_A_TURN):
             if not self._air or not self._air[0][1].is_done():
                 return
-            (group, encoded), underway = self._air.popleft()
+            (group, encoded), underway, began_ns = self._air.popleft()
+            now_ns = self._now_ns()
+            self._ways.flew(now_ns - began_ns, now_ns)
             try:
                 failed = underway.finish()
             except Exception as error:

@@ -491,6 +491,7 @@ class Engine:
         view["log"] = {
             "queue_depth": self.journal.queue_depth,
             "waiting_bytes": sum(lane.waiting_bytes for lane in self._lanes),
+            "written_by": self.journal.written_by,
         }
         if self.compaction is not None:
             view["compaction"] = self.compaction.view()

@@ -215,6 +215,11 @@ class Journal:
         """Appends that were taken and not answered."""
         return self._on_its_way
 
+    @property
+    def written_by(self) -> str:
+        """Who writes at present, for people: see `LoopWal.written_by`."""
+        return self._wal.written_by()
+
     def status(self) -> WorkersStatus:
         """A snapshot of the scheduler for people."""
         return self._wal.status()

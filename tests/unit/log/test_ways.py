@@ -1,0 +1,125 @@
+"""Flying or calling: the quicker way is found, kept, and found again when things change."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.log.ways import (
+    CALL_EVERY_NS,
+    FIRST_CALL_AFTER_NS,
+    MS,
+    REST_NS_MAX,
+    REST_NS_MIN,
+    Ways,
+)
+
+
+class Disk:
+    """Groups one after another; each way takes as long as the test says."""
+
+    def __init__(self, *, flight_us: int, call_us: int) -> None:
+        self.ways = Ways()
+        self.flight_us = flight_us
+        self.call_us = call_us
+        self.now_ns = 0
+        self.log: list[tuple[int, bool]] = []
+
+    def run(self, seconds: float) -> float:
+        """Write groups for so long; the share of them that flew."""
+        until_ns = self.now_ns + int(seconds * 1e9)
+        flown = count = 0
+        while self.now_ns < until_ns:
+            flies = self.ways.flies(self.now_ns)
+            took_ns = (self.flight_us if flies else self.call_us) * 1_000
+            self.log.append((self.now_ns, flies))
+            self.now_ns += took_ns
+            (self.ways.flew if flies else self.ways.called)(took_ns, self.now_ns)
+            flown += flies
+            count += 1
+        return flown / count
+
+
+def test_groups_fly_while_flights_are_not_late() -> None:
+    disk = Disk(flight_us=300, call_us=200)
+    assert disk.run(10) > 0.99
+    calls = [now_ns for now_ns, flies in disk.log if not flies]
+    assert calls[0] >= FIRST_CALL_AFTER_NS
+    gaps = [b - a for a, b in zip(calls, calls[1:], strict=False)]
+    assert all(CALL_EVERY_NS <= gap < CALL_EVERY_NS + 2 * MS for gap in gaps)
+
+
+def test_late_flights_give_way_to_calls_and_are_tried_ever_more_rarely() -> None:
+    disk = Disk(flight_us=3_400, call_us=200)
+    disk.run(200)
+    assert disk.run(200) < 0.001
+    trials = [
+        now_ns
+        for (_, before), (now_ns, flies) in zip(disk.log, disk.log[1:], strict=False)
+        if flies and not before
+    ]
+    gaps = [b - a for a, b in zip(trials[1:], trials[2:], strict=False)]
+    assert gaps == sorted(gaps)
+    assert gaps[0] < 2 * REST_NS_MIN + 50 * MS
+    assert REST_NS_MAX <= gaps[-1] < REST_NS_MAX + 50 * MS
+
+
+def test_groups_fly_again_when_flights_are_quick_again() -> None:
+    disk = Disk(flight_us=3_400, call_us=200)
+    disk.run(100)
+    disk.flight_us = 300
+    disk.run(REST_NS_MAX / 1e9)
+    assert disk.run(10) > 0.99
+    disk.flight_us = 3_400
+    disk.run(1 + REST_NS_MIN / 1e9)
+    last_ns = max(now_ns for now_ns, flies in disk.log if flies)
+    assert disk.now_ns - last_ns < REST_NS_MIN, "the first rest is short again"
+
+
+def test_a_disk_that_is_slower_in_both_ways_is_flown_to_all_the_same() -> None:
+    disk = Disk(flight_us=300, call_us=200)
+    disk.run(5)
+    disk.flight_us, disk.call_us = 3_000, 2_000
+    disk.run(5)
+    assert disk.run(20) > 0.99
+
+
+def test_one_flight_proves_nothing_however_long_it_takes() -> None:
+    ways = Ways()
+    ways.called(200_000, 0)
+    for now_ns in range(20):
+        ways.flew(200_000, now_ns)
+    ways.flew(10**12, 20)
+    assert not ways.rests(20)
+
+
+def test_flights_that_began_before_a_rest_do_not_make_it_longer() -> None:
+    ways = Ways()
+    ways.called(200_000, 0)
+    while not ways.rests(1):
+        ways.flew(4_000_000, 1)
+    for _ in range(20):
+        ways.flew(4_000_000, 2)
+    assert not ways.rests(1 + REST_NS_MIN)
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**10), st.integers(0, 10**11)), max_size=100))
+def test_whatever_it_is_told_it_rests_no_longer_than_it_may(
+    told: list[tuple[int, int]],
+) -> None:
+    ways, now_ns = Ways(), 0
+    for took_ns, gap_ns in told:
+        now_ns += gap_ns
+        (ways.flew if ways.flies(now_ns) else ways.called)(took_ns, now_ns)
+        assert not ways.rests(now_ns + REST_NS_MAX)
+
+
+@pytest.mark.parametrize("call_us", [1, 50, 10_000])
+def test_flights_are_not_judged_before_a_call_was_made(call_us: int) -> None:
+    ways = Ways()
+    for now_ns in range(100):
+        ways.flew(10**9, now_ns)
+    assert not ways.rests(100)
+    ways.called(call_us * 1_000, 100)
+    assert ways.flies(101)
