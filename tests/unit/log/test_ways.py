@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,7 +48,7 @@ def test_groups_fly_while_flights_are_not_late() -> None:
     assert disk.run(10) > 0.99
     calls = [now_ns for now_ns, flies in disk.log if not flies]
     assert calls[0] >= FIRST_CALL_AFTER_NS
-    gaps = [b - a for a, b in zip(calls, calls[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(calls)]
     assert all(CALL_EVERY_NS <= gap < CALL_EVERY_NS + 2 * MS for gap in gaps)
 
 
@@ -54,12 +56,8 @@ def test_late_flights_give_way_to_calls_and_are_tried_ever_more_rarely() -> None
     disk = Disk(flight_us=3_400, call_us=200)
     disk.run(200)
     assert disk.run(200) < 0.001
-    trials = [
-        now_ns
-        for (_, before), (now_ns, flies) in zip(disk.log, disk.log[1:], strict=False)
-        if flies and not before
-    ]
-    gaps = [b - a for a, b in zip(trials[1:], trials[2:], strict=False)]
+    trials = [now_ns for (_, before), (now_ns, flies) in pairwise(disk.log) if flies and not before]
+    gaps = [b - a for a, b in pairwise(trials[1:])]
     assert gaps == sorted(gaps)
     assert gaps[0] < 2 * REST_NS_MIN + 50 * MS
     assert REST_NS_MAX <= gaps[-1] < REST_NS_MAX + 50 * MS
