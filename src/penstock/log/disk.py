@@ -157,9 +157,11 @@ class OsFile:
         return done
 
     def pwrite(self, data: bytes | memoryview, offset: int) -> int:
+        self._tail_end = -1
         return os.pwrite(self._fd, data, offset)
 
     def pwrite_synced(self, data: bytes, offset: int) -> int:
+        self._tail_end = -1
         if not _DSYNC:
             count = os.pwrite(self._fd, data, offset)
             os.fdatasync(self._fd)

@@ -27,6 +27,7 @@ class Work(IntEnum):
 
 
 WEIGHTS: Final = (1, 2, 4, 8)
+_KINDS: Final = tuple(Work)
 
 
 class Phase(Enum):
@@ -134,14 +135,16 @@ class ExecutorCore:
 
     def next_turn(self) -> Turn | None:
         """Take the next work. Client work that nothing interrupts comes as one batch."""
-        for kind, queue in enumerate(self._queues):
-            if len(queue) == self.waiting:
-                return self._take_all_of_one(Work(kind)) if queue else None
+        waiting = self.waiting
+        if not waiting:
+            return None
+        for kind, queue in zip(_KINDS, self._queues, strict=True):
+            if len(queue) == waiting:
+                return self._take_all_of_one(kind, queue)
         return self._take_in_turn()
 
-    def _take_all_of_one(self, kind: Work) -> Turn:
+    def _take_all_of_one(self, kind: Work, queue: deque[Any]) -> Turn:
         """Nothing else waits, so there are no turns to keep."""
-        queue = self._queues[kind]
         count = min(len(queue), self._limits.batch_max) if kind is Work.CLIENT else 1
         self.waiting -= count
         return Turn(kind, [queue.popleft() for _ in range(count)])

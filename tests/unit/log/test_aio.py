@@ -59,6 +59,17 @@ def test_what_lies_behind_becomes_zeros_up_to_the_end_of_the_page_and_no_further
     assert data[PAGE_BYTES : 3 * PAGE_BYTES] == b"x" * (2 * PAGE_BYTES)
 
 
+@pytest.mark.parametrize("call", ["pwrite", "pwrite_synced"])
+def test_a_call_that_writes_over_a_flight_is_not_undone_by_the_next_flight(
+    file: OsFile, call: str
+) -> None:
+    """As when a group fails, and another one of the same length takes its place."""
+    begin(file, b"a" * 100, 0).result()
+    assert getattr(file, call)(b"b" * 100, 0) == 100
+    begin(file, b"c" * 100, 100).result()
+    assert content(file)[:200] == b"b" * 100 + b"c" * 100
+
+
 def test_several_are_written_at_a_time_and_asked_for_in_any_order(file: OsFile) -> None:
     flights = [begin(file, bytes([65 + n]) * 100, n * PAGE_BYTES) for n in range(PIECES_MAX)]
     assert file.begin_synced(b"one too many", 40 * PAGE_BYTES) is None
