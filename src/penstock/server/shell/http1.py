@@ -106,7 +106,7 @@ class Http1Connection(asyncio.Protocol):
         self._held_bytes = 0
         """Bytes of the body that comes in, compressed and inflated, as the budget counts them."""
         self._inflation: Inflation | None = None
-        self._inflated = cast("tuple[Line, Terms]", None)
+        self._inflated = (_REFUSED_LINE, REFUSED_TERMS)
         """The head of the request whose body is inflated."""
         self._upgrading: Http1Exchange | None = None
         self._live: SocketStream | None = None
@@ -159,6 +159,9 @@ class Http1Connection(asyncio.Protocol):
         self._drop_line()
         if self._live is not None:
             self._live.lost()
+        # What refers to this connection, and is referred to: the collector need not come for it.
+        self._again = self._live = None
+        self._handle_again = self._application
         self.service.discard(self)
 
     def pause_writing(self) -> None:

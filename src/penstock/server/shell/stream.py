@@ -118,12 +118,14 @@ class SocketStream:
 
     def lost(self) -> None:
         """The peer is gone."""
+        on_gone = self.on_gone
         if self._end():
-            self._service.call(self.on_gone)
+            self._service.call(on_gone)
 
     def _end(self) -> bool:
         if self._closed:
             return False
         self._closed = True
+        self.on_room = self.on_gone = None  # who listens has this stream: nothing goes in circles
         self._service.counters.streams_open -= 1
         return True

@@ -110,9 +110,12 @@ class WebSocketConnection(asyncio.Protocol):
         self._service.counters.websockets_open -= 1
         self._queue.clear()
         self._service.discard(self)
+        on_gone = self.on_gone
+        # Who listens has this connection: nothing is left that goes in circles.
+        self.on_text = self.on_binary = self.on_room = self.on_gone = None
         if not self._closed:
             self._closed = True
-            self._service.call(self.on_gone)
+            self._service.call(on_gone)
 
     def pause_writing(self) -> None:
         """The socket does not take everything; see `SocketWriter`."""
