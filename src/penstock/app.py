@@ -45,8 +45,8 @@ SWITCH_S: Final = 0.0002
 
 COLLECT_AFTER: Final = (20_000, 20, 20)
 """Thresholds of the garbage collector. Connections leave no circles behind, and among the records
-that are kept it would find none either: at Python's own thresholds, looking for them took a fortieth
-of the time of writes in batches."""
+that are kept it would find none either: at Python's own thresholds, looking for them took a
+fortieth of the time of writes in batches."""
 
 LOG_DIR: Final = "log"
 """Where in the data directory the log is."""
