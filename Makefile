@@ -39,7 +39,7 @@ CHECKS := tests-tables tests-server tests-spark tests-client tests-repository te
 	lint layers
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lock docs format clean compiled test-compiled env-run env-dev \
+.PHONY: help demo test bench lock docs format clean compiled test-compiled wheel env-run env-dev \
 	checks lint types layers
 
 help: ## show this list
@@ -80,10 +80,15 @@ compiled: env-dev ## build the optional compiled parts into build/compiled
 	@PENSTOCK_COMPILE=1 $(DEV)/bin/python setup.py --quiet build --build-base build/mypyc --build-lib $(COMPILED)
 	@echo "penstock: compiled into $(COMPILED); use it with PYTHONPATH=$(COMPILED)"
 
-test-compiled: compiled ## run the tests of flow and log on the compiled build
-	@PYTHONPATH=$(COMPILED) $(DEV)/bin/python -c "from penstock.flow import fairqueue as module; \
+test-compiled: compiled ## run the tests of what is compiled on the compiled build
+	@PYTHONPATH=$(CURDIR)/$(COMPILED) $(DEV)/bin/python -c "from penstock.flow import fairqueue as module; \
 		assert module.__file__.endswith('.so'), module.__file__"
-	@PYTHONPATH=$(COMPILED) $(DEV)/bin/python -m pytest $(PYTEST_ARGS) $(wildcard tests/*/flow tests/*/log)
+	@PYTHONPATH=$(CURDIR)/$(COMPILED) $(DEV)/bin/python -m pytest $(PYTEST_ARGS) tests/conformance \
+		$(wildcard $(foreach part,flow log topics server server_app,tests/*/$(part)))
+
+wheel: env-dev ## build the wheel to publish, compiled, into dist
+	@PENSTOCK_COMPILE=1 $(DEV)/bin/python -m pip --quiet wheel --no-deps --no-build-isolation \
+		--wheel-dir dist .
 
 lock: env-dev ## resolve the requirements anew into requirements/*.txt
 	@$(DEV)/bin/python tools/lock.py

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from copy import deepcopy
 from typing import NamedTuple
 
 from hypothesis import settings
@@ -156,7 +155,7 @@ class StagingMachine(RuleBasedStateMachine):
         counts = queue.counts(now_ms)
         leases = tuple(queue.lease_of(seq) for seq in range(queue.topic.head_seq + 2))
         claimed = queue.claim([ClaimRequest("c", 1_000)], now_ms, 0)
-        again = deepcopy(queue)
+        again = Queue.restored(Topic.restored(queue.topic.state()), queue.state())
         again.apply(claimed)
         assert again.counts(now_ms).ready == 0
         return Seen(counts, leases, claimed, queue.state(), queue.topic.state())
