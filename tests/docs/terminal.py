@@ -28,7 +28,7 @@ class Terminal:
         self._said = b""
         self.process = subprocess.Popen(
             ["bash", "-c", command], cwd=directory, env=environ, start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
+            stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, preexec_fn=_hear_ctrl_c,
         )  # fmt: skip
         os.close(theirs)
 
@@ -75,3 +75,8 @@ class Terminal:
             return False
         self._said += found
         return bool(found)
+
+
+def _hear_ctrl_c() -> None:
+    """As on a terminal, also where the tests run in the background of a shell, which is deaf."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

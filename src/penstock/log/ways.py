@@ -11,8 +11,8 @@ True
 >>> ways.called(200, 0)
 >>> for now_ns in range(8):
 ...     ways.flew(3_400, now_ns)
->>> ways.flies(8), ways.flies(REST_NS_MIN + 8)
-(False, True)
+>>> ways.rests(8), ways.rests(REST_NS_MIN + 8)
+(True, False)
 """
 
 from __future__ import annotations
