@@ -26,9 +26,10 @@ class Terminal:
         self._ours, theirs = pty.openpty()
         ioctl(theirs, TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
         self._said = b""
+        # A shell's background is deaf to Ctrl-C, and so is whatever is started there.
         self.process = subprocess.Popen(
-            ["bash", "-c", command], cwd=directory, env=environ, start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, preexec_fn=_hear_ctrl_c,
+            ["env", "--default-signal=INT", "bash", "-c", command], cwd=directory, env=environ, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
         )  # fmt: skip
         os.close(theirs)
 
@@ -75,8 +76,3 @@ class Terminal:
             return False
         self._said += found
         return bool(found)
-
-
-def _hear_ctrl_c() -> None:
-    """As on a terminal, also where the tests run in the background of a shell, which is deaf."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
