@@ -26,11 +26,9 @@ class Terminal:
         self._ours, theirs = pty.openpty()
         ioctl(theirs, TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
         self._said = b""
-        # A shell's background is deaf to Ctrl-C, and so is whatever is started there.
         self.process = subprocess.Popen(
-            ["env", "--default-signal=INT", "bash", "-c", command],
-            cwd=directory, env=environ, start_new_session=True, stdin=subprocess.DEVNULL,
-            stdout=theirs, stderr=theirs,
+            ["bash", "-c", command], cwd=directory, env=environ, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
         )  # fmt: skip
         os.close(theirs)
 
