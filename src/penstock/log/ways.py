@@ -11,7 +11,11 @@ True
 >>> ways.called(200, 0)
 >>> for now_ns in range(8):
 ...     ways.flew(3_400, now_ns)
->>> ways.rests(8), ways.rests(REST_NS_MIN + 8)
+>>> ways.flies(8)
+False
+>>> for now_ns in range(8, 12):
+...     ways.called(200, now_ns)
+>>> ways.rests(12), ways.rests(12 + REST_NS_MIN)
 (True, False)
 """
 
@@ -24,33 +28,38 @@ FIRST_CALL_AFTER_NS: Final = 100 * MS
 CALL_EVERY_NS: Final = 1_000 * MS
 REST_NS_MIN: Final = 1_000 * MS
 REST_NS_MAX: Final = 32_000 * MS
-LATE: Final = 2
+LATE: Final = 1.3
 """Flights are late when they take so many times as long as a call."""
-_CLIP: Final = 4
+CHECKS: Final = 4
+"""So many calls are made to see whether flights that seem late are: a call takes longer too when
+groups are larger or the loop has more to do."""
+_TRIAL: Final = 8
+_CLIP: Final = 3
 """One that takes longer than so many calls counts as if it had not: a single one proves nothing."""
 
 
 class Ways:
     """Says whether the next group should fly or be a call; is told how long each of them took.
 
-    Groups fly, and one in a second is a call, to know how long that takes. When flights are late,
-    all groups are calls for a second, then for two, up to 32, with a few flights in between to see
-    whether it was better to fly again.
+    Groups fly, and one in a second is a call, to know how long that takes. When flights seem late a
+    few calls are made, and if flights took longer than these, all groups are calls for a second,
+    then for two, up to 32, with a few flights in between to see whether it was better to fly again.
     """
 
     def __init__(self) -> None:
         self.call_ns = 0.0  # 0 until one was made
         self.flight_ns = 0.0
         self._call_at_ns = -1
+        self._checks = 0  # calls that are still to be made before flights are judged
         self._rests_until_ns = -1
         self._rest_ns = REST_NS_MIN
-        self._flights_on_trial = 0
+        self._on_trial = 0
 
     def flies(self, now_ns: int) -> bool:
         """Whether to let the disk write the next group by itself."""
         if self._call_at_ns < 0:
             self._call_at_ns = now_ns + FIRST_CALL_AFTER_NS
-        return self._rests_until_ns <= now_ns < self._call_at_ns
+        return not self._checks and self._rests_until_ns <= now_ns < self._call_at_ns
 
     def rests(self, now_ns: int) -> bool:
         """Whether groups are calls because flights were late."""
@@ -58,28 +67,32 @@ class Ways:
 
     def called(self, took_ns: int, now_ns: int) -> None:
         """A call took so long."""
-        if not self.call_ns:
-            self.call_ns = self.flight_ns = float(took_ns)
-        else:
-            self.call_ns += (min(took_ns, _CLIP * self.call_ns) - self.call_ns) / 4
         self._call_at_ns = now_ns + CALL_EVERY_NS
+        if self._checks:
+            self.call_ns += took_ns / CHECKS
+            self._checks -= 1
+            if not self._checks and self.flight_ns > LATE * self.call_ns:
+                self._rest(now_ns)
+        elif self.call_ns:
+            self.call_ns += (min(took_ns, _CLIP * self.call_ns) - self.call_ns) / 4
+        else:
+            self.call_ns = self.flight_ns = float(took_ns)
+        if self.rests(now_ns):
+            self.flight_ns = self.call_ns  # a new trial begins without the old flights
 
     def flew(self, took_ns: int, now_ns: int) -> None:
         """A flight took so long, as far as the loop could see."""
-        if not self.call_ns:
+        if not self.call_ns or self._checks or self.rests(now_ns):
             return
         self.flight_ns += (min(took_ns, _CLIP * self.call_ns) - self.flight_ns) / 8
         if self.flight_ns > LATE * self.call_ns:
-            self._rest(now_ns)
-        elif self._flights_on_trial:
-            self._flights_on_trial -= 1
-            if not self._flights_on_trial:
+            self._checks, self.call_ns = CHECKS, 0.0
+        elif self._on_trial:
+            self._on_trial -= 1
+            if not self._on_trial:
                 self._rest_ns = REST_NS_MIN
 
     def _rest(self, now_ns: int) -> None:
-        if self.rests(now_ns):
-            return  # it began before that was known
         self._rests_until_ns = now_ns + self._rest_ns
         self._rest_ns = min(2 * self._rest_ns, REST_NS_MAX)
-        self._flights_on_trial = 8
-        self.flight_ns = self.call_ns  # a new trial begins without the old ones
+        self._on_trial = _TRIAL

@@ -44,7 +44,7 @@ class Disk:
 
 
 def test_groups_fly_while_flights_are_not_late() -> None:
-    disk = Disk(flight_us=300, call_us=200)
+    disk = Disk(flight_us=240, call_us=200)
     assert disk.run(10) > 0.99
     calls = [now_ns for now_ns, flies in disk.log if not flies]
     assert calls[0] >= FIRST_CALL_AFTER_NS
@@ -66,7 +66,7 @@ def test_late_flights_give_way_to_calls_and_are_tried_ever_more_rarely() -> None
 def test_groups_fly_again_when_flights_are_quick_again() -> None:
     disk = Disk(flight_us=3_400, call_us=200)
     disk.run(100)
-    disk.flight_us = 300
+    disk.flight_us = 240
     disk.run(REST_NS_MAX / 1e9)
     assert disk.run(10) > 0.99
     disk.flight_us = 3_400
@@ -76,9 +76,9 @@ def test_groups_fly_again_when_flights_are_quick_again() -> None:
 
 
 def test_a_disk_that_is_slower_in_both_ways_is_flown_to_all_the_same() -> None:
-    disk = Disk(flight_us=300, call_us=200)
+    disk = Disk(flight_us=240, call_us=200)
     disk.run(5)
-    disk.flight_us, disk.call_us = 3_000, 2_000
+    disk.flight_us, disk.call_us = 2_400, 2_000
     disk.run(5)
     assert disk.run(20) > 0.99
 
@@ -92,14 +92,31 @@ def test_one_flight_proves_nothing_however_long_it_takes() -> None:
     assert not ways.rests(20)
 
 
-def test_flights_that_began_before_a_rest_do_not_make_it_longer() -> None:
-    ways = Ways()
-    ways.called(200_000, 0)
-    while not ways.rests(1):
-        ways.flew(4_000_000, 1)
+def test_a_trial_is_judged_by_its_own_flights_and_by_what_calls_take_then() -> None:
+    disk = Disk(flight_us=3_400, call_us=2_000)
+    disk.run(1)
+    assert disk.ways.rests(disk.now_ns)
+    disk.call_us = disk.flight_us = 200
+    disk.run(1)
+    assert disk.run(3) > 0.99
+
+
+def test_groups_that_become_larger_cost_a_few_calls_and_no_rest() -> None:
+    disk = Disk(flight_us=240, call_us=200)
+    disk.run(3)
+    disk.flight_us, disk.call_us = 2_400, 2_000
+    assert disk.run(0.5) > 0.95
+    assert not disk.ways.rests(disk.now_ns)
+
+
+def test_flights_that_began_before_a_rest_change_nothing() -> None:
+    disk = Disk(flight_us=3_400, call_us=200)
+    disk.run(0.5)
+    flight_ns = disk.ways.flight_ns
     for _ in range(20):
-        ways.flew(4_000_000, 2)
-    assert not ways.rests(1 + REST_NS_MIN)
+        disk.ways.flew(10**9, disk.now_ns)
+    assert disk.ways.flight_ns == flight_ns
+    assert not disk.ways.rests(disk.now_ns + REST_NS_MIN)
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**10), st.integers(0, 10**11)), max_size=100))
