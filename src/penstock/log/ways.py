@@ -81,7 +81,7 @@ class Ways:
             self.flight_ns = self.call_ns  # a new trial begins without the old flights
 
     def flew(self, took_ns: int, now_ns: int) -> None:
-        """A flight took so long, as far as the loop could see."""
+        """A flight took so long, as far as the loop could see, after the one before it landed."""
         if not self.call_ns or self._checks or self.rests(now_ns):
             return
         self.flight_ns += (min(took_ns, _CLIP * self.call_ns) - self.flight_ns) / 8
