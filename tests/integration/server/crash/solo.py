@@ -85,12 +85,20 @@ class Solo:
         change(after)
         self._unknown = after
         reply: Reply = await call()
-        assert reply.status in statuses, f"{reply.status} {reply.body[:300]!r}"
+        assert reply.status in statuses, f"{reply.status} {reply.body[:300]!r}{self._stories()}"
         if reply.status in (200, 201):
             self._topics = after
         self._unknown = None
         self.answered += 1
         return reply
+
+    def _stories(self) -> str:
+        """What happened to each topic of late, for who reads of a failure."""
+        return "".join(
+            f"\n{name}: {topic.config}, head {topic.head}, {len(topic.live)} records of "
+            f"{sum(record.size_bytes for record in topic.live.values())} bytes: {topic.story[-12:]}"
+            for name, topic in self._topics.items()
+        )
 
     async def _write(self, wire: Wire, name: str, topic: TopicModel) -> None:
         records = self._payloads.some(self._random)
