@@ -96,9 +96,9 @@ class AgeingQueue(Generic[K]):
         if place.band is None or place.enqueued_ms is None:
             self._watched.pop(key, None)
             return
-        if self._deferring and place.band == _LOWEST:
-            return  # `resume` looks at it
         urgency = self._urgency_of(key)
+        if self._deferring and place.band == _LOWEST and base_priority(urgency, now_ms) < 0:
+            return  # `resume` looks at it
         waited_ms = now_ms - place.enqueued_ms
         priority = base_priority(urgency, now_ms) + ageing(waited_ms)
         band = self._cut.of(priority, waited_ms, lowered=urgency.lowered)

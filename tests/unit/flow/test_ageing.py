@@ -115,3 +115,16 @@ def test_a_place_tells_why_a_key_waits() -> None:
     assert queue.place("zzz", 30).standing is Standing.ABSENT
     queue.pop()
     assert queue.place("a", 30).reason == "served"
+
+
+def test_a_key_whose_priority_is_raised_while_it_is_deferred_gets_its_turn() -> None:
+    urgency = {"t": Urgency(priority=-500)}
+    queue: AgeingQueue[str] = AgeingQueue(urgency.__getitem__)
+    queue.mark("t", 0)
+    queue.defer()
+    queue.reconsider("t", 5)
+    assert queue.pop() is None
+    urgency["t"] = Urgency(priority=900)
+    queue.reconsider("t", 10)
+    assert band(queue, "t", 10) == 4
+    assert queue.pop() is not None
