@@ -45,6 +45,7 @@ def run(report: Report) -> None:
 
 
 def measured(report: Report, home: Path) -> None:
+    (home / "ours").mkdir()
     catalog = open_catalog(f"sqlite:{home}/ours/catalog.sqlite")
     tables = [make(catalog, name) for name in ("a", "b")]
     files = [[catalog.write(table, rows()) for table in tables] for _ in range(COMMITS)]

@@ -68,6 +68,9 @@ _NAMES: Final[dict[pa.DataType, str]] = {
     pa.time64("ns"): "time",
     pa.float16(): "float32",
 }
+_TAKEN: Final = frozenset({"row_id", "begin_snapshot", "end_snapshot"})
+"""What rows that are kept in the catalog have beside a table's own columns."""
+
 _DECIMAL: Final = re.compile(r"decimal\((\d+), ?(\d+)\)")
 _DECIMAL_DIGITS_MAX: Final = 38
 
@@ -153,7 +156,19 @@ def columns_of(schema: pa.Schema, first_id: int = 1) -> tuple[Column, ...]:
     """New columns for an Arrow schema, with ids in the order DuckDB would give them."""
     ids = iter(range(first_id, 2**31))
     _check_names([field.name for field in schema], "a table")
+    for field in schema:
+        check_free(field.name)
     return tuple(_column_of(field, ids) for field in schema)
+
+
+def check_free(name: str) -> None:
+    """Refuse a column's name that the catalog needs itself."""
+    if name.lower() in _TAKEN:
+        raise Rejected(
+            f"expected columns with names other than {', '.join(sorted(_TAKEN))}, which the lake "
+            f"needs itself, found {name!r}",
+            column=name,
+        )
 
 
 def duck_type(kind: pa.DataType) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from penstock.kernel.errors import Rejected
 from penstock.lake.columns import Column
 
 VERSION: Final = "1.0"
@@ -92,6 +93,8 @@ _POSTGRES_INLINED: Final = {
     "interval": "INTERVAL", "varchar": "BYTEA", "json": "BYTEA", "blob": "BYTEA", "uuid": "UUID",
 }  # fmt: skip
 
+_POSTGRES_OWN: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
+
 _INDEXES: Final = (
     ("ducklake_data_file", "table_id"),
     ("ducklake_delete_file", "table_id"),
@@ -138,6 +141,13 @@ def inlined_delete_table(table_id: int) -> str:
 
 def inlined_table(kind: str, name: str, columns: Iterable[Column]) -> str:
     """The table in which DuckDB keeps a table's small inserts, for one shape of its columns."""
+    columns = tuple(columns)
+    taken = [c.name for c in columns if kind == "postgres" and c.name in _POSTGRES_OWN]
+    if taken:
+        raise Rejected(
+            f"expected columns that PostgreSQL has not in every table itself, found {taken[0]!r}",
+            column=taken[0],
+        )
     fixed = "row_id BIGINT, begin_snapshot BIGINT, end_snapshot BIGINT"
     held = [f"{quoted(column.name)} {_inlined_type(kind, column.type)}" for column in columns]
     return f"CREATE TABLE IF NOT EXISTS {name} ({', '.join((fixed, *held))})"

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.kernel.errors import Rejected
-from penstock.lake.columns import Column, column_named, columns_of, last_id
+from penstock.lake.columns import Column, check_free, column_named, columns_of, last_id
 from penstock.lake.model import DataFile, DeleteFile, NewFile, SchemaInfo, Snapshot, TableInfo
 from penstock.lake.paths import directory_for, joined
 from penstock.lake.selection import FileRows, Positions
@@ -274,6 +274,7 @@ class Transaction:
         column = column_named(table.columns, name)
         if to.lower() in {other.name.lower() for other in table.columns if other != column}:
             raise Rejected(f"expected a new name for {name!r}, found {to!r} in {table.qualified}")
+        check_free(to)
         renamed = replace(column, name=_named(to))
         columns = tuple(renamed if other.id == column.id else other for other in table.columns)
         begun = (replace(renamed, children=()),)

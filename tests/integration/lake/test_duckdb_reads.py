@@ -275,3 +275,15 @@ def test_a_data_path_may_be_a_url(address: str, tmp_path: Path) -> None:
         catalog.write(table, pa.table({"k": [1]}))
         assert len(sweep(catalog, grace_ms=-60_000)) == 1
         assert catalog.scan("t").num_rows == 15
+
+
+def test_columns_with_marks_in_their_names(catalog: Catalog, duck: Duck) -> None:
+    rows = pa.table({"ok?": [1, 2], "50%": [3, 4], 'a"?': [5, 6]})
+    change = catalog.begin()
+    table = change.create_table(catalog.schema("main"), "t", rows.schema)
+    change.add_files(table, [catalog.write(table, rows)])
+    catalog.commit(change)
+    duck.run("INSERT INTO lake.main.t VALUES (7, 8, 9)")
+    assert bag(catalog.scan("t")) == bag(
+        pa.table({"ok?": [1, 2, 7], "50%": [3, 4, 8], 'a"?': [5, 6, 9]})
+    )

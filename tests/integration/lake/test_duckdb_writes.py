@@ -141,8 +141,6 @@ def test_duckdbs_maintenance_changes_nothing_we_read(
 
 def test_a_lake_that_duckdb_made_opens_and_takes_our_commits(address: str, tmp_path: Path) -> None:
     data = str(tmp_path / "made")
-    if address.startswith("sqlite:"):
-        Path(address.removeprefix("sqlite:")).parent.mkdir(parents=True)
     with Duck(address, options=f"DATA_PATH '{data}'") as duck:
         duck.run("CREATE TABLE t (a INTEGER, b VARCHAR)")
         duck.run("INSERT INTO t VALUES (1, 'x')")

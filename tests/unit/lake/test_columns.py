@@ -16,6 +16,7 @@ from penstock.lake.columns import (
     leaves,
     plain_schema,
 )
+from penstock.lake.ddl import inlined_table
 
 NESTED = pa.schema(
     [
@@ -84,3 +85,18 @@ def test_a_schema_that_ducklake_cannot_hold_is_refused(schema: pa.Schema) -> Non
 def test_a_type_that_arrow_cannot_hold_is_refused_by_name() -> None:
     with pytest.raises(Rejected, match=r"'v'.*variant"):
         arrow_type(Column(1, "v", "variant"))
+
+
+@pytest.mark.parametrize("name", ["row_id", "begin_snapshot", "end_snapshot", "ROW_ID"])
+def test_names_that_rows_in_the_catalog_have_already_are_refused(name: str) -> None:
+    with pytest.raises(Rejected, match=name):
+        columns_of(pa.schema([("a", pa.int64()), (name, pa.int64())]))
+    columns_of(pa.schema([("a", pa.struct([(name, pa.int64())]))]))
+
+
+def test_names_of_postgres_own_columns_are_refused_there_only() -> None:
+    columns = columns_of(pa.schema([("xmin", pa.float64()), ("XMAX", pa.float64())]))
+    assert "xmin" in inlined_table("sqlite", "t", columns)
+    with pytest.raises(Rejected, match="xmin"):
+        inlined_table("postgres", "t", columns)
+    assert "XMAX" in inlined_table("postgres", "t", columns[1:])

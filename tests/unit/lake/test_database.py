@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.lake.shell.database import Retry, SqliteDatabase
+from penstock.kernel.errors import Rejected
+from penstock.lake.shell import open_catalog
+from penstock.lake.shell.database import PostgresDatabase, Retry, SqliteDatabase, open_database
 
 
 @pytest.fixture
@@ -108,3 +110,33 @@ def open_descriptors(path: str) -> list[str]:
             if str(entry.readlink()) == path:
                 found.append(entry.name)
     return found
+
+
+@pytest.mark.parametrize("address", ["foo:bar", "mysql://x", "sqlite:", ""])
+def test_an_address_of_another_kind_is_refused_with_those_there_are(address):
+    with pytest.raises(Rejected, match=r"expected sqlite:<path> or postgres:<words>, found"):
+        open_database(address)
+
+
+@pytest.mark.parametrize("address", ["a.sqlite", "./a:b", "sqlite:a:b", "C:lake"])
+def test_a_path_may_have_colons(address):
+    assert open_database(address).path == address.removeprefix("sqlite:")
+
+
+def test_a_lake_is_not_made_in_a_directory_that_is_not_there(tmp_path):
+    with pytest.raises(Rejected, match=r"expected a directory for the lake .* found no .*none"):
+        open_catalog(f"sqlite:{tmp_path}/none/lake.sqlite")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path):
+    (tmp_path / "text").write_text("no database of any kind\n" * 9)
+    with pytest.raises(Rejected, match=r"expected a SQLite file at .*text', found: file is not"):
+        open_catalog(f"sqlite:{tmp_path}/text")
+
+
+def test_only_marks_outside_quotes_are_parameters_for_postgres():
+    database = PostgresDatabase("")
+    asked = """SELECT "ok?", "a""?", '50%?' FROM t WHERE a = ? AND b LIKE '%' || ?"""
+    made = """SELECT "ok?", "a""?", '50%%?' FROM t WHERE a = %s AND b LIKE '%%' || %s"""
+    assert database.sql(asked) == made

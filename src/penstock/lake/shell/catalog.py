@@ -27,6 +27,7 @@ from penstock.lake.shell.database import (
     Row,
     SqliteDatabase,
     fetch,
+    is_absent,
     open_database,
     time_text,
 )
@@ -61,6 +62,8 @@ class Catalog:
         self.storage = storage
         self.data_path = data_path
         self.clock: Clock = clock or SystemClock()
+        self.before_expiry: list[Callable[[Reader], None]] = []
+        """Called by `expire` in its own transaction, while what will expire is still there."""
         self._random = random or Random()
         self._retries = retries
         self._known = KnownTables()
@@ -306,10 +309,9 @@ def open_catalog(
     keeps its files (by default beside the SQLite file), and must be that of one that exists.
     """
     database = open_database(address, timeout_ms=timeout_ms)
-    if isinstance(database, SqliteDatabase) and not Path(database.path).exists():
+    if is_absent(database):
         if not create:
             raise Rejected(f"expected a lake at {address!r}, found no file")
-        Path(database.path).parent.mkdir(parents=True, exist_ok=True)
         database.use_wal()
     wanted = _data_path(database, data_path)
     now_ms = (clock or SystemClock()).now_ms()

@@ -15,7 +15,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, TypeGuard
 
 from penstock.kernel.errors import Rejected, Unknown
 
@@ -75,9 +76,26 @@ def open_database(address: str, *, timeout_ms: int = 10_000) -> Database:
         words = address if "://" in address else address.partition(":")[2]
         return PostgresDatabase(words, timeout_ms=timeout_ms)
     path = address.removeprefix("sqlite:")
-    if not path or "://" in path:
+    if not path or "://" in path or (path == address and _KIND.match(address)):
         raise Rejected(f"expected sqlite:<path> or postgres:<words>, found {address!r}")
     return SqliteDatabase(path, timeout_ms=timeout_ms)
+
+
+def is_absent(database: Database) -> TypeGuard[SqliteDatabase]:
+    """Whether the file of a catalog would have to be made.
+
+    Refuses one in a directory that is not there: more likely that is a slip than a wish.
+    """
+    if not isinstance(database, SqliteDatabase) or Path(database.path).exists():
+        return False
+    folder = Path(database.path).absolute().parent
+    if not folder.is_dir():
+        raise Rejected(f"expected a directory for the lake {database.path!r}, found no {folder}")
+    return True
+
+
+_KIND: Final = re.compile(r"[A-Za-z][\w+.-]+:")
+"""How an address begins that names a kind of database; one letter may be a drive."""
 
 
 def time_text(at_ms: int) -> str:
@@ -227,7 +245,13 @@ class SqliteDatabase:
             )
         except sqlite3.OperationalError as error:
             raise Rejected(f"expected a SQLite file at {self.path!r}, found: {error}") from error
-        connection.execute("PRAGMA synchronous = FULL")
+        try:
+            connection.execute("PRAGMA synchronous = FULL")
+        except sqlite3.DatabaseError as error:
+            connection.close()
+            if isinstance(error, sqlite3.OperationalError):
+                raise  # it may be locked, and free at the next try
+            raise Rejected(f"expected a SQLite file at {self.path!r}, found: {error}") from error
         return connection
 
     def use_wal(self) -> None:
@@ -352,7 +376,7 @@ class PostgresDatabase:
         """The text with psycopg's placeholders."""
         made = self._texts.get(text)
         if made is None:
-            made = self._texts[text] = text.replace("%", "%%").replace("?", "%s")
+            made = self._texts[text] = _MARKS.sub(_marked, text.replace("%", "%%"))
         return made
 
     def tables(self, cursor: Any) -> set[str]:
@@ -372,6 +396,14 @@ class PostgresDatabase:
     def close(self) -> None:
         """Close the connections of every thread."""
         self._connections.close()
+
+
+_MARKS: Final = re.compile(r"""'[^']*'|"[^"]*"|\?""")
+"""Parameters, and what is quoted, where a mark is none."""
+
+
+def _marked(found: re.Match[str]) -> str:
+    return "%s" if found[0] == "?" else found[0]
 
 
 def _is_retried(error: Any) -> bool:

@@ -59,6 +59,8 @@ def expire(catalog: Catalog, *, older_than: datetime) -> Expired:
         reader = Reader(catalog.database, cursor, catalog.data_path)
         latest = reader.latest().id
         gone = [s.id for s in reader.snapshots() if s.time < older_than and s.id != latest]
+        for note in catalog.before_expiry if gone else ():
+            note(reader)
         for number in gone:
             _run(reader, "DELETE FROM ducklake_snapshot WHERE snapshot_id = ?", number)
             _run(reader, "DELETE FROM ducklake_snapshot_changes WHERE snapshot_id = ?", number)
