@@ -1,14 +1,15 @@
 """The coordinator's core: events in, effects out. Who runs next, and what follows from the end.
 
-It never waits and never looks at a clock. A shell hands it events with the time, and carries out
-the effects in the order in which they come. The three modes make the same decisions: `off` and
-`dry_run` run one job at a time inside the coordinator, `on` has workers run many, each under a
-permit.
+It never waits and never looks at a clock. A shell hands it events with the time, which must go on
+(while it goes back, nothing becomes due), and carries out the effects in the order in which they
+come. The three modes make the same decisions: `off` and `dry_run` run one job at a time inside the
+coordinator, `on` has workers run many, each under a permit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from random import Random
 
@@ -52,7 +53,7 @@ from penstock.tables.model import Status
 from penstock.tables.ready import ReadyQueue
 from penstock.tables.retry import Retry
 from penstock.tables.slots import DispatchSettings, ParallelMode, Slots
-from penstock.tables.verdict import Reason, Verdict, may_run
+from penstock.tables.verdict import Reason, UnitFacts, Verdict, may_run
 
 _SKIPS = frozenset(
     {
@@ -121,7 +122,7 @@ class Coordinator:
     def why(self, table: str, now_ms: int) -> Verdict:
         """Why a table's unit waits, or that it may run."""
         unit = self.board.units.unit_of(table)
-        return may_run(self.board.facts(unit.key, self.free_slots), max(self.now_ms, now_ms))
+        return may_run(self._facts(unit.key, self.free_slots), max(self.now_ms, now_ms))
 
     @property
     def free_slots(self) -> int:
@@ -211,9 +212,7 @@ class Coordinator:
             case JobFailed():
                 self._failed(job, event)
             case JobCancelled(_, detail):
-                self._close(job.cancelled(self.now_ms, detail))
-                self._ask_again(job)
-                self._free(job)
+                self._cancelled(job, detail)
 
     def _take_token(self, event: TokenWon | TokenLost | PoolContended) -> None:
         match event:
@@ -256,7 +255,15 @@ class Coordinator:
         self._free(job, finished=not outdated)
         self._consider_all(board.readers(event.refreshed))
 
+    def _cancelled(self, job: Job, detail: str) -> None:
+        self._close(job.cancelled(self.now_ms, detail))
+        self._ask_again(job)
+        self._free(job)
+
     def _failed(self, job: Job, event: JobFailed) -> None:
+        if job.job_id in self._outdated:  # how an old query failed says nothing of the new one
+            self._cancelled(job, event.detail)
+            return
         retryable = event.kind is not FailureKind.PERMANENT
         if job.status is JobStatus.QUEUED:  # it failed before it could say that it had started
             job = job.claimed("unknown", self.now_ms)
@@ -282,23 +289,36 @@ class Coordinator:
         self._free(job, finished=True)
 
     def _lost(self, job: Job) -> None:
-        """The worker is gone: the unit runs again, unless it loses every worker it gets."""
+        """The worker is gone: the unit runs again, unless it loses every worker it gets.
+
+        Then whoever asked for it is told, and nothing is tried any more on their behalf.
+        """
         detail = f"worker {job.worker} died"
+        if job.job_id in self._outdated:
+            self._cancelled(job, detail)
+            return
         self._close(job.failed(self.now_ms, detail, retryable=True))
-        state = self._home(job)
+        state, given_up = self._home(job), None
         if state is not None:
             retry = state.retry.died(self.settings.retry, self.now_ms, self._random)
-            self._try_again(state, retry, list(job.members), detail)
-        self._ask_again(job)
+            given_up = self._try_again(state, retry, list(job.members), detail)
+        if given_up is None:
+            self._ask_again(job)
+        else:
+            self._answer(job, ok=False, detail=given_up)
         self._free(job, finished=True)
 
-    def _try_again(self, state: UnitState, retry: Retry, at_fault: list[str], detail: str) -> None:
-        if retry.exhausted(self.settings.retry):
-            state.retry = Retry()
-            times = f"{retry.attempt_no - 1} failures in a row, the last: {detail}"
-            self._stop(at_fault, Status.SUSPENDED, times)
-        else:
+    def _try_again(
+        self, state: UnitState, retry: Retry, at_fault: list[str], detail: str
+    ) -> str | None:
+        """Wait for the next try, or suspend what failed too often and say why."""
+        if not retry.exhausted(self.settings.retry):
             state.retry = retry
+            return None
+        state.retry = Retry()
+        times = f"{retry.attempt_no - 1} failures in a row, the last: {detail}"
+        self._stop(at_fault, Status.SUSPENDED, times)
+        return times
 
     def _stop(self, tables: Iterable[str], status: Status, detail: str) -> None:
         for name in tables:
@@ -365,7 +385,8 @@ class Coordinator:
         known = [name for name in tables if name in board.tables]
         for name in known:
             made = tables[name]
-            board.tables[name] = TableMemory(made.frontier, made.position, made.fresh_ms)
+            fresh_ms = min(made.fresh_ms, self.now_ms)
+            board.tables[name] = TableMemory(made.frontier, made.position, fresh_ms)
             if made.position is not None:
                 board.positions[name] = made.position
             board.saw(made.frontier)
@@ -380,6 +401,9 @@ class Coordinator:
         old, board = self.board.graph, self.board
         asked = {key: request for s in board.states.values() for key, request in s.requests.items()}
         board.change_graph(graph)
+        for known in board.tables.values():
+            if known.fresh_ms is not None:  # of a clock that was ahead
+                known.fresh_ms = min(known.fresh_ms, self.now_ms)
         self.graph_version = version
         for request_id, request in asked.items():
             if request.table not in graph.tables:
@@ -429,13 +453,20 @@ class Coordinator:
                 for below in state.unit.downstreams:
                     heappush(waiting, (board.units[below].position, below))
 
+    def _facts(self, key: str, free_slots: int) -> UnitFacts:
+        facts = self.board.facts(key, free_slots)
+        if facts.requested and self.board.states[key].retry.deaths:
+            return replace(facts, lost_workers=True)
+        return facts
+
     def _judge(self, state: UnitState) -> Verdict:
         key = state.unit.key
-        verdict = may_run(self.board.facts(key, free_slots=1), self.now_ms)
+        self._give_up_retry(state)
+        verdict = may_run(self._facts(key, free_slots=1), self.now_ms)
         self._note_skip(state, verdict)
         if verdict.reason is Reason.NO_CHANGE:
             self._settle(state)
-            verdict = may_run(self.board.facts(key, free_slots=1), self.now_ms)
+            verdict = may_run(self._facts(key, free_slots=1), self.now_ms)
         if verdict.may_run:
             self.ready.put(key, self.board.urgency(state))
         else:
@@ -444,6 +475,14 @@ class Coordinator:
             state.wake_ms = verdict.until_ms
             heappush(self._wakes, (verdict.until_ms, key))
         return verdict
+
+    def _give_up_retry(self, state: UnitState) -> None:
+        """Where nobody asks for the next try and none is due, readers must not wait for it."""
+        if not state.retry.failing or state.requests or self.board.job_on(state.unit) is not None:
+            return
+        due_ms = self.board.due_ms(state)
+        if due_ms is None or due_ms > self.now_ms:
+            state.retry = replace(state.retry, retry_at_ms=None, away=None)
 
     def _settle(self, state: UnitState) -> None:
         """Nothing has changed, so the contents are right as of now."""
@@ -479,7 +518,7 @@ class Coordinator:
         """Start the most urgent unit, if there is one and a slot for it."""
         while (key := self.ready.pop()) is not None:
             state = self.board.states[key]
-            verdict = may_run(self.board.facts(key, self.free_slots), self.now_ms)
+            verdict = may_run(self._facts(key, self.free_slots), self.now_ms)
             if verdict.may_run:
                 self._start(state, verdict)
                 return True

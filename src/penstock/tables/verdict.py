@@ -98,7 +98,8 @@ class UnitFacts:
 
     `changed` names inputs that moved since the contents were made; `rebuild` says that contents
     have to be made whatever the inputs did. `requested` is set when a person asked for it. `away`
-    says that what it waits for until `retry_at_ms` is the engine, and why.
+    says that what it waits for until `retry_at_ms` is the engine, and why; `lost_workers` that it
+    lost workers since it last succeeded.
     """
 
     key: str
@@ -113,6 +114,7 @@ class UnitFacts:
     stopped: tuple[tuple[str, Status], ...] = ()
     retry_at_ms: int | None = None
     away: str | None = None
+    lost_workers: bool = False
     upstreams: tuple[UpstreamFacts, ...] = ()
     free_slots: int = 1
 
@@ -121,14 +123,13 @@ def may_run(facts: UnitFacts, now_ms: int) -> Verdict:
     """Whether a unit may run now.
 
     A person's request overrides schedule, back-off, a stopped status and upstream work; it waits
-    for a run in flight, a gate, a lock and the budget like everything else.
+    for a run in flight, a gate, a lock and the budget like everything else. It waits for back-off
+    too where workers were lost: it is tried again by itself, and could kill one after the other.
     """
-    return (
-        _occupied(facts)
-        or (None if facts.requested else _held_back(facts, now_ms))
-        or (None if facts.requested else _upstream(facts))
-        or _last(facts)
-    )
+    if facts.requested:
+        backing_off = _backing_off(facts, now_ms) if facts.lost_workers else None
+        return _occupied(facts) or backing_off or _last(facts)
+    return _occupied(facts) or _held_back(facts, now_ms) or _upstream(facts) or _last(facts)
 
 
 def _occupied(facts: UnitFacts) -> Verdict | None:
@@ -146,17 +147,24 @@ def _occupied(facts: UnitFacts) -> Verdict | None:
 def _held_back(facts: UnitFacts, now_ms: int) -> Verdict | None:
     for table, status in facts.stopped:
         return Verdict(_STOPPED[status], f"{table} is {status.value}")
-    if facts.retry_at_ms is not None and now_ms < facts.retry_at_ms:
-        left = format_ms(facts.retry_at_ms - now_ms)
-        if facts.away is not None:
-            text = f"the engine is away, trying again in {left}: {facts.away}"
-            return Verdict(Reason.ENGINE_AWAY, text, facts.retry_at_ms)
-        return Verdict(Reason.BACKING_OFF, f"failed, trying again in {left}", facts.retry_at_ms)
+    backing_off = _backing_off(facts, now_ms)
+    if backing_off is not None:
+        return backing_off
     if facts.due_ms is None:
         return Verdict(Reason.ON_DEMAND, "refreshed on demand only")
     if now_ms < facts.due_ms:
         return Verdict(Reason.NOT_DUE, f"due in {format_ms(facts.due_ms - now_ms)}", facts.due_ms)
     return None
+
+
+def _backing_off(facts: UnitFacts, now_ms: int) -> Verdict | None:
+    if facts.retry_at_ms is None or now_ms >= facts.retry_at_ms:
+        return None
+    left = format_ms(facts.retry_at_ms - now_ms)
+    if facts.away is not None:
+        text = f"the engine is away, trying again in {left}: {facts.away}"
+        return Verdict(Reason.ENGINE_AWAY, text, facts.retry_at_ms)
+    return Verdict(Reason.BACKING_OFF, f"failed, trying again in {left}", facts.retry_at_ms)
 
 
 def _upstream(facts: UnitFacts) -> Verdict | None:

@@ -36,6 +36,15 @@ def cli(place: Place) -> Any:
     return run
 
 
+def test_where_the_warehouse_is_may_stand_behind_the_command(place: Place, cli: Any) -> None:
+    cli("table", "create", "a", "SELECT 1 AS x")
+    for words in (("list",), ("source", "list")):
+        elsewhere = cli("table", *words, "--catalog", "sqlite:none.sqlite", fails=True)
+        assert "expected a lake at 'sqlite:none.sqlite', found no file" in elsewhere
+    words = ("--catalog", "sqlite:none.sqlite", "list", "--catalog", place.address)
+    assert [row["name"] for row in cli("table", *words)] == ["a"]
+
+
 def test_a_table_from_its_creation_to_its_drop(place: Place, cli: Any) -> None:
     place.write("raw", [1, 2, 3])
     assert cli("table", "create", "a", "SELECT id FROM raw") == [{"created": "a", "reads": ["raw"]}]

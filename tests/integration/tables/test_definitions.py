@@ -144,3 +144,56 @@ def test_people_who_define_tables_at_the_same_time_do_not_disturb_each_other(pla
     assert {table.name for table in place.warehouse.tables()} == {
         f"t{number}_{count}" for number in range(2) for count in (0, 2, 4)
     }
+
+
+def test_a_table_that_somebody_else_made_under_the_name_keeps_its_rows(
+    place: Place, warehouse: Warehouse
+) -> None:
+    place.write("raw", [1, 2])
+    warehouse.create("report", "SELECT id FROM raw", schedule="on demand")
+    place.write("report", [17])
+    done = warehouse.refresh("report", here=True)
+    assert not done.ok
+    assert "somebody else made" in done.detail
+    assert place.rows("report") == {(17,): 1}
+    _drop(place, "report")
+    assert warehouse.refresh("report", here=True).ok
+    _drop(place, "report")
+    place.write("report", [18])
+    assert "somebody else made" in warehouse.refresh("report", here=True, force=True).detail
+    assert place.rows("report") == {(18,): 1}
+
+
+def test_a_dropped_table_takes_along_only_what_its_refreshes_made(
+    place: Place, warehouse: Warehouse
+) -> None:
+    place.write("raw", [1, 2])
+    warehouse.create("report", "SELECT id FROM raw", schedule="on demand")
+    assert warehouse.refresh("report", here=True).ok
+    warehouse.drop("report")
+    assert "report" not in {table.name for table in place.lake.tables()}
+    warehouse.create("report", "SELECT id FROM raw", schedule="on demand")
+    place.write("report", [17])
+    warehouse.drop("report")
+    assert place.rows("report") == {(17,): 1}
+
+
+def test_tables_made_before_their_ids_were_kept_are_known_by_their_refreshes(
+    place: Place, warehouse: Warehouse
+) -> None:
+    place.write("raw", [1, 2])
+    warehouse.create("report", "SELECT id FROM raw", schedule="on demand")
+    assert warehouse.refresh("report", here=True).ok
+    warehouse._store.run("DELETE FROM penstock_warehouse WHERE name LIKE 'made:%'")
+    warehouse.create_or_replace("report", "SELECT id + 1 AS id FROM raw", schedule="on demand")
+    assert warehouse.refresh("report", here=True).ok
+    assert place.rows("report") == {(2,): 1, (3,): 1}
+    warehouse.create_or_replace("report", "SELECT id AS other FROM raw", schedule="on demand")
+    assert warehouse.refresh("report", here=True).ok
+    assert warehouse.refresh("report", here=True, force=True).ok
+
+
+def _drop(place: Place, name: str) -> None:
+    change = place.lake.begin()
+    change.drop_table(place.lake.table(name))
+    place.lake.commit(change)

@@ -197,8 +197,6 @@ def test_two_warehouses_never_run_more_than_their_pool_holds(
     places: Callable[..., Place], new_address: Callable[[str], str], kind: str
 ) -> None:
     pool = new_address(kind)
-    if kind == "sqlite":
-        Path(pool.removeprefix("sqlite:")).parent.mkdir(parents=True)
     both = [places("sqlite", pool=pool, max_workers=1) for _ in range(2)]
     running_max = 0
     for place in both:

@@ -97,6 +97,25 @@ def test_one_permanent_failure_is_an_error_and_tables_below_go_on_and_say_so(
     serial.check_contents()
 
 
+@pytest.mark.parametrize("mode", ["off", "on"])
+def test_a_corrected_query_does_not_pay_for_the_wrong_one_that_was_still_running(
+    places: Callable[..., Place], mode: str
+) -> None:
+    place = places(parallel_refresh_mode=mode)
+    warehouse = place.warehouse
+    place.write("raw", [1])
+    place.fault("a", "hold")
+    warehouse.create("a", "SELECT nope FROM raw", schedule=EVERY)
+    with warehouse.coordinator():
+        place.until((place.faults / "a.held").exists, "the wrong query to run")
+        warehouse.create_or_replace("a", "SELECT id FROM raw", schedule=EVERY)
+        place.fault("a", None)
+        place.until(lambda: (1,) in place.rows("a") if place.fresh() else False, "the right one")
+        assert status(place, "a") == "ACTIVE"
+    assert warehouse.details() == {}
+    place.check_contents()
+
+
 def test_failures_of_a_person_are_told_on_record_and_count_for_nothing(serial: Place) -> None:
     warehouse = serial.warehouse
     warehouse.create("a", "SELECT id FROM raw", schedule="on demand")
@@ -132,3 +151,38 @@ def test_a_person_who_refreshes_a_suspended_table_by_hand_brings_it_back(serial:
     finally:
         other.close()
     serial.check_contents()
+
+
+def test_what_was_refreshed_by_hand_once_and_stopped_since_stays_stopped_after_a_restart(
+    serial: Place,
+) -> None:
+    warehouse = serial.warehouse
+    warehouse.create("a", "SELECT id FROM raw", schedule=EVERY)
+    assert warehouse.refresh("a", here=True).ok
+    serial.fault("a", "permanent")
+    serial.write("raw", [2])
+    with warehouse.coordinator():
+        serial.until(lambda: status(serial, "a") == "ERROR")
+    assert [row.status.value for row in warehouse.status()] == ["ERROR"], "also without one"
+    with warehouse.coordinator():
+        serial.until(lambda: warehouse.why("a").reason.value == "error", "the next life to look")
+        warehouse.create("b", "SELECT id FROM raw", schedule=EVERY)
+        serial.until(lambda: (2,) in serial.rows("b") if warehouse.history("b") else False)
+        assert status(serial, "a") == "ERROR"
+        assert "is wrong" in warehouse.details()["a"]
+
+
+def test_a_person_who_refreshes_a_stopped_table_while_nobody_coordinates_brings_it_back(
+    places: Callable[..., Place], kind: str
+) -> None:
+    serial = places(kind, parallel_refresh_mode="off")
+    serial.write("raw", [1])
+    warehouse = serial.warehouse
+    warehouse.create("a", "SELECT id FROM raw", schedule=EVERY)
+    serial.fault("a", "permanent")
+    with warehouse.coordinator():
+        serial.until(lambda: status(serial, "a") == "ERROR")
+    serial.fault("a", None)
+    assert warehouse.refresh("a", here=True).ok
+    with warehouse.coordinator():
+        serial.until(lambda: status(serial, "a") == "ACTIVE")

@@ -141,7 +141,9 @@ def test_contents_end_up_the_same_in_all_modes_whatever_the_schedules(seed):
             warehouse = Warehouse(cluster, tables, how, seed=seed)
             for at_ms, source in writes:
                 cluster.at(at_ms, lambda s=source, w=warehouse: w.write(s))
-            cluster.run_until(3 * MINUTE_MS)
+            # A table of every minute above one of a few seconds above one of every minute is a
+            # minute behind it, and so on.
+            cluster.run_until(12 * MINUTE_MS)
             assert warehouse.contents() == warehouse.expected()
             contents.append(warehouse.contents())
         assert all(each == contents[0] for each in contents)

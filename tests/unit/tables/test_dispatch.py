@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from penstock.kernel.errors import Rejected
+from penstock.tables.board import TableMemory
+from penstock.tables.dispatch import Coordinator
 from penstock.tables.errors import TableNotFound
 from penstock.tables.events import (
+    Answer,
     AskToken,
     Cancel,
     CloseJob,
@@ -29,7 +34,8 @@ from penstock.tables.events import (
     WouldDispatch,
 )
 from penstock.tables.failures import FailureKind
-from penstock.tables.frontier import Frontier
+from penstock.tables.frontier import Frontier, LakePosition
+from penstock.tables.graph import StreamGraph
 from penstock.tables.jobs import JobStatus
 from penstock.tables.model import Status
 from penstock.tables.slots import DispatchSettings, ParallelMode
@@ -256,6 +262,31 @@ def test_a_failed_request_never_counts_and_is_answered():
     assert stage.why("a") == "not_due"
 
 
+@pytest.mark.parametrize("schedule", ["on demand", "1d"])
+@pytest.mark.parametrize("kind", [FailureKind.AWAY, FailureKind.COLLISION])
+def test_nobody_waits_for_a_table_that_nobody_will_try_again(schedule, kind):
+    stage = Stage(reads("a", "raw", schedule=schedule), reads("b", "a", "other"))
+    if schedule == "on demand":
+        stage.tell(RefreshRequested("first", "a"))
+    stage.succeed("a", "b")
+    stage.tell(RefreshRequested("r", "a", force=True))
+    assert answers(stage.fail("a", kind)) == [("r", False)]
+    assert stage.why("a") == ("on_demand" if schedule == "on demand" else "not_due")
+    stage.write("other")
+    assert starts(stage.wait(2_000)) == ["table:b"]
+
+
+def test_nobody_waits_for_a_failed_table_that_is_made_on_demand_from_now_on():
+    stage = quiet(reads("a", "raw"), reads("b", "a", "other", consistency="none"))
+    stage.write("raw")
+    stage.write("other")
+    stage.wait(1_500)
+    stage.fail("a")
+    assert stage.why("b") == "upstream_failed"
+    lazy = stage.graph.with_table(reads("a", "raw", schedule="on demand"))
+    assert starts(stage.tell(GraphChanged(lazy, 2))) == ["table:b"]
+
+
 def test_a_request_is_served_though_nothing_is_due():
     stage = quiet(reads("a", "raw", schedule="on demand"))
     assert stage.why("a") == "on_demand"
@@ -328,6 +359,35 @@ def test_a_request_survives_the_worker_that_served_it():
     stage.write("raw")
     stage.tell(RefreshRequested("r", "a"))
     assert answers(stage.tell(WorkerDied(f"w{stage.running('a').job_id}"))) == []
+    assert answers(stage.succeed("a")) == [("r", True)]
+
+
+def test_a_request_that_kills_every_worker_waits_longer_and_longer_and_is_refused_in_the_end():
+    stage = quiet(reads("a", "raw", schedule="on demand"))
+    stage.tell(RefreshRequested("r", "a", force=True))
+    for pause_ms in (0, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000):
+        assert answers(stage.tell(WorkerDied(f"w{stage.running('a').job_id}"))) == []
+        if pause_ms:
+            assert stage.why("a") == "backing_off"
+            assert starts(stage.wait(pause_ms - 1)) == []
+            assert starts(stage.wait(1)) == ["table:a"]
+    effects = stage.tell(WorkerDied(f"w{stage.running('a').job_id}"))
+    assert statuses(effects) == [("a", "SUSPENDED")]
+    (answer,) = [effect for effect in effects if isinstance(effect, Answer)]
+    assert not answer.ok
+    assert "10 failures in a row" in answer.detail
+    assert starts(effects) == starts(stage.wait(600_000)) == []
+    assert stage.why("a") == "suspended"
+
+
+def test_a_request_that_lost_its_worker_waits_also_if_the_table_is_paused():
+    stage = quiet(reads("a", "raw"))
+    stage.tell(StatusChanged("a", Status.PAUSED))
+    stage.tell(RefreshRequested("r", "a", force=True))
+    for _ in range(2):
+        stage.tell(WorkerDied(f"w{stage.running('a').job_id}"))
+    assert stage.why("a") == "backing_off"
+    assert starts(stage.wait(1_000)) == ["table:a"]
     assert answers(stage.succeed("a")) == [("r", True)]
 
 
@@ -406,6 +466,29 @@ def test_an_old_job_that_lands_all_the_same_does_not_count_as_the_new_query():
     assert starts(stage.succeed("a")) == ["table:a"]
 
 
+@pytest.mark.parametrize("kind", list(FailureKind))
+def test_how_an_old_query_failed_is_not_held_against_the_new_one(kind):
+    stage = Stage(*CHAIN)
+    old = stage.running("a")
+    stage.tell(RefreshRequested("r", "a"))
+    changed = stage.graph.with_table(reads("a", "raw", "raw9"))
+    stage.tell(GraphChanged(changed, 2))
+    effects = stage.fail("a", kind, "a")
+    closed = [(e.job.job_id, e.job.status) for e in effects if isinstance(e, CloseJob)]
+    assert closed == [(old.job_id, JobStatus.CANCELLED)]
+    assert statuses(effects) == answers(effects) == []
+    assert starts(effects) == ["table:a"]
+    assert stage.running("a").attempt_no == 1
+
+
+def test_an_old_job_that_loses_its_worker_is_not_held_against_the_new_query():
+    stage = Stage(*CHAIN)
+    old = stage.running("a")
+    stage.tell(GraphChanged(stage.graph.with_table(reads("a", "raw", "raw9")), 2))
+    assert starts(stage.tell(WorkerDied(f"w{old.job_id}"))) == ["table:a"]
+    assert stage.running("a").attempt_no == 1
+
+
 def test_a_job_of_a_unit_that_stays_goes_on_when_the_graph_changes():
     stage = Stage(*CHAIN)
     effects = stage.tell(GraphChanged(stage.graph.with_table(reads("x", "raw")), 2))
@@ -479,6 +562,17 @@ def test_time_that_goes_back_does_no_harm():
     stage.write("raw")
     stage.wait(0)
     assert stage.started() == []
+
+
+def test_contents_made_by_a_clock_that_was_ahead_are_as_fresh_as_now():
+    now_ms, day_ms = 1_000_000, 86_400_000
+    ahead = TableMemory(Frontier({"raw": LakePosition(1)}), LakePosition(2), now_ms + day_ms)
+    core = Coordinator("c1", DispatchSettings(), Random(1), memory={"a": ahead})
+    core.step(GraphChanged(StreamGraph([reads("a", "raw", schedule="10s")]), 1), now_ms)
+    assert core.why("a", now_ms).until_ms == now_ms + 10_000
+    by_hand = Contents(Frontier({"raw": LakePosition(3)}), LakePosition(4), now_ms + day_ms)
+    core.step(MadeByHand({"a": by_hand}), now_ms + 5_000)
+    assert core.why("a", now_ms).until_ms == now_ms + 15_000
 
 
 def test_a_coordinator_without_slots_cannot_be_made():

@@ -22,6 +22,14 @@ from penstock.tables.volatile import volatile_functions
         ("SELECT * FROM raw TABLESAMPLE (10 PERCENT)", ("tablesample",)),
         ("SELECT * FROM raw WHERE at > now()", ("now",)),
         ("SELECT rand FROM raw", ()),
+        ("SELECT TIMESTAMP 'now' AS t, DATE 'today' AS d FROM raw", ("current_date", "now")),
+        ("SELECT CAST(' NOW' AS TIMESTAMP) AS t FROM raw", ("now",)),
+        ("SELECT to_timestamp('now') AS t FROM raw", ("now",)),
+        ("SELECT to_date('yesterday') AS t FROM raw", ("current_date",)),
+        ("SELECT try_to_timestamp('tomorrow UTC') AS t FROM raw", ("current_date",)),
+        ("SELECT timestamp_ntz 'now' AS t FROM raw", ("now",)),
+        ("SELECT 'now' AS t, CAST('now' AS STRING) AS s, DATE '2024-01-01' AS d FROM raw", ()),
+        ("SELECT a FROM raw WHERE state = 'today' AND at > TIMESTAMP 'epoch'", ()),
     ],
 )  # fmt: skip
 def test_functions_that_answer_differently_are_found(query, functions):

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, fields
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any, Final
@@ -59,6 +60,7 @@ from penstock.tables.shell.claim import LockHeld, NotClaimed, claim
 from penstock.tables.shell.crew import Crew, Hand
 from penstock.tables.shell.host import Host
 from penstock.tables.shell.leasing import LeaseLost
+from penstock.tables.shell.meanwhile import meanwhile
 from penstock.tables.shell.nursery import NurseryLost
 from penstock.tables.shell.outcomes import Cancelled, Ended, Failed, Succeeded
 from penstock.tables.shell.permits import Permits
@@ -74,7 +76,10 @@ ANSWER: Final = (
     "UPDATE penstock_requests SET answered_at = ?, is_ok = ?, detail = ? "
     "WHERE request_id = ? AND answered_at IS NULL"
 )
-SET_STATUS: Final = "UPDATE penstock_tables SET status = ?, status_detail = ? WHERE name = ?"
+SET_STATUS: Final = (
+    "UPDATE penstock_tables SET status = ?, status_detail = ? WHERE name = ? AND query = ?"
+)
+"""What one query did says nothing of another that has taken its place and was not seen yet."""
 RESTART_MS: Final = (500, 30_000)
 """How long to wait before a worker that could not start is started again: first and at most."""
 
@@ -182,11 +187,13 @@ class Life:
         self._bell.close()
         self._rope.close()
         jobs = self.core.live_jobs
-        with suppress(LeaseLost), self._batch():
-            for job in jobs:
-                self._close_row(job.cancelled(self._clock.now_ms(), "the coordinator stopped"))
-        self._permits.close()
-        self._close_engine()
+        try:
+            with suppress(LeaseLost), self._batch():
+                for job in jobs:
+                    self._close_row(job.cancelled(self._clock.now_ms(), "the coordinator stopped"))
+            self._permits.close()
+        finally:  # also if the catalog is away
+            self._close_engine()
 
     def _patience_s(self) -> float:
         if self._waiting and not self._crew.size and self._generation is not None:
@@ -313,7 +320,8 @@ class Life:
                     now_ms, key, json.dumps(members), reason.value, text,
                 )  # fmt: skip
             case SetStatus(table, status, detail):
-                run(SET_STATUS, status.value, detail, table)
+                query = self.core.board.graph.tables[table].query
+                run(SET_STATUS, status.value, detail, table, query)
             case AskToken():
                 self._open()
                 return [TokenWon() if self._permits.ask(now_ms) else TokenLost()]
@@ -482,7 +490,10 @@ class Life:
             return Cancelled(error.message)
         except LockHeld as error:
             return Failed(FailureKind.COLLISION, error.message)
-        return self._unit_worker.run(claimed, stale=start.stale, forced=self._is_forced(start))
+        reserve_ms = self._settings.reserve_ms
+        extend = partial(self._store.lake.extend, claimed.token, reserve_ms)
+        with meanwhile(extend, reserve_ms / 4 / 1_000):  # or a sweep would remove its files
+            return self._unit_worker.run(claimed, stale=start.stale, forced=self._is_forced(start))
 
     def _hear(self, patience_s: float) -> list[Event]:
         """What workers said, waiting for the first word."""

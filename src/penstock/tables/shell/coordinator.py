@@ -9,10 +9,12 @@ from contextlib import suppress
 from random import Random
 from typing import Final, Self
 
-from penstock.kernel.clock import Clock
+from penstock.kernel.clock import Clock, SteadyClock
 from penstock.kernel.shell import SystemClock
+from penstock.kernel.units import format_ms
 from penstock.lake.shell.expire import before, clean, sweep
 from penstock.tables import schema
+from penstock.tables.retry import RetryPolicy
 from penstock.tables.shell.coordinating import Life, new_identity
 from penstock.tables.shell.host import Host, host_of
 from penstock.tables.shell.leasing import LeaseKeeper, LeaseLost, give_up_lease, take_lease
@@ -22,6 +24,9 @@ from penstock.tables.shell.upkeep import tidy
 
 PRUNE_EVERY_MS: Final = 60_000
 TIDY_EVERY_MS: Final = 10_000
+AGAIN: Final = RetryPolicy(base_ms=1_000, cap_ms=10_000)
+"""How long to wait before the next life, after lives in a row that did not begin."""
+
 _LOG: Final = logging.getLogger("penstock.tables")
 
 
@@ -38,11 +43,14 @@ class CoordinatorLoop:
         say: Callable[[str], None] | None = None,
     ) -> None:
         self._store, self._settings = store, settings
-        self._clock: Clock = clock or SystemClock()
+        self._clock: Clock = SteadyClock(clock or SystemClock())
         self._random = random or Random()
         self._say = say or _LOG.info
         self._stop = threading.Event()
         self._life: Life | None = None
+        self._mishaps = 0
+        self.trouble: str | None = None
+        """Why nothing is coordinated until the next try, such as that the catalog is away."""
         self._thread = threading.Thread(target=self.run, name="penstock-coordinator", daemon=True)
 
     def __enter__(self) -> Self:
@@ -65,22 +73,24 @@ class CoordinatorLoop:
         host = host_of(self._settings.runner, self._say)
         try:
             while not self._stop.is_set():
-                identity = new_identity(self._store.warehouse)
-                if not self._take(identity):
-                    return
-                self._one_life(identity, host)
+                self._one_life(new_identity(self._store.warehouse), host)
         finally:
             host.close()
 
     def _one_life(self, identity: str, host: Host) -> None:
+        """Wait for the lease and coordinate, until it is lost or anything else goes wrong."""
         try:
-            self._live(identity, host)
+            if self._take(identity):
+                self._live(identity, host)
         except LeaseLost as error:
             self._say(error.message)
         except Exception as error:  # whatever it was, the next life starts from the rows
+            self._mishaps += 1
+            self.trouble = str(error) or type(error).__name__
+            wait_ms = AGAIN.delay_ms(self._mishaps, self._random)
             _LOG.exception("the coordinator starts again")
-            self._say(f"starting again after: {error}")
-            self._stop.wait(1.0)
+            self._say(f"starting again in {format_ms(wait_ms)} after: {self.trouble}")
+            self._stop.wait(wait_ms / 1_000)
 
     def _take(self, identity: str) -> bool:
         """Wait for the lease; False if told to stop meanwhile."""
@@ -126,6 +136,7 @@ class CoordinatorLoop:
 
     def _turns(self, life: Life, keeper: LeaseKeeper) -> None:
         life.begin()
+        self._mishaps, self.trouble = 0, None
         while not self._stop.is_set():
             keeper.check()
             life.turn()

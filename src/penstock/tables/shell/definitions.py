@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from penstock.kernel.errors import Conflict, Rejected
+from penstock.lake.model import TableInfo
 from penstock.lake.transaction import Transaction
 from penstock.tables import schema
 from penstock.tables.errors import (
@@ -30,6 +31,7 @@ from penstock.tables.names import topic_of, topic_source
 from penstock.tables.plan import TablePlan, plan_tables
 from penstock.tables.shell.store import (
     GRAPH_VERSION,
+    MADE,
     SELECT_VALUE,
     SET_VALUE,
     Definitions,
@@ -240,13 +242,22 @@ class Definer:
             for info in self._store.lake.tables(transaction.base)
         }
         for name in names:
-            if name in infos:
+            if name in infos and self._is_ours(name, infos[name]):
                 transaction.drop_table(infos[name])
-            for table, column in (
-                ("penstock_tables", "name"),
-                ("penstock_frontiers", "table_name"),
+            for table, column, value in (
+                ("penstock_tables", "name", name),
+                ("penstock_frontiers", "table_name", name),
+                ("penstock_warehouse", "name", f"{MADE}{name}"),
             ):
-                transaction.also(f"DELETE FROM {table} WHERE {column} = ?", (name,))
+                transaction.also(f"DELETE FROM {table} WHERE {column} = ?", (value,))
+
+    def _is_ours(self, name: str, info: TableInfo) -> bool:
+        """Whether refreshes made a lake table; else it is somebody else's, and stays."""
+        lake = self._store.lake
+        made = lake.query(SELECT_VALUE, (f"{MADE}{name}",))
+        if made:
+            return bool(made[0][0] == info.uuid)
+        return bool(lake.query("SELECT 1 FROM penstock_frontiers WHERE table_name = ?", (name,)))
 
     def _commit(self, transaction: Transaction, graph: StreamGraph) -> StreamGraph:
         self._store.lake.commit(transaction)

@@ -1,8 +1,8 @@
 """How a unit's refresh lands: all of it in one transaction, or the failure alone.
 
-The commit expects that the job is still running under the worker's name and that definitions are
-those it was made by. So what was closed, cancelled or replaced meanwhile cannot land, and what
-landed is on record.
+The commit expects that the job is still running under the worker's name, that its locks are its own
+still, that nobody refreshed a member meanwhile and that definitions are those it was made by. So
+what was closed, cancelled, overtaken or replaced cannot land, and what landed is on record.
 """
 
 from __future__ import annotations
@@ -30,7 +30,14 @@ from penstock.tables.shell.outcomes import (
     detail_of,
     kind_of,
 )
-from penstock.tables.shell.store import DEFINITION_IS, DROP_RESERVATION, SOURCE_IS, Store
+from penstock.tables.shell.store import (
+    DEFINITION_IS,
+    DROP_RESERVATION,
+    MADE,
+    SET_VALUE,
+    SOURCE_IS,
+    Store,
+)
 
 _FILLED = "replace(?, '[-1]', '[' || CAST(? AS TEXT) || ']')"
 STORE_FRONTIER: Final = schema.STORE_FRONTIER.replace("(?, ?, ?, ?, ?)", f"(?, {_FILLED}, ?, ?, ?)")
@@ -38,6 +45,10 @@ INSERT_HISTORY: Final = schema.INSERT_HISTORY.replace(
     f"({', '.join('?' * len(schema.HISTORY_COLUMNS))})",
     f"({', '.join(_FILLED if c == 'frontier' else '?' for c in schema.HISTORY_COLUMNS)})",
 )
+
+
+LOCK_IS: Final = "SELECT holder FROM penstock_locks WHERE table_name = ?"
+REFRESH_IS: Final = "SELECT job_id FROM penstock_frontiers WHERE table_name = ?"
 
 
 class Landing:
@@ -55,6 +66,9 @@ class Landing:
         job, transaction, now_ms = claimed.job, run.transaction, self._now_ms()
         transaction.expect(schema.JOB_IS_RUNNING, (job.job_id, job.worker), 1)
         for table in claimed.tables:
+            known = run.known.get(table.name)
+            transaction.expect(LOCK_IS, (table.name,), job.worker)
+            transaction.expect(REFRESH_IS, (table.name,), known.job_id if known else None)
             transaction.expect(DEFINITION_IS, (table.name,), table.query)
             self._note_outcome(run, claimed, table, stale, now_ms)
         for name, source in run.sources.items():
@@ -111,7 +125,8 @@ class Landing:
             frontier=frontier,
             stale=stale,
         )
-        run.transaction.also(INSERT_HISTORY, _history_values(record, at))
+        run.transaction.also(SET_VALUE, (f"{MADE}{table.name}", made.table.uuid))
+        run.transaction.also(INSERT_HISTORY, _history_values(record, at, SNAPSHOT))
 
     def _refused(self, run: UnitRun, claimed: Claimed, error: Conflict) -> Ended:
         """A commit that did not land: cancelled if the job or a definition is not what it was."""
@@ -127,7 +142,25 @@ class Landing:
         for name, source in run.sources.items():
             if found.topics.get(name) != source:
                 return self._cancelled(claimed, f"{name} was declared anew while it was read")
+        overtaken = self._overtaken(run, claimed)
+        if overtaken is not None:
+            return self._cancelled(claimed, overtaken)
         return self.failed(claimed, error, None)
+
+    def _overtaken(self, run: UnitRun, claimed: Claimed) -> str | None:
+        """What somebody did to a member who should have waited for its lock."""
+        with self._lake.look() as reader:
+            rows = reader.rows("SELECT table_name, holder FROM penstock_locks")
+            now = self._store.frontiers(reader, claimed.job.members)
+        locks: dict[str, str] = dict(rows)
+        for name in claimed.job.members:
+            if locks.get(name) != claimed.job.worker:
+                return f"the lock of {name} was taken away while it was refreshed"
+            if (now[name].job_id if name in now else None) != (
+                run.known[name].job_id if name in run.known else None
+            ):
+                return f"{name} was refreshed by somebody else meanwhile"
+        return None
 
     def _looked_up(self, claimed: Claimed) -> Ended:
         """Nobody could tell whether the commit landed; the job's row can."""
@@ -194,11 +227,14 @@ def _settle(position: Position, snapshot: int | None) -> Position:
     return LakePosition(snapshot) if position == PENDING and snapshot is not None else position
 
 
-def _history_values(record: RefreshRecord, snapshot: Any) -> tuple[Any, ...]:
+def _history_values(
+    record: RefreshRecord, snapshot: Any, pending: Any = PENDING.snapshot
+) -> tuple[Any, ...]:
+    """A record's row; `pending` takes the place of what the commit makes in its frontier."""
     values: list[Any] = []
     for column, value in zip(schema.HISTORY_COLUMNS, schema.history_row(record), strict=True):
         if column == "frontier":
-            values += [value, SNAPSHOT if snapshot is SNAPSHOT else -1]
+            values += [value, pending]
         else:
             values.append(snapshot if column == "snapshot" else value)
     return tuple(values)

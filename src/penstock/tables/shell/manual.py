@@ -14,11 +14,12 @@ from penstock.kernel.shell import SystemClock
 from penstock.tables.jobs import job_for
 from penstock.tables.shell.alive import process_name
 from penstock.tables.shell.claim import claim_for_person
+from penstock.tables.shell.meanwhile import meanwhile
 from penstock.tables.shell.outcomes import Cancelled, Failed
 from penstock.tables.shell.positions import Positions
 from penstock.tables.shell.refresher import Refresher
 from penstock.tables.shell.settings import WarehouseSettings
-from penstock.tables.shell.store import MANUAL, Store
+from penstock.tables.shell.store import FOREIGN_MS, MANUAL, Store
 from penstock.tables.shell.work import Tell, UnitWorker
 from penstock.tables.units import ExecutionUnitGraph, Unit
 
@@ -42,7 +43,8 @@ def refresh_here(
     definitions = store.definitions()
     unit = ExecutionUnitGraph(definitions.graph).unit_of(table)
     _check_gates(store, unit)
-    if not force and not _has_changed(store, unit):
+    is_volatile = any(definitions.graph.tables[name].volatile for name in unit.members)
+    if not force and not is_volatile and not _has_changed(store, unit):
         return True, "nothing it reads has changed"
     me = process_name()
     now_ms = clock.now_ms()
@@ -59,9 +61,16 @@ def refresh_here(
         store, engine, topics=topics, token=settings.topics_token, now_ms=clock.now_ms
     )
     name = f"{me}#{uuid4().hex[:8]}"
-    claimed = claim_for_person(store, job, name, now_ms=now_ms, reserve_ms=settings.reserve_ms)
+    store.show_life(me, now_ms)  # before there is a lock that somebody may take for a dead one's
     try:
-        ended = worker.run(claimed, forced=force, tell=tell)
+        claimed = claim_for_person(store, job, name, now_ms=now_ms, reserve_ms=settings.reserve_ms)
+
+        def show() -> None:
+            store.show_life(me, clock.now_ms())
+            store.lake.extend(claimed.token, settings.reserve_ms)
+
+        with meanwhile(show, min(FOREIGN_MS / 3, settings.reserve_ms / 4) / 1_000):
+            ended = worker.run(claimed, forced=force, tell=tell)
     finally:
         worker.close()
     if isinstance(ended, Failed):
@@ -85,6 +94,7 @@ def _has_changed(store: Store, unit: Unit) -> bool:
         known = store.frontiers(reader)
         positions.advance(reader)
         now = positions.of_all(reader, [*unit.inputs, *unit.members])
+    positions.checkpoint(store.lake)  # the refresh must find the same
     for name in unit.members:
         frontier = known[name].frontier if name in known else None
         if frontier is None or any(now.get(source) != at for source, at in frontier.items()):

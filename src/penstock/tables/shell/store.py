@@ -23,6 +23,7 @@ from penstock.tables.history import Outcome, ReasonCode, RefreshRecord
 from penstock.tables.jobs import Job
 from penstock.tables.model import Mode, Status
 from penstock.tables.shell import alive, ddl
+from penstock.tables.shell.positions import keep_positions
 from penstock.tables.topics import TopicSource
 
 GRAPH_VERSION: Final = "graph_version"
@@ -35,6 +36,8 @@ MANUAL: Final = "manual#"
 FOREIGN_MS: Final = 30_000
 """After so long without a sign of life a process on another machine is taken for dead."""
 
+MADE: Final = "made:"
+"""How the name of a value begins that says which lake table is a stream table's: its UUID."""
 SELECT_VALUE: Final = "SELECT value FROM penstock_warehouse WHERE name = ?"
 SET_VALUE: Final = (
     "INSERT INTO penstock_warehouse (name, value) VALUES (?, ?) "
@@ -92,6 +95,8 @@ class Store:
     def __init__(self, lake: Catalog) -> None:
         self.lake = lake
         lake.migrate("tables", ddl.VERSION, ddl.CREATE)
+        if keep_positions not in lake.before_expiry:
+            lake.before_expiry.append(keep_positions)
         self.warehouse = self._named()
 
     # looking -------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ difference is told as events.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from penstock.lake.shell.reader import Reader
 from penstock.tables.board import TableMemory
@@ -37,6 +38,14 @@ from penstock.tables.shell.store import (
 )
 from penstock.tables.shell.topic_watch import TopicWatch
 
+MENDED_BY_HAND: Final = """SELECT t.name FROM penstock_tables t
+    JOIN penstock_frontiers f ON f.table_name = t.name AND f.job_id < 0
+    JOIN penstock_refresh_history h ON h.table_name = t.name AND h.job_id = f.job_id
+    WHERE t.status IN ('SUSPENDED', 'ERROR') AND NOT EXISTS (
+        SELECT 1 FROM penstock_refresh_history later
+        WHERE later.table_name = t.name AND later.finished_at > h.finished_at)"""
+"""Stopped tables that nothing befell since a person refreshed them: they stand still no more."""
+
 
 def memory_of(known: dict[str, Known]) -> dict[str, TableMemory]:
     """What the catalog knows of contents, as a core starts with it."""
@@ -56,7 +65,7 @@ class Watcher:
         self.positions = Positions()
         self._seen_snapshot = -1
         self._told: set[str] = set()
-        self._by_hand: dict[str, int] = {}
+        self._by_hand: dict[str, int] | None = None
         self.forced: set[str] = set()
         self.unknown: list[Asked] = []
         """Requests for tables that do not exist, to be answered by whoever looks."""
@@ -127,10 +136,11 @@ class Watcher:
 
     def _made_by_hand(self, reader: Reader, sight: Sight, graph: StreamGraph) -> Iterator[Event]:
         """Refreshes that people made by themselves."""
+        before = self._known_by_hand(reader, sight) if self._by_hand is None else self._by_hand
         news = {
             name
             for name, job in sight.by_hand.items()
-            if self._by_hand.get(name) != job and name in graph.tables
+            if before.get(name) != job and name in graph.tables
         }
         self._by_hand = sight.by_hand
         if news:
@@ -141,6 +151,19 @@ class Watcher:
                     for name in sorted(news)
                 }
             )
+
+    def _known_by_hand(self, reader: Reader, sight: Sight) -> dict[str, int]:
+        """What is no news at the first look: the core started with it, and it mended nothing."""
+        if not sight.by_hand:
+            return {}
+        mended = {name for (name,) in reader.rows(MENDED_BY_HAND)}
+        memory = memory_of(self._store.frontiers(reader))
+        started_with = self._core.board.tables
+        return {
+            name: job
+            for name, job in sight.by_hand.items()
+            if name not in mended and memory[name] == started_with.get(name)
+        }
 
     def _controls(self, sight: Sight, graph: StreamGraph, mine: frozenset[str]) -> list[Event]:
         board = self._core.board

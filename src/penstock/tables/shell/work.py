@@ -15,6 +15,7 @@ from penstock.kernel.errors import Rejected
 from penstock.lake.columns import columns_of, plain_schema
 from penstock.lake.model import SchemaInfo, TableInfo, TableVersion
 from penstock.lake.shell.catalog import Catalog
+from penstock.lake.shell.reader import Reader
 from penstock.lake.transaction import Transaction
 from penstock.tables.frontier import Frontier
 from penstock.tables.history import ReasonCode
@@ -27,7 +28,7 @@ from penstock.tables.shell.inputs import Inputs, UnitRun, evicted, recreated
 from penstock.tables.shell.landing import Landing
 from penstock.tables.shell.outcomes import Ended
 from penstock.tables.shell.refresher import Made, Refresher, RefreshTask, TopicPositions
-from penstock.tables.shell.store import Store
+from penstock.tables.shell.store import MADE, SELECT_VALUE, Store
 
 Tell = Callable[[Progress], None]
 Phases = tuple[tuple[str, float], ...]
@@ -49,6 +50,7 @@ class UnitWorker:
         self._refresher = refresher
         self._inputs = Inputs(store, topics, token)
         self._landing = Landing(store, now_ms)
+        self._ours: set[tuple[str, str]] = set()
 
     def close(self) -> None:
         """Let go of what the worker opened; the engine is somebody else's."""
@@ -86,6 +88,8 @@ class UnitWorker:
         known = run.known.get(table.name)
         before = known.frontier if known else None
         current = self._current(run, table.name)
+        if current is not None:
+            self._check_ours(run, table.name, current.table)
         inputs = {source: self._inputs.of(run, source, before) for source in table.sources}
         anew = recreated(inputs)
         return RefreshTask(
@@ -118,6 +122,21 @@ class UnitWorker:
         except Rejected:
             return None
 
+    def _check_ours(self, run: UnitRun, name: str, table: TableInfo) -> None:
+        """Refuse a table that somebody else made under the name: a refresh would take its rows."""
+        if (name, table.uuid) in self._ours:
+            return
+        with self._lake.look() as reader:
+            made = reader.rows(SELECT_VALUE, f"{MADE}{name}")
+            ours = made[0][0] == table.uuid if made else _was_refreshed(reader, run, name, table)
+        if not ours:
+            raise Rejected(
+                f"expected no table {name!r} in the lake but the one that refreshes make, found "
+                "one that somebody else made: rename it, or drop it and resume",
+                table=name,
+            )
+        self._ours.add((name, table.uuid))
+
     def _target(
         self, run: UnitRun, name: str, current: TableVersion | None
     ) -> Callable[[pa.Schema], TableInfo]:
@@ -148,6 +167,19 @@ class UnitWorker:
             found = [s for s in self._lake.schemas(run.snapshot) if s.name.lower() == name]
             run.schemas[name] = found[0] if found else run.transaction.create_schema(name)
         return run.schemas[name]
+
+
+def _was_refreshed(reader: Reader, run: UnitRun, name: str, table: TableInfo) -> bool:
+    """Whether a refresh is on record since a table began: of ours from before UUIDs were kept."""
+    ((began,),) = reader.rows(
+        "SELECT max(begin_snapshot) FROM ducklake_table WHERE table_id = ?", table.id
+    )
+    ((last,),) = reader.rows(
+        "SELECT max(snapshot) FROM penstock_refresh_history WHERE table_name = ?", name
+    )
+    known = run.known.get(name)
+    at = -1 if known is None or known.position is None else known.position.snapshot
+    return bool(max(at, -1 if last is None else last) >= began)
 
 
 def _named(tell: Tell, table: str) -> Tell:

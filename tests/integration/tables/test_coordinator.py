@@ -1,0 +1,127 @@
+"""What a coordinator goes on after: its database was away, its clock was set back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.kernel.shell import SystemClock
+from penstock.tables.history import Outcome
+from penstock.tables.shell import Warehouse
+from tests.integration.postgres import PROGRAMS, new_database, postgres_server
+from tests.integration.tables.place import Place
+
+EVERY = "20ms"
+DAY_MS = 86_400_000
+
+
+@pytest.mark.skipif(not PROGRAMS, reason="PostgreSQL is not installed")
+def test_a_coordinator_outlives_its_database_and_goes_on_when_that_is_back(tmp_path: Path) -> None:
+    said: list[str] = []
+    with postgres_server() as words:
+        address = f"postgres:{new_database(words, 'restarted')}"
+        place = Place(address, tmp_path, parallel_refresh_mode="off")
+        place.write("raw", [1])
+        place.warehouse.create("a", "SELECT id FROM raw", schedule=EVERY)
+        loop = place.warehouse.coordinator(say=said.append)
+        with loop:
+            place.until(place.fresh)
+            assert loop.trouble is None
+            with stopped(words):
+                place.until(
+                    lambda: sum("starting again" in line for line in said) >= 3, "some tries"
+                )
+                assert loop.trouble is not None
+                assert "connection" in loop.trouble
+            place.until(lambda: loop.trouble is None, "the coordinator to be back")
+            place.until(lambda: is_back(place), "this end to be back")
+            place.write("raw", [2])
+            place.until(place.fresh)
+        assert place.rows("a") == {(1,): 1, (2,): 1}
+        place.close()
+
+
+def test_a_clock_that_is_set_back_stops_nothing_also_not_after_a_restart(
+    places: Callable[..., Place],
+) -> None:
+    place, clock = places(parallel_refresh_mode="off"), MovedClock()
+    place.write("raw", [1])
+    place.warehouse.create("a", "SELECT id FROM raw", schedule=EVERY)
+    clock.ahead_ms = DAY_MS
+    with Warehouse(place.warehouse.settings, clock=clock) as warehouse:
+        with warehouse.coordinator():
+            place.until(place.fresh)
+            clock.ahead_ms = 0
+            place.write("raw", [2])
+            place.until(place.fresh, "a to follow though time went back")
+        with warehouse.coordinator():
+            place.write("raw", [3])
+            place.until(place.fresh, "a to follow though it is from the future")
+    place.check_contents()
+
+
+@pytest.mark.parametrize("mode", ["off", "on"])
+def test_a_refresh_that_takes_longer_than_its_reservation_lands(
+    places: Callable[..., Place], mode: str
+) -> None:
+    place = places(parallel_refresh_mode=mode, reserve_ms=2_000)
+    place.write("raw", [1])
+    place.fault("a", "hold")
+    place.warehouse.create("a", "SELECT id FROM raw", schedule=EVERY)
+    with place.warehouse.coordinator():
+        place.until((place.faults / "a.held").exists, "a to be refreshed")
+        try:
+            first_ms = reserved_until_ms(place)
+            place.until(lambda: reserved_until_ms(place) > first_ms + 2_000, "more time")
+            place.warehouse.sweep(grace_ms=-60_000)
+        finally:
+            place.fault("a", None)
+        place.until(place.fresh)
+    assert [record.outcome for record in place.warehouse.history("a")] == [Outcome.SUCCEEDED]
+    place.check_contents()
+
+
+def reserved_until_ms(place: Place) -> int:
+    return int(place.lake.query("SELECT max(expires_at_ms) FROM penstock_lake_writers")[0][0])
+
+
+class MovedClock(SystemClock):
+    """A clock whose wall time people set."""
+
+    ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+
+@contextmanager
+def stopped(words: str) -> Iterator[None]:
+    """While a server is away."""
+    home = words.split(maxsplit=1)[0].removeprefix("host=")
+    root = os.geteuid() == 0
+    owner: dict[str, Any] = {"user": "postgres", "group": "postgres"} if root else {}
+
+    def control(*how: str) -> None:
+        command = [PROGRAMS[-1].parent / "pg_ctl", "-D", f"{home}/data", "-w", "-l", f"{home}/log"]
+        subprocess.run([*command, *how], check=True, stdout=subprocess.DEVNULL, cwd=home, **owner)
+
+    control("-m", "fast", "stop")
+    try:
+        yield
+    finally:
+        control("-o", f"-c listen_addresses='' -k {home} -c fsync=off", "start")
+
+
+def is_back(place: Place) -> bool:
+    """Whether the connections of before are made anew."""
+    try:
+        return bool(place.lake.query("SELECT 1"))
+    except psycopg.OperationalError:
+        return False
