@@ -246,7 +246,7 @@ class EdgeCore:
                     limits.message_bytes_max,
                     limits.partial_bytes_max,
                     WINDOW,
-                    device.seen.top,
+                    max(device.seen.top, max(device.pending, default=0)),
                     limits.idle_ms,
                 )
             )
@@ -372,6 +372,8 @@ class EdgeCore:
                 self._acknowledge(session, fragment.message_id)
             elif outcome is Outcome.WAIT:
                 self._stall(session, fragment)
+            elif session.paused and self._is_crowded and device.reserved_bytes:
+                self._resume(session)  # who has memory must go on, or never gives it back
         if messages:
             size_bytes = sum([len(message.payload) for message in messages])
             self.buffered_bytes += size_bytes
@@ -410,9 +412,10 @@ class EdgeCore:
         self._gather([(session, fragment) for fragment in fragments[:room]])
         if session not in self.sessions:
             return
+        waits = bool(session.stalled)  # for memory again: only more of it is worth another try
         for fragment in fragments[room:]:
             self._stall(session, fragment)
-        self.reassembler.freed |= bool(fragments[room:])
+        self.reassembler.freed |= bool(fragments[room:]) and not waits
         self._resume(session)
 
     def _admit_waiting(self) -> bool:

@@ -60,7 +60,8 @@ class Hello(NamedTuple):
 class Welcome(NamedTuple):
     """The edge's answer to HELLO: what is spoken, and the limits that the device keeps to.
 
-    `last_id` is the highest message id of the device that is durable; 0 if there is none.
+    `last_id` is the highest message id of the device that is durable or on its way to be; 0 if
+    there is none.
     """
 
     version: int

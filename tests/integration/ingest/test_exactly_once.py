@@ -242,6 +242,26 @@ def test_a_topic_that_was_away_until_it_forgot_the_key_is_read_before_it_is_writ
     run(long_silence())
 
 
+def test_a_topic_that_is_deleted_under_an_edge_is_made_again_as_it_has_to_be(tmp_path):
+    async def deleted() -> None:
+        store = open_store("memory", tmp_path)
+        engine = Engine(store)
+        await engine.open()
+        topic = EngineTopic(engine)
+        async with edge_at("", topic=topic) as edge, Device(*edge.address, "a") as device:
+            for _life in range(3):
+                for _message in range(4):  # each time as many: the same seqs come again
+                    await device.send(b"x")
+                    await device.flush()
+                assert engine.topic("ingest.raw").config.durability == "fsync"
+                assert engine.topic("ingest.raw").head_seq == 4
+                await engine.drop_topic("ingest.raw")
+        await engine.close()
+        store.close()
+
+    run(deleted())
+
+
 def test_a_message_that_the_topic_never_takes_is_told_and_the_others_go_on(tmp_path):
     async def too_large() -> None:
         store = open_store("memory", tmp_path)

@@ -167,6 +167,72 @@ def test_when_too_much_is_held_nobody_is_read_but_those_who_can_go_on():
     assert idle.reading
 
 
+def test_a_device_with_memory_for_its_message_is_read_though_it_came_when_all_were_held():
+    """Else nobody gives memory back, and nobody who waits for it ever goes on."""
+    core = make(limits=EdgeLimits(partials_bytes_max=2**20, held_bytes_max=2**20))
+    busy = 0
+    while core.reassemble.room:
+        messages = b"".join(encode_message(n, b"m") for n in range(1, 201))
+        Wire(core, encode_hello(f"busy{busy}", b"") + messages)
+        busy += 1
+    large = bytes(16_000)
+    begun = [Wire(core, encode_hello(f"begun{n}", b"")) for n in range(2)]
+    for wire in begun:
+        wire.feed(encode_fragments(1, large, 8_000)[0])
+    others = [Wire(core, encode_hello(f"other{n}", b"")) for n in range(30)]
+    for wire in others:
+        for first in range(1, 200, 4):
+            if wire.reading:
+                numbers = range(first, first + 4)
+                wire.feed(b"".join(encode_message(n, large, 8_000) for n in numbers))
+    assert not any(wire.reading for wire in begun)
+    while land(core):
+        pass
+    assert all(wire.reading for wire in begun)
+    for wire in begun:
+        wire.feed(encode_fragments(1, large, 8_000)[1])
+    while land(core):
+        pass
+    assert all(wire.reading for wire in others)
+    assert (core.held_bytes, core.reassembler.reserved_bytes) == (0, 0)
+
+
+def test_who_waits_for_memory_with_more_fragments_than_there_is_room_waits_in_peace():
+    core = make(limits=EdgeLimits(partials_bytes_max=2**20))
+    large = bytes(20_000)
+    Wire(core, encode_hello("first", b"") + encode_message(1, large, 8_000))
+    land(core)
+    slow = []
+    while core.reassembler.reserved_bytes + 2**16 <= 2**20:
+        wire = Wire(core, encode_hello(f"slow{len(slow)}", b""))
+        wire.feed(encode_fragments(1, large, 8_000)[0])
+        slow.append(wire)
+    wire = Wire(core, encode_hello("busy", b""))
+    for number in range(1, 10_000):
+        if core.reassemble.room == 1:
+            break
+        if number % 200 == 0:
+            wire = Wire(core, encode_hello(f"busy{number}", b""))
+        wire.feed(encode_message(number, b"m"))
+    late = Wire(core, encode_hello("late", b"") + encode_message(1, large, 8_000))
+    while land(core):
+        pass
+    for wire in slow:
+        wire.feed(b"".join(encode_fragments(1, large, 8_000)[1:]))
+    while land(core):
+        pass
+    assert Ack((1,)) in late.sent
+
+
+def test_a_device_that_lost_count_is_told_of_what_is_on_its_way():
+    core = make()
+    Wire(core, encode_hello("a", b"") + encode_message(1, b"x") + encode_message(2, b"y"))
+    again = Wire(core, encode_hello("a", b""))
+    assert again.sent[0].last_id == 2
+    land(core)
+    assert Wire(core, encode_hello("a", b"")).sent[0].last_id == 2
+
+
 def test_a_batch_keeps_to_its_limits_and_to_the_room_behind_the_topic():
     limits = EdgeLimits(batch_records_max=3, batch_bytes_max=100)
     core = make(limits=limits)

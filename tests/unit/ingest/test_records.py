@@ -62,3 +62,8 @@ def test_the_last_whole_checkpoint_counts():
 def test_a_checkpoint_that_is_none_stops_the_edge(record):
     with pytest.raises(Corrupt):
         decode_checkpoint([record])
+
+
+def test_a_tag_beyond_every_message_id_is_somebody_elses():
+    assert identity_of("m", str(2**64 - 1)) == ("m", 2**64 - 1)
+    assert identity_of("m", str(2**64)) is None

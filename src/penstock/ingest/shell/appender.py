@@ -65,6 +65,7 @@ class Appender:
         self._synced_ms = 0
         self._checkpoint_ms = 0
         self._unsaved = 0
+        self._lives = 0  # how often the topic was made anew: it has other keys each time
         self._logged_ms = -LOG_EVERY_MS
         core.on_message = self._wake.set
 
@@ -134,6 +135,8 @@ class Appender:
             except TooLarge as error:
                 await self._split(left, error)
                 return
+            if landed is not None and landed.first_seq <= self.head_seq:
+                self._lives += 1
             if landed is not None and not landed.deduped:
                 self.head_seq = landed.last_seq
                 self._finish(left, began_ns)
@@ -148,7 +151,7 @@ class Appender:
         None if that takes so long that the topic may soon have forgotten the key of a try which
         landed: then only a look at the topic can tell.
         """
-        key = f"after-{self.head_seq}"
+        key = f"after-{self.head_seq}" + (f"-{self._lives}" if self._lives else "")
         body = encode_batch(messages, key=key)
 
         async def once() -> Landed | None:
@@ -209,6 +212,9 @@ class Appender:
                 self.retries += 1
                 self.is_failing = True
                 self._log(error)
+                if error.code == "topic_not_found":
+                    with suppress(PenstockError):
+                        await self._topic.open()
                 delay_ms = self._backoff.next_ms(failures, elapsed_ms=0, random=self._random)
                 wished_ms = getattr(error, "retry_after_ms", None) or 0
                 await asyncio.sleep(max(delay_ms or 0, wished_ms) / 1_000)

@@ -107,7 +107,11 @@ class DeviceConnection(asyncio.BufferedProtocol):
         self._ended = True
         self._transport.write(encode_error(error))
         if self._transport.can_write_eof():
-            self._transport.write_eof()
+            try:
+                self._transport.write_eof()
+            except OSError:  # the device has gone
+                self._transport.abort()
+                return
             self._read(True)
         else:
             self._transport.close()

@@ -50,6 +50,8 @@ class Device:
         self.name = name
         self.core = DeviceCore(window_max)
         self.connects = 0
+        self.trouble: str | None = None
+        """Why there is no connection to an edge now; None while there is one, and before a try."""
         self.on_acked: Callable[[tuple[int, ...]], None] | None = None
         self._address = host, port
         self._hello = encode_hello(name, token)
@@ -115,8 +117,10 @@ class Device:
         while self.core.failure is None:
             try:
                 was_welcome = await self._one_connection()
-            except (OSError, PenstockError):
+                self.trouble = "the connection was closed"
+            except (OSError, PenstockError) as error:
                 was_welcome = False
+                self.trouble = str(error)
             failures = 0 if was_welcome else failures + 1
             delay_ms = self._backoff.next_ms(failures + 1, elapsed_ms=0, random=self._random)
             await asyncio.sleep((delay_ms or 0) / 1_000)
@@ -154,6 +158,7 @@ class Device:
                 self.on_acked(frame.message_ids)
         elif isinstance(frame, Welcome):
             link.was_welcome = True
+            self.trouble = None
             self._link = link
             link.write(core.welcomed(frame))
         elif isinstance(frame, Failure):

@@ -90,6 +90,12 @@ class Load:
         """Offer nothing more; `run` returns when all is acknowledged."""
         self._is_over = True
 
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing gets through: the reason of one device, if none has a connection."""
+        reasons = [device.trouble for device in self.devices]
+        return reasons[0] if all(reason is not None for reason in reasons) else None
+
     async def _first_of(
         self, offering: asyncio.Future[None], senders: Sequence[asyncio.Future[None]]
     ) -> None:
