@@ -6,11 +6,13 @@ kept in the catalog are added, and columns are found by field id.
 
 from __future__ import annotations
 
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
 LITERAL_POSITIONS_MAX: Final = 256
 """Up to so many positions are part of the query; more of them are a table to join with."""
+
+_PLAIN: Final = "_-!.~'()*:@&=+$,;"
+"""What stands in a path of Java's URIs as it is, beside letters and digits."""
 
 _GLOB: Final = str.maketrans({c: f"\\{c}" for c in "*?[]{}\\"})
 
@@ -107,6 +112,30 @@ def spark_path(path: str) -> str:
     return path.translate(_GLOB)
 
 
+def file_name(name: str) -> str:
+    """A file's name as Spark's `_metadata` tells it: a part of a Java URI.
+
+    >>> file_name("my ü#1+2%.parquet")
+    'my%20ü%231+2%25.parquet'
+    """
+    return "".join(
+        quote(c, safe=_PLAIN) if c.isascii() or unicodedata.category(c)[0] in "ZC" else c
+        for c in name
+    )
+
+
+def _name(path: str) -> str:
+    """The name of a file that Spark can be told to read; others it would leave out unasked."""
+    name = path.rpartition("/")[2]
+    if name.startswith(("_", ".")) or ":" in name or name.endswith("._COPYING_"):
+        raise Rejected(
+            "expected files whose names begin with neither '_' nor '.' and have no ':', for Spark "
+            f"passes over others, found {path!r}",
+            path=path,
+        )
+    return file_name(name)
+
+
 def _wanted(columns: tuple[Column, ...], names: Iterable[str] | None) -> tuple[Column, ...]:
     if names is None:
         return columns
@@ -131,7 +160,7 @@ def _groups(
     made: dict[tuple[Shape | None, str, bool], list[_Group]] = defaultdict(list)
     for entry in rows:
         shape = _shape(storage, entry.file, mappings, looks)
-        name = entry.file.path.rpartition("/")[2]
+        name = _name(entry.file.path)
         kind, positions = _selected(entry)
         slots = made[shape, kind, kind != "all"]
         # Positions are told apart by the file's name: one scan holds a name once.
@@ -181,9 +210,8 @@ def _scan(spark: SparkSession, group: _Group, columns: tuple[Column, ...]) -> Da
 def _pick(spark: SparkSession, frame: DataFrame, group: _Group) -> DataFrame:
     """The rows at some positions, or all the others."""
     if sum(len(found) for found in group.positions.values()) <= LITERAL_POSITIONS_MAX:
-        chosen = _is_among(group.positions)
+        chosen = _is_among(frame, group.positions)
         return frame.where(chosen if group.keep else ~chosen)
-    from pyspark.sql.connect import functions as F  # noqa: N812
 
     listed = pa.table(
         {
@@ -194,18 +222,21 @@ def _pick(spark: SparkSession, frame: DataFrame, group: _Group) -> DataFrame:
         }
     )
     places = spark.createDataFrame(listed).hint("broadcast")
-    on = (F.col("_metadata.file_name") == places["file"]) & (
-        F.col("_metadata.row_index") == places["place"]
-    )
+    name, place = _whereabouts(frame)
+    on = (name == places["file"]) & (place == places["place"])
     return frame.join(places, on, "left_semi" if group.keep else "left_anti")
 
 
-def _is_among(positions: Mapping[str, Positions]) -> Expression:
-    from pyspark.sql.connect import functions as F  # noqa: N812
-
-    place = F.col("_metadata.row_index")
+def _is_among(frame: DataFrame, positions: Mapping[str, Positions]) -> Expression:
+    name, place = _whereabouts(frame)
     pairs = [
-        (F.col("_metadata.file_name") == name) & place.isin([int(p) for p in found])
-        for name, found in positions.items()
+        (name == listed) & place.isin([int(p) for p in found])
+        for listed, found in positions.items()
     ]
     return reduce(lambda one, other: one | other, pairs)
+
+
+def _whereabouts(frame: DataFrame) -> tuple[Expression, Expression]:
+    """The name of each row's file and its place in it, also if a column is called `_metadata`."""
+    found = frame.metadataColumn("_metadata")
+    return found.getField("file_name"), found.getField("row_index")

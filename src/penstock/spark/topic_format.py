@@ -167,9 +167,10 @@ def limited(after: int, available: int, limit: ReadLimit, mean_bytes: float, *, 
     """Where a batch ends that begins after a seq. A limit in bytes goes by the mean record."""
     match limit:
         case ReadMaxRows():
-            return min(available, after + max(1, int(limit.max_rows)))
+            return max(after, min(available, after + max(1, int(limit.max_rows))))
         case ReadMaxBytes():
-            return min(available, after + max(1, int(limit.max_bytes / max(mean_bytes, 1.0))))
+            rows = max(1, int(limit.max_bytes / max(mean_bytes, 1.0)))
+            return max(after, min(available, after + rows))
         case ReadMinRows() if wait and available - after < limit.min_rows:
             return after
     return max(after, available)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from penstock.kernel.errors import Rejected
 from penstock.lake import Compaction, FileRows
+from penstock.lake.model import TableVersion
 from penstock.lake.shell import Catalog, compact, open_catalog
 from penstock.spark.reading import read_deleted, read_inserted, read_table
 from penstock.spark.types import for_spark
@@ -159,3 +161,58 @@ def test_a_table_without_rows_has_its_columns(spark: Any, lake: Catalog, duck: D
     duck.run("CREATE TABLE t (a INTEGER, b STRUCT(x DATE)[])")
     found = rows_of(read_table(spark, lake.storage, lake.table_at("t")))
     assert (found.num_rows, found.column_names) == (0, ["a", "b"])
+
+
+NAMES = (
+    "plain", "my file", "a%20b", "a#b", "a?b", "a+b&c=d", "ü\u2003x", "a[1]{2}*", "a'b\"c", "a\\b",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("deleted", [(0, 1), (0, 1, 2, 3, 4, 5, 6, 7)])
+def test_rows_deleted_from_files_of_any_name_are_gone_and_no_others(
+    spark: Any, lake: Catalog, tmp_path: Path, deleted: tuple[int, ...]
+) -> None:
+    version = _with_files(lake, tmp_path, NAMES)
+    assert rows_of(read_table(spark, lake.storage, version)).num_rows == 10 * len(NAMES)
+    change = lake.begin()
+    gone = [FileRows(file, np.array(deleted, np.int64)) for file in version.files]
+    change.delete_rows(version.table, gone)
+    lake.commit(change)
+    assert bag(rows_of(read_table(spark, lake.storage, lake.table_at("t")))) == bag(lake.scan("t"))
+
+
+@pytest.mark.parametrize("name", ["_hidden", ".hidden", "a:b"])
+def test_a_file_that_spark_would_not_see_is_refused(
+    spark: Any, lake: Catalog, tmp_path: Path, name: str
+) -> None:
+    version = _with_files(lake, tmp_path, [name])
+    with pytest.raises(Rejected, match=f"{name}.parquet"):
+        read_table(spark, lake.storage, version)
+
+
+@pytest.mark.parametrize("deleted", [1, 300])
+def test_a_column_may_have_the_name_of_sparks_own(spark: Any, lake: Catalog, deleted: int) -> None:
+    rows = pa.table({"_metadata": range(700), "b": range(700)})
+    change = lake.begin()
+    table = change.create_table(lake.schema("main"), "t", rows.schema)
+    change.add_files(table, [lake.write(table, rows)])
+    lake.commit(change)
+    version, change = lake.table_at("t"), lake.begin()
+    change.delete_rows(version.table, [FileRows(version.files[0], np.arange(deleted))])
+    lake.commit(change)
+    assert bag(rows_of(read_table(spark, lake.storage, lake.table_at("t")))) == bag(lake.scan("t"))
+
+
+def _with_files(lake: Catalog, home: Path, names: Iterable[str]) -> TableVersion:
+    """A table of files that another tool named, ten rows in each."""
+    change = lake.begin()
+    change.create_table(lake.schema("main"), "t", pa.schema([("a", pa.int64())]))
+    lake.commit(change)
+    table, change = lake.table("t"), lake.begin()
+    for number, name in enumerate(names):
+        path = home / "theirs" / f"{name}.parquet"
+        path.parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"a": range(number * 10, number * 10 + 10)}), path)
+        change.add_files(table, [lake.describe(table, str(path))])
+    lake.commit(change)
+    return lake.table_at("t")

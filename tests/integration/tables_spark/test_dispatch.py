@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from penstock.tables.history import Outcome
@@ -66,8 +65,6 @@ def test_two_coordinators_never_run_more_than_their_pool_holds(
     places: Callable[..., SparkPlace], new_address: Callable[[str], str]
 ) -> None:
     pool = new_address(KINDS[-1])
-    if KINDS[-1] == "sqlite":
-        Path(pool.removeprefix("sqlite:")).parent.mkdir(parents=True)
     both = [places(pool=pool, max_workers=1) for _ in range(2)]
     for place in both:
         place.write("raw", range(3))

@@ -47,6 +47,8 @@ def test_a_limit_ends_a_batch() -> None:
     assert limited(95, 100, ReadMaxRows(20), 1.0, wait=True) == 100
     assert limited(10, 100, ReadMaxBytes(1_000), 100.0, wait=True) == 20
     assert limited(10, 100, ReadMaxBytes(1), 100.0, wait=True) == 11
+    assert limited(200, 100, ReadMaxRows(20), 1.0, wait=True) == 200, "it never goes back"
+    assert limited(200, 100, ReadMaxBytes(1_000), 100.0, wait=True) == 200
     assert limited(10, 100, ReadMinRows(91), 1.0, wait=True) == 10
     assert limited(10, 100, ReadMinRows(90), 1.0, wait=True) == 100
     assert limited(10, 100, ReadMinRows(91), 1.0, wait=False) == 100
