@@ -185,6 +185,8 @@ def _parse_any(body: bytes, wanted: WriteBody | LooseBody, limits: TopicLimits) 
             body.decode()
         except UnicodeDecodeError as error:
             raise InvalidRequest(f"expected a write, found: {error}") from None
+    if wanted.node is not None:
+        check_text("node", wanted.node, limits.node_bytes_max)
     records = _completed(body, wanted.records, wanted.node)
     sizes = _sizes(body, records)
     check_batch(records, sizes, limits)

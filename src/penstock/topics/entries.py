@@ -81,10 +81,12 @@ class Advanced(Struct, frozen=True, array_like=True, tag="h"):
     """Entry: seqs up to `head_seq` are or may be taken by records that the log has not.
 
     The last one counts, also if it is lower: a clean end gives back what was only set aside.
+    Records up to `evicted_seq` have left to make room for some that the log has not.
     """
 
     topic: str
     head_seq: int
+    evicted_seq: int = 0
 
 
 class Skipped(Struct, frozen=True, array_like=True, tag="s"):

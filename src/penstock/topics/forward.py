@@ -25,11 +25,14 @@ from penstock.topics.model import (
     splice_meta,
 )
 from penstock.topics.routers import Router, RouterConfig
+from penstock.topics.segments import NotLoaded
 from penstock.topics.slots import Slot
 from penstock.topics.topic import Topic
 
 STEP_RECORDS_MAX: Final = 1_024
 HOPS_MAX: Final = 8
+HOLE_SEQS_MAX: Final = 65_536
+"""A hole has no more seqs than this: each takes room, and how many are missed is an estimate."""
 
 
 class Step(NamedTuple):
@@ -65,8 +68,7 @@ def step(router: Router, source: Topic, dest: Topic, now_ms: int, limits: TopicL
     fits = _room(dest, copies.records)
     if fits < len(copies.records):
         upto_seq = copies.seqs[fits] - 1
-        # A hole takes what lies before it: it must not come before there is room after it.
-        if upto_seq == router.source_seq or (copies.trimmed and not fits):
+        if upto_seq == router.source_seq:
             return Step(None, more=True, held=True)
         copies = copies._replace(records=copies.records[:fits], upto_seq=upto_seq)
     feed = Feed(router.config.name, router.source_epoch, copies.upto_seq, copies.trimmed)
@@ -75,18 +77,27 @@ def step(router: Router, source: Topic, dest: Topic, now_ms: int, limits: TopicL
 
 
 def take(router: Router, source: Topic, now_ms: int, limits: TopicLimits) -> Copies:
-    """The copies of the next seqs of a source, passing over what is not to be forwarded."""
+    """The copies of the next seqs of a source, passing over what is not to be forwarded.
+
+    What left the source too early is a hole in the destination. Records that only memory had, and
+    a restart lost, are passed over in silence: nobody was promised them.
+    """
     source.expire(now_ms)
-    floor = source.floors.involuntary
-    start = max(router.source_seq, floor)
+    passed = max(router.source_seq, source.floors.lost)
+    start = max(passed, source.floors.involuntary)
     upto = max(start, min(source.head_seq, start + STEP_RECORDS_MAX))
-    copies = Copies([], [], upto, start - router.source_seq)
+    copies = Copies([], [], upto, min(start - passed, HOLE_SEQS_MAX))
     wanted = router.config.filter
-    for slot in source.live(start, upto):
-        record = slot.record
-        if hops_of(record) < HOPS_MAX and (wanted is None or wanted.matches(record.tag)):
-            copies.records.append(copy(router, slot, limits))
-            copies.seqs.append(slot.seq)
+    try:
+        for slot in source.live(start, upto):
+            record = slot.record
+            if hops_of(record) < HOPS_MAX and (wanted is None or wanted.matches(record.tag)):
+                copies.records.append(copy(router, slot, limits))
+                copies.seqs.append(slot.seq)
+    except NotLoaded as missing:
+        if missing.block.first_seq - 1 <= start:
+            raise
+        return copies._replace(upto_seq=missing.block.first_seq - 1)  # it is loaded in its turn
     return copies
 
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from penstock.commits.model import Commit
 from penstock.commits.sessions import Answer
 from penstock.topics.batch import Batch, Write
@@ -82,7 +84,6 @@ class Partition:
         self._creating_spaces: dict[str, TopicSpace] = {}
         self._deciding: TopicSpace | None = None  # made by a commit that is not staged yet
         self._epoch = 0  # the last one given to a topic
-        self._staged_epoch = 0  # the last one given to a topic that is on its way
         self._staged_bytes = 0  # kept only where bytes have a limit
 
     def topic(self, name: str) -> Topic:
@@ -126,7 +127,8 @@ class Partition:
             return _change()
         if topic.config.durability == "ephemeral":
             # The records that the log never had have taken seqs: what follows goes on after them.
-            return _change(Advanced(name, topic.head_seq), configured)
+            evicted_seq = topic.shed_seq(topic.config.merged(changes))
+            return _change(Advanced(name, topic.head_seq, evicted_seq), configured)
         return _change(configured)
 
     def drop_topic(self, name: str, now_ms: int, *, if_empty: bool = False) -> Change:
@@ -263,7 +265,6 @@ class Partition:
             match entry:
                 case Created():
                     self._creating[entry.topic] = self._made(entry)
-                    self._staged_epoch = max(self._staged_epoch, entry.epoch)
                     self.registry.creating += 1
                 case Committed():
                     name = entry.topic
@@ -332,7 +333,7 @@ class Partition:
     def restored(cls, state: PartitionState, registry: Registry | None = None) -> Partition:
         """The partition a snapshot was taken of."""
         partition = cls(registry)
-        partition._epoch = state.epoch
+        partition._see_epoch(state.epoch)
         for topic_state in state.topics:
             topic = Topic.restored(topic_state)
             partition.topics[topic.name] = topic
@@ -360,7 +361,7 @@ class Partition:
         space: TopicSpace | None = None,
     ) -> None:
         """Take in a topic as a snapshot has it, and the last epoch that was given to one."""
-        self._epoch = max(self._epoch, epoch)
+        self._see_epoch(epoch)
         if topic is not None:
             self.topics[topic.name] = topic
             self.registry.add(topic)
@@ -375,7 +376,6 @@ class Partition:
         self._creating.clear()
         self._creating_spaces.clear()
         self._deciding = None
-        self._staged_epoch = 0
         self._count_staged(-self._staged_bytes)
         for topic in self.topics.values():
             topic.abandon()
@@ -383,6 +383,10 @@ class Partition:
             queue.abandon()
         for space in self.spaces.values():
             space.abandon()
+
+    def _see_epoch(self, epoch: int) -> None:
+        self._epoch = max(self._epoch, epoch)
+        self.registry.see_epoch(epoch)
 
     def _count_staged(self, more_bytes: int) -> None:
         self._staged_bytes += more_bytes
@@ -403,10 +407,16 @@ class Partition:
         if topic.config.durability != "ephemeral":
             return _change(*before, appended)
         last_seq = topic.unlogged_seq = appended.first_seq + appended.batch.count - 1
-        if last_seq <= topic.reserved_seq:
-            return Change((*before, appended), before)
-        reserved = Advanced(topic.name, last_seq + RESERVE_SEQS)
-        return Change((*before, reserved, appended), (*before, reserved))
+        entries, to_log = [*before], [*before]
+        evicted_seq = topic.shed_seq(topic.config, appended.batch.size_bytes)
+        if last_seq > topic.reserved_seq or evicted_seq:
+            reserved_seq = max(topic.reserved_seq, last_seq + RESERVE_SEQS)
+            reserved = Advanced(topic.name, reserved_seq, evicted_seq)
+            entries.append(reserved)
+            to_log.append(reserved)
+        if appended.feed is not None:  # else its router would bring the copies again
+            to_log.append(replace(appended, batch=Batch.of([])))
+        return Change((*entries, appended), tuple(to_log))
 
     def _apply(self, entry: Entry) -> Written | int:
         match entry:
@@ -421,7 +431,12 @@ class Partition:
                 return self._install(entry)
             case Dropped():
                 return self._drop(entry)
-            case RouterPut() | RouterRemoved():
+            case RouterPut():
+                is_new = self.routers.apply(entry)
+                if is_new:  # a mark would be that of another router
+                    self.topics[entry.config.dest].fed.pop(entry.config.name, None)
+                return int(is_new)
+            case RouterRemoved():
                 return int(self.routers.apply(entry))
             case _:
                 raise TypeError(f"expected an entry of a topic, found {entry}")
@@ -464,7 +479,7 @@ class Partition:
         topic = staged or _new_topic(entry)
         self.topics[entry.topic] = topic
         self.registry.add(topic)
-        self._epoch = max(self._epoch, entry.epoch)
+        self._see_epoch(entry.epoch)
         if entry.config.type == "queue":
             self.queues[entry.topic] = Queue(topic)
         elif entry.config.type == "space":
@@ -491,8 +506,7 @@ class Partition:
         fixed = ("type", "dead_letter", "durability")
         check_change(name, None, {key: getattr(config, key) for key in fixed})
         self.registry.check_topics(1)
-        epoch = max(self._epoch, self._staged_epoch) + 1
-        return Created(name, now_ms, epoch, config)
+        return Created(name, now_ms, self.registry.next_epoch(), config)
 
 
 def _change(*entries: Entry) -> Change:

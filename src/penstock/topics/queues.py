@@ -25,6 +25,8 @@ from penstock.topics.leases import ClaimRequest, Lease, Settle, dead_letter
 from penstock.topics.model import Record
 from penstock.topics.topic import Topic
 
+BURIED_MAX: Final = 1_000
+"""How many jobs one claim buries, as others wait meanwhile: more are left for the next."""
 _OUT_OF_DATE_MAX: Final = 64
 """How many ended or extended leases may stay in the heap beside as many as there are leases."""
 
@@ -136,7 +138,8 @@ class Queue:
                 break
             deliveries = self._deliveries.get(seq, 0) + 1
             if config.dead_letter is not None and 0 < config.max_deliveries < deliveries:
-                buried.append(seq)
+                if len(buried) < BURIED_MAX:
+                    buried.append(seq)
                 continue
             fence = (token + len(leases)) % 2**64
             leases.append(Lease(seq, requests[turn].node, fence, deadline_ms, deliveries, turn))

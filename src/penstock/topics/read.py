@@ -123,9 +123,13 @@ def read(
     """
     topic.expire(now_ms)
     tombstone = find_tombstone(topic, request.from_seq, request.epoch)
-    start = 0 if tombstone and tombstone.reason == "recreated" else request.from_seq
+    start = request.from_seq
+    if tombstone:
+        start = 0 if tombstone.reason == "recreated" else tombstone.gap_to
     start = max(start, topic.earliest_seq - 1)
     upto = min(topic.head_seq, start + limits.scan_records_max)
+    if topic.holes:
+        upto = _before_hole(topic, start, upto)
     if upto_seq is not None:
         upto = max(start, min(upto, upto_seq))
     nodes = request.nodes if topic.config.dedupe_node else frozenset()
@@ -147,11 +151,27 @@ def find_tombstone(topic: Topic, from_seq: int, epoch: int | None = None) -> Tom
     if from_seq > head_seq or (epoch is not None and epoch != topic.epoch):
         missed = max(head_seq - 1, 0) + 1
         return Tombstone(1, head_seq, "recreated", missed, topic.earliest_seq, head_seq)
-    floor = topic.floors.involuntary
-    if from_seq >= floor:
+    gap_to = max(from_seq, topic.floors.involuntary)
+    if topic.holes:
+        gap_to = _past_hole(topic, gap_to)
+    if gap_to == from_seq:
         return None
     reason = _reason(topic.floors, from_seq + 1)
-    return Tombstone(from_seq + 1, floor, reason, floor - from_seq, floor + 1, head_seq)
+    return Tombstone(from_seq + 1, gap_to, reason, gap_to - from_seq, gap_to + 1, head_seq)
+
+
+def _past_hole(topic: Topic, seq: int) -> int:
+    """The end of the hole that a cursor has come to: no record is before it. Else the cursor."""
+    hole = topic.hole_after(seq)
+    if hole is None or topic.count_between(seq + 1, hole.first_seq - 1):
+        return seq
+    return hole.last_seq
+
+
+def _before_hole(topic: Topic, start: int, upto: int) -> int:
+    """A page ends where a hole begins: the next one tells of it."""
+    hole = topic.hole_after(start)
+    return upto if hole is None or hole.first_seq - 1 <= start else min(upto, hole.first_seq - 1)
 
 
 def _take(
@@ -190,7 +210,7 @@ def _reason(floors: Floors, gap_from: int) -> str:
         return "mixed"
     if by_age:
         return "ttl"
-    return "source_trim" if not by_cap and floors.source_trimmed >= gap_from else "cap"
+    return "cap" if by_cap else "source_trim"
 
 
 def _field(body: dict[str, Any], key: str, parse: Callable[[str, Any], Any], default: Any) -> Any:

@@ -18,6 +18,7 @@ class Registry:
         self.routers = RouterTable(self.limits)
         self.size_bytes = 0
         self.staged_bytes = 0  # of records that are on their way to a log
+        self._epoch = 0
 
     def add(self, topic: Topic) -> None:
         """A topic began."""
@@ -33,6 +34,15 @@ class Registry:
         size_bytes = topic.size_bytes
         self.size_bytes += size_bytes - topic.counted_bytes
         topic.counted_bytes = size_bytes
+
+    def next_epoch(self) -> int:
+        """An epoch that no topic of the node ever had."""
+        self._epoch += 1
+        return self._epoch
+
+    def see_epoch(self, epoch: int) -> None:
+        """An epoch was given to a topic before."""
+        self._epoch = max(self._epoch, epoch)
 
     def check_topics(self, more: int) -> None:
         """Refuse more topics than a node may have."""

@@ -141,7 +141,8 @@ class RouterTable:
                 existing_source=old.config.source,
                 existing_dest=old.config.dest,
             )
-        if not config.allow_cycle:
+        is_as_before = old is not None and not old.config.allow_cycle
+        if not (config.allow_cycle or is_as_before):  # what another closed later stays allowed
             self._check_cycle(config)
         for other in self.feeders_of(config.dest):
             if other.config.source != config.source:

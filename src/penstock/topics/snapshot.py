@@ -37,7 +37,7 @@ from penstock.topics.segments import (
 from penstock.topics.slots import Slots
 from penstock.topics.space_parts import KeptSpace, parts_of, restore_part, state_of
 from penstock.topics.spaces import TopicSpace
-from penstock.topics.topic import Floors, Topic
+from penstock.topics.topic import Floors, Hole, Topic
 
 MAGIC: Final = b"PENSNAP\n"
 VERSION: Final = 1
@@ -67,6 +67,7 @@ class KeptTopic(Struct, frozen=True, array_like=True, tag="T"):
     fed: list[Feed]
     base_seq: int
     reserved_seq: int
+    holes: list[Hole] = []
 
 
 class KeptBlock(Struct, frozen=True, array_like=True, tag="B"):
@@ -259,6 +260,7 @@ class Restoring:
         topic.floors = entry.floors
         topic.fed = {feed.router: feed for feed in entry.fed}
         topic.reserved_seq = entry.reserved_seq
+        topic.holes = entry.holes
         topic.slots = Slots(entry.base_seq - 1)
         self._topic, self._answers, self._queue, self._space = topic, {}, None, None
 
@@ -364,6 +366,7 @@ def _topics(partition: Partition, files: set[str]) -> Iterator[Kept]:
             list(topic.fed.values()),
             slots.base_seq,
             topic.reserved_seq,
+            topic.holes,
         )
         yield from _blocks(slots, files)
         for run in slots.runs(slots.cold_count):

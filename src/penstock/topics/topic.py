@@ -8,8 +8,9 @@ and of the time last seen, which never goes back.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.kernel.errors import Corrupt
 from penstock.topics.batch import Batch
@@ -30,6 +31,9 @@ from penstock.topics.predicate import Predicate
 from penstock.topics.shown import Found
 from penstock.topics.slots import Slot, Slots
 
+HOLES_MAX: Final = 1_000
+"""Of more holes in one topic, the oldest are no longer told."""
+
 
 class Written(NamedTuple):
     """The answer to a write. A deduped one may be told once `last_seq` is applied."""
@@ -43,17 +47,27 @@ class Written(NamedTuple):
 
 
 class Floors(NamedTuple):
-    """The highest seq lost by each cause. All but `deleted` are losses the readers are told of."""
+    """The highest seq lost by each cause. All but `deleted` are losses the readers are told of.
+
+    What is `lost` was evicted by a restart: only memory had it.
+    """
 
     evicted: int = 0
     expired: int = 0
     deleted: int = 0
-    source_trimmed: int = 0
+    lost: int = 0
 
     @property
     def involuntary(self) -> int:
         """The highest seq that left though nobody asked for it."""
-        return max(self.evicted, self.expired, self.source_trimmed)
+        return max(self.evicted, self.expired)
+
+
+class Hole(NamedTuple):
+    """Seqs in the middle of a topic that stand for what a router's source let go too early."""
+
+    first_seq: int
+    last_seq: int
 
 
 class TopicState(NamedTuple):
@@ -67,6 +81,7 @@ class TopicState(NamedTuple):
     floors: Floors
     answers: tuple[tuple[str, Answer], ...]
     fed: tuple[Feed, ...]
+    holes: tuple[Hole, ...]
     head_seq: int
     reserved_seq: int
     live: tuple[Slot, ...]
@@ -85,9 +100,11 @@ class Topic:
         self.floors = Floors()
         self.answers = Answers()
         self.fed: dict[str, Feed] = {}
+        self.holes: list[Hole] = []  # in order; those below the floors may be missing
         self.counted_bytes = 0  # what the node's total holds of it
         self.reserved_seq = 0  # seqs up to this may be taken without another entry
         self.unlogged_seq = 0  # no record after this is in memory alone
+        self.logged_seq = 0  # of an ephemeral topic: the log may have records up to this
         self.removals = 0  # grows whenever a record may have left
         self._slots = Slots()
         self._held_ms: int | None = None  # no record expires after this while it is set
@@ -319,6 +336,7 @@ class Topic:
             self.floors,
             tuple(self.answers.kept().items()),
             tuple(self.fed.values()),
+            tuple(self.holes),
             self.head_seq,
             self.reserved_seq,
             tuple(self.live(0, self.head_seq)),
@@ -332,6 +350,7 @@ class Topic:
         topic.floors = state.floors
         topic.answers = Answers(dict(state.answers))
         topic.fed = {feed.router: feed for feed in state.fed}
+        topic.holes = list(state.holes)
         topic.reserved_seq = state.reserved_seq
         topic._slots = Slots.restored(state.head_seq, state.live)
         return topic
@@ -381,10 +400,27 @@ class Topic:
             return False
         self.fed[feed.router] = feed
         if feed.trimmed:
-            self._slots = Slots(self.head_seq + feed.trimmed)
-            self.removals += 1
-            self.floors = self.floors._replace(source_trimmed=self.head_seq)
+            self._leave_hole(feed.trimmed)
         return True
+
+    def _leave_hole(self, seqs: int) -> None:
+        """Pass over seqs, of which cursors that come to them are told."""
+        first_seq, last_seq = self.head_seq + 1, self.head_seq + seqs
+        if self.count:
+            self._slots.skip_to(last_seq, self.now_ms)
+        else:
+            self._slots = Slots(last_seq)
+            self.removals += 1
+        floor = self.floors.involuntary
+        kept = [hole for hole in self.holes if hole.last_seq > floor][1 - HOLES_MAX :]
+        if kept and kept[-1].last_seq + 1 == first_seq:
+            first_seq = kept.pop().first_seq
+        self.holes = [*kept, Hole(first_seq, last_seq)]
+
+    def hole_after(self, seq: int) -> Hole | None:
+        """The next hole that is not wholly at a seq or before it."""
+        place = bisect_right(self.holes, seq, key=lambda hole: hole.last_seq)
+        return self.holes[place] if place < len(self.holes) else None
 
     def _delete(self, entry: Deleted) -> int:
         self.expire(entry.now_ms)
@@ -408,13 +444,29 @@ class Topic:
         before = self.count
         self.config = self.config.merged(entry.changes)
         self.is_simple = _is_simple(self.config)
+        self.logged_seq = self.head_seq
         self.expire(entry.now_ms)
         self._enforce_caps()
         return before - self.count
 
     def _advance(self, entry: Advanced) -> int:
         self.reserved_seq = entry.head_seq
-        return 0
+        before = self.count
+        if entry.evicted_seq > self.floors.evicted:
+            self._evict_through(entry.evicted_seq)
+        return before - self.count
+
+    def shed_seq(self, config: TopicConfig, more_bytes: int = 0) -> int:
+        """The last logged seq that must leave to make room in a topic that memory keeps, or 0.
+
+        Replay has not the records that it makes room for: it must be told.
+        """
+        room = config.cap_bytes - self._pending_bytes - more_bytes
+        has_logged = self.earliest_seq <= self.logged_seq
+        if not has_logged or config.discard == "reject" or not config.cap_bytes:
+            return 0
+        shed_seq = self._slots.seq_to_shed(room) if self.size_bytes > room else None
+        return 0 if shed_seq is None else min(shed_seq, self.logged_seq)
 
     def lose_unlogged(self, head_seq: int | None = None) -> None:
         """Go on after seqs that were set aside for records that only memory had.
@@ -423,16 +475,20 @@ class Topic:
         tombstone would hide those.
         """
         head_seq = self.reserved_seq if head_seq is None else head_seq
+        self.logged_seq = self.head_seq  # whatever is here is from the log
         if head_seq > self.head_seq and self.count:
             self._slots.skip_to(head_seq, self.now_ms)
             self._enforce_caps()  # what the lost ones had pushed out does not come back
         elif head_seq > self.head_seq:
             self._slots = Slots(head_seq)
-            self.floors = self.floors._replace(evicted=head_seq)
+            self.floors = self.floors._replace(evicted=head_seq, lost=head_seq)
             self.removals += 1
 
     def _enforce_caps(self) -> None:
+        """Let go of what is over the caps; a topic that rejects refuses more instead."""
         config = self.config
+        if config.discard == "reject":
+            return
         floor = self.head_seq - config.cap_records if config.cap_records else 0
         if floor > self.floors.evicted:
             self._evict_through(floor)

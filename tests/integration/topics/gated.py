@@ -19,6 +19,7 @@ class GatedStore:
         self.stage = self.inner.stage
         self.failures: deque[Exception] = deque()
         self.groups: list[tuple[int, bool]] = []
+        self.synced: set[int] = set()  # partitions with a write that was synced
         self._open = threading.Event()
         self._open.set()
 
@@ -31,6 +32,8 @@ class GatedStore:
     def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
         assert self._open.wait(30), "expected the test to open the gate again"
         self.groups.append((len(group), sync))
+        if sync:
+            self.synced.update(operation.partition for operation in group)
         if self.failures:
             raise self.failures.popleft()
         return self.inner.write(group, sync=sync)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from penstock.cli import main
 from penstock.kernel.errors import Rejected, Unavailable
 from penstock.topics.predicate import Predicate
 from penstock.topics.routers import RouterConfig
+from penstock.topics.shell import backups
 from penstock.topics.shell.engine import Engine
 from tests.integration.topics.node import SMALL, drained, node, on_a_loop, write
 
@@ -100,6 +102,29 @@ async def test_an_orderly_end_breaks_a_backup_off(tmp_path: Path) -> None:
     if task.exception() is not None:
         again = penstock("restore", tmp_path / "backup", "--data-dir", tmp_path / "again")
         assert again.exit_code != 0
+
+
+@on_a_loop
+async def test_a_backup_and_a_restore_that_fail_leave_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, backup, again = (tmp_path / name for name in ("data", "backup", "again"))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with node(source, seal=SMALL) as engine:
+        await fill(engine)
+        with monkeypatch.context() as patch:
+            patch.setattr(backups, "write_layout", full)
+            with pytest.raises(Unavailable, match="No space left"):
+                await engine.backup(backup)
+        assert not backup.exists()
+        await engine.backup(backup)
+    monkeypatch.setattr(backups, "sync_directory", full)
+    with pytest.raises(Unavailable, match="No space left"):
+        backups.restore(backup, again)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["backup", "data"]
 
 
 @on_a_loop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -256,3 +257,61 @@ async def test_old_records_are_sealed_before_their_segment_is_full(tmp_path: Pat
         await engine.compact()
         assert engine.registry.topics["t"].slots.cold_count == 31
         assert await drained(engine, "t") == list(range(31))
+
+
+@on_a_loop
+async def test_jobs_are_buried_with_a_letter_though_that_is_asked_for_while_they_are_loaded(
+    tmp_path: Path,
+) -> None:
+    async with node(tmp_path, seal=SMALL) as engine:
+        await engine.put_topic("q", {"type": "queue"})
+        await make_cold(engine, "q", 40)
+        claimed = await engine.work.claim("q", ClaimRequest("n", 40))
+        seqs = tuple(job.lease.seq for job in claimed.jobs)
+        await engine.work.nack("q", Settle("n", seqs), 0)
+        engine.cold.forget()
+        claiming = asyncio.create_task(engine.work.claim("q", ClaimRequest("n", 1)))
+        await asyncio.sleep(0)
+        await engine.put_topic("q", {"max_deliveries": 1, "dead_letter": "dead"})
+        jobs = (await claiming).jobs
+        letters = engine.topic("dead").count if "dead" in engine.registry.topics else 0
+        assert (len(jobs), engine.topic("q").count + letters) in {(0, 40), (1, 40)}
+
+
+@on_a_loop
+async def test_a_watcher_of_few_tags_comes_through_more_blocks_than_memory_keeps(
+    tmp_path: Path,
+) -> None:
+    async with node(tmp_path, seal=SMALL, cold_cache_bytes=1) as engine:
+        await make_cold(engine, "t", 400)
+        topic = engine.registry.topics["t"]
+        shape = Shape.of(ReadRequest(tag=Predicate("t7", prefix=False)))
+        got: list[int] = []
+        cursor = 0
+
+        def push(_name: str) -> None:
+            nonlocal cursor
+            while cursor < topic.head_seq:
+                page = engine.watchers.page(topic, cursor, None, shape, engine.clock.now_ms())
+                if page.waits:
+                    return
+                got.extend(int(bytes(slot.record.data)) for slot in page.diff.records)
+                cursor = page.diff.next_from_seq
+
+        engine.watchers.listen("t", push)
+        loads = engine.cold.loads
+        push("t")
+        await until(lambda: cursor == topic.head_seq)
+        assert got == list(range(7, 400, 10))
+        assert engine.cold.loads - loads < 2 * 39, "hardly a block twice"
+
+
+@on_a_loop
+async def test_a_router_comes_through_more_blocks_than_memory_keeps(tmp_path: Path) -> None:
+    async with node(tmp_path, seal=SMALL, cold_cache_bytes=1) as engine:
+        await engine.put_topic("d", {"cap_records": 1, "discard": "reject"})
+        await engine.put_router(RouterConfig("r", "s", "d"))
+        await make_cold(engine, "s", 400)
+        await engine.put_topic("d", {"cap_records": 0, "discard": "old"})
+        await until(lambda: engine.registry.topics["d"].count == 400)
+        assert await drained(engine, "d") == list(range(400))

@@ -8,13 +8,18 @@ from typing import Any
 import pytest
 
 from penstock.log.store import DiskFull
+from penstock.testing import ManualClock
 from penstock.topics.batch import parse_write
 from penstock.topics.errors import Saturated, TopicFull, TopicNotFound, TopicsApart
 from penstock.topics.leases import ClaimRequest, Settle
 from penstock.topics.predicate import Predicate
+from penstock.topics.queues import BURIED_MAX
 from penstock.topics.read import ReadRequest
 from penstock.topics.routers import RouterConfig
+from penstock.topics.shell.engine import Engine
 from penstock.topics.shell.lane import LogFailed
+from penstock.topics.shell.views import EngineOptions
+from penstock.topics.shell.watch import Shape
 from tests.integration.topics.engines import body, data, engine_on, until, write
 from tests.integration.topics.gated import GatedStore
 
@@ -87,6 +92,29 @@ def test_a_write_to_disk_is_synced_within_its_time_though_nothing_follows() -> N
     asyncio.run(main())
 
 
+def test_every_partition_with_writes_to_disk_is_synced_by_itself() -> None:
+    """A store may keep partitions in several files: what syncs one says nothing of another."""
+
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=4, disk_sync_ms=20) as engine:
+            names = [f"t{number}" for number in range(12)]
+            for name in names:
+                await engine.put_topic(name, {"durability": "disk"})
+            partitions = {engine.lane(name).number for name in names}
+            assert len(partitions) > 1
+            store.synced.clear()
+            await asyncio.gather(*(write(engine, name, 1) for name in names))
+            await until(lambda: store.synced >= partitions)
+            for name in names:
+                await write(engine, name, 2)
+            store.synced.clear()
+            assert engine.journal.unsynced
+        assert store.synced >= partitions, "a clean end syncs all of them"
+
+    asyncio.run(main())
+
+
 def test_what_the_log_refused_leaves_no_trace_and_the_next_write_goes_on() -> None:
     async def main() -> None:
         store = GatedStore()
@@ -105,6 +133,9 @@ def test_what_the_log_refused_leaves_no_trace_and_the_next_write_goes_on() -> No
             with pytest.raises(LogFailed):
                 await behind
             assert await data(engine, "t") == [b"1"]
+            told = engine.scheduler_view()["log"]
+            assert told["failures"] == 1
+            assert "no space is left" in told["last_failure"]
             again = await write(engine, "t", 2, idempotency_key="k")
             assert (again.first_seq, again.deduped) == (2, False)
             assert await data(engine, "t") == [b"1", b"2"]
@@ -193,6 +224,62 @@ def test_a_router_is_held_by_a_full_destination_and_goes_on_when_there_is_room()
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("change", [{"cap_records": 9}, {"discard": "old"}, {"cap_records": 0}])
+def test_a_held_router_goes_on_when_its_destination_is_configured_anew(
+    change: dict[str, Any],
+) -> None:
+    async def main() -> None:
+        async with engine_on(partitions=4) as engine:
+            await engine.put_topic("b", {"cap_records": 2, "discard": "reject"})
+            await engine.put_router(RouterConfig("r", "a", "b"))
+            await write(engine, "a", 1, 2, 3)
+            await until(lambda: engine.topic("b").head_seq == 2)
+            await engine.put_topic("b", change)
+            await until(lambda: engine.topic("b").head_seq == 3)
+
+    asyncio.run(main())
+
+
+def test_a_held_router_goes_on_when_records_leave_by_age() -> None:
+    async def main() -> None:
+        async with engine_on(partitions=4) as engine:
+            await engine.put_topic("b", {"cap_records": 2, "discard": "reject", "ttl_ms": 50})
+            await engine.put_router(RouterConfig("r", "a", "b"))
+            await write(engine, "a", 1, 2, 3)
+            await until(lambda: engine.topic("b").head_seq == 3)
+
+    asyncio.run(main())
+
+
+def test_whoever_reads_a_destination_while_the_log_fails_lets_others_go_on() -> None:
+    """A router's copies are on their way behind a write that fails."""
+
+    async def main() -> None:
+        async with engine_on(partitions=1) as engine:
+            await engine.put_topic("other", {})
+            await engine.put_router(RouterConfig("r", "a", "b"))
+            answers: list[Any] = []
+            slow = pytest.MonkeyPatch()
+            slow.setattr(engine.journal, "append", lambda *args, **_: answers.append(args[2]))
+            tasks = [asyncio.create_task(write(engine, "a", 1))]
+            await until(lambda: len(answers) == 1)
+            tasks.append(asyncio.create_task(write(engine, "other", 1)))
+            await until(lambda: len(answers) == 2)
+            answers[0](None)
+            await until(lambda: len(answers) == 3)
+            answers[1](DiskFull("no space is left"))
+            reading = asyncio.create_task(engine.diff("b", ReadRequest()))
+            await asyncio.sleep(0)
+            slow.undo()
+            answers[2](DiskFull("no space is left"))
+            engine.lane("a").index -= 1  # the log never had the first one
+            with pytest.raises(LogFailed):
+                await tasks[1]
+            await asyncio.wait_for(asyncio.gather(tasks[0], reading, return_exceptions=True), 20)
+
+    asyncio.run(main())
+
+
 def test_a_dropped_topic_takes_its_routers_along_wherever_they_live() -> None:
     async def main() -> None:
         async with engine_on(partitions=8) as engine:
@@ -240,6 +327,63 @@ def test_claims_that_wait_in_a_window_are_served_in_turns() -> None:
             found = await asyncio.gather(*claims)
             got = [[job.lease.seq for job in each.jobs] for each in found]
             assert got == [[1, 4], [2, 5], [3, 6]]
+
+    asyncio.run(main())
+
+
+def test_a_window_whose_claim_the_log_refused_takes_no_other_along() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=1) as engine:
+            config = {"type": "queue", "claim_jitter_ms": 20, "leases_durable": True}
+            await engine.put_topic("q", config)
+            await write(engine, "q", 1, 2)
+            store.shut()
+            store.failures.append(DiskFull("no space is left"))
+            first = asyncio.create_task(engine.work.claim("q", ClaimRequest("a")))
+            await until(lambda: engine.lane("q").waiting_bytes > 0)
+            second = asyncio.create_task(engine.work.claim("q", ClaimRequest("b")))
+            await asyncio.sleep(0)
+            store.open()
+            with pytest.raises(LogFailed):
+                await first
+            assert [job.lease.seq for job in (await second).jobs] == [1]
+
+    asyncio.run(main())
+
+
+def test_one_claim_buries_many_jobs_and_leaves_the_rest_to_the_next() -> None:
+    async def main() -> None:
+        async with engine_on(partitions=1) as engine:
+            config = {"type": "queue", "max_deliveries": 1, "dead_letter": "dead"}
+            await engine.put_topic("q", config)
+            total = BURIED_MAX + 5
+            await write(engine, "q", *range(total + 1))
+            request = ClaimRequest("n", BURIED_MAX)
+            for _ in range(2):
+                seqs = [job.lease.seq for job in (await engine.work.claim("q", request)).jobs]
+                seqs = [seq for seq in seqs if seq <= total]
+                await engine.work.nack("q", Settle("n", tuple(seqs)), 0)
+            await engine.work.nack("q", Settle("n", (total + 1,)), 0)
+            assert engine.topic("dead").count == BURIED_MAX
+            assert engine.topic("q").count == 6
+            assert (await engine.work.claim("q", request)).jobs == []
+            assert engine.topic("dead").count == total + 1
+
+    asyncio.run(main())
+
+
+def test_an_acked_job_is_not_shown_to_a_watcher_that_comes_later() -> None:
+    async def main() -> None:
+        async with engine_on() as engine:
+            await engine.put_topic("q", {"type": "queue"})
+            await write(engine, "q", "job")
+            topic = engine.topic("q")
+            pages = [engine.watchers.page(topic, 0, None, Shape(), 0)]
+            await engine.work.claim("q", ClaimRequest("n"))
+            await engine.work.ack("q", Settle("n", (1,)))
+            pages.append(engine.watchers.page(topic, 0, None, Shape(), 0))
+            assert [b"job" in page.records for page in pages] == [True, False]
 
     asyncio.run(main())
 
@@ -326,5 +470,50 @@ def test_a_restart_finds_everything_that_was_answered() -> None:
             view = await engine.show_topic(name)
             found[name] = (view.head_seq, view.earliest_seq, await data(engine, name))
         return found
+
+    asyncio.run(main())
+
+
+def test_leases_end_though_the_wall_clock_was_set_back() -> None:
+    class SetBack(ManualClock):
+        ahead_ms = 3_600_000
+
+        def now_ms(self) -> int:
+            return super().now_ms() + self.ahead_ms
+
+    async def main() -> None:
+        clock = SetBack()
+        engine = Engine(GatedStore(), EngineOptions(), clock=clock)  # type: ignore[arg-type]
+        await engine.open()
+        await engine.put_topic("q", {"type": "queue", "lease_ms": 1_000})
+        await write(engine, "q", 1)
+        clock.ahead_ms = 0
+        assert (await engine.work.claim("q", ClaimRequest("a"))).jobs
+        clock.advance(900)
+        assert not (await engine.work.claim("q", ClaimRequest("b"))).jobs
+        clock.advance(200)
+        assert (await engine.work.claim("q", ClaimRequest("b"))).jobs
+        await engine.close()
+
+    asyncio.run(main())
+
+
+def test_a_listener_that_fails_stops_neither_others_nor_routers() -> None:
+    async def main() -> None:
+        async with engine_on(partitions=2) as engine:
+            await engine.put_router(RouterConfig("r", "t", "copies"))
+            woken: list[str] = []
+
+            def fail(_topic: str) -> None:
+                raise ValueError("a bug")
+
+            for listener in (fail, woken.append):
+                engine.watchers.listen("t", listener)
+                engine.watchers.listen_created(listener)
+            await write(engine, "t", 1)
+            await until(lambda: "t" in woken)
+            await until(lambda: engine.topic("copies").count == 1)
+            await engine.put_topic("new", {})
+            assert "new" in woken
 
     asyncio.run(main())

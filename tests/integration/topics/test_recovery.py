@@ -129,3 +129,29 @@ class Counting:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+
+@on_a_loop
+async def test_what_left_to_make_room_for_records_in_memory_does_not_come_back(
+    tmp_path: Path,
+) -> None:
+    async with node(tmp_path, end_well=False) as engine:
+        await engine.put_topic("t", {"durability": "fsync"})
+        await write(engine, "t", 1_000, 10)
+        topic = engine.topic("t")
+        await engine.put_topic("t", {"durability": "ephemeral", "cap_bytes": 5 * 4})
+        assert (topic.earliest_seq, topic.count) == (6, 5)
+        await write(engine, "t", 2_000)
+        await write(engine, "t", 2_001)
+        assert (topic.earliest_seq, topic.count) == (8, 5)
+        await engine.put_topic("t", {"cap_bytes": 4 * 4})
+        assert (topic.earliest_seq, topic.count) == (9, 4)
+    for _ in range(2):
+        async with node(tmp_path, end_well=False) as engine:
+            assert await drained(engine, "t") == [1_008, 1_009]
+            assert engine.topic("t").earliest_seq == 9
+    async with node(tmp_path, end_well=False) as engine:
+        await write(engine, "t", 3_000, 3)
+        assert await drained(engine, "t") == [1_009, 3_000, 3_001, 3_002]
+    async with node(tmp_path) as engine:
+        assert await drained(engine, "t") == [1_009]

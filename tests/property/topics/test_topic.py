@@ -213,6 +213,8 @@ class TopicMachine(RuleBasedStateMachine):
 
     def evict(self) -> None:
         config = self.config
+        if config.discard == "reject":
+            return
         if config.cap_records:
             self.evicted = max(self.evicted, len(self.fates) - config.cap_records)
             for seq in self.live():

@@ -265,3 +265,8 @@ def test_batches_of_other_records_differ() -> None:
     assert Batch.of([make_record(b"1")]) != Batch.of([make_record(b"2")])
     assert Batch.of([make_record(b"1")]) != Batch.of([Routed(Raw(b"1"))])
     assert repr(Batch.of([make_record(b"12")])) == "Batch(1 records, 2 bytes)"
+
+
+def test_the_node_of_a_batch_is_checked_though_every_record_has_its_own() -> None:
+    with pytest.raises(InvalidRequest, match="node"):
+        parse_write(body_of({"data": 1, "node": "n"}, node="n" * 129))

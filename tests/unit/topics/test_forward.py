@@ -8,11 +8,11 @@ from typing import Any
 from penstock.topics.batch import Batch
 from penstock.topics.config import TopicConfig
 from penstock.topics.entries import Appended, Feed
-from penstock.topics.forward import step, take, traced_meta
+from penstock.topics.forward import HOLE_SEQS_MAX, step, take, traced_meta
 from penstock.topics.model import Record, Routed, TopicLimits, hops_of, make_record
 from penstock.topics.predicate import parse_predicate
 from penstock.topics.routers import Router, RouterConfig
-from penstock.topics.topic import Topic
+from penstock.topics.topic import Hole, Topic
 
 LIMITS = TopicLimits()
 
@@ -118,7 +118,8 @@ def test_what_the_source_lost_first_is_a_told_hole_in_the_destination() -> None:
     entry = run(make_router(2), source, dest)
     assert entry is not None
     assert (entry.feed, entry.first_seq) == (Feed("r", 4, 10, trimmed=5), 7)
-    assert (dest.floors.source_trimmed, dest.earliest_seq, dest.head_seq) == (6, 7, 9)
+    assert (dest.holes, dest.head_seq) == ([Hole(2, 6)], 9)
+    assert [slot.seq for slot in dest.live(0, 9)] == [1, 7, 8, 9], "what it had stays"
 
 
 def test_the_same_copies_are_appended_once() -> None:
@@ -184,3 +185,31 @@ def test_a_meta_with_a_number_of_any_length_can_be_traced() -> None:
     traced = traced_meta(make_router().config, 4, 1, meta, LIMITS)
     assert traced.startswith(b'{"n":9999')
     assert b'"_topics_router":{' in traced
+
+
+def test_what_a_restart_took_from_memory_leaves_the_destination_as_it_is() -> None:
+    source = make_topic("s", durability="ephemeral")
+    source.lose_unlogged(1_024)
+    dest = make_topic("d", make_record(b"0"))
+    entry = run(make_router(), source, dest)
+    assert entry is not None
+    assert (entry.feed, entry.batch.count) == (Feed("r", 4, 1_024), 0)
+    assert [bytes(record.data) for record in live(dest)] == [b"0"]
+    assert not dest.holes
+
+
+def test_a_hole_goes_no_further_than_one_router() -> None:
+    source = make_topic("s", *[make_record(b"1")] * 5, cap_records=2)
+    middle, end = make_topic("d"), make_topic("e")
+    run(make_router(), source, middle)
+    assert middle.holes == [Hole(1, 3)]
+    run(make_router(), middle, end)
+    assert (end.holes, end.head_seq) == ([], 2)
+
+
+def test_a_hole_is_never_larger_than_memory_bears() -> None:
+    source, dest = make_topic("s", make_record(b"1")), make_topic("d", make_record(b"0"))
+    source.floors = source.floors._replace(evicted=10**12)
+    entry = step(make_router(), source, dest, 9, LIMITS).entry
+    assert entry is not None
+    assert entry.feed == Feed("r", 4, 10**12, trimmed=HOLE_SEQS_MAX)

@@ -14,7 +14,7 @@ from penstock.topics.model import Record, TopicLimits, make_record
 from penstock.topics.predicate import parse_predicate
 from penstock.topics.read import Diff, Tombstone, find_tombstone, parse_read, read
 from penstock.topics.shown import Found, records_json
-from penstock.topics.topic import Floors, Topic
+from penstock.topics.topic import Floors, Hole, Topic
 
 LIMITS = TopicLimits()
 
@@ -167,9 +167,41 @@ def test_what_a_source_trimmed_is_told_as_such() -> None:
     entry = topic.feed(Feed("r", 1, 9, trimmed=4), Batch.of([make_record(b"1")]), 0)
     assert entry is not None
     topic.apply(entry)
-    page = diff(topic)
-    assert page.tombstone == Tombstone(1, 5, "source_trim", 5, 6, 6)
+    first = diff(topic)
+    assert (seqs(first), first.tombstone, first.caught_up) == ([1], None, False)
+    page = diff(topic, first.next_from_seq)
+    assert page.tombstone == Tombstone(2, 5, "source_trim", 4, 6, 6)
     assert seqs(page) == [6]
+    assert diff(topic, 3).tombstone == Tombstone(4, 5, "source_trim", 2, 6, 6)
+    assert diff(topic, 5).tombstone is None
+
+
+def test_a_hole_is_told_at_once_when_nothing_is_left_before_it() -> None:
+    topic = make_topic(3)
+    entry = topic.feed(Feed("r", 1, 9, trimmed=4), Batch.of([make_record(b"1")]), 0)
+    assert entry is not None
+    topic.apply(entry)
+    topic.apply(topic.delete(0, before_seq=4))
+    assert diff(topic).tombstone == Tombstone(1, 7, "source_trim", 7, 8, 8)
+    topic.apply(topic.configure({"cap_records": 3}, 0))
+    assert diff(topic).tombstone == Tombstone(1, 7, "cap", 7, 8, 8)
+    assert diff(topic, 6).tombstone == Tombstone(7, 7, "source_trim", 1, 8, 8)
+
+
+def test_several_holes_are_told_one_after_the_other() -> None:
+    topic = make_topic(1)
+    for router, trimmed, count in (("a", 2, 1), ("b", 3, 0), ("c", 1, 0), ("d", 1, 2)):
+        entry = topic.feed(Feed(router, 1, 9, trimmed), Batch.of([make_record(b"1")] * count), 0)
+        assert entry is not None
+        topic.apply(entry)
+    assert topic.holes == [Hole(2, 3), Hole(5, 9)]
+    cursor, told = 0, []
+    while cursor < topic.head_seq:
+        page = diff(topic, cursor)
+        gone = page.tombstone
+        told.append((seqs(page), gone and (gone.gap_from, gone.gap_to)))
+        cursor = page.next_from_seq
+    assert told == [([1], None), ([4], (2, 3)), ([10, 11], (5, 9))]
 
 
 def test_a_cursor_beyond_the_head_stands_in_a_topic_that_is_gone() -> None:
@@ -265,17 +297,11 @@ def test_nodes_that_look_alike_are_others() -> None:
     [
         (Floors(evicted=5), 0, "cap"),
         (Floors(expired=5), 0, "ttl"),
-        (Floors(source_trimmed=5), 0, "source_trim"),
         (Floors(evicted=3, expired=5), 0, "mixed"),
         (Floors(evicted=5, expired=3), 0, "mixed"),
         (Floors(evicted=5, expired=3), 2, "mixed"),
         (Floors(evicted=5, expired=3), 3, "cap"),
         (Floors(evicted=3, expired=5), 3, "ttl"),
-        (Floors(evicted=3, source_trimmed=5), 0, "cap"),
-        (Floors(evicted=3, source_trimmed=5), 3, "source_trim"),
-        (Floors(expired=3, source_trimmed=5), 0, "ttl"),
-        (Floors(expired=3, source_trimmed=5), 3, "source_trim"),
-        (Floors(evicted=1, expired=1, source_trimmed=5), 0, "mixed"),
         (Floors(evicted=5, deleted=9), 0, "cap"),
     ],
 )

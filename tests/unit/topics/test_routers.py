@@ -87,6 +87,14 @@ def test_a_cycle_that_was_asked_for_is_allowed_and_does_not_trap_later_checks() 
     assert put(routers, "b>c")
 
 
+def test_a_router_that_another_closed_a_cycle_with_can_be_put_again() -> None:
+    routers = table("a>b")
+    put(routers, "b>a", allow_cycle=True)
+    assert not put(routers, "a>b")
+    with pytest.raises(RouterCycle):
+        put(routers, "b>a")
+
+
 def test_a_destination_has_one_source_though_several_routers() -> None:
     routers = table("a>x")
     with pytest.raises(TopicExistsIncompatible) as refused:

@@ -13,7 +13,7 @@ from penstock.topics.entries import Advanced, Appended
 from penstock.topics.errors import InvalidRequest, RecordTooLarge, TopicFull
 from penstock.topics.model import make_record
 from penstock.topics.predicate import parse_predicate
-from penstock.topics.topic import Topic, Written
+from penstock.topics.topic import Floors, Topic, Written
 
 
 def make_topic(**config: Any) -> Topic:
@@ -170,7 +170,7 @@ def test_a_longer_age_or_a_wider_cap_brings_nothing_back() -> None:
     write(topic, b"1", b"2", now_ms=0)
     write(topic, b"3", now_ms=8)
     topic.apply(topic.configure({"ttl_ms": 0, "cap_records": 1}, 12))
-    assert topic.floors == (2, 2, 0, 0)
+    assert topic.floors == Floors(evicted=2, expired=2)
     topic.apply(topic.configure({"cap_records": 0}, 12))
     assert seqs(topic) == [3]
 
@@ -407,3 +407,26 @@ def test_a_reader_of_a_time_gets_the_records_of_that_time_and_later() -> None:
         3,
         4,
     ]
+
+
+def test_a_rejecting_topic_lets_nothing_go_to_make_room() -> None:
+    topic = make_topic(cap_records=2, discard="reject")
+    write(topic, b"1", b"2")
+    topic.remove(2)
+    write(topic, b"3")
+    assert [bytes(slot.record.data) for slot in topic.live(0, 3)] == [b"1", b"3"]
+    assert topic.floors == Floors()
+
+
+def test_a_rejecting_cap_that_is_lowered_refuses_until_there_is_room() -> None:
+    topic = make_topic(cap_records=3, discard="reject")
+    write(topic, b"1", b"2", b"3")
+    topic.apply(topic.configure({"cap_records": 2, "cap_bytes": 2}, 0))
+    assert topic.count == 3
+    topic.remove(1)
+    with pytest.raises(TopicFull):
+        write(topic, b"4")
+    topic.remove(3)
+    write(topic, b"4")
+    assert [slot.seq for slot in topic.live(0, 4)] == [2, 4]
+    assert topic.floors == Floors()

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 from crc32c import crc32c
 
-from penstock.kernel.errors import Corrupt, Rejected
+from penstock.kernel.errors import Corrupt, Rejected, Unavailable
 from penstock.kernel.units import MIB
 from penstock.log.disk import make_directory
 from penstock.log.store import Append, InstallBoundary, Operation, SetHardState, Store
@@ -129,16 +129,17 @@ def copy_data(
 ) -> BackupList:
     """Make a backup of what is pinned. Whoever pinned it keeps it where it is."""
     check_empty(dest)
-    make_directory(dest)
-    _copy_files(pins, cold, dest, on_progress)
-    kind = store.status().kind
-    _copy_log(store, kind, pins, dest, on_progress)
-    write_layout(dest, Layout(1, kind, len(pins)))
-    write_boot(dest, Boot(None, clean=True))
-    files = list(_listed(dest, on_progress))
-    indexes = [pin.upto_index for pin in pins]
-    made = BackupList(VERSION, now_ms, kind, len(pins), indexes, files)
-    write_file(dest / LIST_FILE, [msgspec.json.format(msgspec.json.encode(made), indent=2)])
+    with _whole_or_nothing(dest):
+        make_directory(dest)
+        _copy_files(pins, cold, dest, on_progress)
+        kind = store.status().kind
+        _copy_log(store, kind, pins, dest, on_progress)
+        write_layout(dest, Layout(1, kind, len(pins)))
+        write_boot(dest, Boot(None, clean=True))
+        files = list(_listed(dest, on_progress))
+        indexes = [pin.upto_index for pin in pins]
+        made = BackupList(VERSION, now_ms, kind, len(pins), indexes, files)
+        write_file(dest / LIST_FILE, [msgspec.json.format(msgspec.json.encode(made), indent=2)])
     return made
 
 
@@ -162,7 +163,30 @@ def restore(source: Path, directory: Path, *, on_progress: OnProgress = silent) 
     listed = read_list(source)
     check_empty(directory)
     draft = directory.with_name(directory.name + _RESTORING)
-    shutil.rmtree(draft, ignore_errors=True)
+    with _whole_or_nothing(draft):
+        shutil.rmtree(draft, ignore_errors=True)
+        _copy_listed(listed, source, draft, on_progress)
+        if directory.exists():
+            directory.rmdir()
+        draft.rename(directory)
+        sync_directory(directory.parent)
+    return listed
+
+
+@contextlib.contextmanager
+def _whole_or_nothing(made: Path) -> Iterator[None]:
+    """A directory is made: if that fails, nothing of it is left, and the disk's reason is told."""
+    try:
+        yield
+    except BaseException as error:
+        shutil.rmtree(made, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise Unavailable(f"expected to write {made}, found: {error}") from error
+        raise
+
+
+def _copy_listed(listed: BackupList, source: Path, draft: Path, on_progress: OnProgress) -> None:
+    """Copy the files of a backup, every byte checked."""
     make_directory(draft)
     done = 0
     for file in listed.files:
@@ -183,11 +207,6 @@ def restore(source: Path, directory: Path, *, on_progress: OnProgress = silent) 
         on_progress("restoring", done, listed.size_bytes)
     for made in {draft, *(path for path in draft.rglob("*") if path.is_dir())}:
         sync_directory(made)
-    if directory.exists():
-        directory.rmdir()
-    draft.rename(directory)
-    sync_directory(directory.parent)
-    return listed
 
 
 def check_empty(directory: Path) -> None:

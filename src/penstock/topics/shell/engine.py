@@ -16,14 +16,23 @@ from typing import Any, Final
 
 from penstock.flow.governor import REFUSE_RETRY_MS, Rung
 from penstock.flow.priority import Urgency, base_priority
-from penstock.kernel.clock import Clock
+from penstock.kernel.clock import Clock, SteadyClock
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.kernel.ids import partition_of
 from penstock.kernel.shell import SystemClock
 from penstock.log.store import Store
 from penstock.topics.batch import Write
 from penstock.topics.config import TopicConfig
-from penstock.topics.entries import Acked, Appended, Committed, Created, Deleted, Dropped
+from penstock.topics.entries import (
+    Acked,
+    Appended,
+    Claimed,
+    Committed,
+    Configured,
+    Created,
+    Deleted,
+    Dropped,
+)
 from penstock.topics.errors import InvalidRequest, Saturated, TopicNotFound, TopicsApart
 from penstock.topics.model import check_topic_name
 from penstock.topics.partition import Change, Entry, Partition
@@ -63,13 +72,13 @@ class Engine:
     ) -> None:
         self.options = options or EngineOptions()
         self.limits = self.options.limits
-        self.clock: Clock = clock or SystemClock()
+        self.clock = SteadyClock(clock or SystemClock())
         self.registry = Registry(self.limits)
         self._topics = self.registry.topics
         self.watchers = Watchers(self.limits)
         self.ready = False
         self.closing = False
-        self._putting = asyncio.Lock()
+        self._rerouting = asyncio.Lock()  # routers, and the topics at their ends
         self._is_open = True  # unless the governor refuses writes
         self._waiting_bytes_max = self.options.waiting_bytes_max
         self._has_no_quota = not self.limits.total_bytes_max
@@ -156,6 +165,7 @@ class Engine:
     async def open(self) -> None:
         """Take in the log, in slices so that the loop can answer meanwhile; then serve."""
         await self.recovery.run()
+        self.clock.go_on_from(max((topic.now_ms for topic in self._topics.values()), default=0))
         self.journal.start()
         for lane in self._lanes:
             for name in lane.partition.topics:
@@ -295,29 +305,20 @@ class Engine:
 
     async def drop_topic(self, name: str, *, if_empty: bool = False) -> tuple[bool, list[str]]:
         """Remove a topic and every router at its ends."""
-        lane = self.lane(name)
-        lane.partition.check_drop(name, self.clock.now_ms(), if_empty=if_empty)
-        removed: list[str] = []
-        dropped: tuple[bool, list[str]] | None = None
-        while dropped is None:
-            for name_out in [each.config.name for each in self.registry.routers.fed_by(name)]:
-                removed += [name_out] if await self.remove_router(name_out) else []
-            dropped = await self._drop_alone(lane, name, if_empty=if_empty)
-        is_dropped, into = dropped
-        return is_dropped, sorted([*removed, *into])
+        async with self._rerouting:
+            return await self._drop_topic(name, if_empty=if_empty)
 
-    async def _drop_alone(
-        self, lane: Lane, name: str, *, if_empty: bool
-    ) -> tuple[bool, list[str]] | None:
-        """Remove a topic that no router leaves, and tell the routers into it; None if one does."""
+    async def _drop_topic(self, name: str, *, if_empty: bool) -> tuple[bool, list[str]]:
+        lane, routers = self.lane(name), self.registry.routers
+        lane.partition.check_drop(name, self.clock.now_ms(), if_empty=if_empty)
+        out_of = [router.config.name for router in routers.fed_by(name)]
+        removed = [router for router in out_of if await self.remove_router(router)]
         async with lane.exclusive() as partition:
-            if self.registry.routers.fed_by(name):
-                return None
-            into = [router.config.name for router in self.registry.routers.feeders_of(name)]
+            into = [router.config.name for router in routers.feeders_of(name)]
             change = partition.drop_topic(name, self.clock.now_ms(), if_empty=if_empty)
             if change.entries:
                 await lane.commit(change, sync=True)
-            return (True, into) if change.entries else (False, [])
+        return bool(change.entries), sorted([*removed, *(into if change.entries else ())])
 
     async def delete(
         self, name: str, *, before_seq: int | None = None, match: Predicate | None = None
@@ -420,7 +421,7 @@ class Engine:
         self, config: RouterConfig, *, create_dest: bool = True
     ) -> tuple[bool, RouterConfig]:
         """Make a router with the topics it lacks, or change it where it stands."""
-        async with self._putting:  # each check counts on all routers that were taken before
+        async with self._rerouting:  # each check counts on all routers that were taken before
             return await self._put_router(config, create_dest=create_dest)
 
     async def _put_router(
@@ -492,6 +493,8 @@ class Engine:
             "queue_depth": self.journal.queue_depth,
             "waiting_bytes": sum(lane.waiting_bytes for lane in self._lanes),
             "written_by": self.journal.written_by,
+            "failures": self.journal.counters.failures,
+            "last_failure": self.journal.counters.last_failure,
         }
         if self.compaction is not None:
             view["compaction"] = self.compaction.view()
@@ -596,8 +599,9 @@ class Engine:
                 name = entry.topic  # type: ignore[union-attr]
                 self._lane_of.pop(name, None)
                 self._consumed.pop(name, None)
+                self.work.forget(name)
                 self.turns.mark(name)
-            elif kind is Deleted or kind is Acked:
+            elif kind is Deleted or kind is Acked or kind is Configured or kind is Claimed:
                 self.forwarder.made_room(entry.topic)  # type: ignore[union-attr]
 
     async def _woken(self, name: str, span_s: float) -> bool:

@@ -17,7 +17,7 @@ from penstock.topics.shell.cold import ColdCache
 from penstock.topics.shell.lane import Lane
 
 _AGAIN_S: Final = 1.0
-"""How long a router waits after the log did not take its copies."""
+"""How long a router waits after the log did not take its copies, or for records to leave by age."""
 
 
 class Forwarder:
@@ -36,6 +36,7 @@ class Forwarder:
         self._clock = clock
         self._moving: set[str] = set()
         self._held: set[str] = set()  # routers whose destination is full
+        self._asking_again: set[str] = set()  # of those, the ones that time may let go on
         self.cold: ColdCache | None = None
 
     def turn(self, source: str) -> None:
@@ -182,9 +183,23 @@ class Forwarder:
             return None
         if step.held:
             self._held.add(name)
+            self._ask_again(name)
         else:
             self._held.discard(name)
         return step
+
+    def _ask_again(self, name: str) -> None:
+        """Where records leave by age, there may be room again without anything happening."""
+        config = self._registry.routers.get(name).config
+        if name in self._asking_again or not self._registry.topics[config.dest].config.ttl_ms:
+            return
+        self._asking_again.add(name)
+
+        def again() -> None:
+            self._asking_again.discard(name)
+            self._mark(config.source)
+
+        asyncio.get_running_loop().call_later(_AGAIN_S, again)
 
     def _is_synced(self, lane: Lane, router: Router) -> bool:
         return lane.partition.topics[router.config.dest].config.durability == "fsync"

@@ -42,6 +42,8 @@ class WalCounters:
     fsync_buckets: list[int] = field(default_factory=lambda: [0] * (len(FSYNC_BUCKETS_US) + 1))
     submit_full: int = 0
     queue_depth_peak: int = 0
+    failures: int = 0
+    last_failure: str | None = None
 
 
 class _Measured:
@@ -124,7 +126,7 @@ class Journal:
         self._on_its_way = 0
         self._disk_sync_s = disk_sync_ms / 1e3
         self._sync_timer: asyncio.TimerHandle | None = None
-        self.unsynced = False
+        self._unsynced: set[int] = set()  # partitions
         self.sync_round = 0  # grows when a sync begins and none is under way
         self._syncing = False
 
@@ -156,7 +158,8 @@ class Journal:
         """Append a payload to a partition; the answer comes once it is written, and synced."""
         index = self._next_index[number]
         operation = Append(number, (Entry(index, _TERM, payload),))
-        self._wal.submit(operation, partial(self._answered, done, sync), sync=sync)
+        synced = number if sync else None
+        self._wal.submit(operation, partial(self._answered, done, synced), sync=sync)
         self._next_index[number] = index + 1
         self._on_its_way += 1
         counters = self.counters
@@ -164,19 +167,33 @@ class Journal:
         if self._on_its_way > counters.queue_depth_peak:
             counters.queue_depth_peak = self._on_its_way
         if not sync:
-            self.unsynced = True
+            self._unsynced.add(number)
             if self._sync_timer is None:
                 self._sync_timer = self._loop.call_later(self._disk_sync_s, self._sync_by_time)
 
     def sync(self, done: Callable[[Exception | None], None]) -> None:
-        """Make everything durable that was written before."""
-        self.unsynced = False
-        self._on_its_way += 1
+        """Make everything durable that was written before.
+
+        Each partition has a part in it: a store may keep them in several files.
+        """
+        numbers = self._unsynced or {0}
+        self._unsynced = set()
         if not self._syncing:
             self._syncing = True
             self.sync_round += 1
             done = partial(self._synced, done)
-        self._wal.submit(SetHardState(0, _TERM, 0), partial(self._answered, done, True))
+        left = len(numbers)
+        failed: Exception | None = None
+
+        def one_done(error: Exception | None) -> None:
+            nonlocal left, failed
+            left -= 1
+            failed = failed or error
+            if not left:
+                done(failed)
+
+        for number in numbers:
+            self.submit(SetHardState(number, _TERM, 0), one_done)
 
     def _synced(self, done: Callable[[Exception | None], None], error: Exception | None) -> None:
         self._syncing = False
@@ -185,7 +202,7 @@ class Journal:
     def submit(self, operation: Operation, done: Callable[[Exception | None], None]) -> None:
         """Do something else to a partition's log, durably."""
         self._on_its_way += 1
-        self._wal.submit(operation, partial(self._answered, done, True))
+        self._wal.submit(operation, partial(self._answered, done, operation.partition))
 
     def resume(self, number: int) -> None:
         """After a failure, with nothing of the partition on its way: go on where its log ends."""
@@ -211,6 +228,11 @@ class Journal:
             first_index = entries[-1].index + 1
 
     @property
+    def unsynced(self) -> bool:
+        """Whether something was written that a loss of power could take."""
+        return bool(self._unsynced)
+
+    @property
     def queue_depth(self) -> int:
         """Appends that were taken and not answered."""
         return self._on_its_way
@@ -226,15 +248,19 @@ class Journal:
 
     def _sync_by_time(self) -> None:
         self._sync_timer = None
-        if self.unsynced:
+        if self._unsynced:
             self.sync(_report)
 
     def _answered(
-        self, done: Callable[[Exception | None], None], sync: bool, error: Exception | None
+        self,
+        done: Callable[[Exception | None], None],
+        synced: int | None,
+        error: Exception | None,
     ) -> None:
+        """A write is over; `synced` is its partition, if nothing of it is left to sync."""
         self._on_its_way -= 1
-        if sync and error is None and not self._on_its_way:
-            self.unsynced = False
+        if synced is not None and error is None and not self._on_its_way:
+            self._unsynced.discard(synced)
         done(error)
 
 

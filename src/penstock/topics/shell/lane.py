@@ -180,6 +180,9 @@ class Lane:
             self._held.append(partial(_wake, waiter))
             await waiter
         if not self.is_idle:
+            if self._failed is not None:  # it would not take anything to wait for
+                await self.until_idle()
+                return
             waiter = self._loop.create_future()
             self.after(lambda _outcome: _wake(waiter))
             await waiter
@@ -226,6 +229,7 @@ class Lane:
                 self._flying[-1].extend(waiting)
             else:
                 self._commit_all(waiting)
+                self._settle()
             return
         if sync or self._is_far(entries):
             # Whatever comes later in this lane is answered after this: it counts from here.
@@ -261,6 +265,8 @@ class Lane:
         if error is not None and self._failed is None:
             _LOGGER.error("partition %d: the log failed: %s", self.number, error)
             self._failed = error
+            self._journal.counters.failures += 1  # what fails behind it is not counted
+            self._journal.counters.last_failure = str(error)
             self.partition.abandon()
         if self._failed is not None:
             self._fail(waiting)

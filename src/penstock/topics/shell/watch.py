@@ -7,9 +7,10 @@ no wake-up is missed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.topics.model import TopicLimits
 from penstock.topics.read import Diff, ReadRequest, read
@@ -19,6 +20,7 @@ from penstock.topics.shown import Found, records_json
 from penstock.topics.topic import Topic
 
 Listener = Callable[[str], None]
+_LOGGER: Final = logging.getLogger("penstock.topics")
 
 
 class Shape(NamedTuple):
@@ -57,7 +59,7 @@ class Watchers:
         self.by_topic: dict[str, dict[Listener, None]] = {}
         self._created: dict[Listener, None] = {}
         self._pages: dict[tuple[int, int | None, Shape], Page] = {}
-        self._pages_of: tuple[Topic, int, int] | None = None
+        self._pages_of: tuple[Topic, int, int, int] | None = None
         self.cold: ColdCache | None = None
         self.mark: Callable[[str], None] = self.wake
 
@@ -96,21 +98,19 @@ class Watchers:
         """It is the topic's turn."""
         listeners = self.by_topic.get(topic)
         if listeners:
-            for listener in tuple(listeners):
-                listener(topic)
+            _tell(listeners, topic)
         self.forget_pages()
 
     def created(self, topic: str) -> None:
         """A topic began."""
-        for listener in tuple(self._created):
-            listener(topic)
+        _tell(self._created, topic)
 
     def page(
         self, topic: Topic, from_seq: int, epoch: int | None, shape: Shape, now_ms: int
     ) -> Page:
         """What a cursor gets now. The same for everyone until the topic changes."""
         topic.expire(now_ms)
-        state = (topic, topic.head_seq, topic.removals)
+        state = (topic, topic.head_seq, topic.removals, topic.count)
         if self._pages_of != state:
             self._pages_of = state
             self._pages.clear()
@@ -119,12 +119,25 @@ class Watchers:
         if page is None:
             request = shape.request._replace(from_seq=from_seq, epoch=epoch)
             try:
-                diff = read(topic, request, now_ms, self._limits)
+                diff = self._read(topic, request, now_ms)
             except NotLoaded as missing:
                 return self._wait(topic, from_seq, epoch, missing.block)
             page = Page(diff, encode_records(diff, shape))
             self._pages[key] = page
         return page
+
+    def _read(self, topic: Topic, request: ReadRequest, now_ms: int) -> Diff:
+        """A page; one that takes several blocks of cold records ends before the first not loaded.
+
+        A reader that needed all of them at once might need more than memory keeps.
+        """
+        try:
+            return read(topic, request, now_ms, self._limits)
+        except NotLoaded as missing:
+            diff = read(topic, request, now_ms, self._limits, missing.block.first_seq - 1)
+            if not diff.records_scanned and diff.tombstone is None:
+                raise
+            return diff
 
     def _wait(self, topic: Topic, from_seq: int, epoch: int | None, block: Block) -> Page:
         """Have a block loaded, and the topic served again when it is there."""
@@ -138,6 +151,15 @@ class Watchers:
         """Give back what is kept for the topic that was served."""
         self._pages.clear()
         self._pages_of = None
+
+
+def _tell(listeners: Iterable[Listener], topic: str) -> None:
+    """Call listeners, each of which may come or go meanwhile; one that fails stops no other."""
+    for listener in tuple(listeners):
+        try:
+            listener(topic)
+        except Exception:
+            _LOGGER.exception("a listener of topic %r failed", topic)
 
 
 def encode_records(diff: Diff, shape: Shape) -> bytes:

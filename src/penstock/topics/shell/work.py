@@ -91,6 +91,10 @@ class WorkDesk:
         settled = await self._settle(name, entry, skipped)
         return settled._replace(deadline_ms=entry.deadline_ms)
 
+    def forget(self, name: str) -> None:
+        """A queue is gone."""
+        self._burying.pop(name, None)
+
     async def _queue(self, name: str) -> Queue:
         """The queue, once no exclusive command holds it and its routers owe it nothing."""
         await self._engine.settled(name)
@@ -117,12 +121,13 @@ class WorkDesk:
         self._windows[name] = (window, outcome)
         place = window.join(request, clock.monotonic_ms(), jitter_ms)
         try:
-            await asyncio.sleep(jitter_ms / 1e3)
+            try:
+                await asyncio.sleep(jitter_ms / 1e3)
+            finally:
+                del self._windows[name]  # whoever comes from now on opens the next one
             assert window.closes_ms is not None
-            del self._windows[name]
             jobs = await self._claim(name, window.close(window.closes_ms))
         except BaseException as error:
-            self._windows.pop(name, None)
             outcome.set_exception(error)
             outcome.exception()  # someone must have looked at it
             raise
@@ -135,8 +140,9 @@ class WorkDesk:
         with self._engine.cold.hold() as hold:
             if queue.topic.config.dead_letter is None or not queue.topic.config.max_deliveries:
                 queue, entry = await self._choose(queue, requests, hold)
-                change = self._engine.lane(name).partition.settle(entry)
-                return await self._lease(queue, requests, change, entry)
+                if not entry.buried:  # else it was configured anew while records were loaded
+                    change = self._engine.lane(name).partition.settle(entry)
+                    return await self._lease(queue, requests, change, entry)
             async with self._burying.setdefault(name, asyncio.Lock()):
                 return await self._claim_and_bury(name, requests, hold)
 
