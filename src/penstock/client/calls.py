@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -23,6 +24,7 @@ T = TypeVar("T")
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
 _ENCODER: Final = msgspec.json.Encoder()
+_TOPIC_OPTIONS: Final = frozenset(results.TopicOptions.__annotations__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,18 @@ class Call(Generic[T]):
 
 def put_topic(topic: str, options: Mapping[str, Any]) -> Call[results.TopicPut]:
     """Create a topic, or change those of its options that are named."""
-    request = HttpRequest("PUT", _topic(topic), _json(options))
+    request = HttpRequest("PUT", _topic(topic), _json(known_options(options)))
     return Call(request, _reads(results.TopicPut))
+
+
+def known_options(options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Options of a topic, each known. The server reads over others: a slip would weaken a topic."""
+    for name in options or ():
+        if name not in _TOPIC_OPTIONS:
+            near = get_close_matches(name, sorted(_TOPIC_OPTIONS), n=1)
+            hint = f"did you mean {near[0]}?" if near else ", ".join(sorted(_TOPIC_OPTIONS))
+            raise InvalidRequest(f"expected a known option of a topic, found {name}: {hint}")
+    return options
 
 
 def get_topic(topic: str, *, touch: bool = True) -> Call[results.TopicState]:
@@ -76,9 +88,11 @@ def write(
     *,
     idempotency_key: str | None,
     return_seqs: bool = True,
+    config: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> Call[results.Written]:
     """Append records, all or none."""
+    fields["config"] = known_options(config)
     body = write_body(encode_records(records), idempotency_key=idempotency_key, **fields)
     return write_encoded(topic, body, idempotency_key=idempotency_key, return_seqs=return_seqs)
 
@@ -252,6 +266,12 @@ def metrics() -> Call[dict[str, Any]]:
 def scheduler(topic: str | None = None) -> Call[dict[str, Any]]:
     """What the scheduler is doing, for the server or for one topic."""
     return Call(HttpRequest("GET", "/v0/scheduler" + _query(topic=topic)), _read_any)
+
+
+def backup(directory: str, *, wait_ms: int) -> Call[results.BackupMade]:
+    """Copy everything. Tried once: a second one would find the directory in use."""
+    request = HttpRequest("POST", "/v0/backup", _json({"directory": directory}))
+    return Call(request, _reads(results.BackupMade), probes=True, wait_ms=wait_ms)
 
 
 # How requests are made ------------------------------------------------------------------------

@@ -25,7 +25,7 @@ class Reconnects:
     clients of a restarted server back at the same moment.
     """
 
-    __slots__ = ("_backoff", "_failures", "_random", "_since_ms", "count")
+    __slots__ = ("_backoff", "_failures", "_random", "_since_ms", "count", "trouble")
 
     def __init__(self, backoff: Backoff, random: Random) -> None:
         self._backoff = backoff
@@ -34,9 +34,15 @@ class Reconnects:
         self._since_ms = 0.0
         self.count = 0
         """Failures since the beginning."""
+        self.trouble: str | None = None
+        """Why there is no stream now."""
+
+    def opened(self) -> None:
+        """There is a stream; whether it works is seen when something comes."""
+        self.trouble = None
 
     def heard(self) -> None:
-        """A frame came: the stream works."""
+        """Something came, a heartbeat at least: the stream works."""
         self._failures = 0
 
     def failed(self, error: ClientError, now_ms: float) -> float | None:
@@ -45,6 +51,7 @@ class Reconnects:
             self._since_ms = now_ms
         self._failures += 1
         self.count += 1
+        self.trouble = error.message
         delay_ms = self._backoff.next_ms(
             self._failures, elapsed_ms=now_ms - self._since_ms, random=self._random
         )

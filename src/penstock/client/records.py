@@ -10,7 +10,9 @@ b'{"data": {"already": "JSON"}}'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from math import isfinite
 from typing import Any, Final
 
 import msgspec
@@ -37,9 +39,11 @@ def encode_record(record: object) -> bytes:
     if isinstance(record.data, bytes | bytearray | memoryview):
         record = msgspec.structs.replace(record, data=msgspec.Raw(checked_json(record.data)))
     try:
-        return _ENCODER.encode(record)
+        encoded = _ENCODER.encode(record)
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
         raise InvalidRequest(f"expected a record that can be JSON, found {error}") from error
+    check_numbers(record, encoded)
+    return encoded
 
 
 def encode_data(data: object) -> bytes:
@@ -47,9 +51,29 @@ def encode_data(data: object) -> bytes:
     if isinstance(data, bytes | bytearray | memoryview):
         return checked_json(data)
     try:
-        return _ENCODER.encode(data)
+        encoded = _ENCODER.encode(data)
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
         raise InvalidRequest(f"expected data that can be JSON, found {error}") from error
+    check_numbers(data, encoded)
+    return encoded
+
+
+def check_numbers(value: object, encoded: bytes) -> None:
+    """Refuse nan and inf, which JSON has no number for and the encoder makes null of.
+
+    What has no null is right without another look; the rest is encoded again in a format that has
+    such numbers, and only where one may be among them every value is looked at.
+    """
+    if b"null" not in encoded:
+        return
+    try:
+        if _NOT_FINITE.search(msgspec.msgpack.encode(value)) is None:
+            return
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError):
+        pass  # what only JSON can have, as integers of any size: look at every value
+    for place, number in _not_finite(value, ""):
+        where = f" at {place}" if place else ""
+        raise InvalidRequest(f"expected numbers that JSON has, or None, found {number}{where}")
 
 
 def checked_json(text: bytes | bytearray | memoryview) -> bytes:
@@ -57,6 +81,7 @@ def checked_json(text: bytes | bytearray | memoryview) -> bytes:
     raw = bytes(text)
     try:
         _SYNTAX.decode(raw)
+        _ = raw.isascii() or raw.decode()  # the syntax says nothing about what is in a string
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"expected JSON text, found {raw[:80]!r}: {error}") from error
     return raw
@@ -81,3 +106,25 @@ class _Plain(msgspec.Struct, gc=False):
 
 
 _SPECIAL: Final = (Record, bytes, bytearray, memoryview)
+
+_NOT_FINITE: Final = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
+"""How nan and inf begin in MessagePack; text may look the same."""
+
+
+def _not_finite(value: object, place: str) -> Iterator[tuple[str, float]]:
+    """The numbers that JSON does not have, each with its place."""
+    if isinstance(value, float):
+        if not isfinite(value):
+            yield place, value
+        return
+    for name, each in _members(value):
+        yield from _not_finite(each, f"{place}[{name!r}]")
+
+
+def _members(value: object) -> Iterable[tuple[object, object]]:
+    if isinstance(value, Mapping):
+        return value.items()
+    if isinstance(value, list | tuple | set | frozenset):
+        return enumerate(value)
+    names = getattr(value, "__struct_fields__", ()) or getattr(value, "__dataclass_fields__", ())
+    return ((name, getattr(value, name)) for name in names)

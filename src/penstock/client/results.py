@@ -364,3 +364,12 @@ class Ready(Struct, frozen=True, kw_only=True):
 @lru_cache(maxsize=256)
 def _decoder(kind: Hashable) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(cast(Any, kind))
+
+
+class BackupMade(Struct, frozen=True, kw_only=True):
+    """A copy of everything, on the server's machine."""
+
+    directory: str
+    files: int
+    size_bytes: int = field(name="bytes")
+    performance: dict[str, float] = {}

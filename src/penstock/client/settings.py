@@ -84,7 +84,8 @@ class ClientSettings:
     @property
     def address(self) -> Address:
         """Where the URL points to."""
-        parts = urlsplit(self.url)
+        given: object = self.url  # whatever a program gave: a port alone is no URL
+        parts = urlsplit(given if isinstance(given, str) else "")
         if parts.scheme not in ("http", "https") or not parts.hostname or not _plain(self.url):
             raise Rejected(f"expected a URL such as {DEFAULT_URL}, found {self.url!r}")
         tls = parts.scheme == "https"

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from penstock.client.calls import Call
 from penstock.client.errors import InvalidRequest, NotPenstock
+from penstock.client.records import check_numbers
 from penstock.client.wire import Answer, HttpRequest
 from penstock.commits.model import Commit, Write, encode_commit
 
@@ -84,6 +85,7 @@ def commit(space: str, commit: Commit) -> Call[CommitAccepted]:
         body = encode_commit(commit)
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
         raise InvalidRequest(f"expected documents that can be JSON, found {error}") from error
+    check_numbers(commit.writes, body)
     return Call(
         HttpRequest("POST", f"{_space(space)}/commits", body),
         _reader(CommitAccepted),

@@ -202,9 +202,12 @@ class WatchCore:
         self._step = Stop() if nothing_left else Open(session.wid)
         return gone
 
+    def heard(self) -> None:
+        """Bytes of the stream came, frames or only a heartbeat."""
+        self._reconnects.heard()
+
     def frame(self, frame: Frame) -> WatchEvent | None:
         """A frame came: the event to hand out, or None if it holds nothing new."""
-        self._reconnects.heard()
         match frame.event:
             case "record":
                 return self._records(_decode(_RECORDS, frame))
@@ -229,6 +232,15 @@ class WatchCore:
             return
         delay_ms = self._reconnects.failed(error, now_ms)
         self._step = Stop(error) if delay_ms is None else Pause(delay_ms)
+
+    def opened(self) -> None:
+        """The stream of the session was opened."""
+        self._reconnects.opened()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why there is no stream now, or None."""
+        return self._reconnects.trouble
 
     @property
     def reconnects(self) -> int:

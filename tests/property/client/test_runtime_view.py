@@ -129,3 +129,17 @@ def test_what_comes_out_is_a_copy_and_what_goes_in_too(writes, entity, doc):
     given_doc["inner"] = "changed"
     assert transaction.get(entity) == {"inner": doc}
     assert {name: repr(here.view.doc(name)) for name in here.view.names()} == before
+
+
+@given(st.lists(BATCHES, min_size=1, max_size=6), st.data())
+def test_layers_whose_seqs_are_known_show_in_the_order_of_these(batches, data):
+    here = Here()
+    for number, writes in enumerate(batches):
+        here.push(writes, number)
+    seqs = data.draw(st.permutations(range(1, len(batches) + 1)))
+    for index in data.draw(st.permutations(range(len(batches)))):
+        here.view.land(here.layers[index], seqs[index])
+    here.layers.sort(key=lambda layer: layer.seq or 0)
+    assert {name: here.view.doc(name) for name in here.view.names()} == here.expected()
+    for layer in here.layers:
+        assert here.view.merge(layer) == []

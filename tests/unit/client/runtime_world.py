@@ -6,6 +6,7 @@ world is one heap of things that happen, so that a seed replays it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from random import Random
@@ -18,6 +19,7 @@ from penstock.client.runtime.core import RuntimeCore
 from penstock.client.runtime.effects import Effect, Fail, Report, Run, Tell, Transmit
 from penstock.client.runtime.events import Intent, Ticket
 from penstock.client.runtime.handlers import Handlers
+from penstock.client.runtime.lanes import Entry
 from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
 from penstock.client.runtime.replica import Change, Version
 from penstock.client.runtime.telemetry import CommitReport, Failure
@@ -184,6 +186,9 @@ class SimClient:
         self.failures: list[Failure] = []
         self.transmitted: list[Commit] = []
         self.follows = follows
+        self.is_slow = False
+        """Whether handlers wait for their turn, in order, while other things happen."""
+        self._runs: deque[Entry] = deque()
         self._looking = False
         self._alarm_ms: float | None = None
 
@@ -222,12 +227,11 @@ class SimClient:
         while todo:
             match todo.pop(0):
                 case Run(entry):
-                    error: Exception | None = None
-                    try:
-                        self.handlers.run(entry)
-                    except Exception as raised:
-                        error = raised
-                    todo += self.core.ran(entry, error, self.world.now_ms)
+                    if self.is_slow:
+                        self._runs.append(entry)
+                        self.world.later(self.world.latency(), self._run_next)
+                    else:
+                        todo += self._run(entry)
                 case Transmit(commit):
                     self.transmitted.append(commit)
                     self._transmit(commit)
@@ -238,6 +242,17 @@ class SimClient:
                 case Fail(failure):
                     self.failures.append(failure)
         self._set_alarm()
+
+    def _run_next(self) -> None:
+        self.perform(self._run(self._runs.popleft()))
+
+    def _run(self, entry: Entry) -> list[Effect]:
+        error: Exception | None = None
+        try:
+            self.handlers.run(entry)
+        except Exception as raised:
+            error = raised
+        return self.core.ran(entry, error, self.world.now_ms)
 
     def _transmit(self, commit: Commit) -> None:
         def done(outcome: int | ClientError) -> None:

@@ -74,6 +74,32 @@ def test_a_write_sends_its_records_and_gives_back_their_seqs(face):
     assert b'{"raw" : true}' in seen.body
 
 
+@pytest.mark.parametrize(
+    ("name", "args", "options"),
+    [
+        ("put_topic", ("a",), {"durabilty": "fsync"}),
+        ("write", ("a", [1]), {"config": {"durabilty": "fsync"}}),
+    ],
+)
+def test_an_option_of_a_topic_that_nobody_knows_is_refused_with_the_nearest(
+    face, name, args, options
+):
+    with scripted(in_turn(answered(200, WRITTEN))) as server:
+        with pytest.raises(InvalidRequest) as caught:
+            face.call(quick(server.url), name, *args, **options)
+        assert not server.seen
+    assert str(caught.value) == (
+        "expected a known option of a topic, found durabilty: did you mean durability?"
+    )
+
+
+def test_a_writer_refuses_options_that_nobody_knows_when_it_is_made():
+    with Client() as client, pytest.raises(InvalidRequest, match="did you mean cap_bytes"):
+        client.writer("a", config={"cap_byte": 1})
+    with pytest.raises(InvalidRequest, match="did you mean cap_bytes"):
+        AsyncClient().writer("a", config={"cap_byte": 1})
+
+
 def test_one_connection_serves_call_after_call(face):
     with scripted(in_turn(answered(200, HEALTH))) as server:
         face.calls(quick(server.url), *[("health", (), {})] * 5)
@@ -371,6 +397,22 @@ def test_a_cancelled_call_takes_its_connection_with_it():
         assert server.connections == 2
 
 
+def test_a_call_that_is_cancelled_just_as_its_turn_comes_is_only_cancelled():
+    async def run(settings):
+        async with AsyncClient(settings) as client:
+            tasks = [asyncio.create_task(client.get_topic("a")) for _ in range(2)]
+            while not server.seen:
+                await asyncio.sleep(0.001)
+            for task in tasks:
+                task.cancel()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [type(end) for end in ends] == [asyncio.CancelledError] * 2
+            await client.health()
+
+    with scripted(in_turn([HANG], answered(200, HEALTH))) as server:
+        asyncio.run(run(quick(server.url, connections_max=1)))
+
+
 def test_closing_a_client_ends_the_calls_under_way():
     with scripted(in_turn([HANG])) as server:
         client = Client(quick(server.url))
@@ -391,6 +433,18 @@ def test_closing_a_client_ends_the_calls_under_way():
         assert len(errors) == 1
         with pytest.raises(ClientClosed):
             client.health()
+
+
+def test_a_deadline_of_its_own_counts_also_where_the_server_is_asked_to_wait_longer():
+    async def asked(settings):
+        async with AsyncClient(settings) as client:
+            await client.within(0.05).diff("a", wait_ms=60_000)
+
+    with scripted(in_turn([HANG])) as server:
+        with Client(quick(server.url)) as client, pytest.raises(TimedOut):
+            client.within(0.05).diff("a", wait_ms=60_000)
+        with pytest.raises(TimedOut):
+            asyncio.run(asked(quick(server.url)))
 
 
 async def once(client):
@@ -462,7 +516,8 @@ def test_both_faces_have_the_same_methods_arguments_and_docstrings(one, other):
 
 
 @pytest.mark.parametrize(
-    "url", ["127.0.0.1:4000", "ftp://a", "http://", "http://a:99999", "http://a b", "http://a\r\n"]
+    "url",
+    ["127.0.0.1:4000", "ftp://a", "http://", "http://a:99999", "http://a b", "http://a\r\n", 4711],
 )
 def test_a_url_that_is_none_is_refused(url):
     with pytest.raises(Rejected):

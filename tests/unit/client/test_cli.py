@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -9,6 +10,7 @@ from click.testing import CliRunner
 
 from penstock.cli import main
 from tests.unit.client.scripted import (
+    CUT,
     HANG,
     STREAM_HEAD,
     WRITTEN,
@@ -48,13 +50,18 @@ PAGE = {
 }  # fmt: skip
 
 
-def run(answer, *words, terminal=True, code=0, stdin=None):
+def run(answer, *words, code=0, **options):
+    return result_of(answer, *words, code=code, **options)[0]
+
+
+def result_of(answer, *words, terminal=True, code=0, stdin=None):
+    """All that is printed, and what of it goes to standard output."""
     environ = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120"} if terminal else {}
     with scripted(answer) as server:
         words = ("topic", "--url", server.url, "--timeout-s", "20", *words)
         result = CliRunner(env=environ).invoke(main, words, input=stdin)
     assert result.exit_code == code, result.output
-    return re.sub(r"\x1b\[[0-9;]*m", "", result.output)
+    return [re.sub(r"\x1b\[[0-9;]*m", "", text) for text in (result.output, result.stdout)]
 
 
 def test_topics_are_a_table():
@@ -78,6 +85,12 @@ def test_a_topic_is_shown_with_its_queue_and_its_options():
     assert "5 ready, 2 in flight, 1 dead-lettered" in text
     assert re.search(r"last read +never", text)
     assert re.search(r"lease_ms +30000", text)
+    assert re.search(r"auto_create +yes", text)
+    assert re.search(r"durable +no", text)
+    assert re.search(r"dead_letter +-", text)
+    assert re.search(r"seqs +35 to 1234", text)
+    none = STATE | {"count": 0, "earliest_seq": 1, "head_seq": 0}
+    assert re.search(r"seqs +empty", run(in_turn(answered(200, none)), "show", "meters"))
 
 
 def test_records_are_lines_with_their_gap_before_them():
@@ -89,15 +102,22 @@ def test_records_are_lines_with_their_gap_before_them():
     assert third.endswith(" null")
 
 
-def test_a_pipe_and_the_json_flag_get_lines_of_json():
+def test_a_pipe_and_the_json_flag_get_lines_of_json_and_nothing_else_among_them():
     lines = [
-        '{"tombstone":{"topic":"a","gap_from":1,"gap_to":4,"reason":"cap"}}',
         '{"$seq":5,"$ts":1700000000123,"$tag":"t","data":{"a": "[b]x[/b]"}}',
         '{"$seq":6,"$ts":1700000000123,"data":null}',
     ]
-    piped = run(in_turn(answered(200, PAGE)), "read", "a", terminal=False)
-    asked = run(in_turn(answered(200, PAGE)), "read", "a", "--json")
-    assert piped.splitlines() == asked.splitlines() == lines
+    for words, terminal in (("read", "a"), False), (("read", "a", "--json"), True):
+        both, out = result_of(in_turn(answered(200, PAGE)), *words, terminal=terminal)
+        assert out.splitlines() == lines
+        assert "a: seqs 1 to 4 are gone (cap)\n" in both
+
+
+def test_a_seq_beyond_the_head_is_named():
+    gap = GAP | {"gap_to": 6, "reason": "recreated", "earliest_seq": 1}
+    page = in_turn(answered(200, PAGE | {"tombstone": gap}))
+    text = run(page, "read", "a", "--from-seq", "1000000")
+    assert text.splitlines()[0] == "a: seq 1000000 is beyond the head 6; beginning again"
 
 
 def test_a_write_says_what_it_did():
@@ -111,17 +131,33 @@ def test_a_write_says_what_it_did():
     assert run(in_turn(answered(200, WRITTEN)), "write", "a", stdin="") == "wrote 0 records\n"
 
 
-def test_a_bad_line_is_named_and_those_before_it_land():
-    answers = in_turn(answered(200, WRITTEN))
-    text = run(answers, "write", "a", stdin="1\nnot json\n2\n", code=2)
-    assert "expected JSON text, found b'not json'" in text
+@pytest.mark.parametrize("bad", [b"not json", b'"caf\xe9"'])
+def test_a_bad_line_is_named_and_those_before_it_land(bad):
+    lines = b"1\n\n" + bad + b"\n2\n"
+    text = run(in_turn(answered(200, WRITTEN)), "write", "a", stdin=lines, code=2)
+    assert f"line 3: expected JSON text, found {bad}" in text
+    assert text.endswith("; 1 record before it was written, the last as seq 1\n")
+    text = run(in_turn(answered(200, WRITTEN)), "write", "a", stdin=bad + b"\n1\n", code=2)
+    assert text.endswith("; nothing before it was written\n")
+    text = run(in_turn([]), "write", "a", "--key", "k", stdin=lines, code=2)
+    assert text.endswith("; nothing was written\n")
+
+
+def test_a_refusal_in_the_middle_says_what_had_landed():
+    first = WRITTEN | {"count": 1_000, "last_seq": 1_000}
+    answers = in_turn(answered(200, first), failed(422, "topic_full"))
+    text = run(answers, "write", "a", stdin="1\n" * 1_500, code=1)
+    assert text == (
+        "Error: it is topic_full; 1,000 records before it were written, the last as seq 1000\n"
+    )
 
 
 def test_deletes_say_what_is_gone():
     gone = {"topic": "a", "deleted": True, "routers_removed": ["r1", "r2"]}
     assert run(in_turn(answered(200, gone)), "delete", "a") == "deleted a, and with it r1, r2\n"
     none = {"topic": "a", "deleted": False, "routers_removed": []}
-    assert run(in_turn(answered(200, none)), "delete", "a") == "there is no topic a\n"
+    text = run(in_turn(answered(200, none)), "delete", "a", code=1)
+    assert text == "Error: expected a topic a, found none of that name\n"
     some = {"topic": "a", "deleted": 2, "earliest_seq": 3, "head_seq": 9, "count": 7, "bytes": 70}
     text = run(in_turn(answered(200, some)), "delete", "a", "--before-seq", "3")
     assert text == "deleted 2 records, 7 left\n"
@@ -148,3 +184,65 @@ def test_following_ends_when_every_topic_is_gone():
 def test_an_error_is_one_line(words):
     text = run(in_turn(failed(404, "topic_not_found", topic="a")), *words, code=1)
     assert text == "Error: it is topic_not_found\n"
+
+
+def test_a_call_that_is_tried_again_says_so_once():
+    text = run(in_turn([CUT], [CUT], answered(200, {"topics": []})), "list")
+    first, *rest = text.splitlines()
+    assert first.endswith("found the connection closed; trying again")
+    assert rest == ["the server is back", "no topics"]
+
+
+def test_following_says_when_the_server_is_away_and_when_it_is_back():
+    created = answered(200, {"wid": "w", "topics": {"a": {"from_seq": 0}}})
+    streams = [
+        [CUT],
+        failed(503, "not_ready"),
+        [STREAM_HEAD, chunk(frame("topic-deleted", {"topic": "a"})), b"0\r\n\r\n", HANG],
+    ]
+    text = run(lambda seen: created if seen.method == "POST" else streams.pop(0), "follow", "a")
+    first, *rest = text.splitlines()
+    assert first.endswith("found the connection closed; trying again")
+    assert rest == ["the server is back", "a was deleted"]
+
+
+def test_where_the_server_is_may_stand_behind_the_command():
+    with scripted(in_turn(answered(200, {"topics": []}))) as server:
+        words = ["topic", "--url", "http://127.0.0.1:9", "list", "--url", server.url]
+        result = CliRunner().invoke(main, [*words, "--token", "t", "--timeout-s", "20"])
+        assert result.exit_code == 0, result.output
+        assert server.seen[0].headers["authorization"] == "Bearer t"
+
+
+def test_a_topic_is_created_with_its_settings():
+    put = {"topic": "jobs", "created": True, "config": CONFIG | {"durability": "fsync"}}
+    seen = []
+
+    def answer(request):
+        seen.append((request.method, request.path, request.json()))
+        return answered(201, put)
+
+    words = ("--type", "queue", "--durability", "fsync", "--cap-bytes", "64 KiB", "--priority", "2")
+    text = run(answer, "create", "jobs", *words, "--dead-letter", "jobs.dead")
+    assert text == "created jobs (queue, durability fsync)\n"
+    body = {"type": "queue", "durability": "fsync", "cap_bytes": 65_536, "priority": 2}
+    assert seen == [("PUT", "/v0/topics/jobs", body | {"dead_letter": "jobs.dead"})]
+    text = run(answer, "create", "jobs", "--cap-bytes", "much", code=2)
+    assert "expected a size such as '64 KiB'" in text
+
+
+def test_control_characters_of_others_are_spelt_out_on_a_terminal():
+    record = {"$seq": 5, "$ts": 1, "$tag": "t\x1b[2J", "data": "x\x9b31m\u202e"}
+    page = answered(200, json.dumps(PAGE | {"records": [record]}, ensure_ascii=False).encode())
+    text = run(in_turn(page), "read", "a").splitlines()[1]
+    assert "t\\u001b[2J" in text
+    assert text.endswith('"x\\u009b31m\\u202e"')
+
+
+def test_a_write_whose_answer_is_lost_is_not_said_to_be_none():
+    with scripted(in_turn([CUT])) as server:
+        words = ["topic", "write", "a", "--url", server.url, "--timeout-s", "0.2"]
+        result = CliRunner().invoke(main, words, input="1\n")
+    assert result.exit_code == 1
+    assert "may or may not have been done" in result.output
+    assert result.output.endswith("; nothing before it was written\n")

@@ -276,6 +276,18 @@ def test_an_event_that_backs_off_holds_its_lane_and_no_other():
     assert stuck.committed.seq < behind.committed.seq
 
 
+def test_one_that_runs_while_the_one_before_it_backs_off_runs_again_after_it():
+    world = World()
+    client = started(world)
+    world.server.rule = conflicts(1)
+    client.send("append", "a")
+    world.step()  # the server has refused it, and we will hear of that
+    client.is_slow = True
+    client.send("append", "b")  # the shell has others to run first
+    world.settle()
+    assert world.server.docs() == {"list": ["a", "b"]}
+
+
 def test_what_was_read_through_another_lane_waits_for_that_one_and_runs_again_if_it_fails():
     world = World()
     client = started(world)
@@ -297,6 +309,24 @@ def test_what_was_read_through_another_lane_waits_for_that_one_and_runs_again_if
     assert world.server.docs() == {"copy": None}
     assert ticket.committed.attempts == 2
     assert "changed_locally" in [report.outcome for report in client.reports]
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_what_was_read_through_writes_that_land_in_another_order_runs_again(follows):
+    world = World()
+    client = started(world, follows=follows)
+    client.on("set", lambda tx, event: tx.set(event.data[0], event.data[1]))
+    client.on("note", lambda tx, event: tx.set("note", tx.get("x")))
+    client.send("set", ("other", 1), lane="a")
+    client.send("set", ("x", "older"), lane="a")  # shows, and leaves after the one before it
+    client.send("set", ("x", "newer"), lane="b")  # shows on top, and leaves at once
+    client.send("note", lane="c")
+    if not follows:
+        world.run(lambda: client.core.committing == 0 and world.server.head == 3)
+        client.follows = True
+        client.look_later()
+    world.settle()
+    assert world.server.docs() == {"other": 1, "x": "older", "note": "older"}
 
 
 def test_a_commit_may_stand_on_one_of_ours_that_the_replica_has_not_seen():

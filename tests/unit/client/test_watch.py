@@ -23,6 +23,7 @@ from penstock.client.errors import (
     Unauthorized,
     Unreachable,
 )
+from penstock.client.shell import watching, working
 from penstock.flow.backoff import Backoff
 from penstock.kernel.errors import Rejected
 from tests.unit.client.faces import FACES, named
@@ -326,6 +327,33 @@ def test_jobs_come_until_the_stream_is_lost_and_then_on():
     ]
 
 
+@pytest.mark.parametrize("kind", ["work", "watch"])
+def test_a_stream_that_was_idle_since_its_last_outage_has_all_its_time_for_the_next(
+    kind, monkeypatch
+):
+    now_s = [1_000.0]
+    for module in (working, watching):
+        monkeypatch.setattr(module, "monotonic", lambda: now_s[0])
+    jobs = in_turn(
+        [STREAM_HEAD, CUT],
+        [STREAM_HEAD, chunk(b"retry: 2000\n\n: hb\n\n"), CUT],
+        [STREAM_HEAD, chunk(job_frame(1)), HANG],
+    )
+    records = LogServer({"a": 1}, [0, 19, None])  # the second says what the one for jobs does
+
+    def answer(seen):
+        if seen.method == "GET":
+            now_s[0] += 40  # more than there is to come back in
+        return jobs(seen) if kind == "work" else records(seen)
+
+    with (
+        scripted(answer) as server,
+        Client(quick(server.url)) as client,
+        client.work("q", "me") if kind == "work" else client.watch("a") as stream,
+    ):
+        assert next(stream) is not None
+
+
 def test_a_topic_that_is_no_queue_any_more_ends_the_work():
     error = frame("error", {"code": 409, "error": "topic is no longer a queue", "topic": "q"})
     with (
@@ -334,3 +362,42 @@ def test_a_topic_that_is_no_queue_any_more_ends_the_work():
         pytest.raises(NotAQueue),
     ):
         next(client.work("q", "me"))
+
+
+def test_a_watch_and_a_work_tell_their_trouble_while_they_connect_again():
+    heard = []
+    streams = [failed(503, "not_ready"), [STREAM_HEAD, chunk(job_frame(1)), HANG]]
+    with scripted(lambda _: streams.pop(0)) as server:
+        settings = quick(server.url, reconnect=Backoff(300, 300, 0.0, 30_000))
+        with Client(settings, on_trouble=heard.append) as client, client.work("q", "me") as work:
+            assert work.next_job(0.001) is None
+            assert work.trouble == "it is not_ready"
+            assert work.next_job(30).seq == 1
+            assert work.trouble is None
+            assert work.next_job(0.001) is None
+    assert heard == ["it is not_ready", None]
+    with Client(quick("http://127.0.0.1:9")) as client, client.watch("a") as watch:
+        assert watch.trouble is None
+        assert watch.next_event(0.05) is None
+        assert "127.0.0.1:9, found connection refused" in watch.trouble
+
+
+def test_the_async_face_tells_its_trouble_too():
+    async def run(settings, heard):
+        async with AsyncClient(settings, on_trouble=heard.append) as client:
+            async with client.work("q", "me") as work:
+                assert await work.next_job(0.001) is None
+                assert work.trouble == "it is not_ready"
+                assert (await work.next_job(30)).seq == 1
+                assert work.trouble is None
+            async with client.watch("a") as watch:
+                while watch.trouble is None:
+                    assert await watch.next_event(0.05) is None
+                assert watch.trouble == "it is shutting_down"
+
+    heard = []
+    streams = [failed(503, "not_ready"), [STREAM_HEAD, chunk(job_frame(1)), HANG]]
+    answer = in_turn(failed(503, "shutting_down"))
+    with scripted(lambda s: streams.pop(0) if "work" in s.target else answer(s)) as server:
+        asyncio.run(run(quick(server.url, reconnect=Backoff(300, 300, 0.0, 30_000)), heard))
+    assert heard == ["it is not_ready", None, "it is shutting_down"]

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from penstock.client import AsyncClient, Client, Record
-from penstock.client.errors import ClientClosed, OutcomeUnknown, TimedOut, TopicFull
+from penstock.client.errors import ClientClosed, ClientError, OutcomeUnknown, TimedOut, TopicFull
 from tests.unit.client.scripted import CUT, HANG, WRITTEN, answered, failed, quick, scripted
 
 
@@ -190,6 +190,19 @@ def test_an_error_in_the_callback_is_not_swallowed(write):
 
     with scripted(Sink()) as server, pytest.raises(Exception, match="ZeroDivisionError"):
         write(quick(server.url), range(100), batch_max=10, on_written=bad)
+
+
+def test_a_writer_that_its_callback_ended_knows_what_was_written():
+    def bad(_):
+        raise ZeroDivisionError
+
+    sink = Sink()
+    with scripted(sink) as server, Client(quick(server.url)) as client:
+        writer = client.writer("a", linger_ms=0, on_written=bad)
+        writer.send(1)
+        with pytest.raises(ClientError, match="ZeroDivisionError"):
+            writer.close()
+    assert (writer.acked, writer.unacked(), sink.landed) == (1, [], [1])
 
 
 def test_a_closed_writer_takes_nothing():

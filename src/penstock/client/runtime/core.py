@@ -84,7 +84,9 @@ class RuntimeCore(Settling):
         transaction = entry.transaction
         if entry.state is State.RUNNING and transaction is not None:
             transaction.close()
-            if error is None:
+            if any(before.state in WAITING for before in entry.lane.before(entry)):
+                self._unwind(entry)  # one before it was taken back while this one was to run
+            elif error is None:
                 self._ran_well(entry, transaction)
             else:
                 self._ran_badly(entry, transaction, error)
@@ -123,14 +125,14 @@ class RuntimeCore(Settling):
             if touched is None:
                 continue
             own = self._merge(change) if change.session == self.session else None
-            for entry in list(self._waiting):
+            for entry in self._readers_of(touched):
                 if _is_stale(entry, touched, own):
                     self._outdated(entry, touched)
             self._notice(touched, own)
             if own is not None:
                 for derivation in self._derivations.values():
                     derivation.own.discard(own)
-        self._stir_waiting()
+        self._stir_parked()
         return self._go_on()
 
     def listed(
@@ -213,7 +215,7 @@ class RuntimeCore(Settling):
 
     def _go_on(self) -> list[Effect]:
         """Let every lane that was stirred go as far as it can."""
-        while self._stirred:
+        while self._stirred or self._has_freed_one():
             lane = next(iter(self._stirred))
             del self._stirred[lane]
             if self.replica.live:
@@ -245,10 +247,10 @@ class RuntimeCore(Settling):
             return False
         if entry.after is None:
             return True
-        return index == 0 and self._is_sure(entry) and not any(map(self.view.layer, entry.after))
+        return index == 0 and self._is_sure(entry) and not self._waits_behind(entry, entry.after)
 
     def _run(self, entry: Entry) -> None:
-        self._waiting.pop(entry, None)
+        self._forget(entry)
         entry.state = State.RUNNING
         entry.transaction = Transaction(self.view, self._lane_of)
         if entry.derivation is not None:
@@ -258,7 +260,7 @@ class RuntimeCore(Settling):
     def _ran_well(self, entry: Entry, transaction: Transaction) -> None:
         entry.state = State.READY
         entry.after = None
-        self._waiting[entry] = None
+        self._remember(entry, transaction)
         derivation = entry.derivation
         if derivation is not None:
             derivation.reads_of = transaction
@@ -300,17 +302,41 @@ class RuntimeCore(Settling):
         transaction = entry.transaction
         if transaction is None or not self._is_sure(entry):
             return False
-        oldest = min(self._flying, default=None)
-        if oldest is not None and self._local_seq - oldest >= NUMBERS_MAX:
-            return False  # the server must not forget a number before we have its answer
-        for each in transaction.stands_on():
-            layer = self.view.layer(each)
-            if layer is not None and (layer.seq is None or not transaction.writes):
-                return False
+        if self._waits_behind(entry, transaction.stands_on(), accepted=bool(transaction.writes)):
+            return False
+        if not self._has_numbers():
+            self._outnumbered[entry.lane] = None
+            return False
+        return True
+
+    def _waits_behind(self, entry: Entry, ids: Iterable[int], *, accepted: bool = False) -> bool:
+        """Whether layers must go before, or be accepted; if so its lane is stirred when they do.
+
+        It is enough to wait for the newest: most others are through by then.
+        """
+        layers = filter(None, map(self.view.layer, ids))
+        open_ids = [each.id for each in layers if not accepted or each.seq is None]
+        if not open_ids:
+            return False
+        self._wait_behind(max(open_ids), entry.lane)
+        return True
+
+    def _has_numbers(self) -> bool:
+        """Whether the server keeps every number without an answer if one more is used."""
+        oldest = next(iter(self._flying), None)  # they leave in the order of their numbers
+        return oldest is None or self._local_seq - oldest < NUMBERS_MAX
+
+    def _has_freed_one(self) -> bool:
+        """Stir one of the lanes that wait for a number, if there is one for it."""
+        if not self._outnumbered or not self._has_numbers():
+            return False
+        lane = next(iter(self._outnumbered))
+        del self._outnumbered[lane]
+        self._stir(lane)
         return True
 
     def _leave(self, entry: Entry) -> None:
-        self._waiting.pop(entry, None)
+        self._forget(entry)
         layer = entry.layer
         if layer is None:
             self._finish(entry, None, None)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from enum import Enum
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client.runtime.errors import BacklogFull
@@ -137,6 +138,10 @@ class Lane:
     def count(self, kind: str) -> int:
         """Events of one type that are not finished."""
         return self._counts[kind]
+
+    def before(self, entry: Entry) -> Iterator[Entry]:
+        """Those before an entry, in order."""
+        return takewhile(lambda other: other is not entry, self.entries)
 
     def behind(self, entry: Entry) -> list[Entry]:
         """Those after an entry, in order."""

@@ -1,7 +1,8 @@
 """Writes that show locally before the server has confirmed them, and can be taken back.
 
 A layer is the writes of one commit. What a reader sees is the replica with every layer on top, in
-the order they were made. A layer goes when its commit is refused, or when the replica has it.
+the order they were made, until it is known in which they were accepted. A layer goes when its
+commit is refused, or when the replica has it.
 """
 
 from __future__ import annotations
@@ -33,21 +34,47 @@ class Layer:
 class View:
     """What a reader of this client sees: confirmed state under its own writes."""
 
-    __slots__ = ("_layers", "replica")
+    __slots__ = ("_layers", "_stacks", "replica")
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
         self._layers: dict[int, Layer] = {}
+        self._stacks: dict[str, list[Layer]] = {}
+        """The layers that write an entity, the topmost last; those with a seq by their seq."""
 
     def push(self, layer: Layer) -> list[Touch]:
         """Let writes show; what they touch."""
         found = self._touched(layer)
         self._layers[layer.id] = layer
+        for entity in layer.entities:
+            self._stacks.setdefault(entity, []).append(layer)
+        return found
+
+    def land(self, layer: Layer, seq: int) -> list[str]:
+        """A layer was accepted: where it moved past another, as they landed in another order."""
+        layer.seq = seq
+        if layer.id not in self._layers:
+            return []
+        return [entity for entity in layer.entities if _moved(self._stacks[entity], layer, seq)]
+
+    def merge(self, layer: Layer) -> list[str]:
+        """The replica has a layer now: where there were others under it, which come after it."""
+        if layer.id not in self._layers:
+            return []
+        found = [entity for entity in layer.entities if self._stacks[entity][0] is not layer]
+        self.pop(layer)
         return found
 
     def pop(self, layer: Layer) -> bool:
         """Take a layer away: reverted, or merged into the replica. False if it was gone."""
-        return self._layers.pop(layer.id, None) is not None
+        if self._layers.pop(layer.id, None) is None:
+            return False
+        for entity in layer.entities:
+            stack = self._stacks[entity]
+            stack.remove(layer)
+            if not stack:
+                del self._stacks[entity]
+        return True
 
     def layer(self, id: int) -> Layer | None:  # noqa: A002
         """A layer that is not confirmed here yet."""
@@ -60,21 +87,18 @@ class View:
     def doc(self, entity: str) -> Any:
         """The document as it looks from here, or ABSENT. Not a copy."""
         doc = self.replica.doc(entity)
-        for layer in self._layers.values():
-            if entity in layer.entities:
-                doc = with_writes(doc, entity, layer.writes)
+        for layer in self._stacks.get(entity, ()):
+            doc = with_writes(doc, entity, layer.writes)
         return doc
 
     def pending(self, entity: str) -> frozenset[int]:
         """The layers that write an entity."""
-        if not self._layers:
-            return _NONE
-        return frozenset(layer.id for layer in self._layers.values() if entity in layer.entities)
+        return frozenset(layer.id for layer in self._stacks.get(entity, ()))
 
     def names(self) -> set[str]:
         """The entities as they look from here."""
         found = set(self.replica.names())
-        for entity in {entity for layer in self._layers.values() for entity in layer.entities}:
+        for entity in self._stacks:
             if self.doc(entity) is ABSENT:
                 found.discard(entity)
             else:
@@ -101,4 +125,19 @@ def with_writes(doc: Any, entity: str, writes: Iterable[Write]) -> Any:
     return doc
 
 
-_NONE: frozenset[int] = frozenset()
+def _moved(stack: list[Layer], layer: Layer, seq: int) -> bool:
+    """Put a layer where its seq belongs among those that have one; whether it was not there."""
+    index = stack.index(layer)
+    place = index
+    for other, each in enumerate(stack):
+        if each is layer or each.seq is None:
+            continue
+        if other < index and each.seq > seq:
+            place = other
+            break
+        if other > index and each.seq < seq:
+            place = other
+    if place == index:
+        return False
+    stack.insert(place, stack.pop(index))
+    return True

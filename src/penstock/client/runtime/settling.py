@@ -5,7 +5,7 @@ This half of the core holds the state; `RuntimeCore` lets things happen to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from heapq import heappush
 from random import Random
 from typing import Any
@@ -21,6 +21,7 @@ from penstock.client.runtime.layers import Layer, View
 from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
 from penstock.client.runtime.replica import Change, Replica, Touch
 from penstock.client.runtime.telemetry import CommitReport, Failure, Outcome, Terminal
+from penstock.client.runtime.transaction import Transaction
 from penstock.commits.model import Origin
 from penstock.commits.paths import ROOT
 
@@ -48,6 +49,12 @@ class Settling:
         self._flying: dict[int, Entry] = {}
         self._waiting: dict[Entry, None] = {}
         """Entries that a change of state may set going: ready, parked, or patient."""
+        self._readers: dict[str, dict[Entry, None]] = {}
+        """Ready entries, by the entities that they have read."""
+        self._behind: dict[int, dict[Lane, None]] = {}
+        """Lanes that wait for a layer to be accepted or to go, by its id."""
+        self._outnumbered: dict[Lane, None] = {}
+        """Lanes that wait until numbers are free."""
         self._derivations: dict[str, Derivation] = {}
         self._alarms: list[tuple[float, int, Lane]] = []
         self._alarm_count = 0
@@ -65,9 +72,12 @@ class Settling:
     def _accept(self, entry: Entry, seq: int, ts_ms: int | None) -> None:
         layer = entry.layer
         if layer is not None:
-            layer.seq = seq
+            moved = self.view.land(layer, seq)
+            self._wake_behind(layer)
             if seq <= self.replica.seq and self._drop_layer(layer):
                 self._taken_back(layer)  # a listing had it: it lay over what came after it
+            elif moved:
+                self._taken_back(layer, moved)
         self._report(entry, "accepted", seq=seq)
         self._finish(entry, seq, ts_ms)
 
@@ -160,11 +170,10 @@ class Settling:
         """It is over: its lane goes on, and whoever waits is told."""
         if entry.local_seq is not None:
             self._flying.pop(entry.local_seq, None)
-        self._waiting.pop(entry, None)
+        self._forget(entry)
         entry.state = State.ENDED
         self.lanes.remove(entry)
         self._stir(entry.lane)
-        self._stir_waiting()
         if entry.derivation is not None:
             if isinstance(outcome, Exception):
                 source = f"derive {entry.derivation.name}"
@@ -195,7 +204,7 @@ class Settling:
         children, entry.children = entry.children, []
         for child in reversed(children):
             self._drop(child, failure)
-        self._waiting.pop(entry, None)
+        self._forget(entry)
         layer = entry.layer
         if layer is not None and layer.local_seq is not None:
             self._flying.pop(layer.local_seq, None)
@@ -210,18 +219,16 @@ class Settling:
     def _drop_layer(self, layer: Layer) -> bool:
         if layer.local_seq is not None:
             self._landing.pop(layer.local_seq, None)
+        self._wake_behind(layer)
         return self.view.pop(layer)
 
-    def _taken_back(self, layer: Layer) -> None:
-        """Whoever has read the layer has read what never was."""
-        touched = [Touch(entity, (ROOT,)) for entity in layer.entities]
-        for other in list(self._waiting):
+    def _taken_back(self, layer: Layer, entities: Collection[str] | None = None) -> None:
+        """Whoever has read the layer has read what never was, or not in this order."""
+        entities = layer.entities if entities is None else entities
+        touched = [Touch(entity, (ROOT,)) for entity in entities]
+        for other in self._readers_of(touched):
             transaction = other.transaction
-            if (
-                other.state is State.READY
-                and transaction is not None
-                and layer.id in transaction.stands_on()
-            ):
+            if transaction is not None and transaction.has_read(layer.id, entities):
                 self._outdated(other, touched)
         self._notice(touched, None)
 
@@ -270,9 +277,11 @@ class Settling:
 
     def _merge(self, change: Change) -> int | None:
         """A commit of ours is in the replica; which layer it was."""
-        layer = self._landing.get(change.local_seq)
+        layer = self._landing.pop(change.local_seq, None)
         if layer is not None:
-            self._drop_layer(layer)
+            self._wake_behind(layer)
+            if moved := self.view.merge(layer):
+                self._taken_back(layer, moved)
         entry = self._flying.get(change.local_seq)
         if entry is not None:
             entry.seen_seq = change.seq
@@ -285,12 +294,41 @@ class Settling:
             if derivation.notice(touched, layer):
                 self._arm(derivation)
 
+    def _readers_of(self, touched: Iterable[Touch]) -> list[Entry]:
+        """Ready entries that have read something of what was touched."""
+        names = sorted({touch.entity for touch in touched})  # so that a seed replays a run
+        return list({entry: None for name in names for entry in self._readers.get(name, ())})
+
+    def _remember(self, entry: Entry, transaction: Transaction) -> None:
+        """An entry is ready: from now on it must hear of changes of what it has read."""
+        self._waiting[entry] = None
+        for looked in transaction.reads:
+            self._readers.setdefault(looked.entity, {})[entry] = None
+
+    def _forget(self, entry: Entry) -> None:
+        """An entry does not wait any more, or is about to lose what it has read."""
+        self._waiting.pop(entry, None)
+        for looked in entry.transaction.reads if entry.transaction is not None else ():
+            readers = self._readers.get(looked.entity)
+            if readers is not None:
+                readers.pop(entry, None)
+                if not readers:
+                    del self._readers[looked.entity]
+
     def _stir(self, lane: Lane) -> None:
         self._stirred[lane] = None
 
-    def _stir_waiting(self) -> None:
+    def _stir_parked(self) -> None:
         for entry in self._waiting:
-            self._stirred[entry.lane] = None
+            if entry.state is State.PARKED:
+                self._stirred[entry.lane] = None
+
+    def _wait_behind(self, layer: int, lane: Lane) -> None:
+        """Look at a lane again when a layer was accepted, or has gone."""
+        self._behind.setdefault(layer, {})[lane] = None
+
+    def _wake_behind(self, layer: Layer) -> None:
+        self._stirred.update(self._behind.pop(layer.id, ()))
 
     def _alarm(self, due_ms: float, lane: Lane) -> None:
         self._alarm_count += 1

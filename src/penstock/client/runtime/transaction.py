@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
 
 from penstock.client.errors import InvalidRequest
+from penstock.client.records import check_numbers
 from penstock.client.runtime.events import Intent
 from penstock.client.runtime.layers import View, with_writes
 from penstock.client.runtime.replica import Touch
@@ -137,6 +138,13 @@ class Transaction:
         """The layers that were read before the server confirmed them."""
         return frozenset(each for _, pending in self.reads.values() for each in pending)
 
+    def has_read(self, layer: int, entities: Collection[str]) -> bool:
+        """Whether one of these entities was read through a layer."""
+        return any(
+            layer in pending and looked.entity in entities
+            for looked, (_, pending) in self.reads.items()
+        )
+
     def changes_nothing(self) -> bool:
         """Whether the writes leave everything as it looks from here."""
         return all(
@@ -175,7 +183,9 @@ class Transaction:
 def _as_json(entity: str, value: Any) -> Any:
     """A value as JSON has it, and as a copy of what was given."""
     try:
-        return msgspec.json.decode(msgspec.json.encode(value))
+        encoded = msgspec.json.encode(value)
+        check_numbers(value, encoded)
+        return msgspec.json.decode(encoded)
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
         raise InvalidRequest(f"expected JSON for entity {entity!r}, found {error}") from error
 

@@ -24,7 +24,7 @@ from penstock.client.results import TopicOptions
 from penstock.client.settings import DEFAULT_URL, ClientSettings
 from penstock.client.shell.async_writer import AsyncWriter
 from penstock.client.shell.asyncio_transport import AsyncioTransport
-from penstock.client.shell.running import Runner
+from penstock.client.shell.running import OnTrouble, Runner
 from penstock.client.shell.streams import AsyncJob, AsyncWatch, AsyncWork, Pages
 from penstock.client.shell.tables import AsyncTables
 from penstock.client.shell.watching import WatchFlow
@@ -41,15 +41,21 @@ class AsyncClient:
     """Talks to a Penstock server from asyncio. Make one and keep it: it keeps its connections.
 
     Every call has a deadline, `timeout_s` of the settings, and is tried again where that is safe.
+    `on_trouble` gets the reason when a call or a stream has to be tried again, once for each
+    outage, and None when it is over; from whichever thread that happens in.
     A client can be pickled; the copy makes its own connections.
     """
 
     def __init__(
-        self, url: str | ClientSettings = DEFAULT_URL, *, token: str | None = None
+        self,
+        url: str | ClientSettings = DEFAULT_URL,
+        *,
+        token: str | None = None,
+        on_trouble: OnTrouble | None = None,
     ) -> None:
         settings = url if isinstance(url, ClientSettings) else ClientSettings(url, token)
         self._transport = AsyncioTransport(settings)
-        self._runner = Runner(settings, self._transport, Random())
+        self._runner = Runner(settings, self._transport, Random(), on_trouble)
 
     @property
     def settings(self) -> ClientSettings:
@@ -57,7 +63,10 @@ class AsyncClient:
         return self._runner.settings
 
     def within(self, timeout_s: float) -> Self:
-        """The same client, and the same connections, with another deadline for each call."""
+        """The same client, and the same connections, with another deadline for each call.
+
+        It counts also where the server is asked to wait longer (`wait_ms`).
+        """
         other = object.__new__(type(self))
         other._transport = self._transport
         other._runner = self._runner.within(timeout_s)
@@ -273,7 +282,11 @@ class AsyncClient:
         disable_backpressure: bool | None = None,
         on_written: Callable[[results.Written], None] | None = None,
     ) -> AsyncWriter:
-        """A writer that gathers many sends into few requests, in order, with bounded memory."""
+        """A writer that gathers many sends into few requests, in order, with bounded memory.
+
+        `on_written` is called with each batch that was acknowledged. If it raises, the writer ends
+        with that error; the batch counts as written.
+        """
         return AsyncWriter(
             self._runner,
             topic,
@@ -282,7 +295,7 @@ class AsyncClient:
             fields={
                 "node": node,
                 "create": create,
-                "config": config,
+                "config": calls.known_options(config),
                 "disable_backpressure": disable_backpressure,
             },
             on_written=on_written,
@@ -466,6 +479,13 @@ class AsyncClient:
     async def scheduler(self, topic: str | None = None) -> dict[str, Any]:
         """What the server's scheduler is about to do, and why; for one topic if it is named."""
         return await self._runner.run(calls.scheduler(topic))
+
+    async def backup(self, directory: str, *, wait_ms: int = 3_600_000) -> results.BackupMade:
+        """Have the server copy everything to a directory of its own machine, while it goes on.
+
+        Not tried again: a second try would find the directory in use.
+        """
+        return await self._runner.run(calls.backup(directory, wait_ms=wait_ms))
 
 
 def _key(key: str | None) -> str | None:

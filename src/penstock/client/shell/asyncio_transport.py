@@ -129,7 +129,7 @@ class AsyncioTransport:
         except BaseException as error:
             if waiter.done() and not waiter.cancelled():
                 self._leave()  # the turn was given: hand it on
-            else:
+            elif waiter in self._waiters:  # or whoever left has passed it over
                 self._waiters.remove(waiter)
             if isinstance(error, TimeoutError):
                 raise _out_of_turn(self._settings) from None

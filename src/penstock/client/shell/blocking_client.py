@@ -24,7 +24,7 @@ from penstock.client.results import TopicOptions
 from penstock.client.settings import DEFAULT_URL, ClientSettings
 from penstock.client.shell.blocking_transport import BlockingTransport
 from penstock.client.shell.blocking_writer import Writer
-from penstock.client.shell.running import Runner
+from penstock.client.shell.running import OnTrouble, Runner
 from penstock.client.shell.streams import Job, Pages, Watch, Work
 from penstock.client.shell.tables import Tables
 from penstock.client.shell.transport import finish
@@ -42,16 +42,22 @@ class Client:
     """Talks to a Penstock server and blocks. Make one and keep it: it keeps its connections.
 
     Every call has a deadline, `timeout_s` of the settings, and is tried again where that is safe.
+    `on_trouble` gets the reason when a call or a stream has to be tried again, once for each
+    outage, and None when it is over; from whichever thread that happens in.
     A client can be pickled; the copy makes its own connections. Any thread may use it, also inside
     a running event loop, and a forked process may go on with it.
     """
 
     def __init__(
-        self, url: str | ClientSettings = DEFAULT_URL, *, token: str | None = None
+        self,
+        url: str | ClientSettings = DEFAULT_URL,
+        *,
+        token: str | None = None,
+        on_trouble: OnTrouble | None = None,
     ) -> None:
         settings = url if isinstance(url, ClientSettings) else ClientSettings(url, token)
         self._transport = BlockingTransport(settings)
-        self._runner = Runner(settings, self._transport, Random())
+        self._runner = Runner(settings, self._transport, Random(), on_trouble)
 
     @property
     def settings(self) -> ClientSettings:
@@ -59,7 +65,10 @@ class Client:
         return self._runner.settings
 
     def within(self, timeout_s: float) -> Self:
-        """The same client, and the same connections, with another deadline for each call."""
+        """The same client, and the same connections, with another deadline for each call.
+
+        It counts also where the server is asked to wait longer (`wait_ms`).
+        """
         other = object.__new__(type(self))
         other._transport = self._transport
         other._runner = self._runner.within(timeout_s)
@@ -273,7 +282,11 @@ class Client:
         disable_backpressure: bool | None = None,
         on_written: Callable[[results.Written], None] | None = None,
     ) -> Writer:
-        """A writer that gathers many sends into few requests, in order, with bounded memory."""
+        """A writer that gathers many sends into few requests, in order, with bounded memory.
+
+        `on_written` is called with each batch that was acknowledged. If it raises, the writer ends
+        with that error; the batch counts as written.
+        """
         return Writer(
             self._runner,
             topic,
@@ -282,7 +295,7 @@ class Client:
             fields={
                 "node": node,
                 "create": create,
-                "config": config,
+                "config": calls.known_options(config),
                 "disable_backpressure": disable_backpressure,
             },
             on_written=on_written,
@@ -461,6 +474,13 @@ class Client:
     def scheduler(self, topic: str | None = None) -> dict[str, Any]:
         """What the server's scheduler is about to do, and why; for one topic if it is named."""
         return finish(self._runner.run(calls.scheduler(topic)))
+
+    def backup(self, directory: str, *, wait_ms: int = 3_600_000) -> results.BackupMade:
+        """Have the server copy everything to a directory of its own machine, while it goes on.
+
+        Not tried again: a second try would find the directory in use.
+        """
+        return finish(self._runner.run(calls.backup(directory, wait_ms=wait_ms)))
 
 
 def _key(key: str | None) -> str | None:

@@ -116,6 +116,8 @@ class Writer:
                 self._work.notify()
             if threading.current_thread() is not self._pump:
                 self._pump.join()
+        if self._batcher.failure is not None:
+            raise self._batcher.failure  # of a callback after the last batch
 
     def __enter__(self) -> Self:
         return self

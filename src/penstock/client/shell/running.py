@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from time import monotonic
@@ -16,44 +17,66 @@ from penstock.client.wire import Answer, HttpRequest
 
 T = TypeVar("T")
 
+OnTrouble = Callable[[str | None], None]
+"""Gets why something has to be tried again, once for each outage, and None when it worked."""
+
 
 class Runner:
     """Carries out calls on a transport, each within its time."""
 
-    def __init__(self, settings: ClientSettings, transport: Transport, random: Random) -> None:
+    def __init__(
+        self,
+        settings: ClientSettings,
+        transport: Transport,
+        random: Random,
+        on_trouble: OnTrouble | None = None,
+        *,
+        is_strict: bool = False,
+    ) -> None:
         self.settings = settings
         self.transport = transport
         self.random = random
+        self.on_trouble = on_trouble
+        self._is_strict = is_strict
 
     def within(self, timeout_s: float) -> Runner:
-        """The same connections with another limit for each call."""
-        return Runner(replace(self.settings, timeout_s=timeout_s), self.transport, self.random)
+        """The same connections with another limit for each call, whatever it asks the server for.
+
+        Else the time that the server is asked to wait comes on top of the limit.
+        """
+        settings = replace(self.settings, timeout_s=timeout_s)
+        return Runner(settings, self.transport, self.random, self.on_trouble, is_strict=True)
 
     async def run(self, call: Call[T]) -> T:
         """The answer to a call, after as many tries as it needs and its time allows."""
         began_s = monotonic()
         wait_s = call.wait_ms / 1_000
-        deadline_s = began_s + self.settings.timeout_s + wait_s
+        deadline_s = began_s + self._limit_s(call)
         tries: Tries | None = None
         while True:
             try:
                 answer = await self.transport.exchange(call.request, deadline_s, wait_s)
                 if answer.status < 300:
+                    if tries is not None:
+                        self.tell(None)
                     return call.read(answer)
                 error = self._error(answer)
             except ClientError as raised:
                 error = raised
             if call.probes:
                 raise error
+            is_first = tries is None
             tries = tries or self._tries(call)
-            await self._pause(tries, error, began_s)
+            await self._pause(tries, error, began_s, tell=is_first)
 
-    async def _pause(self, tries: Tries, error: ClientError, began_s: float) -> None:
+    async def _pause(self, tries: Tries, error: ClientError, began_s: float, *, tell: bool) -> None:
         """Wait before the next try; if there is none, the end of the call is raised."""
         elapsed_ms = (monotonic() - began_s) * 1_000
         delay_ms = tries.failed(error, elapsed_ms=elapsed_ms, random=self.random)
         if delay_ms is None:
             raise tries.verdict()
+        if tell:
+            self.tell(error)
         try:
             await self.transport.pause(delay_ms / 1_000)
         except ClientClosed as closed:
@@ -68,11 +91,20 @@ class Runner:
             raise self._error(opened)
         return opened
 
+    def _limit_s(self, call: Call[T]) -> float:
+        """How long a call may take."""
+        return self.settings.timeout_s + (0.0 if self._is_strict else call.wait_ms / 1_000)
+
+    def tell(self, trouble: ClientError | None) -> None:
+        """Tell who listens why something is tried again, or that it worked in the end."""
+        if self.on_trouble is not None:
+            self.on_trouble(None if trouble is None else trouble.message)
+
     def _tries(self, call: Call[T]) -> Tries:
         return Tries(
             self.settings.retry,
             repeatable=call.repeatable,
-            window_ms=self.settings.timeout_s * 1_000 + call.wait_ms,
+            window_ms=self._limit_s(call) * 1_000,
             idempotency_key=call.idempotency_key,
         )
 

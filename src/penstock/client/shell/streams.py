@@ -39,6 +39,11 @@ class _WatchView:
         """How often the connection was lost so far."""
         return self._flow.core.reconnects
 
+    @property
+    def trouble(self) -> str | None:
+        """Why there is no connection now; None while there is one."""
+        return self._flow.core.trouble
+
 
 class AsyncWatch(_WatchView):
     """The events of topics as they happen. Iterate over it; leave its `async with` to end it."""
@@ -216,11 +221,23 @@ class Job(_JobView):
                 self.nack()
 
 
-class AsyncWork:
+class _WorkView:
+    """What both faces of a stream of jobs tell about it."""
+
+    def __init__(self, flow: WorkFlow) -> None:
+        self._flow = flow
+
+    @property
+    def trouble(self) -> str | None:
+        """Why there is no connection now; None while there is one."""
+        return self._flow.trouble
+
+
+class AsyncWork(_WorkView):
     """The jobs of a queue as they become ready. Leave its `async with` to end it."""
 
     def __init__(self, flow: WorkFlow, make: Callable[[ClaimedJob], AsyncJob]) -> None:
-        self._flow = flow
+        super().__init__(flow)
         self._make = make
 
     def __aiter__(self) -> AsyncIterator[AsyncJob]:
@@ -231,6 +248,11 @@ class AsyncWork:
         if job is None:
             raise StopAsyncIteration
         return self._make(job)
+
+    async def next_job(self, timeout_s: float) -> AsyncJob | None:
+        """The next job, or None if there is none in time or the stream has ended."""
+        job = await self._flow.next(monotonic() + timeout_s)
+        return None if job is None else self._make(job)
 
     async def aclose(self) -> None:
         """End the stream; jobs that are not settled go back to the queue."""
@@ -245,11 +267,11 @@ class AsyncWork:
         self._flow.close()
 
 
-class Work:
+class Work(_WorkView):
     """The jobs of a queue as they become ready. Leave its `with` to end it."""
 
     def __init__(self, flow: WorkFlow, make: Callable[[ClaimedJob], Job]) -> None:
-        self._flow = flow
+        super().__init__(flow)
         self._make = make
 
     def __iter__(self) -> Iterator[Job]:
@@ -260,6 +282,11 @@ class Work:
         if job is None:
             raise StopIteration
         return self._make(job)
+
+    def next_job(self, timeout_s: float) -> Job | None:
+        """The next job, or None if there is none in time or the stream has ended."""
+        job = finish(self._flow.next(monotonic() + timeout_s))
+        return None if job is None else self._make(job)
 
     def close(self) -> None:
         """End the stream; jobs that are not settled go back to the queue."""

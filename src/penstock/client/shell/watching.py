@@ -7,7 +7,7 @@ from math import inf
 from time import monotonic
 
 from penstock.client import calls
-from penstock.client.errors import ClientError, TimedOut
+from penstock.client.errors import ClientError, ServerUnavailable, TimedOut
 from penstock.client.shell.running import Runner
 from penstock.client.shell.transport import Stream
 from penstock.client.sse import Frame, FrameParser
@@ -79,6 +79,7 @@ class WatchFlow:
         if not data:
             self._lost(None)
             return True
+        self.core.heard()
         try:
             self._frames.extend(self._parser.feed(data))
         except ClientError as error:
@@ -99,6 +100,7 @@ class WatchFlow:
                     self._stream = await self._runner.open(calls.watch_request(wid))
                     self._parser = FrameParser()
                     self._heard_s = monotonic()
+                    self._opened()
                 case Pause(delay_ms):
                     self._rest_until_s = monotonic() + delay_ms / 1_000
                 case Stop(error):
@@ -118,10 +120,20 @@ class WatchFlow:
             await self._runner.transport.pause(left_s)
         return self._rest_until_s <= deadline_s
 
+    def _opened(self) -> None:
+        if self.core.trouble is not None:
+            self.core.opened()
+            self._runner.tell(None)
+
     def _lost(self, error: ClientError | None) -> None:
         self._drop()
-        if not self.ended:
-            self.core.ended(monotonic() * 1_000, error)
+        if self.ended:
+            return
+        error = error or ServerUnavailable("expected the stream to go on, found it ended")
+        is_news = self.core.trouble is None
+        self.core.ended(monotonic() * 1_000, error)
+        if is_news and self.core.trouble is not None:
+            self._runner.tell(error)
 
     def _drop(self) -> None:
         self._frames.clear()

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from time import monotonic
 from typing import Final
 
 import msgspec
 
-from penstock.client.errors import ClientError, NotPenstock, ServerUnavailable, Throttled
+from penstock.client.errors import (
+    ClientError,
+    NotPenstock,
+    ServerUnavailable,
+    Throttled,
+    TimedOut,
+)
 from penstock.client.reconnecting import Reconnects, stream_error
 from penstock.client.results import ClaimedJob
 from penstock.client.shell.running import Runner
@@ -37,24 +44,33 @@ class WorkFlow:
         self._stream: Stream | None = None
         self._parser = FrameParser()
         self._frames: deque[Frame] = deque()
+        self._heard_s = 0.0
+        self._rest_until_s = 0.0
 
-    async def next(self) -> ClaimedJob | None:
-        """The next job; None once it is closed."""
+    @property
+    def trouble(self) -> str | None:
+        """Why there is no stream now, or None."""
+        return self._reconnects.trouble
+
+    async def next(self, deadline_s: float = inf) -> ClaimedJob | None:
+        """The next job; None once it is closed, or if none came before the deadline."""
         while not self.ended:
             try:
                 if self._frames:
                     job = self._job(self._frames.popleft())
                     if job is not None:
                         return job
-                elif self._stream is None:
-                    self._stream = await self._runner.open(self._request)
-                    self._parser = FrameParser()
+                elif self._stream is not None:
+                    if not await self._read(self._stream, deadline_s):
+                        return None
+                elif not await self._rest(deadline_s):
+                    return None
                 else:
-                    await self._read(self._stream)
+                    await self._open()
             except ClientError as error:
                 self._drop()
                 if not self.ended:
-                    await self._pause(error)
+                    self._lost(error)
         return None
 
     def close(self) -> None:
@@ -62,14 +78,31 @@ class WorkFlow:
         self.ended = True
         self._drop()
 
-    async def _read(self, stream: Stream) -> None:
-        data = await stream.read(HEARTBEAT_S * SILENCE_HEARTBEATS)
+    async def _open(self) -> None:
+        self._stream = await self._runner.open(self._request)
+        self._parser = FrameParser()
+        self._heard_s = monotonic()
+        if self.trouble is not None:
+            self._reconnects.opened()
+            self._runner.tell(None)
+
+    async def _read(self, stream: Stream, deadline_s: float) -> bool:
+        """Receive more frames; False if the deadline came first."""
+        silent_until_s = self._heard_s + HEARTBEAT_S * SILENCE_HEARTBEATS
+        try:
+            data = await stream.read(max(0.001, min(silent_until_s, deadline_s) - monotonic()))
+        except TimedOut:
+            if deadline_s < silent_until_s:
+                return False
+            raise
         if not data:
             raise ServerUnavailable("expected the stream to go on, found it ended")
+        self._heard_s = monotonic()
+        self._reconnects.heard()
         self._frames.extend(self._parser.feed(data))
+        return True
 
     def _job(self, frame: Frame) -> ClaimedJob | None:
-        self._reconnects.heard()
         if frame.event == "error":
             raise stream_error(frame)
         if frame.event != "job":
@@ -79,15 +112,27 @@ class WorkFlow:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise NotPenstock(f"expected a job frame, found {frame.data[:80]!r}") from error
 
-    async def _pause(self, error: ClientError) -> None:
+    def _lost(self, error: ClientError) -> None:
+        """Plan the next try; if there is none, the end of the stream is raised."""
         if not isinstance(error, Throttled | ServerUnavailable):
             self.ended = True
             raise error
-        delay_ms = self._reconnects.failed(error, monotonic() * 1_000)
+        is_news = self.trouble is None
+        now_s = monotonic()
+        delay_ms = self._reconnects.failed(error, now_s * 1_000)
         if delay_ms is None:
             self.ended = True
             raise error
-        await self._runner.transport.pause(delay_ms / 1_000)
+        self._rest_until_s = now_s + delay_ms / 1_000
+        if is_news:
+            self._runner.tell(error)
+
+    async def _rest(self, deadline_s: float) -> bool:
+        """Wait out a pause; False if the deadline comes first."""
+        left_s = min(self._rest_until_s, deadline_s) - monotonic()
+        if left_s > 0:
+            await self._runner.transport.pause(left_s)
+        return self._rest_until_s <= deadline_s
 
     def _drop(self) -> None:
         self._frames.clear()

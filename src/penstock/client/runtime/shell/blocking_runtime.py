@@ -7,6 +7,7 @@ import atexit
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from random import Random
 from types import TracebackType
@@ -120,6 +121,8 @@ class Runtime:
             random=random,
         )
         self._closed = False
+        self._submitting = threading.Lock()
+        """Held while work is given to the loop, so that none comes after the end."""
         self._thread = threading.Thread(
             target=self._loop.run_forever, name=f"penstock runtime {space}", daemon=True
         )
@@ -192,14 +195,14 @@ class Runtime:
         """Wait until everything has its outcome, then end. Without `drain`, what is left fails."""
         if self._closed or os.getpid() != self._process:
             return
+        self._check_thread()
         try:
             self._wait(self._runtime.aclose(drain=drain))
+        except ClientClosed:
+            if not self._closed:  # by another thread
+                raise
         finally:
-            self._closed = True
-            atexit.unregister(self._at_exit)
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+            self._stop()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -284,25 +287,63 @@ class Runtime:
     def _wait(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         try:
             self._check()
+            future = self._submit(coroutine)
         except ClientClosed:
             coroutine.close()
             raise
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result(timeout_s)
+        except CancelledError:
+            raise _closed() from None
         except TimeoutError:
             if future.done():
                 raise
             future.cancel()
             raise TimedOut(f"expected it within {timeout_s} s, found it not done") from None
 
+    def _submit(self, coroutine: Coroutine[Any, Any, T], *, is_last: bool = False) -> Future[T]:
+        with self._submitting:
+            if self._closed:
+                raise _closed()
+            self._closed = is_last
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def _stop(self) -> None:
+        """End the loop and the thread; whoever still waits for something is told so."""
+        last = _cancel_others()
+        try:
+            ending = self._submit(last, is_last=True)
+        except ClientClosed:
+            last.close()
+            return
+        atexit.unregister(self._at_exit)
+        ending.result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
     def _check(self) -> None:
         if self._closed:
-            raise ClientClosed("expected an open runtime, found it closed")
+            raise _closed()
         if os.getpid() != self._process:
             raise ClientClosed("expected a runtime of this process, found one from before a fork")
+        self._check_thread()
+
+    def _check_thread(self) -> None:
         if threading.current_thread() is self._thread:
             raise ClientClosed(
                 "expected another thread than the runtime's own, found a handler or a callback "
                 "that calls it: use the transaction, or send from elsewhere"
             )
+
+
+async def _cancel_others() -> None:
+    """Cancel all that is under way in this loop, and see it end."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def _closed() -> ClientClosed:
+    return ClientClosed("expected an open runtime, found it closed")
