@@ -85,6 +85,83 @@ def test_pipelined_requests_are_answered_in_order(api, topic):
     assert [record["data"] for record in api.diff(topic)["records"]] == list(range(8))
 
 
+def raw_request(method: str, path: str, body: object = None, *headers: str) -> bytes:
+    content = b"" if body is None else json.dumps(body).encode()
+    lines = ("Host: x", "Content-Type: application/json", f"Content-Length: {len(content)}")
+    head = "\r\n".join((f"{method} {path} HTTP/1.1", *lines, *headers))
+    return head.encode() + b"\r\n\r\n" + content
+
+
+def pipelined(api, *requests: tuple[str, str, object]) -> list[int]:
+    """The statuses of requests that are sent in one piece."""
+    last = raw_request("GET", "/v0/health", None, "Connection: close")
+    with socket.create_connection(api.address, timeout=DEADLINE_S) as raw:
+        raw.sendall(b"".join(raw_request(*each) for each in requests) + last)
+        received = b""
+        while chunk := raw.recv(65536):
+            received += chunk
+    return [int(each[:3]) for each in received.split(b"HTTP/1.1 ")[1:-1]]
+
+
+@row("1.0 keep-alive")
+def test_pipelined_requests_do_what_they_would_do_one_after_another(api, name):
+    made = name()
+    answers = pipelined(
+        api, ("PUT", at(made), {"type": "queue"}), ("POST", at(made), records("job"))
+    )
+    assert answers == [201, 200]
+    assert api.request("GET", at(made)).json["type"] == "queue"
+    answers = pipelined(
+        api,
+        ("DELETE", at(made), None),
+        ("POST", at(made), records("kept")),
+        ("POST", at(made, "diff"), {}),
+        ("POST", at(made, "delete"), {"before_seq": 99}),
+        ("POST", at(made), records("later")),
+    )
+    assert answers == [200, 201, 200, 200, 200]
+    assert [record["data"] for record in api.diff(made)["records"]] == ["later"]
+    new = name()
+    assert pipelined(
+        api, ("POST", at(new), records(1)), ("POST", at(new), records(2)), ("GET", at(new), None)
+    ) == [201, 200, 200]
+
+
+@row("1.0 keep-alive")
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+def test_a_request_is_what_its_method_says_whatever_came_before_it(api, topic, method):
+    api.make(topic)
+    other, write = raw_request(method, at(topic)), raw_request("POST", at(topic), records(1))
+    cut = write.index(b"\r\n\r\n") + 4
+    bodies = []
+    with socket.create_connection(api.address, timeout=DEADLINE_S) as raw:
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for parts in ((other,), (write[:cut], write[cut:]), (other,)):
+            for part in parts:
+                raw.sendall(part)
+            received = b""
+            while b"}}" not in received:
+                received += raw.recv(65536)
+            bodies.append(json.loads(received.partition(b"\r\n\r\n")[2]))
+    first, written, again = bodies
+    assert written["count"] == 1
+    assert again.keys() == first.keys()
+    assert "first_seq" not in again
+
+
+@row("1.0 keep-alive")
+def test_who_asks_in_vain_for_another_protocol_goes_on_as_before(api, topic):
+    asked = raw_request("GET", "/v0/health", None, "Connection: Upgrade", "Upgrade: h2c")
+    write = raw_request("POST", at(topic), records(1))
+    with socket.create_connection(api.address, timeout=DEADLINE_S) as raw:
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        raw.sendall(asked)
+        assert raw.recv(65536).startswith(b"HTTP/1.1 200 ")
+        raw.sendall(write[:-5])
+        raw.sendall(write[-5:])
+        assert raw.recv(65536).startswith(b"HTTP/1.1 201 ")
+
+
 @row("1.0 keep-alive")
 def test_a_request_may_arrive_byte_by_byte_and_chunked(api, topic):
     body = json.dumps(records("slow")).encode()
@@ -201,6 +278,8 @@ def test_unknown_fields_are_ignored(api, topic):
     assert api.post(at(topic, "delete"), {"before_seq": 1, **odd}).status == 200
     assert api.post("/v0/watch", {"topics": {topic: odd}, **odd}).status == 200
     assert api.put(router_at(topic), {"source": topic, "dest": topic + "-d", **odd}).status == 201
+    assert api.put(at(topic), b'{"no_such_field":1e400}').status == 200
+    assert api.put(at(topic), b'{"ttl_ms":1e400}').status == 400
 
 
 @row("1.0 wrong type")

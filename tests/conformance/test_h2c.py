@@ -101,6 +101,20 @@ def test_a_watch_stream(api, h2, topic):
     assert h2.request("GET", at(topic)).status == 200, "after the stream"
 
 
+@row("1.0 h2c", "1.4 GET headers", "1.6 work")
+def test_the_head_of_a_stream_begins_nothing(api, h2, topic):
+    api.make(topic, type="queue")
+    api.write(topic, "job")
+    watch = api.watch(topic)
+    for path in (watch, at(topic, "work") + "?node=w"):
+        for answer in (h2.request("HEAD", path), api.request("HEAD", path)):
+            assert (answer.status, answer.body) == (200, b"")
+            assert answer.headers["content-type"] == "text/event-stream"
+    (job,) = api.post(at(topic, "claim"), {"node": "w"}).json["claimed"]
+    assert job["deliveries"] == 1
+    h2.wait_for(h2.send("GET", watch), b"event: record\n")
+
+
 @row("1.0 h2c", "1.6 work disconnect")
 def test_a_stream_that_is_reset_gives_its_jobs_back(api, h2, topic):
     api.make(topic, type="queue")

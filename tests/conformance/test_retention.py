@@ -164,3 +164,13 @@ def test_writers_at_the_same_time_never_overfill_a_topic(api, topic):
     assert sorted(answer.status for answer in answers) == [200] * 5 + [422] * 11
     state = api.state(topic)
     assert (state["count"], state["head_seq"]) == (5, 5)
+
+
+@row("2 reject")
+def test_a_rejecting_queue_keeps_jobs_whatever_was_acked_behind_them(api, topic):
+    api.make(topic, type="queue", cap_records=2, discard="reject")
+    api.write(topic, "slow", "quick")
+    api.claim(topic, max=2)
+    done(api.post(at(topic, "ack"), {"node": "n1", "seqs": [2]}))
+    api.write(topic, "next")
+    assert payloads(api.diff(topic)) == ["slow", "next"]

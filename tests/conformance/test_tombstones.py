@@ -152,3 +152,20 @@ def test_what_a_source_trimmed_before_it_was_forwarded_is_told_in_the_dest(api, 
     assert tombstone["gap_to"] == tombstone["earliest_seq"] - 1
     assert tombstone["missed_estimate"] == tombstone["gap_to"] - tombstone["gap_from"] + 1
     assert seqs(page)[0] > tombstone["gap_to"]
+
+
+@row("2 router source_trim")
+def test_a_trimmed_source_takes_nothing_from_its_dest(api, topic, name):
+    dest = name()
+    api.make(topic, cap_records=2)
+    api.route(name(), topic, dest)
+    api.write(dest, "own")
+    api.write(topic, *range(5))
+    first = api.diff(dest)
+    assert payloads(first) == ["own"]
+    assert first.get("tombstone") is None
+    second = api.diff(dest, first["next_from_seq"])
+    assert payloads(second) == [3, 4]
+    tombstone = second["tombstone"]
+    assert (tombstone["reason"], tombstone["missed_estimate"]) == ("source_trim", 3)
+    assert (tombstone["gap_from"], tombstone["gap_to"]) == (2, 4)

@@ -234,10 +234,15 @@ def test_a_cursor_may_name_a_topic_that_is_gone(api, topic):
     assert [listed["topic"] for listed in rest] == [f"{topic}:b", f"{topic}:c"]
 
 
+NESTED = b"[" * 2_000 + b"]" * 2_000
+
+
 @row("1.2 list pages", "1.3 list")
 @pytest.mark.parametrize("path", ["/v0/topics", "/v0/routers"])
 @pytest.mark.parametrize(
-    "cursor", ["!", "AAAA", base64.b64encode(b"[]").decode(), base64.b64encode(b"{}").decode()]
+    "cursor",
+    ["!", "AAAA", *(base64.b64encode(raw).decode() for raw in (b"[]", b"{}", NESTED))],
+    ids=["no base64", "no JSON", "an array", "no name", "nested"],
 )
 def test_a_corrupt_cursor_is_400(api, path, cursor):
     expect.refusal(api.get(path, cursor=cursor), 400, "invalid_request")

@@ -28,6 +28,9 @@ def event_id(**map_: int) -> str:
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
+NESTED = base64.urlsafe_b64encode(b"[" * 2_000 + b"]" * 2_000).decode()
+
+
 @pytest.fixture
 def stream(api):
     """Opens streams and closes them after the test."""
@@ -373,7 +376,8 @@ def test_a_last_event_id_may_lower_the_cursor(api, topic, stream):
 
 @row("1.4 resume")
 @pytest.mark.parametrize(
-    "last_event_id", ["???", "AAAA", event_id(other=0), base64.b64encode(b"[1]").decode(), "7"]
+    "last_event_id",
+    ["???", "AAAA", event_id(other=0), base64.b64encode(b"[1]").decode(), "7", NESTED],
 )
 def test_a_last_event_id_that_means_nothing_is_ignored(api, topic, stream, last_event_id):
     path = _read_two(api, topic, stream)

@@ -315,6 +315,16 @@ def test_json_that_is_no_command_is_an_error(ws, text):
     ws.next("pong")
 
 
+@row("1.5 error")
+def test_a_number_that_is_too_large_is_an_error_where_it_is_read(ws, api, topic):
+    api.make(topic)
+    ws.raw.send(f'{{"op":"subscribe","topic":"{topic}","limit":1e400,"request_id":1}}')
+    error = ws.next("error")
+    assert (error["code"], error["request_id"]) == ("invalid_request", 1)
+    ws.raw.send(f'{{"op":"subscribe","topic":"{topic}","colour":1e400,"request_id":2}}')
+    assert ws.next("subscribed")["request_id"] == 2
+
+
 @row("1.5 unsupported_message")
 def test_a_binary_frame_is_an_error(ws):
     ws.raw.send(b'{"op":"ping"}')

@@ -71,6 +71,19 @@ def test_a_job_that_is_written_later_is_pushed(api, queue, work):
     assert stream.next("job").data["data"] == "late"
 
 
+@row("1.6 work", "2 dead letter")
+def test_a_worker_that_reads_slowly_gets_every_job_once(api, queue, work):
+    api.put(at(queue), {"max_deliveries": 1, "dead_letter": f"{queue}-dead"})
+    for number in range(40):
+        api.write(queue, [number, "x" * 400_000])
+    stream = work(queue, "node=w1&max=40")
+    until(lambda: done(api.get(at(queue)))["queue"]["in_flight"], "jobs in its hands")
+    jobs = [stream.next("job").data for _ in range(40)]
+    assert [(job["data"][0], job["deliveries"]) for job in jobs] == [(n, 1) for n in range(40)]
+    state = done(api.get(at(queue)))["queue"]
+    assert state == {"ready": 0, "in_flight": 40, "dead_lettered": 0}
+
+
 @row("1.6 work refill")
 def test_a_stream_holds_one_job_until_it_is_acknowledged(api, queue, work):
     api.write(queue, *range(3))

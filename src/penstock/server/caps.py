@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from penstock.server.auth import Grant
@@ -39,6 +41,16 @@ class Caps:
                 raise _full("max_sse_connections", limits.streams_per_key_max)
             self._streams_of[grant.digest] = open_now + 1
         self.streams += 1
+
+    @contextmanager
+    def opening(self, grant: Grant | None) -> Iterator[None]:
+        """Count a stream that is about to begin; one that fails to begin counts no more."""
+        self.open_stream(grant)
+        try:
+            yield
+        except BaseException:
+            self.close_stream(grant)
+            raise
 
     def close_stream(self, grant: Grant | None) -> None:
         """A counted stream ended."""

@@ -37,7 +37,10 @@ class MethodNotAllowed(Rejected):
     status: ClassVar[int] = 405
 
     def __init__(self, method: str, allowed: Iterable[str]) -> None:
-        self.allow = ", ".join(sorted(allowed))
+        methods = set(allowed)
+        if "GET" in methods:
+            methods.add("HEAD")
+        self.allow = ", ".join(sorted(methods))
         super().__init__(f"expected one of {self.allow}, found {method}")
 
 

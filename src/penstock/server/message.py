@@ -57,7 +57,7 @@ class Stream(Protocol):
     """The body of an answer that is written bit by bit. It never blocks and never compresses."""
 
     on_room: Callable[[], None] | None
-    """Called when the buffer is empty again after a write was not taken."""
+    """Called when the buffer is empty again after a write was not taken, or had no room."""
     on_gone: Callable[[], None] | None
     """Called once when the peer goes away; not after `close`."""
 
@@ -67,6 +67,9 @@ class Stream(Protocol):
 
     def write(self, data: bytes) -> bool:
         """Send bytes, or return False and take none of them: the buffer is full or nobody reads."""
+
+    def has_room(self) -> bool:
+        """Whether a write of any size is taken now; if not, `on_room` is called when it is."""
 
     def direct(self) -> Direct | None:
         """The socket itself; None if it must not be used."""
@@ -99,6 +102,10 @@ class Exchange(Protocol):
     request: Request
     on_gone: Callable[[], None] | None
     """Called once if the peer goes before the answer."""
+
+    @property
+    def is_head(self) -> bool:
+        """Whether only the head of the answer is asked for: nothing need be begun for a body."""
 
     def reply(
         self, status: int, body: bytes, *, content_type: bytes = JSON, headers: Headers = ()

@@ -34,6 +34,7 @@ class WalSample:
     bytes_written: int = 0
     rotations: int = 0
     submit_full: int = 0
+    failures: int = 0
     queue_depth: int = 0
     queue_depth_peak: int = 0
     read_only: bool = False
@@ -154,6 +155,7 @@ def _wal_lines(wal: WalSample) -> Iterator[str]:
         ("bytes_written", "Bytes written to the log."),
         ("rotations", "Segments begun."),
         ("submit_full", "Writes refused because the log's line was full."),
+        ("failures", "Times that the log took no write, as on a full disk."),
     ):
         yield from _head(f"topics_wal_{name}_total", "counter", text)
         yield f"topics_wal_{name}_total {getattr(wal, name)}"

@@ -16,14 +16,18 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from penstock.server.errors import NotAcceptable, UnsupportedMediaType
+from penstock.topics.config import U64_MAX
 from penstock.topics.errors import InvalidRequest
 
 PAGE_SIZE: Final = 100
 PAGE_SIZE_MAX: Final = 1_000
 EVENT_STREAM: Final = "text/event-stream"
 ARROW: Final = "application/vnd.apache.arrow.stream"
+_DIGITS_MAX: Final = len(str(U64_MAX))
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 _decode: Final = msgspec.json.Decoder().decode
+_decode_vast: Final = msgspec.json.Decoder(float_hook=float).decode
+"""Takes numbers that no float can hold as infinite, and is slower."""
 
 
 class Query:
@@ -46,9 +50,12 @@ class Query:
         return _FLAGS.get(self._values.get(name, ""), default)
 
     def number(self, name: str, default: int) -> int:
-        """A whole number from 0 on; else the default."""
+        """A whole number from 0 on that fits 64 bits; else the default."""
         value = self._values.get(name, "")
-        return int(value) if value.isascii() and value.isdigit() and len(value) < 20 else default
+        if not (value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX):
+            return default
+        number = int(value)
+        return number if number <= U64_MAX else default
 
     def page_size(self) -> int:
         """How many rows a page has."""
@@ -78,9 +85,16 @@ def json_object(body: bytes, headers: Mapping[str, str], *, may_be_empty: bool =
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
-    """A JSON object, or `InvalidRequest`."""
+    """A JSON object, or `InvalidRequest`.
+
+    A number that is too large to be had is infinite: whoever reads it refuses it, and nobody
+    minds it in a field that is not known.
+    """
     try:
-        value = _decode(body)
+        try:
+            value = _decode(body)
+        except msgspec.ValidationError:
+            value = _decode_vast(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"expected a JSON object, found an error in it: {error}") from error
     if not isinstance(value, dict):
@@ -115,7 +129,7 @@ def parse_cursor(cursor: str) -> str:
     """The name in a cursor, or `InvalidRequest`."""
     try:
         value = _decode(b64decode(cursor, validate=True))
-    except (ValueError, binascii.Error, msgspec.DecodeError) as error:
+    except (ValueError, binascii.Error, msgspec.DecodeError, RecursionError) as error:
         raise InvalidRequest(f"expected a cursor of an earlier page, found {cursor!r}") from error
     after = value.get("after") if isinstance(value, dict) else None
     if not isinstance(after, str):

@@ -20,6 +20,7 @@ _PAGES = (
     Param("page_size", U64, "Rows of a page, 1 to 1000; 100 if not said."),
     Param("cursor", TEXT, "`next_cursor` of the page before."),
 )
+_WRITES = "/v0/topics/"
 _TOPIC = "/v0/topics/{name}"
 _ROUTER = "/v0/routers/{name}"
 _SPACE = "/v0/spaces/{name}"
@@ -198,4 +199,14 @@ NAME_SHAPES: Final[dict[str, Schema]] = {
     "session": {"type": "string", "pattern": r"^wid_[A-Za-z0-9_-]{22}$"},
 }
 
-__all__ = ["NAME_SHAPES", "ROUTES", "Param", "Route", "RouteTable"]
+
+def is_write(method: str, path: str) -> bool:
+    """Whether a request appends to one topic.
+
+    Such requests reach the engine in the order in which they came, whenever they are answered; any
+    other begins only when what came before it is answered, and is waited for.
+    """
+    return method == "POST" and path.startswith(_WRITES) and path.find("/", len(_WRITES)) < 0
+
+
+__all__ = ["NAME_SHAPES", "ROUTES", "Param", "Route", "RouteTable", "is_write"]

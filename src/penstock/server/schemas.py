@@ -45,10 +45,17 @@ def _data(required: str, /, **properties: Schema) -> Schema:
 
 _NODES: Final = {"anyOf": [TEXT, listed(TEXT)]}
 _META: Final[Schema] = {"type": "object", "maxProperties": 64}
+_META_SHOWN: Final[Schema] = {"type": "object"}
+"""Routers and dead letters add keys of their own."""
+# Limits of texts are in bytes, which JSON Schema cannot say: so many characters at most.
+_TAG: Final[Schema] = {"type": "string", "maxLength": 256}
+_NODE: Final[Schema] = {"type": "string", "maxLength": 128}
+_WORKER: Final[Schema] = {**_NODE, "minLength": 1}
+_KEY: Final[Schema] = {"type": "string", "maxLength": 256}
 _PREDICATE: Final[Schema] = {
     "description": '["tag","Eq",value], ["tag","Glob","prefix*"] or a bare string for either.',
     "anyOf": [
-        {"type": "string", "pattern": r"^[^*]*\*?$", "minLength": 1},
+        {"type": "string", "pattern": r"^[^*]*\*?$"},
         {
             "type": "array",
             "prefixItems": [{"const": "tag"}, {"const": "Eq"}, TEXT],
@@ -89,18 +96,21 @@ _CONFIG: Final = obj(
 _NEW_RECORD: Final = obj(
     "data",
     data=ANY,
-    tag={"type": "string", "maxLength": 64},
-    node={"type": "string", "maxLength": 32},
+    tag=_TAG,
+    node=_NODE,
     meta=_META,
 )
 _RECORD: Final = obj(
-    "$seq $ts", **{"$seq": U64, "$ts": U64, "$node": TEXT, "$tag": TEXT}, data=ANY, meta=_META
+    "$seq $ts",
+    **{"$seq": U64, "$ts": U64, "$node": TEXT, "$tag": TEXT},
+    data=ANY,
+    meta=_META_SHOWN,
 )
 _WRITE: Final = obj(
     "records",
     records=listed(ref("NewRecord"), minItems=1, maxItems=10_000),
-    node={"type": "string", "maxLength": 32},
-    idempotency_key={"type": "string", "maxLength": 64},
+    node=_NODE,
+    idempotency_key=_KEY,
     create=FLAG,
     config=ref("Config"),
     disable_backpressure=FLAG,
@@ -115,13 +125,14 @@ _ROUTER_FIELDS: Final[dict[str, Schema]] = {
     "guarantee": {"enum": ["at_least_once", "exactly_once"]},
 }
 _SETTLE: Final[dict[str, Schema]] = {
-    "node": {"type": "string", "minLength": 1, "maxLength": 32},
+    "node": _WORKER,
     "seqs": listed(U64, maxItems=1_000),
+    "lease_ids": listed({"type": "string", "pattern": "^(lease_[0-9a-f]{16})?$"}, maxItems=1_000),
 }
 _SEQ: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
 _LOCAL_SEQ: Final[Schema] = {**_SEQ, "minimum": 1}
-_SESSION: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 32}
-_EVENT_ID: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 64}
+_SESSION: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 128}
+_EVENT_ID: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 256}
 _ENTITY: Final = obj("entity seq doc", entity=TOPIC_NAME, seq=U64, doc=ANY)
 _ONE_OF_THREE: Final[Schema] = {
     "oneOf": [
@@ -253,9 +264,11 @@ COMPONENTS: Final[dict[str, Schema]] = {
         node=_NODES,
         include_tags=FLAG,
         include_meta=FLAG,
-        wait_ms={"type": "integer", "minimum": 0, "maximum": 100},
+        wait_ms={"type": "integer", "minimum": 0, "maximum": 30_000},
         max_batch_bytes=U64,
         epoch=U64,
+        tag=ref("Predicate"),
+        from_ts=U64,
     ),
     "Diff": _data(
         "topic records next_from_seq head_seq earliest_seq caught_up tombstone lag",
@@ -296,7 +309,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
             "additionalProperties": _PLACE,
             "maxProperties": 256,
         },
-        prefixes=listed(TEXT, maxItems=16),
+        prefixes=listed({"type": "string", "maxLength": 255}, maxItems=16),
         tag=ref("Predicate"),
         node=_NODES,
         limit=U32,
@@ -316,7 +329,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "Claim": obj(
         "node",
-        node={"type": "string", "minLength": 1, "maxLength": 32},
+        node=_WORKER,
         max=U64,
         lease_ms=U64,
     ),

@@ -37,7 +37,7 @@ def parse_event_id(text: str) -> dict[str, int]:
     """The places in a `Last-Event-ID`; none if it cannot be read."""
     try:
         value = msgspec.json.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-    except (ValueError, binascii.Error, msgspec.DecodeError):
+    except (ValueError, binascii.Error, msgspec.DecodeError, RecursionError):
         return {}
     if not isinstance(value, dict):
         return {}

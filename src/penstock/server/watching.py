@@ -22,6 +22,8 @@ BATCH_BYTES: Final = 262_144
 HEARTBEAT_MS: Final = 15_000
 HEARTBEAT_MS_MAX: Final = 60_000
 PREFIXES_MAX: Final = 16
+NAME_MAX: Final = 255
+"""No topic's name is longer, and so nothing begins with a longer prefix."""
 _CONSISTENCIES: Final = ("eventual", "strong")
 
 
@@ -198,6 +200,8 @@ def _parse_prefixes(value: Any) -> tuple[str, ...]:
         raise InvalidRequest(f"expected prefixes to be an array of strings, found {value!r}")
     if len(value) > PREFIXES_MAX:
         raise InvalidRequest(f"expected at most {PREFIXES_MAX} prefixes, found {len(value)}")
+    if any(len(item) > NAME_MAX for item in value):
+        raise InvalidRequest(f"expected prefixes of at most {NAME_MAX} characters, found more")
     return tuple(dict.fromkeys(value))
 
 

@@ -15,6 +15,7 @@ import msgspec
 from penstock.kernel.errors import Rejected
 from penstock.server.answers import encode
 from penstock.server.errors import describe
+from penstock.server.queries import decode_object
 from penstock.topics.errors import InvalidRequest
 
 NO_ID: Final = b"null"
@@ -87,7 +88,6 @@ class _Head(msgspec.Struct):
 
 
 _decode_head: Final = msgspec.json.Decoder(_Head).decode
-_decode: Final = msgspec.json.Decoder().decode
 
 
 def parse_message(text: bytes) -> Operation:
@@ -116,9 +116,9 @@ def _operation(head: _Head, request_id: bytes, text: bytes) -> Operation:
                 )
             return Publish(request_id, head.topic, text, head.return_seqs)
         case "subscribe":
-            return Subscribe(request_id, _with_topics(_decode(text)))
+            return Subscribe(request_id, _with_topics(decode_object(text)))
         case "unsubscribe":
-            return Unsubscribe(request_id, _names(_decode(text)))
+            return Unsubscribe(request_id, _names(decode_object(text)))
         case "ping":
             return Ping(request_id)
     raise InvalidRequest(

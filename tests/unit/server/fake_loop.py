@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from penstock.server.message import Application, Exchange, TransportLimits
 from penstock.server.shell.doorman import Doorman
+from penstock.server.shell.head import Overlaps, nothing_overlaps
 from penstock.server.shell.service import Service
 
 
@@ -137,12 +138,14 @@ class Peer:
         limits: TransportLimits | None = None,
         *,
         service: Service | None = None,
+        overlaps: Overlaps = nothing_overlaps,
     ) -> None:
         if service is None:
             service = Service(
                 application,
                 limits or TransportLimits(),
                 FakeLoop(),  # type: ignore[arg-type]
+                overlaps=overlaps,
                 wall_s=lambda: 0.0,
             )
         self.service = service
@@ -214,6 +217,11 @@ class Desk:
     def __call__(self, exchange: Exchange) -> None:
         self.exchanges.append(exchange)
         exchange.on_gone = lambda: self.gone.append(exchange.request.path)
+
+
+def all_overlap(_method: str, _path: str) -> bool:
+    """Every request may begin at once."""
+    return True
 
 
 def get(path: str, *headers: str) -> bytes:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.kernel.errors import Rejected
 from penstock.server.message import TransportLimits
-from tests.unit.server.fake_loop import Desk, Peer, echo, get, post
+from tests.unit.server.fake_loop import Desk, Peer, all_overlap, echo, get, post
 
 CHUNKED = (
     b"POST /chunked HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -88,7 +88,7 @@ def test_a_head_seen_before_means_the_same_again():
 @settings(max_examples=40)
 def test_answers_leave_in_the_order_of_the_requests(order):
     desk = Desk()
-    peer = Peer(desk)
+    peer = Peer(desk, overlaps=all_overlap)
     peer.send(b"".join(get(f"/{number}") for number in range(6)))
     for number in order:
         desk.exchanges[number].reply_json(b"%d" % number)
@@ -108,7 +108,7 @@ def test_a_second_answer_is_an_error_and_is_not_sent():
 
 def test_beyond_the_limit_pipelined_requests_wait_in_the_socket():
     desk = Desk()
-    peer = Peer(desk, TransportLimits(pipelined_max=3))
+    peer = Peer(desk, TransportLimits(pipelined_max=3), overlaps=all_overlap)
     peer.send(b"".join(get(f"/{number}") for number in range(5)))
     assert [each.request.path for each in desk.exchanges] == ["/0", "/1", "/2"]
     assert not peer.transport.reading
@@ -121,6 +121,84 @@ def test_beyond_the_limit_pipelined_requests_wait_in_the_socket():
         peer.loop.run()
     assert [answer.body for answer in peer.answers()] == [b"%d" % number for number in range(5)]
     assert peer.transport.reading
+
+
+def writes_overlap(method: str, path: str) -> bool:
+    return method == "POST" and path.startswith("/w")
+
+
+PLACES = [get("/a"), post("/w1", b"1"), post("/w2", b"2"), post("/b", b"3"), post("/w1", b"1")]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [[b"".join(PLACES)], PLACES, [part for each in PLACES for part in (each[:-1], each[-1:])]],
+    ids=["one segment", "one segment each", "two segments each"],
+)
+def test_a_request_begins_when_those_before_it_are_answered_unless_all_may_overlap(parts):
+    desk, parts = Desk(), list(parts)
+    peer = Peer(desk, overlaps=writes_overlap)
+    peer.send(post("/w1", b"1"))
+    desk.exchanges.pop().reply_json(b"0")
+    begun: list[list[str]] = []
+    while parts or desk.exchanges:
+        while parts and peer.transport.reading:
+            peer.send(parts.pop(0))
+        begun.append([each.request.path for each in desk.exchanges])
+        exchanges, desk.exchanges = desk.exchanges, []
+        for exchange in reversed(exchanges):
+            exchange.reply_json(exchange.request.path.encode())
+        peer.loop.run()
+    assert begun == [["/a"], ["/w1", "/w2"], ["/b"], ["/w1"]]
+    assert [each.body for each in peer.answers()[1:]] == [b"/a", b"/w1", b"/w2", b"/b", b"/w1"]
+    assert peer.transport.reading
+
+
+def test_what_waits_for_an_answer_before_it_is_not_read_and_is_not_late():
+    desk = Desk()
+    peer = Peer(desk)
+    peer.send(get("/long"))
+    assert peer.transport.reading, "or nobody would notice that the peer goes"
+    peer.send(post("/next", b"12")[:-1])
+    assert not peer.transport.reading
+    peer.wait(1_000)
+    assert not peer.transport.closing
+    desk.exchanges[0].reply_json(b"1")
+    peer.loop.run()
+    assert peer.transport.reading
+    peer.send(b"2")
+    assert desk.exchanges[1].request.body == b"12"
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+def test_a_request_of_another_method_is_never_taken_for_the_one_that_is_expected(method):
+    handled: list[str] = []
+
+    def write_again(exchange):
+        handled.append("short way")
+        exchange.reply_json(b"1")
+
+    def application(exchange):
+        handled.append(exchange.request.method)
+        if exchange.request.method == "POST":
+            exchange.expect_again(write_again)
+        exchange.reply_json(b"1")
+
+    peer = Peer(application)
+    other = b"%b /t HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n" % method.encode()
+    write = post("/t", b"12")
+    for part in (other, write[:-2], write[-2:], other):
+        peer.send(part)
+    assert handled == [method, "POST", method]
+
+
+def test_a_request_that_asks_in_vain_for_another_protocol_leaves_the_connection_as_it_was():
+    peer = Peer(echo)
+    peer.send(get("/", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c"))
+    write = post("/t", b"12")
+    peer.send(write[:-2])
+    peer.send(write[-2:])
+    assert [answer.status for answer in peer.answers()] == [200, 200]
 
 
 def test_a_peer_that_does_not_read_its_answers_is_not_read():
@@ -177,7 +255,7 @@ def test_head_is_handed_over_as_get_and_answered_without_a_body():
 
 def test_the_application_is_told_once_when_the_peer_goes_before_the_answer():
     desk = Desk()
-    peer = Peer(desk)
+    peer = Peer(desk, overlaps=all_overlap)
     peer.send(post("/a", b"12") + post("/b", b"345"))
     desk.exchanges[1].reply_json(b"late")
     peer.go()
@@ -467,6 +545,7 @@ def test_a_go_ahead_waits_for_the_answers_before_it():
     peer.send(get("/first") + post("/", b"hello", "Expect: 100-continue")[:-5])
     assert not peer.sent
     desk.exchanges[0].reply_json(b"1")
+    peer.loop.run()
     assert peer.sent.endswith(b"1HTTP/1.1 100 Continue\r\n\r\n")
 
 

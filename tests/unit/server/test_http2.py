@@ -247,6 +247,23 @@ def test_a_stream_is_lagged_by_a_closed_window_and_told_when_there_is_room():
     assert client.peer.service.counters.streams_open == 0
 
 
+def test_who_asks_for_room_in_vain_is_told_when_there_is_some():
+    desk, told = Desk(), []
+    client = Client(desk, window=100)
+    client.opens_windows = False
+    stream_id = client.ask()
+    stream = desk.exchanges[0].stream()
+    stream.on_room = lambda: told.append("room")
+    assert stream.has_room()
+    stream.write(b"x" * 101)
+    assert not stream.has_room()
+    client.flush()
+    client.h2.increment_flow_control_window(1_000, stream_id)
+    client.flush()
+    assert told == ["room"]
+    assert stream.has_room()
+
+
 def test_a_cancelled_request_and_a_cancelled_stream_are_told():
     desk, told = Desk(), []
     client = Client(desk)

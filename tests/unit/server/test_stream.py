@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from penstock.server.message import TransportLimits
-from tests.unit.server.fake_loop import Desk, Peer, get
+from tests.unit.server.fake_loop import Desk, Peer, all_overlap, get
 
 LIMITS = TransportLimits(stream_buffer_bytes_max=10)
 
@@ -59,6 +59,22 @@ def test_a_lagged_stream_takes_nothing_until_its_buffer_is_empty():
     assert peer.sent.endswith(b"1234567890more than the buffer, but it was empty")
 
 
+def test_who_asks_for_room_in_vain_is_told_when_there_is_some():
+    desk, told = Desk(), []
+    peer = Peer(desk, LIMITS)
+    peer.send(get("/watch"))
+    stream = stream_of(peer, desk, told)
+    assert stream.has_room()
+    peer.transport.stuck = True
+    stream.write(b"1")
+    assert not stream.has_room()
+    peer.transport.unstick()
+    assert told == ["room"]
+    assert stream.has_room()
+    stream.close()
+    assert not stream.has_room()
+
+
 def test_room_is_told_only_to_those_who_were_refused():
     desk, told = Desk(), []
     peer = Peer(desk, LIMITS)
@@ -72,7 +88,7 @@ def test_room_is_told_only_to_those_who_were_refused():
 
 def test_a_stream_waits_for_the_answers_before_it():
     desk, told = Desk(), []
-    peer = Peer(desk, LIMITS)
+    peer = Peer(desk, LIMITS, overlaps=all_overlap)
     peer.send(get("/first") + get("/watch") + get("/never"))
     stream = desk.exchanges[1].stream()
     stream.on_room = lambda: told.append("room")
@@ -89,7 +105,7 @@ def test_a_stream_waits_for_the_answers_before_it():
 
 def test_a_stream_that_was_closed_before_its_turn_is_sent_whole():
     desk = Desk()
-    peer = Peer(desk)
+    peer = Peer(desk, overlaps=all_overlap)
     peer.send(get("/first") + get("/watch"))
     stream = desk.exchanges[1].stream()
     stream.write(b"all")

@@ -45,6 +45,9 @@ class FakeStream:
         self.text += data
         return True
 
+    def has_room(self) -> bool:
+        return not self.closed and self.room != 0
+
     def direct(self) -> None:
         return None
 
@@ -100,6 +103,8 @@ class FakeSocket(FakeStream):
 class FakeExchange:
     """One request; remembers its answer."""
 
+    is_head = False
+
     def __init__(self, request: Request, room: int | None = None) -> None:
         self.request = request
         self.on_gone: Callable[[], None] | None = None
@@ -108,6 +113,7 @@ class FakeExchange:
         self.headers: dict[bytes, bytes] = {}
         self.content_type = b""
         self.live: FakeStream | None = None
+        self.trouble = ""  # "no stream" can be had, or "no write" to it
         self._room = room
 
     def reply(
@@ -124,8 +130,11 @@ class FakeExchange:
         self.again = handle
 
     def stream(self, content_type: bytes = b"text/event-stream", headers=()) -> FakeStream:
+        if self.trouble == "no stream":
+            raise OSError("broken")
         self.status, self.content_type, self.headers = 200, content_type, dict(headers)
         self.live = FakeStream(self._room)
+        self.live.broken = self.trouble == "no write"
         return self.live
 
     def upgrade(self, subprotocol: str | None = None) -> FakeSocket:
@@ -153,7 +162,14 @@ class Client:
         self.engine = application.context.engine
 
     def start(
-        self, method: str, target: str, body: Any = None, *, room: int | None = None, **headers: str
+        self,
+        method: str,
+        target: str,
+        body: Any = None,
+        *,
+        room: int | None = None,
+        trouble: str = "",
+        **headers: str,
     ) -> FakeExchange:
         """Hand a request over and do not wait for its answer."""
         path, _, query = target.partition("?")
@@ -162,7 +178,10 @@ class Client:
         if body is not None:
             raw = body if isinstance(body, bytes) else json.dumps(body).encode()
             named.setdefault("content-type", "application/json")
-        exchange = FakeExchange(Request(method, path, query, named, raw), room)
+        handed_on = "GET" if method == "HEAD" else method
+        exchange = FakeExchange(Request(handed_on, path, query, named, raw), room)
+        exchange.is_head = method == "HEAD"
+        exchange.trouble = trouble
         self.application(exchange)
         return exchange
 

@@ -112,4 +112,6 @@ def test_retry_after_is_in_whole_seconds_and_at_least_one():
 
 def test_a_wrong_method_is_told_the_right_ones():
     answer = error_answer(MethodNotAllowed("PATCH", ["PUT", "GET"]))
-    assert dict(answer.headers)[b"allow"] == b"GET, PUT"
+    assert dict(answer.headers)[b"allow"] == b"GET, HEAD, PUT"
+    answer = error_answer(MethodNotAllowed("PATCH", ["POST"]))
+    assert dict(answer.headers)[b"allow"] == b"POST"

@@ -277,6 +277,25 @@ def test_a_read_may_begin_at_a_time():
     run(go)
 
 
+def test_the_scheduler_tells_a_key_of_prefixes_nothing_of_routers_that_lead_out_of_them():
+    async def go():
+        async with serving(keys="all,one:r:app.") as client:
+            for dest in ("app.copy", "other.copy"):
+                body = {"source": "app.l", "dest": dest}
+                made = await client.ask(
+                    "PUT", f"/v0/routers/to-{dest}", body, authorization="Bearer all"
+                )
+                assert made.status == 201
+            for key, expected in (("all", ["app.copy", "other.copy"]), ("one", ["app.copy"])):
+                found = await client.ask(
+                    "GET", "/v0/scheduler?topic=app.l", authorization=f"Bearer {key}"
+                )
+                routers = found.json["topic"]["routers"]
+                assert sorted(router["dest"] for router in routers) == expected
+
+    run(go)
+
+
 def test_the_document_and_the_scheduler_are_told():
     async def go():
         async with serving() as client:

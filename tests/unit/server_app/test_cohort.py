@@ -11,6 +11,7 @@ from unittest import mock
 
 from penstock.server.message import Direct
 from penstock.server.shell.cohort import RANK_MEMBERS_MAX, Rank, Stand
+from penstock.topics.shell.watch import Shape
 from tests.unit.server_app.fakes import Client, FakeStream, run, serving, until
 from tests.unit.server_app.test_push import kinds, payloads
 
@@ -140,6 +141,49 @@ def test_watchers_who_go_during_a_round_stop_nobody():
             left = waiting[RANK_MEMBERS_MAX:]
             assert having(left, [1]) == len(left) > 0
             assert sum(ranks(client)) == MANY - RANK_MEMBERS_MAX
+
+    run(go)
+
+
+class Reader:
+    """A member without a socket, who takes everything or nothing."""
+
+    def __init__(self, *, takes: bool) -> None:
+        self.rank: Rank | None = None
+        self.takes = takes
+        self.got: list[bytes] = []
+        self.stands: list[Stand] = []
+
+    def offer(self, frames: bytes) -> bool:
+        if self.takes:
+            self.got.append(frames)
+        return self.takes
+
+    def direct(self) -> None:
+        return None
+
+    def rest(self, data: memoryview) -> None:
+        raise AssertionError("it has no socket that could leave anything over")
+
+    def left_behind(self, stand: Stand) -> None:
+        self.stands.append(stand)
+
+
+def test_a_rank_whose_watchers_all_fall_behind_stops_nobody():
+    async def go():
+        async with serving() as client:
+            await client.write("t", 1)
+            epoch = client.engine.topic("t").epoch
+            quick, slow, woken = Reader(takes=True), Reader(takes=False), []
+            cohorts = client.application.context.cohorts
+            cohorts.join(quick, "t", Shape(), Stand(0, epoch))
+            cohorts.join(slow, "t", Shape(), Stand(1, epoch))
+            client.engine.watchers.listen("t", woken.append)
+            await client.write("t", 2)
+            await until(lambda: woken)
+            assert len(quick.got) == 1
+            assert slow.stands == [Stand(1, epoch)]
+            assert ranks(client) == [1]
 
     run(go)
 

@@ -19,7 +19,7 @@ def values(text: bytes) -> dict[str, float]:
 
 def test_every_name_of_the_contract_is_there():
     found = {re.sub(r"\{.*", "", name) for name in values(prometheus(Sample()))}
-    wal = ("frames", "batches", "fsyncs", "bytes_written", "rotations", "submit_full")
+    wal = ("frames", "batches", "fsyncs", "bytes_written", "rotations", "submit_full", "failures")
     assert {
         "topics_topics", "topics_topics_by_class", "topics_routers", "topics_records_live",
         "topics_bytes_live", "topics_topic_metrics_truncated", "topics_queue_topics",

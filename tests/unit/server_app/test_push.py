@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
+
+from penstock.server.sse import HEADERS
 from tests.unit.server_app.fakes import run, serving, until
 
 
@@ -75,6 +78,59 @@ def test_a_last_event_id_goes_back_but_never_forward():
     run(go)
 
 
+def test_a_last_event_id_that_cannot_be_read_is_ignored():
+    async def go():
+        async with serving() as client:
+            await client.write("t", 1)
+            made = await client.ask("POST", "/v0/watch", {"topics": {"t": {}}})
+            nested = urlsafe_b64encode(b"[" * 2_000 + b"]" * 2_000).decode()
+            stream = client.start("GET", made.json["stream_url"], last_event_id=nested).live
+            assert payloads(stream.events()) == [1]
+
+    run(go)
+
+
+def test_a_stream_that_fails_to_begin_takes_nobodys_place(caplog):
+    async def go():
+        async with serving(streams_max=1) as client:
+            await client.ask("PUT", "/v0/topics/q", {"type": "queue"})
+            made = await client.ask("POST", "/v0/watch", {"topics": {"q": {}}})
+            paths = (made.json["stream_url"], "/v0/topics/q/work?node=n")
+            for path in paths:
+                assert client.start("GET", path, trouble="no stream").status == 500
+                assert client.application.context.caps.streams == 0
+                broken = client.start("GET", path, trouble="no write").live
+                await until(lambda broken=broken: broken.closed)
+                await until(lambda: client.application.context.caps.streams == 0)
+            assert not client.application.context.streams
+            assert not client.engine.watchers.has("q")
+            assert client.start("GET", paths[0]).live is not None
+
+    run(go)
+
+
+def test_the_head_of_a_stream_opens_nothing():
+    async def go():
+        async with serving() as client:
+            await client.ask("PUT", "/v0/topics/q", {"type": "queue"})
+            await client.write("q", 1)
+            made = await client.ask("POST", "/v0/watch", {"topics": {"q": {}}})
+            for path in (made.json["stream_url"], "/v0/topics/q/work?node=n"):
+                head = client.start("HEAD", path)
+                assert (head.status, head.content_type) == (200, b"text/event-stream")
+                assert head.headers == dict(HEADERS)
+                assert head.live.closed
+                assert head.live.text == b""
+            assert client.application.context.caps.streams == 0
+            claimed = await client.ask("POST", "/v0/topics/q/claim", {"node": "n"})
+            assert claimed.json["claimed"][0]["deliveries"] == 1
+            assert payloads(client.start("GET", made.json["stream_url"]).live.events()) == [1]
+            assert client.start("HEAD", "/v0/watch/wid_unknown").status == 404
+            assert client.start("HEAD", "/v0/topics/q/work").status == 400
+
+    run(go)
+
+
 def test_the_first_tombstone_of_a_connection_blames_the_cursor_later_ones_the_cause():
     async def go():
         async with serving() as client:
@@ -142,6 +198,75 @@ def test_topics_of_a_prefix_join_when_they_are_made_as_long_as_there_is_room():
             assert [data["code"] for kind, data in stream.events() if kind == "error"] == [
                 "throttled"
             ]
+
+    run(go)
+
+
+def test_topics_of_a_prefix_that_are_gone_make_room_for_others():
+    async def come_and_go(client, names, told):
+        for name in names:
+            await client.write(name, name)
+            await until(lambda name=name: name in payloads(told()))
+            await client.ask("DELETE", f"/v0/topics/{name}")
+            await until(lambda: told()[-1][0].startswith("topic"))
+
+    async def go():
+        async with serving() as client:
+            stream, path = await client.watch(prefixes=["a."])
+            socket = await client.socket()
+            socket.say(op="subscribe", prefixes=["b."])
+            await until(lambda: socket.ops() == ["subscribed"])
+            await come_and_go(client, [f"a.{number}" for number in range(9)], stream.events)
+            pushed = lambda: [(m["op"], m) for m in socket.messages]  # noqa: E731
+            await come_and_go(client, [f"b.{number}" for number in range(9)], pushed)
+            assert "error" not in kinds(stream.events())
+            stream.on_gone()
+            await client.write("a.9", "meanwhile")
+            again = client.start("GET", path).live
+            assert payloads(again.events()) == ["meanwhile"]
+            await client.write("a.9", "on")
+            await until(lambda: payloads(again.events()) == ["meanwhile", "on"])
+
+    run(go)
+
+
+def test_a_topic_of_a_prefix_that_is_made_again_is_watched_again():
+    async def go():
+        async with serving() as client:
+            streams = [(await client.watch(prefixes=["a."]))[0] for _ in range(2)]
+            for life in range(3):
+                for number in range(4):
+                    await client.write(f"a.{number}", life)
+                for stream in streams:
+                    await until(lambda s=stream, n=life: payloads(s.events()).count(n) == 4)
+                for number in range(4):
+                    await client.ask("DELETE", f"/v0/topics/a.{number}")
+            assert all("error" not in kinds(stream.events()) for stream in streams)
+
+    run(go)
+
+
+def test_prefixes_of_a_socket_are_few_and_short():
+    async def go():
+        async with serving() as client:
+            socket = await client.socket()
+            await ask(socket, op="subscribe", prefixes=["x" * 256])
+            await ask(socket, op="subscribe", prefixes=[f"{number}." for number in range(16)])
+            await ask(socket, op="subscribe", prefixes=[f"{number}." for number in range(16)])
+            await ask(socket, op="subscribe", prefixes=["one.more"])
+            await ask(socket, op="unsubscribe")
+            await ask(socket, op="subscribe", prefixes=["one.more"])
+            assert socket.ops() == [
+                "error", "subscribed", "subscribed", "error", "unsubscribed", "subscribed"
+            ]  # fmt: skip
+            assert {m["code"] for m in socket.messages if m["op"] == "error"} == {"invalid_request"}
+            long = await client.ask("POST", "/v0/watch", {"prefixes": ["x" * 256]})
+            assert (long.status, long.code) == (400, "invalid_request")
+
+    async def ask(socket, **fields):
+        before = len(socket.messages)
+        socket.say(**fields)
+        await until(lambda: len(socket.messages) > before)
 
     run(go)
 
@@ -219,6 +344,24 @@ def test_a_socket_subscribes_publishes_and_leaves():
     run(go)
 
 
+def test_a_socket_is_told_of_what_cannot_be_read_in_a_message():
+    async def go():
+        async with serving() as client:
+            await client.write("t", 1)
+            socket = await client.socket()
+            socket.on_text(b'{"op":"subscribe","topic":"t","limit":1e400,"request_id":1}')
+            deep = b"[" * 2_000 + b"]" * 2_000
+            socket.on_text(b'{"op":"subscribe","topic":"t","zz":%b,"request_id":2}' % deep)
+            await until(lambda: len(socket.messages) == 2)
+            told = {message["request_id"]: message["code"] for message in socket.messages}
+            assert told == {1: "invalid_request", None: "invalid_json"}
+            socket.on_text(b'{"op":"subscribe","topic":"t","zz":1e400,"request_id":3}')
+            await until(lambda: "subscribed" in socket.ops())
+            assert not socket.closed
+
+    run(go)
+
+
 def test_a_socket_that_does_not_read_gets_every_record_and_every_answer_once():
     async def go():
         async with serving() as client:
@@ -292,22 +435,36 @@ def test_a_worker_holds_as_many_as_it_asked_for_and_gives_them_back_when_it_goes
     run(go)
 
 
-def test_a_worker_without_room_leaves_jobs_to_others():
+def test_a_worker_without_room_is_given_no_jobs():
+    async def go():
+        async with serving() as client:
+            once = {"type": "queue", "max_deliveries": 1, "dead_letter": "dead"}
+            await client.ask("PUT", "/v0/topics/q", once)
+            await client.write("q", "a", "b", "c")
+            stream = client.start("GET", "/v0/topics/q/work?node=n&max=3", room=1).live
+            await until(lambda: stream.text)
+            claimed = await client.ask("POST", "/v0/topics/q/claim", {"node": "other"})
+            assert claimed.json["ready"] == 2
+            stream.read(None)
+            await until(lambda: len(stream.events()) == 2)
+            told = [(data["$seq"], data["deliveries"]) for _, data in stream.events()]
+            assert told == [(2, 1), (3, 1)]
+
+    run(go)
+
+
+def test_a_worker_is_given_no_more_large_jobs_than_it_reads():
     async def go():
         async with serving() as client:
             await client.ask("PUT", "/v0/topics/q", {"type": "queue"})
-            await client.write("q", "a", "b", "c")
-            stream = client.start("GET", "/v0/topics/q/work?node=n&max=3", room=2).live
-            await until(lambda: len(stream.events()) == 1)
-
-            async def ready():
-                return (await client.ask("GET", "/v0/topics/q")).json["queue"]["ready"]
-
-            while await ready() != 2:
-                pass
+            for number in range(6):
+                await client.write("q", [number, "x" * 300_000])
+            stream = client.start("GET", "/v0/topics/q/work?node=n&max=6", room=3).live
+            await until(lambda: len(stream.events()) == 2)
+            queue = (await client.ask("GET", "/v0/topics/q")).json["queue"]
+            assert (queue["ready"], queue["in_flight"]) == (4, 2)
             stream.read(None)
-            await until(lambda: len(stream.events()) == 3)
-            assert [data["$seq"] for _, data in stream.events()] == [1, 2, 3]
+            await until(lambda: len(stream.events()) == 6)
 
     run(go)
 

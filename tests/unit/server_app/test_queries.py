@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from math import inf
 
 import pytest
 
@@ -29,6 +30,11 @@ def test_a_flag_that_cannot_be_read_is_the_default(raw, value):
 @pytest.mark.parametrize("raw", ["a=x", "a=-1", "a=1.5", "a=", "", "a=99999999999999999999"])
 def test_a_number_that_cannot_be_read_is_the_default(raw):
     assert Query(raw).number("a", 7) == 7
+
+
+def test_a_number_is_anything_that_fits_64_bits():
+    assert Query(f"n={2**64 - 1}").number("n", 7) == 2**64 - 1
+    assert Query(f"n={2**64}").number("n", 7) == 7
 
 
 def test_page_sizes_are_clamped():
@@ -63,13 +69,23 @@ def test_a_body_that_is_no_object_is_refused(body):
         json_object(body, JSON)
 
 
+def test_a_number_beyond_all_floats_stops_only_those_who_read_it():
+    assert json_object(b'{"zz":1e400,"a":-1e400}', JSON) == {"zz": inf, "a": -inf}
+    with pytest.raises(InvalidRequest):
+        json_object(b'{"zz":1e400', JSON)
+
+
 def test_a_cursor_is_the_base64_of_the_last_name():
     assert make_cursor("jobs") == b64encode(b'{"after":"jobs"}').decode()
     assert parse_cursor(make_cursor("a:b")) == "a:b"
 
 
+NESTED = b"[" * 2_000 + b"]" * 2_000
+
+
 @pytest.mark.parametrize(
-    "cursor", ["x", "!!", b64encode(b"[]").decode(), b64encode(b"{}").decode()]
+    "cursor",
+    ["x", "!!", *(b64encode(raw).decode() for raw in (b"[]", b"{}", NESTED))],
 )
 def test_a_corrupt_cursor_is_refused(cursor):
     with pytest.raises(InvalidRequest):

@@ -40,7 +40,7 @@ def test_any_other_path_is_not_found(path):
 def test_a_wrong_method_names_the_right_ones():
     with pytest.raises(MethodNotAllowed) as caught:
         ROUTES.find("PATCH", "/v0/topics/a")
-    assert caught.value.allow == "DELETE, GET, POST, PUT"
+    assert caught.value.allow == "DELETE, GET, HEAD, POST, PUT"
 
 
 def test_every_reference_of_the_document_leads_somewhere():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from base64 import urlsafe_b64encode
 
 import pytest
 
@@ -23,7 +24,10 @@ def test_an_id_is_the_sorted_map_of_all_cursors_and_can_be_read_back():
     assert parse_event_id(event_id(cursors).decode()) == cursors
 
 
-@pytest.mark.parametrize("text", ["", "!", "bm90IGpzb24", "WzFd", "é"])
+NESTED = urlsafe_b64encode(b"[" * 2_000 + b"]" * 2_000).decode()
+
+
+@pytest.mark.parametrize("text", ["", "!", "bm90IGpzb24", "WzFd", "é", NESTED])
 def test_an_id_that_cannot_be_read_says_nothing(text):
     assert parse_event_id(text) == {}
 

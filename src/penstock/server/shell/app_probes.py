@@ -62,7 +62,11 @@ def scheduler(call: Call) -> Answer:
     topic = call.query.text("topic") or None
     if topic is not None:
         call.check_topic(topic)
-    return call.answer(**call.context.engine.scheduler_view(topic))
+    shown = call.context.engine.scheduler_view(topic)
+    if topic is not None:
+        routers = shown["topic"]["routers"]
+        shown["topic"]["routers"] = [each for each in routers if call.reaches(each["dest"])]
+    return call.answer(**shown)
 
 
 HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {
@@ -125,6 +129,7 @@ def _wal_sample(context: Context) -> WalSample:
         fsyncs=counters.fsyncs,
         bytes_written=counters.bytes_written,
         submit_full=counters.submit_full,
+        failures=counters.failures,
         queue_depth=journal.queue_depth,
         queue_depth_peak=counters.queue_depth_peak,
         read_only=status.read_only_reason is not None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final
 
 from penstock.server.call import Context
@@ -56,6 +56,14 @@ class Pusher:
         if self.followers.pop(topic, None) is not None:
             self.engine.watchers.leave(topic, self.push)
             self._waiting.pop(topic, None)
+            self._gone.pop(topic, None)
+
+    def forget_gone(self, keep: Container[str] = ()) -> None:
+        """Make room: push no more of topics that the peer knows to be gone."""
+        topics = self.engine.registry.topics
+        for topic in list(self._gone):
+            if topic not in topics and topic not in keep:
+                self.leave(topic)
 
     def leave_all(self) -> None:
         """Push nothing more."""

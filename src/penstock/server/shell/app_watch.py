@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ from penstock.topics.errors import InvalidRequest, TopicNotFound
 from penstock.topics.shell.watch import Page
 
 TOO_OLD: Final = "from_seq_too_old"
+_LOGGER: Final = logging.getLogger("penstock.server")
 
 
 async def make_watch(call: Call) -> Answer:
@@ -109,13 +111,17 @@ def open_watch(call: Call) -> None:
         if context.keys.identify(key) != session.grant:
             context.keys.identify(None)
         call.grant = session.grant
-    context.caps.open_stream(call.grant)
-    if session.step_out is not None:
-        session.step_out()
-    last_id = call.request.headers.get("last-event-id")
-    if last_id:
-        session.resume(sse.parse_event_id(last_id))
-    WatchStream(call, session).start()
+    if call.exchange.is_head:
+        call.exchange.stream(sse.CONTENT_TYPE, sse.HEADERS).close()
+        return
+    with context.caps.opening(call.grant):
+        if session.step_out is not None:
+            session.step_out()
+        last_id = call.request.headers.get("last-event-id")
+        if last_id:
+            session.resume(sse.parse_event_id(last_id))
+        stream = WatchStream(call, session)
+    stream.start()
 
 
 HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {
@@ -143,10 +149,17 @@ class WatchStream(Pusher):
         self.offer = self._stream.write
 
     def start(self) -> None:
-        """Begin to push."""
-        session, context = self._session, self.context
-        session.streams += 1
-        context.streams[self] = None
+        """Begin to push; a stream to which that fails is closed, and leaves nothing behind."""
+        self._session.streams += 1
+        self.context.streams[self] = None
+        try:
+            self._begin()
+        except Exception:
+            _LOGGER.exception("the stream of watch session %s could not begin", self._session.wid)
+            self.abort()
+
+    def _begin(self) -> None:
+        session = self._session
         self._stream.write(sse.RETRY)
         if self._request.prefixes:
             for name in matching(self._call, self._request):
@@ -238,7 +251,7 @@ class WatchStream(Pusher):
 
     def load(self, follower: Follower) -> None:
         """Take the cursor that all streams of the session share."""
-        cursor = self._session.cursors[follower.topic]
+        cursor = self._session.cursors.setdefault(follower.topic, 0)
         if cursor != follower.cursor:
             follower.cursor = cursor
         follower.epoch = self._session.epochs.get(follower.topic)
@@ -276,12 +289,24 @@ class WatchStream(Pusher):
         if name in session.cursors:
             return
         if len(session.cursors) >= self.context.watch_topics_max:
+            self._make_room()
+        if len(session.cursors) >= self.context.watch_topics_max:
             data = encode(
                 {"code": "throttled", "message": f"no room to watch topic {name} in this session"}
             )
             self._stream.write(sse.frame(sse.event_id(session.cursors), b"error", data))
             return
         session.cursors[name] = 0
+
+    def _make_room(self) -> None:
+        """Forget topics of a prefix that are gone; they join again when they are made again."""
+        session, topics = self._session, self.engine.registry.topics
+        self.forget_gone(keep=self._request.topics)
+        for name in list(session.cursors):
+            is_kept = name in topics or name in self.followers or name in self._request.topics
+            if not is_kept:
+                del session.cursors[name]
+                session.epochs.pop(name, None)
 
     def _on_created(self, name: str) -> None:
         if not name.startswith(self._request.prefixes) or not self._call.reaches(name):

@@ -1,6 +1,8 @@
 """A worker's stream: jobs are pushed as long as it holds fewer than it asked for.
 
-Whatever it still holds when the stream ends is given back at once.
+A job that is claimed counts as delivered: so few are claimed at a time, and only while the stream
+takes all of them, whatever their size. Whatever a worker still holds when its stream ends is given
+back at once.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 from penstock.kernel.errors import PenstockError
+from penstock.kernel.units import KIB
 from penstock.server import sse
 from penstock.server.call import Call
 from penstock.server.jobs import job_event
@@ -21,6 +24,10 @@ from penstock.topics.leases import ClaimRequest, Settle, parse_node
 from penstock.topics.shell.work import Job
 
 RECHECK_S: Final = 0.25
+STEP_BYTES: Final = 256 * KIB
+"""So much is claimed at once, as far as the mean size of the queue's jobs tells."""
+STEP_JOBS_MAX: Final = 32
+"""Not more are claimed at once, so that not much is buffered if they are larger than the mean."""
 HEARTBEAT_S: Final = 15.0
 _LOGGER: Final = logging.getLogger("penstock.server")
 
@@ -34,9 +41,12 @@ def open_work(call: Call) -> None:
         raise NotAQueue(call.name)
     jobs_max = min(max(query.number("max", 1), 1), engine.limits.claim_max)
     lease_ms = query.number("lease_ms", 0)
-    call.context.caps.open_stream(call.grant)
     request = ClaimRequest(node, jobs_max, clamp_lease_ms(lease_ms) if lease_ms else 0)
-    WorkStream(call, request).start()
+    if call.exchange.is_head:
+        call.exchange.stream(sse.CONTENT_TYPE, sse.HEADERS).close()
+        return
+    with call.context.caps.opening(call.grant):
+        WorkStream(call, request).start()
 
 
 class WorkStream:
@@ -49,19 +59,17 @@ class WorkStream:
         self._grant = call.grant
         self._request = request
         self._stream = call.exchange.stream(sse.CONTENT_TYPE, sse.HEADERS)
-        self._stream.on_gone = self._stop
-        self._stream.on_room = self._wake
-        self._held: dict[int, int] = {}  # seq -> fence
         self._news = asyncio.Event()
+        self._stream.on_gone = self._stop
+        self._stream.on_room = self._news.set
+        self._held: dict[int, int] = {}  # seq -> fence
         self._ended = False
-        self._is_full = False
         self._epoch = call.context.engine.topic(call.name).epoch
 
     def start(self) -> None:
         """Begin to push."""
         self._context.streams[self] = None
         self._engine.watchers.listen(self._topic, self._on_turn)
-        self._stream.write(sse.RETRY)
         self._context.spawn(self._run())
 
     def end(self) -> None:
@@ -71,24 +79,23 @@ class WorkStream:
     def _on_turn(self, _topic: str) -> None:
         self._news.set()
 
-    def _wake(self) -> None:
-        self._is_full = False
-        self._news.set()
-
     def _stop(self) -> None:
         self._ended = True
         self._news.set()
 
     def _say_goodbye(self, code: int | str, text: str) -> None:
         if not self._ended:
-            self._stream.write(sse.work_error(code, text, self._topic))
-            self._stream.close()
             self._stop()
+            try:
+                self._stream.write(sse.work_error(code, text, self._topic))
+            finally:
+                self._stream.close()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         spoke_s = loop.time()
         try:
+            self._stream.write(sse.RETRY)
             while not self._ended:
                 self._news.clear()
                 if await self._refill():
@@ -102,32 +109,40 @@ class WorkStream:
             self._say_goodbye(409, "topic is no longer a queue")
         except Exception:
             _LOGGER.exception("the stream of a worker on %r failed", self._topic)
-            self._say_goodbye("internal", "the server failed; its log tells")
+            with suppress(Exception):
+                self._say_goodbye("internal", "the server failed; its log tells")
         finally:
             await self._close()
 
     async def _refill(self) -> bool:
-        """Claim as many jobs as there is room for and push them; whether there were any."""
-        self._forget_settled()
-        room = self._request.jobs_max - len(self._held)
-        if room <= 0 or self._is_full:
-            return False
-        claims = await self._engine.work.claim(self._topic, self._request._replace(jobs_max=room))
-        for job in claims.jobs:
-            self._held[job.slot.seq] = job.lease.fence
-        untold = [job for job in claims.jobs if not self._push(job)]
-        if untold:
-            await self._give_back([job.slot.seq for job in untold])
-        return len(untold) < len(claims.jobs)
+        """Claim and push jobs as long as there is room for them; whether there were any."""
+        told = False
+        while not self._ended:
+            self._forget_settled()
+            room = self._request.jobs_max - len(self._held)
+            if room <= 0 or not self._stream.has_room():
+                break
+            request = self._request._replace(jobs_max=min(room, self._step()))
+            claims = await self._engine.work.claim(self._topic, request)
+            for job in claims.jobs:
+                self._held[job.slot.seq] = job.lease.fence
+            if not claims.jobs or not self._push(claims.jobs):
+                break
+            told = True
+        return told
 
-    def _push(self, job: Job) -> bool:
-        if self._ended or self._is_full:
-            return False
-        data = job_event(self._topic, job)
-        if self._stream.write(sse.frame(b"%d" % job.slot.seq, b"job", data)):
-            return True
-        self._is_full = True
-        return False
+    def _step(self) -> int:
+        """How many jobs to claim at once."""
+        topic = self._engine.topic(self._topic)
+        job_bytes = topic.size_bytes // max(topic.count, 1)
+        return min(max(STEP_BYTES // max(job_bytes, 1), 1), STEP_JOBS_MAX)
+
+    def _push(self, jobs: list[Job]) -> bool:
+        """Send jobs in one write, which only a stream that is over does not take."""
+        frames = [
+            sse.frame(b"%d" % job.slot.seq, b"job", job_event(self._topic, job)) for job in jobs
+        ]
+        return not self._ended and self._stream.write(b"".join(frames))
 
     def _forget_settled(self) -> None:
         """Room is made by jobs that are finished, given back, or whose lease is over."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from penstock.server.errors import ShuttingDown, describe
 from penstock.server.shell.app_push import Pusher
 from penstock.server.shell.app_watch import resolve
 from penstock.server.watching import (
+    PREFIXES_MAX,
     Event,
     Follower,
     Place,
@@ -36,7 +37,7 @@ from penstock.server.watching import (
 )
 from penstock.topics.batch import parse_write
 from penstock.topics.errors import InvalidRequest
-from penstock.topics.shell.watch import Page
+from penstock.topics.shell.watch import Page, Shape
 from penstock.topics.topic import Written
 
 REPLIES_MAX: Final = 256
@@ -55,12 +56,8 @@ def open_ws(call: Call) -> None:
     keys = call.context.keys
     if keys is not None:
         call.grant = keys.identify(bearer(call.request.headers) or protocol_token(offered))
-    call.context.caps.open_stream(call.grant)
-    try:
+    with call.context.caps.opening(call.grant):
         Socket(call, SUBPROTOCOL if SUBPROTOCOL in offered else None).start()
-    except BaseException:
-        call.context.caps.close_stream(call.grant)
-        raise
 
 
 HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {"open_ws": open_ws}
@@ -79,7 +76,7 @@ class Socket(Pusher):
         self._socket.on_gone = self._close
         self._replies: deque[bytes] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._prefixed: list[WatchRequest] = []
+        self._prefixed: dict[tuple[str, ...], Shape] = {}
 
     def start(self) -> None:
         """Wait for messages."""
@@ -181,10 +178,7 @@ class Socket(Pusher):
             request = parse_watch(operation.body, limits, defaults)
             lenient = operation.body.get("lenient") is True
             places = await resolve(self._call, request, lenient=lenient)
-            if len(self.followers.keys() | places) > self.context.watch_topics_max:
-                raise InvalidRequest(
-                    f"expected at most {self.context.watch_topics_max} topics a connection"
-                )
+            self._check_room(request, places)
         except Exception as error:
             self._fail(operation.request_id, error)
             return
@@ -197,16 +191,31 @@ class Socket(Pusher):
             shape = shape_of(request, tag)
             self.follow(Follower(name, place["from_seq"], shape, place["epoch"]))
         if request.prefixes:
-            self._prefixed.append(request)
+            self._prefixed[request.prefixes] = shape_of(request, None)
             self.engine.watchers.listen_created(self._on_created)
         self.begin(places)
 
+    def _check_room(self, request: WatchRequest, places: Collection[str]) -> None:
+        """Refuse what would be too much for one connection."""
+        most = self.context.watch_topics_max
+        if len(self.followers.keys() | places) > most:
+            self.forget_gone(keep=places)
+        if len(self.followers.keys() | places) > most:
+            raise InvalidRequest(f"expected at most {most} topics a connection")
+        prefixes = sum(map(len, self._prefixed.keys() | {request.prefixes}))
+        if prefixes > PREFIXES_MAX:
+            raise InvalidRequest(
+                f"expected at most {PREFIXES_MAX} prefixes a connection, found {prefixes}"
+            )
+
     def _on_created(self, name: str) -> None:
-        for request in self._prefixed:
-            if name.startswith(request.prefixes) and self._call.reaches(name):
+        for prefixes, shape in self._prefixed.items():
+            if name.startswith(prefixes) and self._call.reaches(name):
+                if len(self.followers) >= self.context.watch_topics_max:
+                    self.forget_gone()
                 full = len(self.followers) >= self.context.watch_topics_max
                 if name not in self.followers and not full:
-                    self.follow(Follower(name, 0, shape_of(request, None)))
+                    self.follow(Follower(name, 0, shape))
                     asyncio.get_running_loop().call_soon(self.push, name)
                 return
 

@@ -177,6 +177,8 @@ class Cohort:
             self.ranks.remove(rank)
             self.ranks.append(rank)
             self._serve(rank, topic)
+            if not rank.members:
+                continue  # all of them fell behind, and the rank is gone with them
             if last is not None and last.members and last.is_beside(rank):
                 self._merge(rank, last)
             else:

@@ -61,6 +61,11 @@ class Http1Exchange(msgspec.Struct, eq=False):
     ends: bool = False
     """Whether the connection ends with this answer."""
 
+    @property
+    def is_head(self) -> bool:
+        """Whether only the head of the answer is asked for."""
+        return self.terms.is_head
+
     def reply_json(self, body: bytes) -> None:
         """Answer 200 with JSON."""
         if self.state == HOT and len(body) <= GZIP_ABOVE_BYTES:

@@ -8,6 +8,7 @@ a head depends on the connection. `bench/bench_http.py` shows what it is worth.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from sys import intern
 from typing import Final
 
@@ -31,6 +32,13 @@ _REMEMBERED_MAX: Final = 2_048
 _REMEMBERED_BYTES_MAX: Final = 1 * KIB
 _LINE: Final = re.compile(rb"([A-Z]{1,32}) ([!-~]+) HTTP/1\.([01])")
 _SINGLE: Final = frozenset({"host", "content-length", "transfer-encoding"})
+Overlaps = Callable[[str, str], bool]
+"""Whether requests of a method and a path need not wait for each other's answers."""
+
+
+def nothing_overlaps(_method: str, _path: str) -> bool:
+    """Every request waits for those before it."""
+    return False
 
 
 class Line(msgspec.Struct, gc=False, eq=False):
@@ -42,6 +50,8 @@ class Line(msgspec.Struct, gc=False, eq=False):
     is_head: bool
     old: bool
     """Whether it is HTTP/1.0."""
+    overlaps: bool = False
+    """Whether it may begin while others before it that may too are not answered."""
 
 
 class Terms(msgspec.Struct, gc=False, eq=False, frozen=True, kw_only=True):
@@ -77,7 +87,8 @@ REFUSED_TERMS: Final = Terms(
 class Heads:
     """Parses lines and headers and remembers a bounded number of each by their bytes."""
 
-    def __init__(self, limits: TransportLimits) -> None:
+    def __init__(self, limits: TransportLimits, overlaps: Overlaps = nothing_overlaps) -> None:
+        self._overlaps = overlaps
         self._headers_max = limits.headers_max
         self._body_bytes_max = limits.body_bytes_max
         self.lines: dict[bytes, Line] = {}
@@ -117,7 +128,8 @@ class Heads:
         method, target, minor = match.groups()
         path, query = split_target(target)
         is_head = method == b"HEAD"
-        line = Line("GET" if is_head else method.decode(), path, query, is_head, minor == b"0")
+        name = "GET" if is_head else method.decode()
+        line = Line(name, path, query, is_head, minor == b"0", self._overlaps(name, path))
         if not is_head and not line.old and len(raw) <= _REMEMBERED_BYTES_MAX:
             if len(self.lines) >= _REMEMBERED_MAX:
                 self.lines.clear()
@@ -166,15 +178,16 @@ def _meaning(headers: dict[str, str]) -> Terms:
     if "connection" in headers:
         options = tuple(each.strip() for each in headers["connection"].lower().split(","))
     keep_alive = "close" not in options
+    wants_upgrade = "upgrade" in options and "upgrade" in headers
     return Terms(
         headers=headers,
         length=_body_length(headers),
         keep_alive=keep_alive,
         gzip_body=is_gzip(headers),
         accepts_gzip=accepts_gzip(headers.get("accept-encoding", "")),
-        wants_upgrade="upgrade" in options and "upgrade" in headers,
+        wants_upgrade=wants_upgrade,
         expects_continue=headers.get("expect", "").lower() == "100-continue",
-        hot=keep_alive and "host" in headers,
+        hot=keep_alive and "host" in headers and not wants_upgrade,
         family=intern("\n".join(f"{k}:{v}" for k, v in headers.items() if k != "content-length")),
     )
 

@@ -1,7 +1,8 @@
 """An HTTP/1.1 connection: bytes to requests, answers to bytes, in the same order.
 
 A read that is exactly one known request takes a short way through `data_received`; everything
-else goes through a buffer, one step at a time, and stops where a limit says so.
+else goes through a buffer, one step at a time, and stops where a limit says so. A request begins
+when all before it are answered, unless it and they may overlap.
 """
 
 from __future__ import annotations
@@ -51,12 +52,14 @@ class Http1Connection(asyncio.Protocol):
         "_counters",
         "_handle_again",
         "_held_bytes",
+        "_in_order",
         "_inflated",
         "_inflation",
         "_lines",
         "_linger_until_s",
         "_lingers",
         "_live",
+        "_overlaps",
         "_pipelined_max",
         "_reading",
         "_same_head",
@@ -110,6 +113,10 @@ class Http1Connection(asyncio.Protocol):
         """The head of the request whose body is inflated."""
         self._upgrading: Http1Exchange | None = None
         self._live: SocketStream | None = None
+        self._overlaps = False
+        """Whether the newest request, and so all in the line, may overlap."""
+        self._in_order = True
+        """Nothing in the buffer waits for the requests before it to be answered."""
         self._advancing = False
         self._continue_owed = False
         self._reading = True
@@ -135,13 +142,13 @@ class Http1Connection(asyncio.Protocol):
         self._touched_s = self.service.now_s
         if self._simple and len(self.line) < self._pipelined_max:
             if len(data) == self._same_size and data.startswith(self._same_head):
-                body = data[len(self._same_head) :]
                 if self._again is not None and not self.line:
-                    self._hand_again(self._again, body)
-                else:
-                    self._hand_over(self._same_line, self._same_terms, body)
-                return
-            if self._take_single(data):
+                    self._hand_again(self._again, data[len(self._same_head) :])
+                    return
+                if self._may_begin(self._same_line):
+                    self._hand_over(self._same_line, self._same_terms, data[len(self._same_head) :])
+                    return
+            elif self._take_single(data):
                 return
         if self._stage is STOPPED:
             return
@@ -289,6 +296,7 @@ class Http1Connection(asyncio.Protocol):
             HOT if terms.hot and not self.last else OPEN,
         )
         self.line.append(exchange)
+        self._overlaps = line.overlaps
         self._budget.used += len(body)
         self._counters.requests_total += 1
         if terms.wants_upgrade:
@@ -302,7 +310,8 @@ class Http1Connection(asyncio.Protocol):
     def expect(self, exchange: Http1Exchange, handle: Callable[[Http1Exchange], None]) -> None:
         """The application has a short way for requests with the head of this one."""
         request, line = exchange.request, self._same_line
-        is_same = request.path == line.path and request.query == line.query
+        is_same = request.method == line.method and request.path == line.path
+        is_same = is_same and request.query == line.query
         if is_same and exchange.terms.family is self._same_terms.family and exchange.terms.hot:
             self._again, self._handle_again = exchange, handle
 
@@ -312,6 +321,7 @@ class Http1Connection(asyncio.Protocol):
         exchange.state = HOT
         exchange.answer = None
         self.line.append(exchange)
+        self._overlaps = self._same_line.overlaps
         self._budget.used += len(body)
         self._counters.requests_total += 1
         try:
@@ -329,6 +339,8 @@ class Http1Connection(asyncio.Protocol):
         if line is None or terms is None:
             line, terms = self._learn(data, end)
         if not terms.hot or terms.gzip_body or end + terms.length != len(data):
+            return False
+        if not self._may_begin(line):
             return False
         again = self._again
         if line is not self._same_line or terms.family is not self._same_terms.family:
@@ -369,10 +381,15 @@ class Http1Connection(asyncio.Protocol):
     def _may_advance(self) -> bool:
         return (
             (self._stage is HEAD or self._stage is BODY)
+            and self._in_order
             and self._upgrading is None
             and not self._writes_paused
             and len(self.line) < self.service.limits.pipelined_max
         )
+
+    def _may_begin(self, line: Line) -> bool:
+        """Whether nothing before a request has to be answered first."""
+        return not self.line or (self._overlaps and line.overlaps)
 
     def _step(self) -> bool:
         return self._step_head() if self._stage is HEAD else self._step_body()
@@ -393,10 +410,14 @@ class Http1Connection(asyncio.Protocol):
             raise BadRequest(f"expected a request's head of at most {most} bytes, found more")
         if end < 4:
             return False
-        raw = bytes(buffer[:end])
+        line, terms = self.service.heads.parse(bytes(buffer[:end]))
+        if not self._may_begin(line):
+            self._in_order = False
+            self._scanned = 0
+            return False
         del buffer[:end]
         self._scanned = 0
-        self._begin(*self.service.heads.parse(raw))
+        self._begin(line, terms)
         return True
 
     def _begin(self, line: Line, terms: Terms) -> None:
@@ -526,6 +547,8 @@ class Http1Connection(asyncio.Protocol):
                 self._upgrading = None
             if exchange.ends:
                 ended = exchange
+        if not line:
+            self._in_order = True
         if parts:
             self._write(b"".join(parts))
         if ended is not None:
@@ -537,7 +560,7 @@ class Http1Connection(asyncio.Protocol):
     def _after_answers(self) -> None:
         if self._advancing:
             return
-        if self._buffer and self._stage is not STOPPED:
+        if self._buffer and self._stage is not STOPPED and self._in_order:
             # Not at once: the application is in the middle of something when it answers.
             self.service.loop.call_soon(self._advance)
         else:

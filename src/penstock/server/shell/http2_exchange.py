@@ -253,6 +253,13 @@ class Http2Stream:
             self._exchange.connection.pump()
         return True
 
+    def has_room(self) -> bool:
+        """Whether a write of any size is taken now; if not, `on_room` is called when it is."""
+        if self._closed:
+            return False
+        self._lagged = self._lagged or self.buffered > 0
+        return not self._lagged
+
     def direct(self) -> None:
         """Streams share a socket: none may write to it alone."""
 

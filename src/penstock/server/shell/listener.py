@@ -9,6 +9,7 @@ from typing import Final
 from penstock.kernel.errors import Rejected
 from penstock.server.message import Application, TransportLimits
 from penstock.server.shell.doorman import Doorman
+from penstock.server.shell.head import Overlaps, nothing_overlaps
 from penstock.server.shell.service import Counters, Service
 
 _BACKLOG: Final = 1_024
@@ -26,10 +27,12 @@ class Listener:
         application: Application,
         limits: TransportLimits | None = None,
         *,
+        overlaps: Overlaps = nothing_overlaps,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._application = application
         self._limits = limits or TransportLimits()
+        self._overlaps = overlaps
         self._tls = tls
         self._server: asyncio.Server | None = None
         self._service: Service | None = None
@@ -39,7 +42,7 @@ class Listener:
         if self._service is not None:
             raise Rejected("expected a listener that was not started, found one that was")
         loop = asyncio.get_running_loop()
-        service = Service(self._application, self._limits, loop)
+        service = Service(self._application, self._limits, loop, overlaps=self._overlaps)
         if self._tls is not None:
             self._tls.set_alpn_protocols(["h2", "http/1.1"])
         self._server = await loop.create_server(

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from penstock.server.message import Application, Exchange, TransportLimits, error_body
 from penstock.server.shell.answer_head import AnswerHeads
 from penstock.server.shell.budget import BodyBudget
-from penstock.server.shell.head import Heads
+from penstock.server.shell.head import Heads, Overlaps, nothing_overlaps
 
 TICK_S: Final = 1.0
 log = logging.getLogger("penstock.server")
@@ -60,12 +60,13 @@ class Service:
         limits: TransportLimits,
         loop: asyncio.AbstractEventLoop,
         *,
+        overlaps: Overlaps = nothing_overlaps,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         self.application = application
         self.limits = limits
         self.loop = loop
-        self.heads = Heads(limits)
+        self.heads = Heads(limits, overlaps)
         self.answers = AnswerHeads()
         self.budget = BodyBudget(limits.buffered_bytes_max)
         self.counters = Counters()

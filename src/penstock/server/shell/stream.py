@@ -67,6 +67,13 @@ class SocketStream:
         self._writer.write(data)
         return True
 
+    def has_room(self) -> bool:
+        """Whether a write of any size is taken now; if not, `on_room` is called when it is."""
+        if self._closed:
+            return False
+        self._lagged = self._lagged or self.buffered > 0
+        return not self._lagged
+
     def direct(self) -> Direct | None:
         """The socket itself; None if it must not be used, or not yet."""
         transport = self._transport

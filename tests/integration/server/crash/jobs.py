@@ -84,8 +84,21 @@ class Jobs:
         if not self.durable:
             self.leases.clear()
             self.deliveries.clear()
-        self.leases = {seq: lease for seq, lease in self.leases.items() if seq in self.jobs}
+        self._forget_leases()
         await self._check_leases(wire)
+
+    def _forget_leases(self) -> None:
+        """Forget leases on jobs that are gone, and those that are over.
+
+        The holder of a lease that was over may have claimed its job again without hearing of it.
+        Extended with no token, that lease goes on, and the old token is no longer its own.
+        """
+        now_ms = _now_ms()
+        self.leases = {
+            seq: lease
+            for seq, lease in self.leases.items()
+            if seq in self.jobs and lease.deadline_ms >= now_ms
+        }
 
     def _settle_unknown(self, live: dict[int, Record]) -> None:
         """Writes without an answer: whole or not at all; burials and acks take only known jobs."""
@@ -128,7 +141,7 @@ class Jobs:
             if seq % 2:
                 told = (await wire.ask("POST", f"/v0/topics/{self.name}/ack", body)).ok()
                 if _now_ms() <= lease.deadline_ms:
-                    assert told["acked"] == 1, f"{self.name}: the lease on {seq} was lost"
+                    assert told["acked"] == 1, f"{self.name}: the lease on {seq} was lost: {lease}"
                 if told["acked"]:
                     self.finish_job(seq)
                 self.leases.pop(seq)

@@ -75,6 +75,8 @@ class TopicModel:
         self._enforce()
 
     def _enforce(self) -> None:
+        if self.config.get("discard") == "reject":
+            return
         if cap := self.config.get("cap_records", 0):
             for seq in [seq for seq in self.live if seq <= self.head - cap]:
                 del self.live[seq]

@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -78,10 +78,14 @@ class Run:
     def __post_init__(self) -> None:
         self.cast = Cast.of(self.random)
 
-    def go(self, kills: int) -> None:
-        """Live and die so many times, and look at everything in the end."""
+    def go(self, kills: int, seen: Callable[[], bool] = lambda: True) -> None:
+        """Live and die so many times, and look at everything in the end.
+
+        More often, five times as often at most, if something was not seen yet: a busy machine may
+        not come to it.
+        """
         try:
-            while self.kills < kills:
+            while self.kills < kills or (self.kills < 5 * kills and not seen()):
                 self._begin()
                 asyncio.run(self._live())
                 self._complain()
@@ -170,12 +174,16 @@ async def _act_on(actor: Any, wire: Wire) -> None:
 
 
 def crash(directory: Path, random: Random, kills: int, **options: Any) -> Run:
-    """Kill a server so many times; `life_ms` says how long it may live, the rest are settings."""
+    """Kill a server so many times; `life_ms` says how long it may live, the rest are settings.
+
+    `seen` says whether that what the run is about has happened.
+    """
     life_ms = options.pop("life_ms", (20, 300))
+    seen = options.pop("seen", lambda: True)
     os.environ["PYTHONFAULTHANDLER"] = "1"
     try:
         run = Run(ServerProcess(directory, **options), random, life_ms)
     finally:
         del os.environ["PYTHONFAULTHANDLER"]
-    run.go(kills)
+    run.go(kills, seen)
     return run
