@@ -30,6 +30,7 @@ from penstock.server.auth import KeyRing, parse_keys
 from penstock.server.call import Context
 from penstock.server.caps import CapLimits, Caps
 from penstock.server.message import TransportLimits
+from penstock.server.routes import is_write
 from penstock.server.sessions import Sessions
 from penstock.server.shell.app import TopicApplication
 from penstock.server.shell.app_gate import Gate
@@ -105,7 +106,10 @@ class Server:
             websocket_message_bytes_max=settings.max_ws_message_bytes,
         )
         self._listener = Listener(
-            self._gate, limits, tls=tls_context(settings.tls_cert, settings.tls_key)
+            self._gate,
+            limits,
+            overlaps=is_write,
+            tls=tls_context(settings.tls_cert, settings.tls_key),
         )
         self._store: Store | None = None
         self.engine: Engine | None = None

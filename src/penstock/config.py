@@ -37,7 +37,7 @@ INGEST_TABLE: Final = "ingest"
 GROWTHS: Final = ("aimd", "cubic")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error", "off")
 OTHER_VARIABLES: Final = frozenset(
-    {"PENSTOCK_CONFIG", "PENSTOCK_URL", "PENSTOCK_TOKEN",
+    {"PENSTOCK_CONFIG", "PENSTOCK_URL", "PENSTOCK_TOKEN", "PENSTOCK_CA_FILE",
      "PENSTOCK_RUNNER", "PENSTOCK_RUNNER_OPTIONS", "PENSTOCK_SPARK",
      "PENSTOCK_COMPILE", "PENSTOCK_REWRITE", "PENSTOCK_RUNS", "PENSTOCK_SEED"}
 )  # fmt: skip
@@ -323,14 +323,22 @@ def from_file(path: Path, *, must_exist: bool = True, table: str = FILE_TABLE) -
     except tomllib.TOMLDecodeError as error:
         raise Rejected(f"expected TOML in {path}, found an error: {error}") from error
     for name, found in document.items():
-        if name not in _KINDS:
-            raise Rejected(f"{path}: {_unknown('table', name, [*_KINDS, *_FIELDS])}")
-        if not isinstance(found, dict):
-            raise Rejected(f"{path}: expected [{name}] to be a table, found {found!r}")
-        for key in found:
-            if key not in _FIELDS_OF[name]:
-                raise Rejected(f"{path}: {_unknown('setting', key, _FIELDS_OF[name])}")
+        _check_table(path, name, found)
     return _split_host(document.get(table, {}))
+
+
+def _check_table(path: Path, name: str, found: Any) -> None:
+    """Refuse a table, or a key in one, that nobody knows; say where one in no table belongs."""
+    if name not in _KINDS:
+        homes = " or ".join(f"[{kind}]" for kind in _KINDS if name in _FIELDS_OF[kind])
+        if homes:
+            raise Rejected(f"{path}: expected {name} in a table: move it into {homes}")
+        raise Rejected(f"{path}: {_unknown('table', name, [*_KINDS, *_FIELDS])}")
+    if not isinstance(found, dict):
+        raise Rejected(f"{path}: expected [{name}] to be a table, found {found!r}")
+    for key in found:
+        if key not in _FIELDS_OF[name]:
+            raise Rejected(f"{path}: {_unknown('setting', key, _FIELDS_OF[name])}")
 
 
 def from_environment(environ: Mapping[str, str], *, table: str = FILE_TABLE) -> dict[str, Any]:

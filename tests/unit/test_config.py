@@ -68,6 +68,17 @@ def test_an_unknown_table_of_the_file_is_refused(tmp_path):
         load({}, file=written(tmp_path, "[serve]\nport = 1\n"))
 
 
+@pytest.mark.parametrize(
+    ("text", "home"), [("max_topics = 3", "[server]"), ("port = 3", "[server] or [ingest]")]
+)
+def test_a_key_above_all_tables_is_told_where_it_belongs(tmp_path, text, home):
+    path = tmp_path / "penstock.toml"
+    path.write_text(text)
+    with pytest.raises(Rejected) as caught:
+        load({}, file=path)
+    assert str(caught.value).endswith(f"in a table: move it into {home}")
+
+
 def test_a_file_that_was_named_must_exist_and_be_toml(tmp_path):
     with pytest.raises(Rejected, match="found none at"):
         load({}, file=tmp_path / "absent.toml")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from typing import Final
+import sys
+from typing import Any, Final
 
 import click
 
 import penstock
+from penstock.cli.failing import leave_broken_output, leave_output, told
 
 COMMANDS: Final = (
     "serve", "topic", "entity", "ingest", "table", "query", "backup", "restore", "inspect", "demo",
@@ -29,6 +31,33 @@ class LazyGroup(click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"expected a click command named {cmd_name!r}, found {command!r}")
         return command
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run; help and the version are printed before a command is known."""
+        try:
+            return super().main(*args, **options)
+        except OSError as error:
+            leave_output()
+            click.echo(f"Error: {told(error)}", err=True)
+            sys.exit(1)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command. What goes wrong in the world is one line, and not a traceback."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            leave_output()  # the reader has had enough, and that is fine
+            ctx.exit(0)
+        except (click.exceptions.Exit, click.Abort, click.ClickException):
+            raise
+        except Exception as error:
+            text = told(error)
+            if text is None:
+                raise
+            leave_broken_output()
+            raise click.ClickException(text) from error
+        return result
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
+from click.core import ParameterSource
 
-from penstock.cli.bars import bars
+from penstock.cli.bars import bars, waiting
+from penstock.cli.data_place import check_layout
+from penstock.client import Client, ClientSettings
 from penstock.kernel.errors import PenstockError
 from penstock.kernel.shell import SystemClock
 from penstock.kernel.units import format_bytes
 from penstock.topics.shell.backups import back_up_directory
-
-ROUTE = "/v0/backup"
 
 
 @click.command()
@@ -31,43 +30,47 @@ ROUTE = "/v0/backup"
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Where its cold segments are, if not in the data directory.",
 )
-@click.option("--url", help="A running server, which makes the copy on its own machine.")
-@click.option("--token", envvar="PENSTOCK_TOKEN", help="The key, where the server has keys.")
+@click.option(
+    "--url", envvar="PENSTOCK_URL", show_envvar=True,
+    help="A running server, which makes the copy on its own machine.",
+)  # fmt: skip
+@click.option(
+    "--token", envvar="PENSTOCK_TOKEN", show_envvar=True, help="The key, where the server has keys."
+)
+@click.option(
+    "--ca-file", envvar="PENSTOCK_CA_FILE", show_envvar=True,
+    type=click.Path(exists=True, dir_okay=False),
+    help="Certificates to trust with https, in place of the system's.",
+)  # fmt: skip
+@click.option(
+    "--timeout-s", type=click.FloatRange(min=0, min_open=True), default=3_600.0,
+    show_default=True, help="How long the server may take.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON instead of text.")
+@click.pass_context
 def backup(
+    ctx: click.Context,
+    /,
     dest: Path,
     data_dir: Path | None,
     cold_dir: Path | None,
-    url: str | None,
-    token: str | None,
     as_json: bool,
+    **server: Any,
 ) -> None:
     """Copy a data directory to DEST, which must be empty or not there yet.
 
     Either the directory of a server that does not run (--data-dir), or a running server (--url),
     which goes on meanwhile. Every file of the copy is checked and listed with its checksum.
     """
-    if (data_dir is None) == (url is None):
+    is_named = ctx.get_parameter_source("url") is ParameterSource.COMMANDLINE
+    if (data_dir is None and server["url"] is None) or (data_dir is not None and is_named):
         raise click.UsageError("expected --data-dir or --url, and not both")
     try:
         if data_dir is not None:
-            with bars(hidden=as_json) as on_progress:
-                made = back_up_directory(
-                    data_dir,
-                    dest,
-                    cold_dir=cold_dir,
-                    now_ms=SystemClock().now_ms(),
-                    on_progress=on_progress,
-                )
-            report: dict[str, Any] = {
-                "directory": str(dest),
-                "files": len(made.files),
-                "bytes": made.size_bytes,
-                "partitions": made.partitions,
-                "store": made.store,
-            }
+            report = _copied(data_dir, cold_dir, dest, hidden=as_json)
         else:
-            report = ask_server(url or "", dest.absolute(), token)
+            with waiting("the server makes the copy", hidden=as_json):
+                report = ask_server(dest.absolute(), **server)
     except PenstockError as error:
         raise click.ClickException(error.message) from error
     if as_json:
@@ -77,23 +80,30 @@ def backup(
         click.echo(f"backup of {report['files']} files, {size}, in {report['directory']}")
 
 
-def ask_server(url: str, dest: Path, token: str | None) -> dict[str, Any]:
+def _copied(data_dir: Path, cold_dir: Path | None, dest: Path, *, hidden: bool) -> dict[str, Any]:
+    """Copy a directory that nobody uses."""
+    check_layout(data_dir)
+    with bars(hidden=hidden) as on_progress:
+        made = back_up_directory(
+            data_dir,
+            dest,
+            cold_dir=cold_dir,
+            now_ms=SystemClock().now_ms(),
+            on_progress=on_progress,
+        )
+    return {
+        "directory": str(dest),
+        "files": len(made.files),
+        "bytes": made.size_bytes,
+        "partitions": made.partitions,
+        "store": made.store,
+    }
+
+
+def ask_server(
+    dest: Path, *, url: str, token: str | None, ca_file: str | None, timeout_s: float
+) -> dict[str, Any]:
     """Have a running server make the copy; returns what it says of it."""
-    parts = urlsplit(url if "//" in url else f"http://{url}")
-    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    connection = kind(parts.netloc)
-    headers = {"Content-Type": "application/json"}
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
-    try:
-        connection.request("POST", ROUTE, json.dumps({"directory": str(dest)}), headers)
-        answer = connection.getresponse()
-        body = json.loads(answer.read() or b"{}")
-    except (OSError, HTTPException, ValueError) as error:
-        raise click.ClickException(f"expected an answer of {url}, found: {error}") from error
-    finally:
-        connection.close()
-    if answer.status != 200:
-        message = body.get("error", {}).get("message", f"status {answer.status}")
-        raise click.ClickException(f"the server made no backup: {message}")
-    return dict(body)
+    with Client(ClientSettings(url, token, ca_file=ca_file)) as client:
+        made = client.within(timeout_s).backup(str(dest), wait_ms=int(timeout_s * 1_000))
+    return {"directory": made.directory, "files": made.files, "bytes": made.size_bytes}

@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.progress import TimeRemainingColumn as Remaining
 
 OnProgress = Callable[[str, int, int], None]
@@ -29,3 +37,16 @@ def bars(*, hidden: bool = False) -> Iterator[OnProgress]:
             progress.update(tasks[what], completed=done, total=total)
 
         yield show
+
+
+@contextmanager
+def waiting(what: str, *, hidden: bool = False) -> Iterator[None]:
+    """Show that something goes on, and for how long, where nobody knows how much is left."""
+    console = Console(stderr=True)
+    if hidden or not console.is_terminal:
+        yield
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        progress.add_task(what, total=None)
+        yield

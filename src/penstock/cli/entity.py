@@ -22,14 +22,14 @@ SEQ = click.IntRange(min=0)
 @click.group()
 @server_options
 @click.pass_context
-def entity(ctx: click.Context, url: str, token: str | None, timeout_s: float) -> None:
+def entity(ctx: click.Context, /, **place: Any) -> None:
     """Look at and change the entities of a running server: JSON documents in a space.
 
     Every change is one commit. With --if-seq it takes effect only if nobody has written the
     entity since that seq. On a terminal the answers are for people; piped or with --json they are
-    lines of JSON.
+    lines of JSON. The options below may also stand behind the command.
     """
-    ctx.obj = {"url": url, "token": token, "timeout_s": timeout_s}
+    ctx.obj = place
 
 
 def change_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -211,10 +211,13 @@ def _commit(
 def _document(text: str | None) -> Any:
     """The JSON of an argument or, if there is none or it is -, of standard input."""
     if text is None or text == "-":
-        text = sys.stdin.read()
+        raw = sys.stdin.buffer.read()
+    else:
+        raw = text.encode(errors="surrogateescape")
     try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        shown = raw[:60].decode(errors="backslashreplace")
         raise click.BadParameter(
-            f"expected JSON, found {text[:60]!r}: {error} (text needs quotes: '\"text\"')"
+            f"expected JSON, found {shown!r}: {error} (text needs quotes: '\"text\"')"
         ) from error

@@ -13,6 +13,7 @@ from msgspec import UNSET
 from rich.console import Console
 from rich.text import Text
 
+from penstock.cli.visible import visible
 from penstock.client.space_calls import CommitAccepted, EntityState, HistoryRow
 from penstock.client.watching import Records, Tombstone, TopicDeleted, WatchEvent
 from penstock.commits.model import Write
@@ -113,7 +114,7 @@ class Output:
         text = Text.assemble(
             (f"{seq:>8} ", "bold"),
             (f"{_time(ts_ms)} ", _DIM),
-            (f"{session} ", "green"),
+            (f"{visible(session)} ", "green"),
             f"{_verb(write)} ",
             (write.entity, "cyan"),
             "" if write.delete else f" {_short(what)}",
@@ -142,11 +143,12 @@ def _verb(write: Write) -> str:
 
 
 def _short(document: Any) -> str:
-    return msgspec.json.encode(document).decode()
+    return visible(msgspec.json.encode(document).decode())
 
 
 def _pretty(document: Any) -> str:
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    return "\n".join(visible(line) for line in text.split("\n"))
 
 
 def _time(ts_ms: int) -> str:

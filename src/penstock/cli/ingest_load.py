@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+from time import monotonic
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from penstock.ingest.shapes import SHAPES
-from penstock.kernel.errors import PenstockError
+from penstock.kernel.errors import PenstockError, Unavailable
+
+if TYPE_CHECKING:
+    from penstock.ingest.shell.load import Load, LoadState
+
+LOOK_S: Final = 0.1
 
 
 @click.command()
@@ -23,6 +31,8 @@ from penstock.kernel.errors import PenstockError
 @click.option("--seed", default=0, show_default=True, help="The same seed sends the same readings.")
 @click.option("--token", default="", help="The token of the devices.")
 @click.option("--tls", is_flag=True, help="Connect with TLS.")
+@click.option("--give-up-s", type=click.FloatRange(min=0), default=30.0, show_default=True,
+              help="How long the edge may be away.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The outcome as JSON.")
 def load(
     address: str,
@@ -36,6 +46,7 @@ def load(
     seed: int,
     token: str,
     tls: bool,
+    give_up_s: float,
     as_json: bool,
 ) -> None:
     """Offer the load of a meter fleet to an edge, and wait until all is acknowledged.
@@ -48,7 +59,7 @@ def load(
 
     from penstock.ingest.fleet import Fleet
     from penstock.ingest.shapes import named_shape
-    from penstock.ingest.shell.load import Load, LoadState, Target
+    from penstock.ingest.shell.load import Load, Target
 
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
@@ -66,7 +77,10 @@ def load(
             shape, low_per_s=low, high_per_s=high, period_ms=int(period_s * 1_000), seed=seed
         )
         shown = _show if sys.stderr.isatty() and not as_json else None
-        return await Load(target, fleet, wave).run(seconds=seconds, on_progress=shown)
+        running = Load(target, fleet, wave)
+        work = asyncio.ensure_future(running.run(seconds=seconds, on_progress=shown))
+        await _watched(running, work, address, give_up_s)
+        return await work
 
     try:
         state = uvloop.run(run())
@@ -81,10 +95,28 @@ def load(
         )
 
 
-def _show(state: object) -> None:
-    from penstock.ingest.shell.load import LoadState
+async def _watched(
+    load: Load, work: asyncio.Future[LoadState], address: str, give_up_s: float
+) -> None:
+    """Tell why nothing gets through, once for each outage; after a while give up."""
+    since_s: float | None = None
+    while not work.done():
+        trouble = load.trouble
+        if trouble is None:
+            since_s = None
+        elif since_s is None:
+            since_s = monotonic()
+            click.echo(f"no edge at {address}: {trouble}; trying again", err=True)
+        elif monotonic() - since_s > give_up_s:
+            work.cancel()
+            await asyncio.wait([work])
+            raise Unavailable(
+                f"expected an edge at {address}, found none for {give_up_s:g} s: {trouble}"
+            )
+        await asyncio.wait([work], timeout=LOOK_S)
 
-    assert isinstance(state, LoadState)
+
+def _show(state: LoadState) -> None:
     click.echo(
         f"\r{state.sent:,} sent · {state.acked:,} acknowledged · {state.backlog:,} wait ",
         err=True,

@@ -23,13 +23,14 @@ BAND_TIMES = ("months", "days", "hours")
 @click.group()
 @server_options
 @click.pass_context
-def tariffs(ctx: click.Context, url: str, token: str | None, timeout_s: float) -> None:
+def tariffs(ctx: click.Context, /, **place: Any) -> None:
     """Look at and change tariffs, and which meter has which.
 
     Tariffs and meters are entities of a space on the topic server. Several people may change them
     at once: each change lands as a whole or says why not.
+    The options below may also stand behind the command.
     """
-    ctx.obj = {"url": url, "token": token, "timeout_s": timeout_s}
+    ctx.obj = place
 
 
 space_option = click.option(

@@ -11,8 +11,12 @@ from typing import Any, Final
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from penstock.cli.bars import bars
+from penstock.cli.data_place import check_layout
+from penstock.cli.failing import told
+from penstock.cli.visible import visible
 from penstock.kernel.errors import Corrupt, PenstockError
 from penstock.topics.shell.inspection import Inspection, inspect_directory
 
@@ -33,7 +37,7 @@ Rows = Sequence[Mapping[str, Any]]
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Where cold segments are, if not in the data directory.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Lines of JSON instead of tables.")
+@click.option("--json", "as_json", is_flag=True, help="Lines of JSON, also on a terminal.")
 def inspect(
     data_dir: Path,
     view: str,
@@ -52,12 +56,14 @@ def inspect(
     verify            check every checksum, replay everything
     record TOPIC SEQ  one record, wherever it lies
 
-    The exit code is 1 if something is damaged. A log of the segment store can be read while a
-    server writes it; others must be at rest.
+    On a terminal the answers are for people; piped or with --json they are lines of JSON. The exit
+    code is 1 if something is damaged, 2 if the question was wrong. A log of the segment store can
+    be read while a server writes it; others must be at rest.
     """
     if (view == "record") != (topic is not None and seq is not None):
         raise click.UsageError("expected TOPIC and SEQ with record, and with nothing else")
     try:
+        check_layout(data_dir)
         with (
             bars(hidden=as_json) as on_progress,
             inspect_directory(data_dir, cold_dir=cold_dir, on_progress=on_progress) as found,
@@ -67,10 +73,15 @@ def inspect(
     except Corrupt as error:
         click.echo(f"damaged: {error.message}", err=True)
         sys.exit(DAMAGED)
-    except PenstockError as error:
-        click.echo(f"Error: {error.message}", err=True)
+    except (PenstockError, OSError) as error:
+        click.echo(f"Error: {told(error)}", err=True)
         sys.exit(WRONG)
-    _show(rows, view, as_json=as_json)
+    console = Console()
+    if as_json or not console.is_terminal:
+        for row in rows:
+            click.echo(json.dumps(row))
+    else:
+        _show(console, rows, view)
     if spare:
         click.echo(
             f"{len(spare)} segments that nobody needs; the next start removes them", err=True
@@ -97,22 +108,19 @@ def _rows(found: Inspection, view: str, topic: str, seq: int) -> Rows:
             return [found.overview()]
 
 
-def _show(rows: Rows, view: str, *, as_json: bool) -> None:
-    """Rows as JSON lines, as lines of key and value, or as a table."""
-    if as_json:
-        for row in rows:
-            click.echo(json.dumps(row))
-    elif view in ("overview", "record"):
+def _show(console: Console, rows: Rows, view: str) -> None:
+    """Rows as lines of key and value, or as a table."""
+    if view in ("overview", "record"):
         for key, value in rows[0].items():
-            click.echo(f"{key + ':':<20}{_text(value)}")
+            click.echo(f"{key + ':':<20}{visible(_text(value))}")
     elif rows:
         table = Table(box=None, pad_edge=False)
         for key, value in rows[0].items():
             is_number = isinstance(value, int) and not isinstance(value, bool)
             table.add_column(key, justify="right" if is_number else "left", overflow="fold")
         for row in rows:
-            table.add_row(*(_text(value) for value in row.values()))
-        Console().print(table)
+            table.add_row(*(Text(visible(_text(value))) for value in row.values()))
+        console.print(table)
     else:
         click.echo("nothing there")
 

@@ -43,13 +43,27 @@ def serve(config: Path | None, **flags: Any) -> None:
     PENSTOCK_ and its name in capitals; flags win over the environment, and it over the file.
     """
     from penstock import app
+    from penstock.cli.data_place import check_layout, refuse_backup
 
     try:
         settings = load(file=config, flags=flags)
+        if settings.store != "memory":
+            refuse_backup(settings.data_dir)
+            check_layout(settings.data_dir)
+        if settings.catalog:
+            _tell_of_new(settings.catalog)
         on_progress = _show if sys.stderr.isatty() else None
         app.serve(settings, say=_say, on_progress=on_progress)
     except PenstockError as error:
         raise click.ClickException(error.message) from error
+
+
+def _tell_of_new(catalog: str) -> None:
+    """Say that a warehouse will be made where there is none: its name may be a slip."""
+    from penstock.lake.shell.database import is_absent, open_database
+
+    if is_absent(open_database(catalog)):
+        _say(f"there is no warehouse at {catalog}: a new one is made when it is first used")
 
 
 def _say(line: str) -> None:

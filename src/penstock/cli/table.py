@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
+from penstock.cli.placing import behind, placed
 from penstock.cli.table_bars import refresh_with_bar
-from penstock.cli.table_place import command, open_warehouse, place_options, told
+from penstock.cli.table_place import WAREHOUSE, command, open_warehouse, place_options, told
 from penstock.cli.table_run_view import shown
 from penstock.cli.table_source import source, topics_url
 from penstock.cli.table_view import Output
@@ -26,6 +27,7 @@ def table(ctx: click.Context, /, **place: Any) -> None:
     """Define stream tables, look at them, have them refreshed.
 
     On a terminal the answers are tables for people; piped or with --json they are lines of JSON.
+    The options below may also stand behind the command.
     """
     ctx.obj = place
 
@@ -245,10 +247,11 @@ def health(warehouse: Warehouse, output: Output) -> None:
 @click.option("--max-workers", type=click.IntRange(min=1), default=4, show_default=True,
               help="Permits of the cluster, shared by all coordinators.")  # fmt: skip
 @click.option("--pool", help="Address of the database of the permits. [default: the catalog]")
-@click.pass_obj
+@behind(WAREHOUSE)
 @told
-def run(place: dict[str, Any], /, parallel: str, **settings: Any) -> None:
+def run(parallel: str, **settings: Any) -> None:
     """Keep tables fresh until Ctrl-C: the coordinator with its workers, in the foreground."""
+    place = placed(WAREHOUSE, settings)
     warehouse = open_warehouse(place, make=True, parallel_refresh_mode=parallel, **settings)
     with warehouse, shown(warehouse) as say:
         loop = warehouse.coordinator(say=say)

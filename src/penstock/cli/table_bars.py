@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from penstock.kernel.errors import PenstockError
 from penstock.kernel.units import format_ms
 from penstock.tables.progress import Progress
 from penstock.tables.shell import Answered, Warehouse
+from penstock.tables.shell.meanwhile import meanwhile
 
 LOOK_S: Final = 0.25
 
@@ -73,12 +72,6 @@ def _following(
     warehouse: Warehouse, table: str, show: Callable[[Progress], None]
 ) -> Iterator[None]:
     """Show what a coordinator says of the refresh, as long as it takes."""
-    ended = threading.Event()
-
-    def follow() -> None:
-        while not ended.wait(LOOK_S):
-            with suppress(PenstockError):  # a catalog that is busy is looked at again
-                look()
 
     def look() -> None:
         key = next((row.unit_key for row in warehouse.status() if row.table == table), None)
@@ -86,10 +79,5 @@ def _following(
             if job.unit_key == key and job.progress is not None:
                 show(job.progress)
 
-    thread = threading.Thread(target=follow, name="penstock-bar", daemon=True)
-    thread.start()
-    try:
+    with meanwhile(look, LOOK_S):
         yield
-    finally:
-        ended.set()
-        thread.join()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
+from penstock.cli.placing import Placing, before, behind, placed
 from penstock.cli.table_view import Output
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.tables.shell import Warehouse
@@ -19,36 +19,35 @@ F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_CATALOG = "sqlite:warehouse.sqlite"
 
 
-def place_options(function: F) -> F:
-    """Where the warehouse is, and which engine runs its queries."""
-    for option in (
-        click.option(
-            "--catalog", default=DEFAULT_CATALOG, show_default=True, envvar="PENSTOCK_CATALOG",
-            show_envvar=True, help="sqlite:<path> or postgres:<connection words>.",
-        ),
-        click.option(
-            "--data-path", envvar="PENSTOCK_DATA_PATH", show_envvar=True,
-            help="Where a new lake keeps its files. [default: beside the SQLite file]",
-        ),
-        click.option(
-            "--runner", default=SPARK, show_default=True, envvar="PENSTOCK_RUNNER",
-            show_envvar=True, help="The engine, as package.module:function.",
-        ),
-        click.option(
-            "--spark", envvar="PENSTOCK_SPARK", show_envvar=True, metavar="sc://HOST:PORT",
-            help="A Spark that runs already. [default: one is started]",
-        ),
-        click.option(
-            "--token", envvar="PENSTOCK_TOKEN", show_envvar=True,
-            help="The key for topics that tables read, where their server has keys.",
-        ),
-        click.option(
-            "--runner-options", default="{}", envvar="PENSTOCK_RUNNER_OPTIONS", show_envvar=True,
-            metavar="JSON", help="Options for the engine.",
-        ),
-    ):  # fmt: skip
-        function = option(function)
-    return function
+WAREHOUSE: Final = (
+    Placing("--catalog", {
+        "default": DEFAULT_CATALOG, "show_default": True, "envvar": "PENSTOCK_CATALOG",
+        "show_envvar": True, "help": "sqlite:<path> or postgres:<connection words>.",
+    }),
+    Placing("--data-path", {
+        "envvar": "PENSTOCK_DATA_PATH", "show_envvar": True,
+        "help": "Where a new lake keeps its files. [default: beside the SQLite file]",
+    }),
+    Placing("--runner", {
+        "default": SPARK, "show_default": True, "envvar": "PENSTOCK_RUNNER",
+        "show_envvar": True, "help": "The engine, as package.module:function.",
+    }),
+    Placing("--spark", {
+        "envvar": "PENSTOCK_SPARK", "show_envvar": True, "metavar": "sc://HOST:PORT",
+        "help": "A Spark that runs already. [default: one is started]",
+    }),
+    Placing("--token", {
+        "envvar": "PENSTOCK_TOKEN", "show_envvar": True,
+        "help": "The key for topics that tables read, where their server has keys.",
+    }),
+    Placing("--runner-options", {
+        "default": "{}", "envvar": "PENSTOCK_RUNNER_OPTIONS", "show_envvar": True,
+        "metavar": "JSON", "help": "Options for the engine.",
+    }),
+)  # fmt: skip
+"""Where the warehouse is, and which engine runs its queries; before or behind a command's name."""
+
+place_options = before(WAREHOUSE)
 
 
 def open_warehouse(place: dict[str, Any], *, make: bool, **settings: Any) -> Warehouse:
@@ -68,7 +67,7 @@ def open_warehouse(place: dict[str, Any], *, make: bool, **settings: Any) -> War
 
 
 def told(function: F) -> F:
-    """Make errors one line on standard error, and a reader that had enough no error."""
+    """Make errors one line on standard error."""
 
     @wraps(function)
     def run(*args: Any, **options: Any) -> Any:
@@ -76,9 +75,6 @@ def told(function: F) -> F:
             return function(*args, **options)
         except PenstockError as error:
             raise click.ClickException(" ".join(error.message.split())) from error
-        except BrokenPipeError:
-            sys.stderr.close()
-            sys.exit(0)
 
     return run  # type: ignore[return-value]
 
@@ -93,10 +89,11 @@ def command(*, make: bool = False) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         @json_flag
+        @behind(WAREHOUSE)
         @wraps(function)
         @told
         def run(*args: Any, as_json: bool, **options: Any) -> None:
-            place = click.get_current_context().obj
+            place = placed(WAREHOUSE, options)
             with open_warehouse(place, make=make) as warehouse:
                 function(warehouse, Output(as_json), *args, **options)
 

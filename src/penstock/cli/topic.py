@@ -3,50 +3,61 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import click
 
-from penstock.cli.server_place import server_options
+from penstock.cli.placing import behind, placed
+from penstock.cli.server_place import SERVER, Outage, server_options
 from penstock.cli.topic_view import Output
-from penstock.client import AUTO_KEY, Client, ClientSettings, Position, Record
+from penstock.client import AUTO_KEY, Client, ClientSettings, Position, Record, TopicOptions
 from penstock.client.errors import InvalidRequest
 from penstock.client.records import checked_json
-from penstock.kernel.errors import PenstockError
+from penstock.kernel.errors import PenstockError, Rejected
+from penstock.kernel.units import parse_bytes
+from penstock.topics.config import DURABILITIES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 BATCH_MAX = 1_000
 """Lines of standard input that travel together at most."""
+COUNT: Final = click.IntRange(min=0)
+
+
+def size(text: str) -> int:
+    """Bytes as people write them: 4096, 64KiB, 1 GiB."""
+    try:
+        return parse_bytes(text)
+    except Rejected as error:
+        raise click.BadParameter(error.message) from error
 
 
 @click.group()
 @server_options
 @click.pass_context
-def topic(ctx: click.Context, url: str, token: str | None, timeout_s: float) -> None:
+def topic(ctx: click.Context, /, **place: Any) -> None:
     """Write, read and follow topics of a running server.
 
     On a terminal the answers are tables for people; piped or with --json they are lines of JSON.
+    The options below may also stand behind the command.
     """
-    ctx.obj = {"url": url, "token": token, "timeout_s": timeout_s}
+    ctx.obj = place
 
 
 def command(function: F) -> F:
     """Give a command a client, and make its errors one line on standard error."""
 
+    @behind(SERVER)
     @wraps(function)
     def run(*args: Any, **options: Any) -> None:
         try:
-            settings = ClientSettings(**click.get_current_context().obj)
-            with Client(settings) as client:
+            settings = ClientSettings(**placed(SERVER, options))
+            with Client(settings, on_trouble=Outage()) as client:
                 function(client, *args, **options)
         except PenstockError as error:
-            raise click.ClickException(" ".join(str(error).split())) from error
-        except BrokenPipeError:
-            sys.stderr.close()  # the reader has had enough, and that is fine
-            sys.exit(0)
+            raise click.ClickException(one_line(error)) from error
 
     return run  # type: ignore[return-value]  # the context stands in for the first argument
 
@@ -54,6 +65,30 @@ def command(function: F) -> F:
 json_flag = click.option(
     "--json", "as_json", is_flag=True, help="Lines of JSON, also on a terminal."
 )
+
+
+@topic.command()
+@click.argument("name", metavar="TOPIC")
+@click.option("--type", type=click.Choice(["log", "queue", "space"]), help="What it is.")
+@click.option("--durability", type=click.Choice(DURABILITIES), help="What a write waits for.")
+@click.option("--cap-records", type=COUNT, help="Records kept at most; 0 keeps all.")
+@click.option("--cap-bytes", type=size, metavar="SIZE", help="Bytes kept at most, as 64MiB.")
+@click.option("--ttl-ms", type=COUNT, help="How long records are kept; 0 is for ever.")
+@click.option("--discard", type=click.Choice(["old", "reject"]), help="What gives way to a cap.")
+@click.option("--priority", type=int, help="Who is served first; the highest is.")
+@click.option("--idempotency-window-ms", type=COUNT, help="How long keys are remembered.")
+@click.option("--lease-ms", type=COUNT, help="Queue: how long a claimed job is the claimer's.")
+@click.option("--max-deliveries", type=COUNT, help="Queue: hand-outs of a job; 0 is no limit.")
+@click.option("--dead-letter", metavar="TOPIC", help="Queue: where jobs go that were given up.")
+@json_flag
+@command
+def create(client: Client, name: str, as_json: bool, **options: Any) -> None:
+    """Create a topic with settings, or change those that are named of one that exists.
+
+    Without this a topic is made by the first write to it, with the server's settings.
+    """
+    given = {key: value for key, value in options.items() if value is not None}
+    Output(as_json).topic_put(client.put_topic(name, **cast(TopicOptions, given)))
 
 
 @topic.command()
@@ -82,7 +117,10 @@ def write(
         records = [_record(text, tag) for text in values]
         output.written(client.write(name, records, node=node, idempotency_key=key or AUTO_KEY))
     elif key is not None:
-        lines = [_record(line, tag) for line in _lines(sys.stdin)]
+        try:
+            lines = list(_lines(tag))
+        except BadLine as error:
+            raise click.BadParameter(f"{error}; nothing was written") from error
         output.written(client.write(name, lines, node=node, idempotency_key=key))
     else:
         _write_lines(client, output, name, tag, node)
@@ -92,11 +130,15 @@ def _write_lines(
     client: Client, output: Output, name: str, tag: str | None, node: str | None
 ) -> None:
     """Write standard input as it comes; a bad line ends it after those before have landed."""
-    with client.writer(
-        name, node=node, batch_max=BATCH_MAX, on_written=output.written_some
-    ) as writer:
-        for line in _lines(sys.stdin):
-            writer.send(_record(line, tag))
+    writer = client.writer(name, node=node, batch_max=BATCH_MAX, on_written=output.written_some)
+    try:
+        with writer, output.counting():
+            for record in _lines(tag):
+                writer.send(record)
+    except BadLine as error:
+        raise click.BadParameter(f"{error}; {output.so_far()}") from error
+    except PenstockError as error:
+        raise click.ClickException(f"{one_line(error)}; {output.so_far()}") from error
     output.written_all()
 
 
@@ -120,12 +162,14 @@ def read(
     """Read the records of a topic, up to its head."""
     output = Output(as_json)
     left = limit
+    is_first = True
     page_size = min(1_000, limit or 1_000)
     for page in client.read(
         name, from_seq=from_seq, from_ts=from_ts, page_size=page_size, tag=tag, include_tags=True
     ):
         if page.tombstone is not None:
-            output.gap(name, page.tombstone)
+            output.gap(name, page.tombstone, asked_seq=from_seq if is_first else 0)
+        is_first = False
         records = page.records if left is None else page.records[:left]
         output.records(None, records)
         left = None if left is None else left - len(records)
@@ -151,7 +195,7 @@ def follow(
     try:
         with client.watch(dict.fromkeys(names, start), tag=tag, include_tags=True) as watch:
             for event in watch:
-                output.event(event, named=shown is not None)
+                output.event(event, named=shown is not None, asked_seq=from_seq or 0)
     except KeyboardInterrupt:
         output.end()
 
@@ -194,19 +238,40 @@ def delete(
     """Delete a topic, or with --before-seq or --match some of its records."""
     output = Output(as_json)
     if before_seq is None and match is None:
-        output.topic_deleted(client.delete_topic(name, if_empty=if_empty))
+        deletion = client.delete_topic(name, if_empty=if_empty)
+        if not deletion.deleted:
+            raise click.ClickException(f"expected a topic {name}, found none of that name")
+        output.topic_deleted(deletion)
         return
     if if_empty:
         raise click.UsageError("expected --if-empty for a whole topic, found it with records")
     output.records_deleted(client.delete_records(name, before_seq=before_seq, match=match))
 
 
-def _lines(stream: Iterable[str]) -> Iterator[str]:
-    return (line for line in stream if line.strip())
+class BadLine(ValueError):
+    """A line of standard input that is no record."""
 
 
-def _record(text: str, tag: str | None) -> Record:
+def _lines(tag: str | None) -> Iterator[Record]:
+    """The records of standard input; one that is none is named by the number of its line."""
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        if line.strip():
+            try:
+                yield _record(line, tag)
+            except click.BadParameter as error:
+                raise BadLine(f"line {number}: {error.message}") from error
+
+
+def _record(text: str | bytes, tag: str | None) -> Record:
+    raw = text if isinstance(text, bytes) else text.encode(errors="surrogateescape")
+    raw = raw.strip()
     try:
-        return Record(checked_json(text.strip().encode()), tag=tag)
+        return Record(checked_json(raw), tag=tag)
     except InvalidRequest as error:
-        raise click.BadParameter(f"{error} (text needs quotes: '\"text\"')") from error
+        hint = "" if raw.startswith((b'"', b"{", b"[")) else " (text needs quotes: '\"text\"')"
+        raise click.BadParameter(f"{error}{hint}") from error
+
+
+def one_line(error: PenstockError) -> str:
+    """An error as one line."""
+    return " ".join(error.message.split())

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from math import inf
+from time import monotonic
 from typing import Any, Final
 
 import click
@@ -13,11 +16,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from penstock.cli.visible import visible
 from penstock.client.results import (
     Gap,
     RecordDeletion,
     StoredRecord,
     TopicDeletion,
+    TopicPut,
     TopicRow,
     TopicState,
     Written,
@@ -26,6 +31,8 @@ from penstock.client.watching import CaughtUp, Records, Tombstone, TopicDeleted,
 from penstock.kernel.units import format_bytes
 
 _DIM: Final = "bright_black"
+COUNT_S: Final = 0.1
+"""How often it is shown how many records are written."""
 
 
 class Output:
@@ -33,9 +40,11 @@ class Output:
 
     def __init__(self, as_json: bool) -> None:
         self._console = Console(highlight=False)
+        self._notes = Console(highlight=False, stderr=True)
         self._plain = as_json or not self._console.is_terminal
         self._count = 0
         self._last_seq = 0
+        self._counted_s = inf
 
     def written(self, written: Written) -> None:
         """A write that landed."""
@@ -54,6 +63,34 @@ class Output:
         self._last_seq = written.last_seq
         if self._plain:
             self._json(written)
+        now_s = monotonic()
+        if now_s >= self._counted_s + COUNT_S:
+            self._counted_s = now_s
+            click.echo(f"\r{_many(self._count, 'record')} written", err=True, nl=False)
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Show how many are written, where somebody looks who does not type them."""
+        is_seen = sys.stderr.isatty() and not sys.stdin.isatty()
+        if not is_seen or (self._plain and sys.stdout.isatty()):
+            yield
+            return
+        self._counted_s = monotonic()
+        try:
+            yield
+        finally:
+            self._counted_s = inf
+            click.echo("\r\x1b[K", err=True, nl=False)
+
+    def so_far(self) -> str:
+        """What has landed before something went wrong."""
+        if not self._count:
+            return "nothing before it was written"
+        verb = "was" if self._count == 1 else "were"
+        return (
+            f"{_many(self._count, 'record')} before it {verb} written, "
+            f"the last as seq {self._last_seq}"
+        )
 
     def written_all(self) -> None:
         """The end of many batches."""
@@ -71,28 +108,23 @@ class Output:
             else:
                 self._console.print(_record_line(topic, record), soft_wrap=True)
 
-    def gap(self, topic: str, gap: Gap | Tombstone) -> None:
-        """Records that cannot be shown any more."""
-        if self._plain:
-            facts = {"topic": topic, "gap_from": gap.gap_from, "gap_to": gap.gap_to}
-            self._json({"tombstone": facts | {"reason": gap.reason}})
-            return
-        self._note(
-            f"{topic}: seqs {gap.gap_from} to {gap.gap_to} are gone ({gap.reason})", "yellow"
-        )
+    def gap(self, topic: str, gap: Gap | Tombstone, *, asked_seq: int = 0) -> None:
+        """Records that cannot be shown any more: beside the records, which may go to a program."""
+        if asked_seq > gap.head_seq:
+            text = f"seq {asked_seq} is beyond the head {gap.head_seq}; beginning again"
+        else:
+            text = f"seqs {gap.gap_from} to {gap.gap_to} are gone ({gap.reason})"
+        self._note(f"{topic}: {text}")
 
-    def event(self, event: WatchEvent, *, named: bool) -> None:
+    def event(self, event: WatchEvent, *, named: bool, asked_seq: int = 0) -> None:
         """An event of a watch."""
         match event:
             case Records():
                 self.records(event.topic if named or self._plain else None, event.records)
             case Tombstone():
-                self.gap(event.topic, event)
+                self.gap(event.topic, event, asked_seq=asked_seq)
             case TopicDeleted():
-                if self._plain:
-                    self._json({"topic_deleted": event.topic})
-                else:
-                    self._note(f"{event.topic} was deleted", "yellow")
+                self._note(f"{event.topic} was deleted")
             case CaughtUp():
                 pass
         sys.stdout.flush()
@@ -130,7 +162,7 @@ class Output:
         rows = {
             "topic": state.topic,
             "records": f"{state.count:,} ({format_bytes(state.size_bytes)})",
-            "seqs": f"{state.earliest_seq} to {state.head_seq}",
+            "seqs": f"{state.earliest_seq} to {state.head_seq}" if state.count else "empty",
             "last write": _time(state.last_write_ts),
             "last read": _time(state.last_read_ts),
             "effective priority": f"{state.effective_priority}",
@@ -143,15 +175,22 @@ class Output:
             )
         rows |= msgspec.structs.asdict(state.config)
         for name, value in rows.items():
-            table.add_row(name, Text(str(value)))
+            table.add_row(name, Text(_shown(value)))
         self._console.print(table)
 
+    def topic_put(self, put: TopicPut) -> None:
+        """A topic that was made, or was there and is changed."""
+        if self._plain:
+            self._json(put)
+            return
+        verb = "created" if put.created else "changed"
+        facts = f"{put.config.type}, durability {put.config.durability}"
+        self._console.print(f"{verb} {put.topic} ({facts})", markup=False)
+
     def topic_deleted(self, deletion: TopicDeletion) -> None:
-        """A topic that is gone, or was never there."""
+        """A topic that is gone."""
         if self._plain:
             self._json(deletion)
-        elif not deletion.deleted:
-            self._console.print(f"there is no topic {deletion.topic}", markup=False)
         else:
             routers = ", ".join(deletion.routers_removed)
             note = f", and with it {routers}" if routers else ""
@@ -165,8 +204,9 @@ class Output:
         text = f"deleted {_many(deletion.deleted, 'record')}, {deletion.count:,} left"
         self._console.print(text)
 
-    def _note(self, text: str, style: str) -> None:
-        self._console.print(Text(text, style))
+    def _note(self, text: str) -> None:
+        sys.stdout.flush()
+        self._notes.print(Text(text, "yellow"), soft_wrap=True)
 
     def _json(self, value: Any) -> None:
         click.echo(msgspec.json.encode(value))
@@ -185,11 +225,18 @@ def _with_topic(topic: str, record: StoredRecord) -> bytes:
 def _record_line(topic: str | None, record: StoredRecord) -> Text:
     parts = [(f"{record.seq:>8} ", "bold"), (f"{_time(record.ts_ms)} ", _DIM)]
     if topic is not None:
-        parts.append((f"{topic} ", "cyan"))
+        parts.append((f"{visible(topic)} ", "cyan"))
     if record.tag is not None:
-        parts.append((f"{record.tag} ", "green"))
+        parts.append((f"{visible(record.tag)} ", "green"))
     data = record.data_json.decode(errors="replace")
-    return Text.assemble(*parts, " ".join(data.split("\n")))
+    return Text.assemble(*parts, visible(" ".join(data.splitlines())))
+
+
+def _shown(value: Any) -> str:
+    """A setting, as people say it."""
+    if value is None:
+        return "-"
+    return ("yes" if value else "no") if isinstance(value, bool) else visible(str(value))
 
 
 def _time(ts_ms: int | None) -> str:

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import main
+from tests.unit.client.scripted import HANG, in_turn, scripted
 
 
 class Answering(BaseHTTPRequestHandler):
@@ -77,6 +78,29 @@ def test_a_server_that_refuses_or_is_not_there_is_told(server: Any, tmp_path: Pa
     result = run("backup", tmp_path / "to", "--url", url)
     assert result.exit_code == 1
     assert "the directory is in use" in result.output
-    result = run("backup", tmp_path / "to", "--url", "http://127.0.0.1:1")
+    for url, said in {
+        "http://127.0.0.1:1": "expected a Penstock server at http://127.0.0.1:1, found connection",
+        "http://127.0.0.1:abc": "expected a port between 0 and 65535",
+    }.items():
+        result = run("backup", tmp_path / "to", "--url", url)
+        assert result.exit_code == 1
+        assert said in result.output
+
+
+def test_the_environment_names_the_server_unless_a_directory_is_named(
+    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_URL", f"http://127.0.0.1:{server.server_port}")
+    server.answer = (200, {"directory": "/there", "files": 3, "bytes": 2048})
+    result = run("backup", tmp_path / "to", "--json")
+    assert json.loads(result.output)["files"] == 3
+    result = run("backup", tmp_path / "to", "--data-dir", tmp_path)
+    assert "expected a data directory" in result.output
+    assert len(server.asked) == 1
+
+
+def test_a_server_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    with scripted(in_turn([HANG])) as silent:
+        result = run("backup", tmp_path / "to", "--url", silent.url, "--timeout-s", "0.05")
     assert result.exit_code == 1
-    assert "expected an answer" in result.output
+    assert "in time" in result.output

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 from click.testing import CliRunner
 
@@ -15,6 +17,21 @@ from penstock.cli import main
         ([], {"PENSTOCK_API_KEYS": "k:reed"}, "found 'reed'"),
         (["--config", "absent.toml"], {}, "found none at absent.toml"),
         (["--tls-cert", "absent.pem"], {}, "both tls_cert and tls_key"),
+        (["--catalog", "foo:bar"], {}, "expected catalog as sqlite:<path> or postgres:<words>"),
+        (["--catalog", "sqlite:none/a"], {}, "expected a directory for the lake 'none/a'"),
+        (
+            [
+                "--catalog",
+                "sqlite:a",
+                "--port",
+                "0",
+                "--host",
+                "192.0.2.1",
+                "--allow-insecure-no-auth",
+            ],
+            {},
+            "there is no warehouse at sqlite:a: a new one is made",
+        ),
     ],
 )
 def test_what_is_wrong_with_the_settings_is_said_in_one_line(
@@ -32,3 +49,30 @@ def test_help_names_every_flag():
     assert found.exit_code == 0
     for flag in ("--host", "--port", "--data-dir", "--config", "--log", "--store"):
         assert flag in found.output
+
+
+def test_a_backup_is_not_served_but_restored(tmp_path):
+    (tmp_path / "backup.json").write_text("{}")
+    found = CliRunner().invoke(main, ["serve", "--port", "0", "--data-dir", str(tmp_path)])
+    assert found.exit_code == 1
+    assert f"penstock restore {tmp_path} --data-dir" in found.output
+    assert [path.name for path in tmp_path.iterdir()] == ["backup.json"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("serve", "--port", "0", "--data-dir", "{data}"),
+        ("inspect", "{data}"),
+        ("backup", "{data}/../copy", "--data-dir", "{data}"),
+    ],
+)
+def test_a_layout_of_another_version_is_named_with_the_one_that_is_known(tmp_path, words):
+    data = tmp_path / "data"
+    data.mkdir()
+    layout = {"version": 7, "store": "segment", "partitions": 1, "id": "a"}
+    (data / "layout.json").write_text(json.dumps(layout))
+    found = CliRunner().invoke(main, [word.format(data=data) for word in words])
+    assert found.exit_code in (1, 2)
+    assert "layout 1, the one this version knows, found layout 7" in found.output
+    assert [path.name for path in data.iterdir()] == ["layout.json"]

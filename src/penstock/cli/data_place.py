@@ -1,0 +1,29 @@
+"""What a command looks at before it touches a data directory: is it one, and of our version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.kernel.errors import Rejected
+from penstock.topics.shell.backups import LIST_FILE
+from penstock.topics.shell.recovery import LAYOUT_VERSION
+from penstock.topics.shell.snapshots import LAYOUT_FILE, read_layout
+
+
+def check_layout(directory: Path) -> None:
+    """Refuse a data directory that another version has made in a way that is not known here."""
+    layout = read_layout(directory)
+    if layout is not None and layout.version != LAYOUT_VERSION:
+        raise Rejected(
+            f"expected a data directory with layout {LAYOUT_VERSION}, the one this version knows, "
+            f"found layout {layout.version} in {directory / LAYOUT_FILE}"
+        )
+
+
+def refuse_backup(directory: Path) -> None:
+    """Refuse to serve a backup: with the first write its files would not be those of its list."""
+    if (directory / LIST_FILE).exists():
+        raise Rejected(
+            f"expected a data directory, found a backup in {directory}; make one of it with: "
+            f"penstock restore {directory} --data-dir NEW"
+        )

@@ -1,0 +1,52 @@
+"""What a command that fails says: one line, for all that can go wrong outside of Penstock."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from typing import Final
+
+from penstock.kernel.errors import PenstockError
+
+_DRIVERS: Final = frozenset({"sqlite3", "psycopg", "psycopg_pool", "http", "urllib"})
+"""Packages whose errors are of the world and not of the code; looked at by name, as most commands
+need none of them."""
+
+
+def told(error: BaseException) -> str | None:
+    """An error as one line, or None if it is one that nobody foresaw: that needs a traceback."""
+    if isinstance(error, PenstockError):
+        text = error.message
+    elif isinstance(error, OSError):
+        text = _of_the_system(error)
+    elif isinstance(error, UnicodeError):
+        text = f"expected UTF-8 text, found other: {error}"
+    elif any(kind.__module__.partition(".")[0] in _DRIVERS for kind in type(error).__mro__):
+        text = f"{type(error).__name__}: {error}"
+    else:
+        return None
+    return " ".join(text.split())
+
+
+def leave_output() -> None:
+    """Give standard output up, so that nothing is said about it again when Python ends."""
+    with suppress(OSError, ValueError):
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+        os.close(nothing)
+
+
+def leave_broken_output() -> None:
+    """Give standard output up if it takes nothing, as one on a full disk."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        leave_output()
+
+
+def _of_the_system(error: OSError) -> str:
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.filename is None:
+        return reason
+    return f"{reason}: {os.fsdecode(error.filename)}"
