@@ -32,6 +32,7 @@ def new_address(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str
     def make(kind: str) -> str:
         number = next(NUMBERS)
         if kind == "sqlite":
+            (tmp_path / str(number)).mkdir()
             return f"sqlite:{tmp_path}/{number}/catalog.sqlite"
         return f"postgres:{new_database(request.getfixturevalue('postgres'), f'test_{number}')}"
 
