@@ -15,11 +15,11 @@ from random import SystemRandom
 from typing import Any
 
 from penstock.testing import seeded
-from tests.integration.server.crash.runs import SMALL_FILES, crash
+from tests.integration.server.crash.runs import SMALL_FILES, crash, snapshots_in
 
 MODES: dict[str, dict[str, Any]] = {
     "segment": {},
-    "small": {"life_ms": (800, 4_000), **SMALL_FILES},
+    "small": {"life_ms": (0, 2_500), **SMALL_FILES},
     "sqlite": {"STORE": "sqlite"},
 }
 
@@ -42,7 +42,8 @@ def main() -> None:
         directory = Path(tempfile.mkdtemp(prefix="penstock-soak-"))
         print(f"round {rounds}: mode {mode}, seed {seed}, {directory}", flush=True)
         with seeded(seed) as random:
-            run = crash(directory, random, arguments.round, **MODES[mode])
+            stirred = snapshots_in(directory) if mode == "small" else None
+            run = crash(directory, random, arguments.round, stirred=stirred, **MODES[mode])
         shutil.rmtree(directory)
         kills, answered, rounds = kills + run.kills, answered + run.cast.answered, rounds + 1
         print(f"  {kills} kills, {answered} answers checked, {time.monotonic() - began_s:.0f} s")

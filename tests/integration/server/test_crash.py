@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.testing import seeded, seeds
-from tests.integration.server.crash.runs import SMALL_FILES, crash
+from tests.integration.server.crash.runs import SMALL_FILES, crash, snapshots_in
 
 
 @pytest.mark.parametrize("seed", seeds(1))
@@ -25,14 +25,10 @@ def test_it_holds_too_while_snapshots_are_made_and_records_become_cold(
     tmp_path: Path, seed: int
 ) -> None:
     with seeded(seed) as random:
-        snapshots = tmp_path / "data" / "snapshots"
-
-        def has_snapshot() -> bool:
-            return snapshots.is_dir() and any(snapshots.iterdir())
-
-        run = crash(tmp_path, random, 6, life_ms=(800, 2_500), seen=has_snapshot, **SMALL_FILES)
+        snapshots = snapshots_in(tmp_path)
+        run = crash(tmp_path, random, 6, life_ms=(0, 1_200), stirred=snapshots, **SMALL_FILES)
         assert run.cast.answered > 6
-        assert has_snapshot(), "no snapshot was ever made"
+        assert snapshots(), "no snapshot was ever made"
 
 
 @pytest.mark.parametrize("seed", seeds(1))

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ SMALL_FILES = {
 """Settings with which snapshots are made and records become cold all the time."""
 
 START_TRIES = 4
+STIR_S = 120.0
 _COMPLAINT = re.compile(r"Traceback|ERROR|CRITICAL")
 
 
@@ -72,20 +74,18 @@ class Run:
     server: ServerProcess
     random: Random
     life_ms: tuple[int, int] = (20, 300)
+    stirred: Callable[[], object] | None = None
     cast: Cast = field(init=False)
     kills: int = 0
+    lives: int = 0
 
     def __post_init__(self) -> None:
         self.cast = Cast.of(self.random)
 
-    def go(self, kills: int, seen: Callable[[], bool] = lambda: True) -> None:
-        """Live and die so many times, and look at everything in the end.
-
-        More often, five times as often at most, if something was not seen yet: a busy machine may
-        not come to it.
-        """
+    def go(self, kills: int) -> None:
+        """Live and die so many times, and look at everything in the end."""
         try:
-            while self.kills < kills or (self.kills < 5 * kills and not seen()):
+            while self.kills < kills:
                 self._begin()
                 asyncio.run(self._live())
                 self._complain()
@@ -125,6 +125,7 @@ class Run:
 
     async def _live(self) -> None:
         host, port = self.server.address
+        before = self.stirred and self.stirred()
         wires = [Wire(host, port) for _ in (*self.cast.actors, None)]
         try:
             for each in self.cast.checked:
@@ -133,6 +134,9 @@ class Run:
                 asyncio.ensure_future(_act_on(actor, wire))
                 for actor, wire in zip(self.cast.actors, wires, strict=False)
             ]
+            if self.lives % 2 == 0:
+                await self._stir(before, load)
+            self.lives += 1
             span_s = self.random.uniform(*self.life_ms) / 1e3
             await asyncio.wait(load, timeout=span_s, return_when=asyncio.FIRST_EXCEPTION)
             await self._end()
@@ -140,6 +144,15 @@ class Run:
         finally:
             for wire in wires:
                 wire.close()
+
+    async def _stir(self, before: object, load: Sequence[asyncio.Future[None]]) -> None:
+        """Wait until that what the run is about has moved, however busy the machine is."""
+        deadline_s = time.monotonic() + STIR_S
+        while self.stirred is not None and self.stirred() == before:
+            assert time.monotonic() < deadline_s, f"nothing moved in {STIR_S} s: {before}"
+            done, _ = await asyncio.wait(load, timeout=0.02, return_when=asyncio.FIRST_EXCEPTION)
+            if done:
+                return
 
     async def _end(self) -> None:
         """Mostly a kill; sometimes the server is asked to end first, and killed meanwhile."""
@@ -176,14 +189,25 @@ async def _act_on(actor: Any, wire: Wire) -> None:
 def crash(directory: Path, random: Random, kills: int, **options: Any) -> Run:
     """Kill a server so many times; `life_ms` says how long it may live, the rest are settings.
 
-    `seen` says whether that what the run is about has happened.
+    `stirred` looks at what the run is about: every second life begins its span only when that has
+    changed, so that servers are killed around it.
     """
     life_ms = options.pop("life_ms", (20, 300))
-    seen = options.pop("seen", lambda: True)
+    stirred = options.pop("stirred", None)
     os.environ["PYTHONFAULTHANDLER"] = "1"
     try:
-        run = Run(ServerProcess(directory, **options), random, life_ms)
+        run = Run(ServerProcess(directory, **options), random, life_ms, stirred)
     finally:
         del os.environ["PYTHONFAULTHANDLER"]
-    run.go(kills, seen)
+    run.go(kills)
     return run
+
+
+def snapshots_in(directory: Path) -> Callable[[], frozenset[Path]]:
+    """A look at the snapshots that a server in this directory has made."""
+    snapshots = directory / "data" / "snapshots"
+
+    def look() -> frozenset[Path]:
+        return frozenset(snapshots.iterdir()) if snapshots.is_dir() else frozenset()
+
+    return look
