@@ -16,6 +16,7 @@ from penstock.cli.table_run_view import shown
 from penstock.cli.table_source import source, topics_url
 from penstock.cli.table_view import Output
 from penstock.kernel.errors import Rejected
+from penstock.tables.schedule import parse_duration_ms
 from penstock.tables.shell import Warehouse
 from penstock.tables.slots import ParallelMode
 
@@ -247,11 +248,16 @@ def health(warehouse: Warehouse, output: Output) -> None:
 @click.option("--max-workers", type=click.IntRange(min=1), default=4, show_default=True,
               help="Permits of the cluster, shared by all coordinators.")  # fmt: skip
 @click.option("--pool", help="Address of the database of the permits. [default: the catalog]")
+@click.option("--keep-snapshots", metavar="SPAN",
+              help="Forget the lake's snapshots after so long, such as 7d; 0s keeps all of them. "
+                   "[default: 1d in a lake that Penstock made, else all]")  # fmt: skip
 @behind(WAREHOUSE)
 @told
-def run(parallel: str, **settings: Any) -> None:
+def run(parallel: str, keep_snapshots: str | None, **settings: Any) -> None:
     """Keep tables fresh until Ctrl-C: the coordinator with its workers, in the foreground."""
     place = placed(WAREHOUSE, settings)
+    if keep_snapshots is not None:
+        settings["snapshot_retention_ms"] = parse_duration_ms(keep_snapshots)
     warehouse = open_warehouse(place, make=True, parallel_refresh_mode=parallel, **settings)
     with warehouse, shown(warehouse) as say:
         loop = warehouse.coordinator(say=say)

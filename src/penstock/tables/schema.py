@@ -159,6 +159,9 @@ TAKE_LEASE: Final = """INSERT INTO penstock_leases (name, holder, fence, expires
     WHERE penstock_leases.expires_at <= ? OR penstock_leases.holder = excluded.holder"""
 """name, holder, expires_at, now. One row changed: the lease is ours. A new holder, a new fence."""
 
+RENEW_LEASE: Final = "UPDATE penstock_leases SET expires_at = ? WHERE name = ? AND holder = ?"
+"""expires_at, name, holder. No row changed: somebody else held it meanwhile."""
+
 TAKE_LOCK: Final = """INSERT INTO penstock_locks (table_name, holder, taken_at)
     VALUES (?, ?, ?) ON CONFLICT (table_name) DO NOTHING"""
 """table_name, holder, taken_at. No row changed: someone else holds it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -158,6 +159,17 @@ def test_expired_snapshots_take_their_files_with_them_and_nothing_else(
     duck.run("INSERT INTO t VALUES (500, 'x', 'y')")
     add(used, 501)
     assert_same_tables(used, duck)
+
+
+def test_many_snapshots_expire_a_few_at_a_time_and_only_old_ones(
+    used: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_module("penstock.lake.shell.expire"), "STEP_SNAPSHOTS", 2)
+    found = used.snapshots()
+    assert len(found) > 5, "several steps"
+    gone = expire(used, older_than=found[-2].time)
+    assert gone.snapshots == tuple(each.id for each in found if each.time < found[-2].time)
+    assert [each.id for each in used.snapshots()] == [each.id for each in found[-2:]]
 
 
 def test_an_expired_table_leaves_no_trace(used: Catalog, duck: Duck) -> None:

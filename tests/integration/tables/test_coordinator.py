@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,9 @@ import pytest
 from penstock.kernel.shell import SystemClock
 from penstock.tables.history import Outcome
 from penstock.tables.shell import Warehouse
+from penstock.tables.shell.coordinating import new_identity
+from penstock.tables.shell.coordinator import SNAPSHOTS_KEPT_MS, retention_ms
+from penstock.tables.shell.leasing import LeaseKeeper, LeaseLost, take_lease
 from tests.integration.postgres import PROGRAMS, new_database, postgres_server
 from tests.integration.tables.place import Place
 
@@ -86,6 +91,66 @@ def test_a_refresh_that_takes_longer_than_its_reservation_lands(
         place.until(place.fresh)
     assert [record.outcome for record in place.warehouse.history("a")] == [Outcome.SUCCEEDED]
     place.check_contents()
+
+
+def test_old_snapshots_leave_with_their_files_and_tables_go_on(
+    places: Callable[..., Place], kind: str
+) -> None:
+    place = places(
+        kind, parallel_refresh_mode="off", snapshot_retention_ms=1, sweep_every_ms=50,
+        sweep_grace_ms=1,
+    )  # fmt: skip
+    place.write("raw", [1])
+    place.warehouse.create("a", "SELECT id FROM raw", schedule=EVERY)
+    with place.warehouse.coordinator():
+        for number in range(2, 5):
+            place.write("raw", [number])
+            place.until(place.fresh)
+        place.until(lambda: len(place.lake.snapshots()) == 1, "all but the newest to be forgotten")
+        place.until(lambda: stored(place) == named(place), "their files to be gone")
+        place.write("raw", [5])
+        place.until(place.fresh, "a to follow without what was before")
+    assert place.rows("a") == {(number,): 1 for number in range(1, 6)}
+
+
+def test_snapshots_of_a_lake_that_somebody_else_made_are_kept(places: Callable[..., Place]) -> None:
+    place = places()
+    store, settings = place.warehouse._store, place.warehouse.settings
+    assert retention_ms(settings, place.lake) == SNAPSHOTS_KEPT_MS
+    assert retention_ms(replace(settings, snapshot_retention_ms=7), place.lake) == 7
+    store.run("UPDATE ducklake_metadata SET value = 'DuckDB' WHERE key = 'created_by'")
+    assert retention_ms(settings, place.lake) == 0
+    assert retention_ms(replace(settings, snapshot_retention_ms=7), place.lake) == 7
+
+
+def test_a_lease_that_another_held_meanwhile_is_not_taken_back(
+    places: Callable[..., Place],
+) -> None:
+    store = places().warehouse._store
+    ours, theirs = new_identity(store.warehouse), new_identity(store.warehouse)
+    now_ms = SystemClock().now_ms()
+    clock = MovedClock()
+    assert take_lease(store, ours, now_ms=now_ms, lease_ms=400)
+    with LeaseKeeper(store, ours, lease_ms=400, now_ms=clock.now_ms, board=lambda: None) as keeper:
+        keeper.check()
+        store.run("UPDATE penstock_leases SET holder = ?, expires_at = 0", theirs)
+        with pytest.raises(LeaseLost, match="another coordinator"):
+            until(keeper)
+    assert store.lease().holder == theirs  # type: ignore[union-attr]
+
+
+def until(keeper: LeaseKeeper) -> None:
+    deadline_s = time.monotonic() + 60
+    while time.monotonic() < deadline_s:
+        keeper.check()
+
+
+def stored(place: Place) -> set[str]:
+    return {file.path for file in place.lake.storage.files(place.lake.data_path)}
+
+
+def named(place: Place) -> set[str]:
+    return {file.path for name in ("raw", "a") for file in place.lake.table_at(name).files}
 
 
 def reserved_until_ms(place: Place) -> int:

@@ -89,6 +89,11 @@ class Catalog:
         except Retry as error:
             raise Busy(f"expected to read the catalog, found it locked: {error}") from error
 
+    def is_ours(self) -> bool:
+        """Whether Penstock made this lake, not DuckDB or another tool."""
+        made_by = self.query("SELECT value FROM ducklake_metadata WHERE key = 'created_by'")
+        return any(str(maker).startswith("Penstock ") for (maker,) in made_by)
+
     def latest(self) -> Snapshot:
         """The newest snapshot."""
         with self.look() as reader:

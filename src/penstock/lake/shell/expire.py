@@ -14,6 +14,9 @@ from penstock.lake.shell.reader import Reader
 if TYPE_CHECKING:
     from penstock.lake.shell.catalog import Catalog
 
+STEP_SNAPSHOTS: Final = 1_000
+"""How many snapshots are forgotten in one transaction."""
+
 _OURS: Final = (".parquet", ".crc", "_SUCCESS")
 """How the names of files end that writers of the lake leave; the sweep takes no others."""
 
@@ -52,13 +55,23 @@ def expire(catalog: Catalog, *, older_than: datetime) -> Expired:
     """Forget snapshots from before a moment, but never the newest one.
 
     Files that only they named are scheduled for deletion (see `clean`); everything that a kept
-    snapshot can see stays as it is.
+    snapshot can see stays as it is. The oldest go first, so many at a time that nobody who commits
+    meanwhile waits for long.
     """
+    snapshots: list[int] = []
+    files = 0
+    while True:
+        step = _expire_some(catalog, older_than)
+        snapshots += step.snapshots
+        files += step.files_scheduled
+        if len(step.snapshots) < STEP_SNAPSHOTS:
+            return Expired(tuple(snapshots), files)
 
+
+def _expire_some(catalog: Catalog, older_than: datetime) -> Expired:
     def work(cursor: Any) -> Expired:
         reader = Reader(catalog.database, cursor, catalog.data_path)
-        latest = reader.latest().id
-        gone = [s.id for s in reader.snapshots() if s.time < older_than and s.id != latest]
+        gone = reader.snapshots_before(older_than, STEP_SNAPSHOTS)
         for note in catalog.before_expiry if gone else ():
             note(reader)
         for number in gone:

@@ -107,6 +107,15 @@ class Reader:
         """Every snapshot that is kept, oldest first."""
         return [_snapshot(row) for row in self.rows(_SNAPSHOT + "ORDER BY s.snapshot_id")]
 
+    def snapshots_before(self, moment: datetime, most: int) -> list[int]:
+        """The ids of the oldest snapshots from before a moment, without the newest of all."""
+        found = self.rows(
+            "SELECT snapshot_id FROM ducklake_snapshot WHERE snapshot_time < ? AND snapshot_id < "
+            "(SELECT max(snapshot_id) FROM ducklake_snapshot) ORDER BY snapshot_id LIMIT ?",
+            moment_text(moment), most,
+        )  # fmt: skip
+        return [number for (number,) in found]
+
     # schemas, tables, views
 
     def schemas(self, at: int) -> dict[int, SchemaInfo]:

@@ -12,18 +12,21 @@ from typing import Final, Self
 from penstock.kernel.clock import Clock, SteadyClock
 from penstock.kernel.shell import SystemClock
 from penstock.kernel.units import format_ms
-from penstock.lake.shell.expire import before, clean, sweep
+from penstock.lake.shell import Catalog
+from penstock.lake.shell.expire import before, clean, expire, sweep
 from penstock.tables import schema
 from penstock.tables.retry import RetryPolicy
 from penstock.tables.shell.coordinating import Life, new_identity
 from penstock.tables.shell.host import Host, host_of
 from penstock.tables.shell.leasing import LeaseKeeper, LeaseLost, give_up_lease, take_lease
 from penstock.tables.shell.settings import WarehouseSettings
-from penstock.tables.shell.store import Store
+from penstock.tables.shell.store import FOREIGN_MS, Store
 from penstock.tables.shell.upkeep import tidy
 
 PRUNE_EVERY_MS: Final = 60_000
 TIDY_EVERY_MS: Final = 10_000
+SNAPSHOTS_KEPT_MS: Final = 86_400_000
+"""How long snapshots of a lake of ours are kept, unless something else is set."""
 AGAIN: Final = RetryPolicy(base_ms=1_000, cap_ms=10_000)
 """How long to wait before the next life, after lives in a row that did not begin."""
 
@@ -163,18 +166,32 @@ class CoordinatorLoop:
             ended.wait(pause_ms / 1_000)
 
     def _sweep(self) -> None:
-        """Remove files that no snapshot names any more, or never did."""
+        """Forget old snapshots; remove files that no snapshot names any more, or never did."""
         lake, grace_ms = self._store.lake, self._settings.sweep_grace_ms
+        kept_ms = retention_ms(self._settings, lake)
+        if kept_ms:
+            gone = expire(lake, older_than=before(lake, kept_ms)).snapshots
+            if gone:
+                self._say(f"forgot {len(gone)} snapshots older than {format_ms(kept_ms)}")
         clean(lake, older_than=before(lake, grace_ms))
         sweep(lake, grace_ms=grace_ms)
 
 
+def retention_ms(settings: WarehouseSettings, lake: Catalog) -> int:
+    """How long snapshots are kept; 0 is for ever, which a lake of somebody else's is owed."""
+    if settings.snapshot_retention_ms is not None:
+        return settings.snapshot_retention_ms
+    return SNAPSHOTS_KEPT_MS if lake.is_ours() else 0
+
+
 def prune(store: Store, settings: WarehouseSettings, now_ms: int) -> None:
-    """Forget jobs, requests, skips and history that are old enough."""
+    """Forget jobs, requests, skips, history and processes that are old enough."""
     jobs_ms = now_ms - settings.job_retention_ms
     store.run(schema.PRUNE_JOBS, jobs_ms)
     store.run("DELETE FROM penstock_requests WHERE answered_at <= ?", jobs_ms)
     store.run("DELETE FROM penstock_skips WHERE skipped_at <= ?", jobs_ms)
     store.run("DELETE FROM penstock_would_dispatch WHERE at_ms <= ?", jobs_ms)
+    processes_ms = min(jobs_ms, now_ms - FOREIGN_MS)
+    store.run("DELETE FROM penstock_processes WHERE seen_at <= ?", processes_ms)
     history_ms = now_ms - settings.history_retention_ms
     store.run("DELETE FROM penstock_refresh_history WHERE finished_at <= ?", history_ms)

@@ -97,8 +97,8 @@ class LeaseKeeper:
         board = self._board()
 
         def work(cursor: Any) -> bool:
-            values = (COORDINATOR, self._identity, now_ms + self._lease_ms, now_ms)
-            if self._store.execute(cursor, schema.TAKE_LEASE, *values) != 1:
+            values = (now_ms + self._lease_ms, COORDINATOR, self._identity)
+            if self._store.execute(cursor, schema.RENEW_LEASE, *values) != 1:
                 return False
             if board is not None:
                 self._store.execute(cursor, SAY, COORDINATOR, board, now_ms)

@@ -30,6 +30,8 @@ class WarehouseSettings:
     long files of a refresh that runs are safe from the sweep between two signs of life,
     `cancel_ms` how long a worker may take to give a job up before it is killed. `topics_token` is
     the key that topic servers are shown, `topics_poll_ms` how often they are asked for news.
+    `snapshot_retention_ms` is how long the lake's snapshots are kept, 0 for ever; None: a day in a
+    lake that Penstock made, for ever in one that is somebody else's.
     """
 
     catalog: str
@@ -51,6 +53,7 @@ class WarehouseSettings:
     cancel_ms: int = 10_000
     job_retention_ms: int = RETENTION_MS
     history_retention_ms: int = 30 * 86_400_000
+    snapshot_retention_ms: int | None = None
     sweep_every_ms: int = 600_000
     sweep_grace_ms: int = 3_600_000
 
@@ -61,6 +64,10 @@ class WarehouseSettings:
         ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise Rejected(f"expected {name} of at least 1, found {getattr(self, name)}")
+        if (self.snapshot_retention_ms or 0) < 0:
+            raise Rejected(
+                f"expected snapshot_retention_ms of at least 0, found {self.snapshot_retention_ms}"
+            )
         if self.lease_ms < 4 * self.tick_ms:
             raise Rejected(
                 f"expected lease_ms of at least four ticks ({4 * self.tick_ms}), "
