@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Self
 
+from penstock.spark import leftovers
 from penstock.spark.cache import archive_path, cache_dir, filesystem_jar
 from penstock.spark.command import LOGGING, POOLS, Place, class_path, jvm_command
 from penstock.spark.errors import SparkMissing, SparkNotStarted
@@ -157,7 +158,8 @@ def _start(
     archive: Path | None = None,
     archive_to_write: Path | None = None,
 ) -> EmbeddedSpark:
-    work_dir = Path(tempfile.mkdtemp(prefix="penstock-spark-"))
+    leftovers.sweep(Path(tempfile.gettempdir()))
+    work_dir = Path(tempfile.mkdtemp(prefix=leftovers.PREFIX))
     place = Place(work_dir, machine.jars_dir, machine.jar, archive, archive_to_write)
     started = time.monotonic()
     process = None
@@ -171,6 +173,7 @@ def _start(
         token = secrets.token_hex(16)
         tell(f"starting Spark with Java {machine.java.version}")
         process = _spawn(command, place, _environment(machine, place, token))
+        leftovers.mark(work_dir, process.pid)
         deadline = started + options.start_timeout_ms / 1_000
         gateway = _greeted(process, place, deadline)
         tell("Spark's JVM is up, opening its session")
