@@ -148,6 +148,17 @@ class Slots:
         sizes = self._sizes[start : max(last_seq + 1 - self._base_seq, start)]
         return len(sizes) - sizes.count(0)
 
+    def has_between(self, first_seq: int, last_seq: int) -> bool:
+        """Whether a record from one seq to another is live; looks no further than the first."""
+        if self._fresh:
+            self._place()
+        start = max(first_seq - self._base_seq, self._first)
+        stop = min(last_seq + 1 - self._base_seq, len(self._sizes))
+        if start >= stop:
+            return False
+        with memoryview(self._sizes) as sizes:
+            return any(sizes[start:stop])
+
     def slot(self, seq: int) -> Slot | None:
         """The live record of a seq, with its time."""
         record = self.get(seq)

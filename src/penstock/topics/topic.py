@@ -174,6 +174,10 @@ class Topic:
         """How many records from one seq to another are live."""
         return self._slots.count_between(first_seq, last_seq)
 
+    def has_between(self, first_seq: int, last_seq: int) -> bool:
+        """Whether a record from one seq to another is live."""
+        return self._slots.has_between(first_seq, last_seq)
+
     def seq_before(self, ts_ms: int) -> int:
         """The cursor from which a reader gets the records of a time and later."""
         return max(self._slots.seq_before(ts_ms), 0)
