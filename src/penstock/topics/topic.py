@@ -386,32 +386,31 @@ class Topic:
         return Written(entry.first_seq, head_seq, count, head_seq)
 
     def _join(self, entry: Appended) -> bool:
-        """Make the next seq that of an entry which does not simply follow. False if passed."""
-        if entry.feed is not None and not self._take_feed(entry.feed):
+        """Make the next seq that of an entry which does not simply follow. False if passed.
+
+        What only memory had lies before the hole that a feed leaves.
+        """
+        feed = entry.feed
+        if feed is not None and self.has_passed(feed):
             return False
-        if self.head_seq + 1 < entry.first_seq <= self.reserved_seq + 1:
-            self.lose_unlogged(entry.first_seq - 1)
-        if entry.first_seq != self.head_seq + 1:
+        first_seq = entry.first_seq - (feed.trimmed if feed is not None else 0)
+        if self.head_seq + 1 < first_seq <= self.reserved_seq + 1:
+            self.lose_unlogged(first_seq - 1)
+        if first_seq != self.head_seq + 1:
             raise Corrupt(
-                f"expected seq {self.head_seq + 1} next in topic {self.name!r}, "
-                f"found {entry.first_seq}"
+                f"expected seq {self.head_seq + 1} next in topic {self.name!r}, found {first_seq}"
             )
+        if feed is not None:
+            self.fed[feed.router] = feed
+            if feed.trimmed:
+                self._leave_hole(feed.trimmed, entry.now_ms)
         return True
 
-    def _take_feed(self, feed: Feed) -> bool:
-        """Move a router's mark, and leave a told hole for what it missed. False if passed."""
-        if self.has_passed(feed):
-            return False
-        self.fed[feed.router] = feed
-        if feed.trimmed:
-            self._leave_hole(feed.trimmed)
-        return True
-
-    def _leave_hole(self, seqs: int) -> None:
+    def _leave_hole(self, seqs: int, now_ms: int) -> None:
         """Pass over seqs, of which cursors that come to them are told."""
         first_seq, last_seq = self.head_seq + 1, self.head_seq + seqs
         if self.count:
-            self._slots.skip_to(last_seq, self.now_ms)
+            self._slots.skip_to(last_seq, now_ms)
         else:
             self._slots = Slots(last_seq)
             self.removals += 1
@@ -442,13 +441,14 @@ class Topic:
 
     def _configure(self, entry: Configured) -> int:
         self._held_ms = None
+        logged_seq = self.logged_seq if self.config.durability == "ephemeral" else self.head_seq
         self.lose_unlogged()  # in replay: as many seqs were taken before this, by the old caps
         if entry.now_ms >= self.now_ms:  # else the decision has let it expire, and held the rest
             self.expire(entry.now_ms)
         before = self.count
         self.config = self.config.merged(entry.changes)
         self.is_simple = _is_simple(self.config)
-        self.logged_seq = self.head_seq
+        self.logged_seq = logged_seq
         self.expire(entry.now_ms)
         self._enforce_caps()
         return before - self.count

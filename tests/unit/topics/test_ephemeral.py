@@ -8,12 +8,12 @@ import pytest
 
 from penstock.topics.batch import Batch, Write
 from penstock.topics.codec import decode_entries, encode_entries
-from penstock.topics.entries import Advanced, Appended, Configured, Created, Skipped
+from penstock.topics.entries import Advanced, Appended, Configured, Created, Feed, Skipped
 from penstock.topics.leases import ClaimRequest, Settle
 from penstock.topics.model import make_record
 from penstock.topics.partition import RESERVE_SEQS, Change, Entry, Partition
 from penstock.topics.read import ReadRequest
-from penstock.topics.topic import Written
+from penstock.topics.topic import Hole, Written
 
 
 class Node:
@@ -38,6 +38,11 @@ class Node:
         written = self.run(self.partition.write("t", Write(batch, **options), 0))[-1]
         assert isinstance(written, Written)
         return written
+
+    def feed(self, feed: Feed, count: int = 1) -> None:
+        entry = self.partition.topic("t").feed(feed, Batch.of([make_record(b"1")] * count), 0)
+        assert entry is not None
+        self.run(self.partition.fed(entry))
 
     def restart(self) -> None:
         self.partition = Partition()
@@ -234,3 +239,31 @@ def test_records_from_before_a_topic_was_ephemeral_survive_a_restart() -> None:
     assert [bytes(slot.record.data) for slot in diff.records] == [b"1"]
     assert diff.tombstone is None
     assert diff.head_seq >= 2
+
+
+def test_a_hole_behind_records_that_only_memory_had_is_where_it_was_after_a_restart() -> None:
+    node = Node()
+    node.put()
+    node.write(3)
+    node.put(durability="ephemeral")
+    node.write(2)
+    node.feed(Feed("r", 1, 7, trimmed=4))
+    assert node.partition.topic("t").holes == [Hole(6, 9)]
+    node.restart()
+    topic = node.partition.topic("t")
+    assert (topic.holes, topic.fed["r"].source_seq) == ([Hole(6, 9)], 7)
+    page = node.partition.read("t", ReadRequest(from_seq=3), 0)
+    assert page.tombstone is not None
+    assert (page.tombstone.gap_from, page.tombstone.gap_to) == (4, 9)
+
+
+def test_records_that_only_memory_has_leave_without_a_word_to_the_log_however_configured() -> None:
+    node = Node()
+    node.put(durability="ephemeral", cap_bytes=10)
+    node.write(10)
+    node.put(priority=5)
+    logged = len(node.log)
+    for _ in range(20):
+        node.write()
+    assert len(node.log) == logged + 1  # more seqs were set aside, once
+    assert node.partition.topic("t").earliest_seq == 21
