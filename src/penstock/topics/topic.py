@@ -296,6 +296,8 @@ class Topic:
         self._pending_seqs += batch.count if entry.feed is None else entry.seqs
         self._pending_count += batch.count
         self._pending_bytes += batch.size_bytes
+        if self.config.durability == "ephemeral":
+            self.unlogged_seq = entry.first_seq + batch.count - 1
         if entry.key is not None:
             self.answers.pend(entry.key, _answer(entry))
 
@@ -451,6 +453,8 @@ class Topic:
         self.logged_seq = logged_seq
         self.expire(entry.now_ms)
         self._enforce_caps()
+        if self.config.cap_bytes and self.has_unlogged:
+            self.is_simple = False  # a write must tell the log what leaves for it
         return before - self.count
 
     def _advance(self, entry: Advanced) -> int:
@@ -460,17 +464,26 @@ class Topic:
             self._evict_through(entry.evicted_seq)
         return before - self.count
 
-    def shed_seq(self, config: TopicConfig, more_bytes: int = 0) -> int:
-        """The last logged seq that must leave to make room in a topic that memory keeps, or 0.
+    @property
+    def has_unlogged(self) -> bool:
+        """Whether a record may be live that memory alone has."""
+        return self.earliest_seq <= self.unlogged_seq
 
-        Replay has not the records that it makes room for: it must be told.
+    def shed_seq(self, config: TopicConfig, more_bytes: int = 0) -> int:
+        """The last seq that must leave to make room, where replay would not know; else 0.
+
+        Replay has not the records that memory alone has. Of a topic that logs none, only those
+        from before that leave in replay too.
         """
-        room = config.cap_bytes - self._pending_bytes - more_bytes
-        has_logged = self.earliest_seq <= self.logged_seq
-        if not has_logged or config.discard == "reject" or not config.cap_bytes:
+        if config.discard == "reject" or not config.cap_bytes:
             return 0
+        is_logging = self.config.durability != "ephemeral"
+        upto_seq = self.head_seq if is_logging else self.logged_seq
+        if self.earliest_seq > (self.unlogged_seq if is_logging else upto_seq):
+            return 0
+        room = config.cap_bytes - self._pending_bytes - more_bytes
         shed_seq = self._slots.seq_to_shed(room) if self.size_bytes > room else None
-        return 0 if shed_seq is None else min(shed_seq, self.logged_seq)
+        return 0 if shed_seq is None else min(shed_seq, upto_seq)
 
     def lose_unlogged(self, head_seq: int | None = None) -> None:
         """Go on after seqs that were set aside for records that only memory had.

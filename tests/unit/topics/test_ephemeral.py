@@ -45,11 +45,15 @@ class Node:
         self.run(self.partition.fed(entry))
 
     def restart(self) -> None:
-        self.partition = Partition()
+        self.partition = self.replayed()
+
+    def replayed(self) -> Partition:
+        partition = Partition()
         for payload in self.log:
-            self.partition.replay(decode_entries(payload))
-        for topic in self.partition.topics.values():
+            partition.replay(decode_entries(payload))
+        for topic in partition.topics.values():
             topic.lose_unlogged()
+        return partition
 
     def end_clean(self) -> None:
         entry = Advanced("t", self.partition.topic("t").head_seq)
@@ -267,3 +271,38 @@ def test_records_that_only_memory_has_leave_without_a_word_to_the_log_however_co
         node.write()
     assert len(node.log) == logged + 1  # more seqs were set aside, once
     assert node.partition.topic("t").earliest_seq == 21
+
+
+def test_what_left_for_records_that_only_memory_had_stays_away_from_a_topic_made_durable() -> None:
+    node = Node()
+    node.put()
+    node.write(5)
+    node.put(durability="ephemeral")
+    node.write(5)
+    node.put(durability="disk", cap_bytes=10)
+    live = node.partition.topic("t")
+    assert not live.is_simple
+    for count in (1, 1, 1, 4, 2):
+        node.write(count)
+        topic = node.replayed().topic("t")
+        assert (topic.floors.evicted, topic.head_seq) == (live.floors.evicted, live.head_seq)
+    assert live.earliest_seq == 10
+
+
+def test_a_smaller_cap_takes_the_same_records_from_a_topic_made_durable_after_a_restart() -> None:
+    node = Node()
+    node.put(cap_bytes=100)
+    node.write(5)
+    node.put(durability="ephemeral")
+    node.write(5)
+    node.put(durability="disk")
+    node.put(cap_bytes=8)
+    assert node.partition.topic("t").earliest_seq == 3
+    node.restart()
+    assert node.partition.topic("t").earliest_seq == 3
+
+
+def test_a_topic_that_its_first_write_made_knows_what_only_memory_has() -> None:
+    node = Node()
+    node.write(3, config={"durability": "ephemeral"})
+    assert node.partition.topic("t").unlogged_seq == 3
