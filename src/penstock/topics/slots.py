@@ -140,6 +140,10 @@ class Slots:
         place = seq - self._base_seq
         return self._first <= place < len(self._sizes) and self._sizes[place] > 0
 
+    def bytes_of(self, seq: int) -> int:
+        """The bytes of the live record of a seq; 0 if there is none."""
+        return self._sizes[seq - self._base_seq] if self.has(seq) else 0
+
     def count_between(self, first_seq: int, last_seq: int) -> int:
         """How many records from one seq to another are live."""
         if self._fresh:

@@ -145,6 +145,10 @@ class Topic:
         """Whether a seq has a live record."""
         return self._slots.has(seq)
 
+    def bytes_of(self, seq: int) -> int:
+        """The bytes of the live record of a seq; 0 if there is none."""
+        return self._slots.bytes_of(seq)
+
     def slot(self, seq: int) -> Slot | None:
         """The live record of a seq, with its time."""
         return self._slots.slot(seq)
