@@ -20,7 +20,7 @@ from penstock.topics.shell.engine import Engine
 from penstock.topics.shell.lane import LogFailed
 from penstock.topics.shell.views import EngineOptions
 from penstock.topics.shell.watch import Shape
-from tests.integration.topics.engines import body, data, engine_on, until, write
+from tests.integration.topics.engines import DEADLINE_S, body, data, engine_on, until, write
 from tests.integration.topics.gated import GatedStore
 
 
@@ -314,6 +314,58 @@ def test_dead_letters_reach_their_topic_wherever_it_lives() -> None:
                 view = await engine.show_topic(name)
                 assert view.queue is not None
                 assert (view.queue.dead_lettered, view.count) == (1, 0)
+
+    asyncio.run(main())
+
+
+def test_dead_letters_wait_for_whoever_drops_their_topic_meanwhile() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=8) as engine:
+            config = {"type": "queue", "max_deliveries": 1, "dead_letter": "dead"}
+            await engine.put_topic("q", config)
+            await engine.put_topic("dead", {})
+            dest_lane = engine.lane("dead")
+            assert engine.lane("q") is not dest_lane
+            await write(engine, "q", 1)
+            await engine.work.claim("q", ClaimRequest("n"))
+            await engine.work.nack("q", Settle("n", (1,)), 0)
+            store.shut()
+            writing = asyncio.create_task(write(engine, "dead", 0))
+            await until(lambda: dest_lane.waiting_bytes > 0)
+            dropping: list[asyncio.Task[Any]] = []
+
+            def drop(_outcome: object) -> None:
+                dropping.append(asyncio.create_task(engine.drop_topic("dead")))
+
+            dest_lane.after(drop)  # just before the claim below has waited long enough
+            claiming = asyncio.create_task(engine.work.claim("q", ClaimRequest("n")))
+            for _ in range(9):
+                await asyncio.sleep(0)
+            store.open()
+            await writing
+            assert (await asyncio.wait_for(claiming, DEADLINE_S)).jobs == []
+            assert await asyncio.wait_for(dropping[0], DEADLINE_S) == (True, [])
+            assert engine.topic("q").count == 0
+            await write(engine, "dead", 2)
+            assert await data(engine, "dead") == [b"2"]
+
+    asyncio.run(main())
+
+
+def test_a_claimer_that_leaves_a_window_takes_no_other_along() -> None:
+    async def main() -> None:
+        async with engine_on() as engine:
+            await engine.put_topic("q", {"type": "queue", "claim_jitter_ms": 30})
+            await write(engine, "q", 1, 2)
+            first, second = [
+                asyncio.create_task(engine.work.claim("q", ClaimRequest(node))) for node in "ab"
+            ]
+            for _ in range(9):
+                await asyncio.sleep(0)
+            first.cancel()
+            assert len((await second).jobs) == 1
+            assert first.cancelled()
 
     asyncio.run(main())
 
