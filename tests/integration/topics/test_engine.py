@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -111,6 +112,41 @@ def test_every_partition_with_writes_to_disk_is_synced_by_itself() -> None:
             store.synced.clear()
             assert engine.journal.unsynced
         assert store.synced >= partitions, "a clean end syncs all of them"
+
+    asyncio.run(main())
+
+
+def test_what_could_not_be_synced_is_synced_before_the_end_is_called_clean() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=4) as engine:
+            names = {engine.lane(name).number: name for name in "abcdefghij"}
+            assert len(names) > 1
+            number, name = max(names.items())
+            await write(engine, name, 1)
+            await until(lambda: not engine.journal.queue_depth and not engine.journal.unsynced)
+            await write(engine, name, 2)
+            store.failures.append(DiskFull("no space is left"))
+            await until(lambda: not store.failures and not engine.journal.queue_depth)
+            assert engine.journal.unsynced
+            store.synced.clear()
+        assert number in store.synced
+
+    asyncio.run(main())
+
+
+def test_an_answer_may_lead_to_another_write_before_the_writes_beside_it() -> None:
+    async def main() -> None:
+        async with engine_on(partitions=1) as engine:
+            await engine.put_topic("e", {"durability": "ephemeral"})
+            await engine.put_topic("d", {})
+            await write(engine, "e", 0)
+            got: list[object] = []
+            again = partial(engine.write, "e", parse_write(body(2)), got.append)
+            engine.write("d", parse_write(body(0)), lambda _outcome: again())
+            engine.write("e", parse_write(body(1)), got.append)
+            await until(lambda: len(got) == 2)
+            assert await data(engine, "e") == [b"0", b"1", b"2"]
 
     asyncio.run(main())
 

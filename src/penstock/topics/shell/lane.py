@@ -96,6 +96,7 @@ class Lane:
         self._sync = False
         self._scheduled = False
         self._flying: deque[Waiting] = deque()  # entries in the log's hands, oldest first
+        self._committing = False  # whatever an answer leads to comes after what is committed now
         self._failed: Exception | None = None  # until nothing that was on its way is left
         self._held: deque[Callable[[], None]] | None = None  # commands behind an exclusive one
         self._idle: list[asyncio.Future[None]] = []
@@ -119,7 +120,7 @@ class Lane:
             done(LogFailed(f"expected the log to take a write, found: {self._failed}"))
             return
         self.partition.stage(change)
-        if not change.to_log and not self._pending and not self._flying:
+        if not change.to_log and self.is_idle and not self._committing:
             self._commit(change, done)
             return
         self._pending.append((change, done))
@@ -300,6 +301,7 @@ class Lane:
 
     def _commit_all(self, waiting: Waiting) -> None:
         append, listened, routed = self.partition.append, self._listened, self._routed
+        self._committing = True
         for change, done in waiting:
             written: Written | Answer
             if type(change) is Appended:
@@ -316,6 +318,7 @@ class Lane:
                 done(written)
             except Exception:
                 _LOGGER.exception("an answer could not be given")
+        self._committing = False
 
     def _commit(self, change: Change, done: Done) -> None:
         answers = self.partition.commit(change)
