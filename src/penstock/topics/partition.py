@@ -439,6 +439,8 @@ class Partition:
                     self.topics[entry.config.dest].fed.pop(entry.config.name, None)
                 return int(is_new)
             case RouterRemoved():
+                if entry.dest in self.topics:
+                    self.topics[entry.dest].fed.pop(entry.router, None)
                 return int(self.routers.apply(entry))
             case _:
                 raise TypeError(f"expected an entry of a topic, found {entry}")

@@ -49,18 +49,20 @@ class Written(NamedTuple):
 class Floors(NamedTuple):
     """The highest seq lost by each cause. All but `deleted` are losses the readers are told of.
 
-    What is `lost` was evicted by a restart: only memory had it.
+    What is `lost` was evicted by a restart: only memory had it. `source_trimmed` is in snapshots
+    from before holes had a place, and nowhere else.
     """
 
     evicted: int = 0
     expired: int = 0
     deleted: int = 0
+    source_trimmed: int = 0
     lost: int = 0
 
     @property
     def involuntary(self) -> int:
         """The highest seq that left though nobody asked for it."""
-        return max(self.evicted, self.expired)
+        return max(self.evicted, self.expired, self.source_trimmed)
 
 
 class Hole(NamedTuple):
