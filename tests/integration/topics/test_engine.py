@@ -476,6 +476,18 @@ def test_an_acked_job_is_not_shown_to_a_watcher_that_comes_later() -> None:
     asyncio.run(main())
 
 
+def test_a_topic_configured_anew_is_shown_to_a_watcher_as_it_is_now() -> None:
+    async def main() -> None:
+        async with engine_on() as engine:
+            await write(engine, "t", 1, node="n")
+            topic, shape = engine.topic("t"), Shape(ReadRequest(nodes=frozenset("n")))
+            assert not engine.watchers.page(topic, 0, None, shape, 0).diff.records
+            await engine.put_topic("t", {"dedupe_node": False})
+            assert len(engine.watchers.page(topic, 0, None, shape, 0).diff.records) == 1
+
+    asyncio.run(main())
+
+
 def test_a_write_to_several_topics_is_whole_or_not_at_all() -> None:
     async def main() -> None:
         async with engine_on(partitions=1) as engine:
