@@ -56,7 +56,7 @@ class WorkDesk:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._windows: dict[str, tuple[ClaimWindow, asyncio.Future[list[list[Job]]]]] = {}
+        self._windows: dict[str, tuple[ClaimWindow, asyncio.Task[list[list[Job]]]]] = {}
         self._burying: dict[str, asyncio.Lock] = {}
 
     async def claim(self, name: str, request: ClaimRequest) -> Claims:
@@ -113,7 +113,7 @@ class WorkDesk:
         found = self._windows.get(name)
         if found is None:
             window = ClaimWindow()
-            serving = asyncio.ensure_future(self._serve_window(name, window, jitter_ms))
+            serving = asyncio.create_task(self._serve_window(name, window, jitter_ms))
             serving.add_done_callback(_look)
             found = self._windows[name] = (window, serving)
         window, serving = found
@@ -253,7 +253,7 @@ def _not_loaded(queue: Queue, entry: Claimed) -> list[Block]:
     return list(missing)
 
 
-def _look(served: asyncio.Future[list[list[Job]]]) -> None:
+def _look(served: asyncio.Task[list[list[Job]]]) -> None:
     """Someone must have looked at an error, though all who wanted to know are gone."""
     if not served.cancelled():
         served.exception()
