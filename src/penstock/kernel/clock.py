@@ -50,4 +50,5 @@ class SteadyClock:
 
     def go_on_from(self, time_ms: int) -> None:
         """Time has been this late before."""
-        self._last_ms = max(self._last_ms, time_ms)
+        if time_ms > self._last_ms:
+            self._last_ms, self._behind = time_ms, None

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from penstock.kernel.units import MIB
+from penstock.topics.read import before_hole
 from penstock.topics.shown import Found, is_plain
 from penstock.topics.topic import Topic
 
@@ -95,20 +96,22 @@ class ColumnRuns:
         """Columns of the records after a cursor, and the last seq that was looked at.
 
         A page that is nearly full ends with its last whole run: a part of one would be made for
-        this reader alone, and so would the other part for the next page. `NotLoaded` if a record
-        is wanted that is in a file.
+        this reader alone, and so would the other part for the next page. It ends before a hole, of
+        which the next one tells. `NotLoaded` if a record is wanted that is in a file.
         """
         at, room = wanted.from_seq, wanted.bytes_max
         records_max = wanted.records_max
         found: list[Columns] = []
-        while at < topic.head_seq and records_max > 0:
+        end_seq = before_hole(topic, at, topic.head_seq)
+        while at < end_seq and records_max > 0:
             number = at // RUN_SEQS
             last_seq = min((number + 1) * RUN_SEQS, topic.head_seq)
             columns = self._run(topic, number, last_seq)
             if columns.rows > records_max and records_max * 4 <= wanted.records_max:
                 break
-            if at > number * RUN_SEQS or columns.rows > records_max:
-                batch, last_seq = _after(columns.batch, at, last_seq, records_max)
+            if at > number * RUN_SEQS or columns.rows > records_max or last_seq > end_seq:
+                part = range(at + 1, min(last_seq, end_seq) + 1)
+                batch, last_seq = _cut(columns.batch, part, records_max)
                 columns = Columns(batch)
             if columns.rows:
                 if columns.size_bytes > room and found:
@@ -183,16 +186,13 @@ def _compressed(batch: Any, compression: str) -> Any:
     return stream.slice(schema_bytes, stream.size - schema_bytes - _PREFIX.size)
 
 
-def _after(batch: Any, at: int, last_seq: int, records_max: int) -> tuple[Any, int]:
-    """The rows after a cursor, no more than wanted, and the last seq they reach."""
-    if not batch.num_rows:
-        return batch, last_seq
+def _cut(batch: Any, part: range, records_max: int) -> tuple[Any, int]:
+    """The rows of some seqs, no more than wanted, and the last seq they reach."""
     seqs = batch.column(0).to_numpy()
-    first = int(np.searchsorted(seqs, at, side="right"))
-    rows = batch.slice(first, records_max)
-    if first + rows.num_rows < batch.num_rows:
-        last_seq = int(seqs[first + rows.num_rows - 1])
-    return rows, last_seq
+    first, end = map(int, np.searchsorted(seqs, (part.start, part.stop)))
+    rows = min(end - first, records_max)
+    last_seq = int(seqs[first + rows - 1]) if rows < end - first else part.stop - 1
+    return batch.slice(first, rows), last_seq
 
 
 def _texts(pa: Any, texts: list[str | None]) -> Any:

@@ -121,8 +121,9 @@ class Follower:
         tombstone = diff.tombstone
         if tombstone is not None:
             reason = self.first_reason if self.fresh else None
-            # A topic that was made anew is read from its start, which lies before the gap's end.
-            self.cursor = min(tombstone.gap_to, diff.earliest_seq - 1)
+            self.cursor = tombstone.gap_to
+            if tombstone.reason == "recreated":  # it is read from its start, before the gap's end
+                self.cursor = min(self.cursor, diff.earliest_seq - 1)
             data = sse.tombstone_data(self.topic, tombstone, reason)
             events.append(Event("tombstone", data, self.cursor))
         self.fresh = False

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Raw
 
+from penstock.kernel.units import MIB
 from penstock.topics.batch import Batch
 from penstock.topics.entries import Appended, Feed
 from penstock.topics.errors import RecordTooLarge, TopicFull
@@ -30,6 +31,8 @@ from penstock.topics.slots import Slot
 from penstock.topics.topic import Topic
 
 STEP_RECORDS_MAX: Final = 1_024
+STEP_BYTES_MAX: Final = 16 * MIB
+"""A step has no more bytes than this, or a single record: it is one entry of the log."""
 HOPS_MAX: Final = 8
 HOLE_SEQS_MAX: Final = 65_536
 """A hole has no more seqs than this: each takes room, and how many are missed is an estimate."""
@@ -88,10 +91,14 @@ def take(router: Router, source: Topic, now_ms: int, limits: TopicLimits) -> Cop
     upto = max(start, min(source.head_seq, start + STEP_RECORDS_MAX))
     copies = Copies([], [], upto, min(start - passed, HOLE_SEQS_MAX))
     wanted = router.config.filter
+    room = STEP_BYTES_MAX
     try:
         for slot in source.live(start, upto):
             record = slot.record
             if hops_of(record) < HOPS_MAX and (wanted is None or wanted.matches(record.tag)):
+                room -= len(record.data) + (len(record.meta) if record.meta is not None else 0)
+                if room < 0 and copies.records:
+                    return copies._replace(upto_seq=slot.seq - 1)
                 copies.records.append(copy(router, slot, limits))
                 copies.seqs.append(slot.seq)
     except NotLoaded as missing:

@@ -125,7 +125,7 @@ class Partition:
         configured = topic.configure(changes, now_ms)
         if topic.config.merged(changes) == topic.config:
             return _change()
-        if topic.config.durability == "ephemeral":
+        if topic.config.durability == "ephemeral" or topic.has_unlogged:
             # The records that the log never had have taken seqs: what follows goes on after them.
             evicted_seq = topic.shed_seq(topic.config.merged(changes))
             return _change(Advanced(name, topic.head_seq, evicted_seq), configured)
@@ -404,11 +404,13 @@ class Partition:
 
     def _logged(self, topic: Topic, appended: Appended, *before: Entry) -> Change:
         """The change of an append: records that memory alone keeps only have their seqs logged."""
-        if topic.config.durability != "ephemeral":
-            return _change(*before, appended)
-        last_seq = topic.unlogged_seq = appended.first_seq + appended.batch.count - 1
-        entries, to_log = [*before], [*before]
         evicted_seq = topic.shed_seq(topic.config, appended.batch.size_bytes)
+        if topic.config.durability != "ephemeral":
+            if evicted_seq:
+                before = (*before, Advanced(topic.name, topic.reserved_seq, evicted_seq))
+            return _change(*before, appended)
+        last_seq = appended.first_seq + appended.batch.count - 1
+        entries, to_log = [*before], [*before]
         if last_seq > topic.reserved_seq or evicted_seq:
             reserved_seq = max(topic.reserved_seq, last_seq + RESERVE_SEQS)
             reserved = Advanced(topic.name, reserved_seq, evicted_seq)
@@ -437,6 +439,8 @@ class Partition:
                     self.topics[entry.config.dest].fed.pop(entry.config.name, None)
                 return int(is_new)
             case RouterRemoved():
+                if entry.dest in self.topics:
+                    self.topics[entry.dest].fed.pop(entry.router, None)
                 return int(self.routers.apply(entry))
             case _:
                 raise TypeError(f"expected an entry of a topic, found {entry}")

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from penstock.kernel.units import MIB
 from penstock.topics.batch import Batch
 from penstock.topics.entries import Acked, Claimed, Extended, Nacked, QueueEntry
 from penstock.topics.errors import NotAQueue
@@ -27,6 +28,8 @@ from penstock.topics.topic import Topic
 
 BURIED_MAX: Final = 1_000
 """How many jobs one claim buries, as others wait meanwhile: more are left for the next."""
+BURIED_BYTES_MAX: Final = 16 * MIB
+"""How many bytes they may have, but for the last: they are in one entry of the log."""
 _OUT_OF_DATE_MAX: Final = 64
 """How many ended or extended leases may stay in the heap beside as many as there are leases."""
 
@@ -132,14 +135,16 @@ class Queue:
         turns = _turns(requests)
         leases: list[Lease] = []
         buried: list[int] = []
+        room = BURIED_BYTES_MAX
         turn = next(turns, None)
         for seq in self._waiting():
             if turn is None:
                 break
             deliveries = self._deliveries.get(seq, 0) + 1
             if config.dead_letter is not None and 0 < config.max_deliveries < deliveries:
-                if len(buried) < BURIED_MAX:
+                if len(buried) < BURIED_MAX and room > 0:
                     buried.append(seq)
+                    room -= self.topic.bytes_of(seq)
                 continue
             fence = (token + len(leases)) % 2**64
             leases.append(Lease(seq, requests[turn].node, fence, deadline_ms, deliveries, turn))

@@ -129,7 +129,7 @@ def read(
     start = max(start, topic.earliest_seq - 1)
     upto = min(topic.head_seq, start + limits.scan_records_max)
     if topic.holes:
-        upto = _before_hole(topic, start, upto)
+        upto = before_hole(topic, start, upto)
     if upto_seq is not None:
         upto = max(start, min(upto, upto_seq))
     nodes = request.nodes if topic.config.dedupe_node else frozenset()
@@ -153,25 +153,28 @@ def find_tombstone(topic: Topic, from_seq: int, epoch: int | None = None) -> Tom
         return Tombstone(1, head_seq, "recreated", missed, topic.earliest_seq, head_seq)
     gap_to = max(from_seq, topic.floors.involuntary)
     if topic.holes:
-        gap_to = _past_hole(topic, gap_to)
+        gap_to = _past_holes(topic, gap_to)
     if gap_to == from_seq:
         return None
     reason = _reason(topic.floors, from_seq + 1)
     return Tombstone(from_seq + 1, gap_to, reason, gap_to - from_seq, gap_to + 1, head_seq)
 
 
-def _past_hole(topic: Topic, seq: int) -> int:
-    """The end of the hole that a cursor has come to: no record is before it. Else the cursor."""
-    hole = topic.hole_after(seq)
-    if hole is None or topic.count_between(seq + 1, hole.first_seq - 1):
-        return seq
-    return hole.last_seq
-
-
-def _before_hole(topic: Topic, start: int, upto: int) -> int:
-    """A page ends where a hole begins: the next one tells of it."""
+def before_hole(topic: Topic, start: int, upto: int) -> int:
+    """A page ends where the next hole begins: the page after it tells of that."""
     hole = topic.hole_after(start)
-    return upto if hole is None or hole.first_seq - 1 <= start else min(upto, hole.first_seq - 1)
+    if hole is not None and hole.first_seq - 1 <= start:
+        hole = topic.hole_after(hole.last_seq)  # a cursor in this one was told of it
+    return upto if hole is None else min(upto, hole.first_seq - 1)
+
+
+def _past_holes(topic: Topic, seq: int) -> int:
+    """The end of the holes that a cursor has come to: no record is before them. Else the cursor."""
+    hole = topic.hole_after(seq)
+    while hole is not None and not topic.has_between(seq + 1, hole.first_seq - 1):
+        seq = hole.last_seq
+        hole = topic.hole_after(seq)
+    return seq
 
 
 def _take(

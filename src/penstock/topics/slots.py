@@ -140,6 +140,10 @@ class Slots:
         place = seq - self._base_seq
         return self._first <= place < len(self._sizes) and self._sizes[place] > 0
 
+    def bytes_of(self, seq: int) -> int:
+        """The bytes of the live record of a seq; 0 if there is none."""
+        return self._sizes[seq - self._base_seq] if self.has(seq) else 0
+
     def count_between(self, first_seq: int, last_seq: int) -> int:
         """How many records from one seq to another are live."""
         if self._fresh:
@@ -147,6 +151,17 @@ class Slots:
         start = max(first_seq - self._base_seq, self._first)
         sizes = self._sizes[start : max(last_seq + 1 - self._base_seq, start)]
         return len(sizes) - sizes.count(0)
+
+    def has_between(self, first_seq: int, last_seq: int) -> bool:
+        """Whether a record from one seq to another is live; looks no further than the first."""
+        if self._fresh:
+            self._place()
+        start = max(first_seq - self._base_seq, self._first)
+        stop = min(last_seq + 1 - self._base_seq, len(self._sizes))
+        if start >= stop:
+            return False
+        with memoryview(self._sizes) as sizes:
+            return any(sizes[start:stop])
 
     def slot(self, seq: int) -> Slot | None:
         """The live record of a seq, with its time."""

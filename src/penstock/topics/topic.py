@@ -49,18 +49,20 @@ class Written(NamedTuple):
 class Floors(NamedTuple):
     """The highest seq lost by each cause. All but `deleted` are losses the readers are told of.
 
-    What is `lost` was evicted by a restart: only memory had it.
+    What is `lost` was evicted by a restart: only memory had it. `source_trimmed` is in snapshots
+    from before holes had a place, and nowhere else.
     """
 
     evicted: int = 0
     expired: int = 0
     deleted: int = 0
+    source_trimmed: int = 0
     lost: int = 0
 
     @property
     def involuntary(self) -> int:
         """The highest seq that left though nobody asked for it."""
-        return max(self.evicted, self.expired)
+        return max(self.evicted, self.expired, self.source_trimmed)
 
 
 class Hole(NamedTuple):
@@ -145,6 +147,10 @@ class Topic:
         """Whether a seq has a live record."""
         return self._slots.has(seq)
 
+    def bytes_of(self, seq: int) -> int:
+        """The bytes of the live record of a seq; 0 if there is none."""
+        return self._slots.bytes_of(seq)
+
     def slot(self, seq: int) -> Slot | None:
         """The live record of a seq, with its time."""
         return self._slots.slot(seq)
@@ -173,6 +179,10 @@ class Topic:
     def count_between(self, first_seq: int, last_seq: int) -> int:
         """How many records from one seq to another are live."""
         return self._slots.count_between(first_seq, last_seq)
+
+    def has_between(self, first_seq: int, last_seq: int) -> bool:
+        """Whether a record from one seq to another is live."""
+        return self._slots.has_between(first_seq, last_seq)
 
     def seq_before(self, ts_ms: int) -> int:
         """The cursor from which a reader gets the records of a time and later."""
@@ -292,6 +302,8 @@ class Topic:
         self._pending_seqs += batch.count if entry.feed is None else entry.seqs
         self._pending_count += batch.count
         self._pending_bytes += batch.size_bytes
+        if self.config.durability == "ephemeral":
+            self.unlogged_seq = entry.first_seq + batch.count - 1
         if entry.key is not None:
             self.answers.pend(entry.key, _answer(entry))
 
@@ -382,32 +394,31 @@ class Topic:
         return Written(entry.first_seq, head_seq, count, head_seq)
 
     def _join(self, entry: Appended) -> bool:
-        """Make the next seq that of an entry which does not simply follow. False if passed."""
-        if entry.feed is not None and not self._take_feed(entry.feed):
+        """Make the next seq that of an entry which does not simply follow. False if passed.
+
+        What only memory had lies before the hole that a feed leaves.
+        """
+        feed = entry.feed
+        if feed is not None and self.has_passed(feed):
             return False
-        if self.head_seq + 1 < entry.first_seq <= self.reserved_seq + 1:
-            self.lose_unlogged(entry.first_seq - 1)
-        if entry.first_seq != self.head_seq + 1:
+        first_seq = entry.first_seq - (feed.trimmed if feed is not None else 0)
+        if self.head_seq + 1 < first_seq <= self.reserved_seq + 1:
+            self.lose_unlogged(first_seq - 1)
+        if first_seq != self.head_seq + 1:
             raise Corrupt(
-                f"expected seq {self.head_seq + 1} next in topic {self.name!r}, "
-                f"found {entry.first_seq}"
+                f"expected seq {self.head_seq + 1} next in topic {self.name!r}, found {first_seq}"
             )
+        if feed is not None:
+            self.fed[feed.router] = feed
+            if feed.trimmed:
+                self._leave_hole(feed.trimmed, entry.now_ms)
         return True
 
-    def _take_feed(self, feed: Feed) -> bool:
-        """Move a router's mark, and leave a told hole for what it missed. False if passed."""
-        if self.has_passed(feed):
-            return False
-        self.fed[feed.router] = feed
-        if feed.trimmed:
-            self._leave_hole(feed.trimmed)
-        return True
-
-    def _leave_hole(self, seqs: int) -> None:
+    def _leave_hole(self, seqs: int, now_ms: int) -> None:
         """Pass over seqs, of which cursors that come to them are told."""
         first_seq, last_seq = self.head_seq + 1, self.head_seq + seqs
         if self.count:
-            self._slots.skip_to(last_seq, self.now_ms)
+            self._slots.skip_to(last_seq, now_ms)
         else:
             self._slots = Slots(last_seq)
             self.removals += 1
@@ -438,15 +449,18 @@ class Topic:
 
     def _configure(self, entry: Configured) -> int:
         self._held_ms = None
+        logged_seq = self.logged_seq if self.config.durability == "ephemeral" else self.head_seq
         self.lose_unlogged()  # in replay: as many seqs were taken before this, by the old caps
         if entry.now_ms >= self.now_ms:  # else the decision has let it expire, and held the rest
             self.expire(entry.now_ms)
         before = self.count
         self.config = self.config.merged(entry.changes)
         self.is_simple = _is_simple(self.config)
-        self.logged_seq = self.head_seq
+        self.logged_seq = logged_seq
         self.expire(entry.now_ms)
         self._enforce_caps()
+        if self.config.cap_bytes and self.has_unlogged:
+            self.is_simple = False  # a write must tell the log what leaves for it
         return before - self.count
 
     def _advance(self, entry: Advanced) -> int:
@@ -456,17 +470,26 @@ class Topic:
             self._evict_through(entry.evicted_seq)
         return before - self.count
 
-    def shed_seq(self, config: TopicConfig, more_bytes: int = 0) -> int:
-        """The last logged seq that must leave to make room in a topic that memory keeps, or 0.
+    @property
+    def has_unlogged(self) -> bool:
+        """Whether a record may be live that memory alone has."""
+        return self.earliest_seq <= self.unlogged_seq
 
-        Replay has not the records that it makes room for: it must be told.
+    def shed_seq(self, config: TopicConfig, more_bytes: int = 0) -> int:
+        """The last seq that must leave to make room, where replay would not know; else 0.
+
+        Replay has not the records that memory alone has. Of a topic that logs none, only those
+        from before that leave in replay too.
         """
-        room = config.cap_bytes - self._pending_bytes - more_bytes
-        has_logged = self.earliest_seq <= self.logged_seq
-        if not has_logged or config.discard == "reject" or not config.cap_bytes:
+        if config.discard == "reject" or not config.cap_bytes:
             return 0
+        is_logging = self.config.durability != "ephemeral"
+        upto_seq = self.head_seq if is_logging else self.logged_seq
+        if self.earliest_seq > (self.unlogged_seq if is_logging else upto_seq):
+            return 0
+        room = config.cap_bytes - self._pending_bytes - more_bytes
         shed_seq = self._slots.seq_to_shed(room) if self.size_bytes > room else None
-        return 0 if shed_seq is None else min(shed_seq, self.logged_seq)
+        return 0 if shed_seq is None else min(shed_seq, upto_seq)
 
     def lose_unlogged(self, head_seq: int | None = None) -> None:
         """Go on after seqs that were set aside for records that only memory had.

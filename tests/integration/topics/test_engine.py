@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from penstock.topics.shell.engine import Engine
 from penstock.topics.shell.lane import LogFailed
 from penstock.topics.shell.views import EngineOptions
 from penstock.topics.shell.watch import Shape
-from tests.integration.topics.engines import body, data, engine_on, until, write
+from tests.integration.topics.engines import DEADLINE_S, body, data, engine_on, until, write
 from tests.integration.topics.gated import GatedStore
 
 
@@ -111,6 +112,41 @@ def test_every_partition_with_writes_to_disk_is_synced_by_itself() -> None:
             store.synced.clear()
             assert engine.journal.unsynced
         assert store.synced >= partitions, "a clean end syncs all of them"
+
+    asyncio.run(main())
+
+
+def test_what_could_not_be_synced_is_synced_before_the_end_is_called_clean() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=4) as engine:
+            names = {engine.lane(name).number: name for name in "abcdefghij"}
+            assert len(names) > 1
+            number, name = max(names.items())
+            await write(engine, name, 1)
+            await until(lambda: not engine.journal.queue_depth and not engine.journal.unsynced)
+            await write(engine, name, 2)
+            store.failures.append(DiskFull("no space is left"))
+            await until(lambda: not store.failures and not engine.journal.queue_depth)
+            assert engine.journal.unsynced
+            store.synced.clear()
+        assert number in store.synced
+
+    asyncio.run(main())
+
+
+def test_an_answer_may_lead_to_another_write_before_the_writes_beside_it() -> None:
+    async def main() -> None:
+        async with engine_on(partitions=1) as engine:
+            await engine.put_topic("e", {"durability": "ephemeral"})
+            await engine.put_topic("d", {})
+            await write(engine, "e", 0)
+            got: list[object] = []
+            again = partial(engine.write, "e", parse_write(body(2)), got.append)
+            engine.write("d", parse_write(body(0)), lambda _outcome: again())
+            engine.write("e", parse_write(body(1)), got.append)
+            await until(lambda: len(got) == 2)
+            assert await data(engine, "e") == [b"0", b"1", b"2"]
 
     asyncio.run(main())
 
@@ -318,6 +354,58 @@ def test_dead_letters_reach_their_topic_wherever_it_lives() -> None:
     asyncio.run(main())
 
 
+def test_dead_letters_wait_for_whoever_drops_their_topic_meanwhile() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=8) as engine:
+            config = {"type": "queue", "max_deliveries": 1, "dead_letter": "dead"}
+            await engine.put_topic("q", config)
+            await engine.put_topic("dead", {})
+            dest_lane = engine.lane("dead")
+            assert engine.lane("q") is not dest_lane
+            await write(engine, "q", 1)
+            await engine.work.claim("q", ClaimRequest("n"))
+            await engine.work.nack("q", Settle("n", (1,)), 0)
+            store.shut()
+            writing = asyncio.create_task(write(engine, "dead", 0))
+            await until(lambda: dest_lane.waiting_bytes > 0)
+            dropping: list[asyncio.Task[Any]] = []
+
+            def drop(_outcome: object) -> None:
+                dropping.append(asyncio.create_task(engine.drop_topic("dead")))
+
+            dest_lane.after(drop)  # just before the claim below has waited long enough
+            claiming = asyncio.create_task(engine.work.claim("q", ClaimRequest("n")))
+            for _ in range(9):
+                await asyncio.sleep(0)
+            store.open()
+            await writing
+            assert (await asyncio.wait_for(claiming, DEADLINE_S)).jobs == []
+            assert await asyncio.wait_for(dropping[0], DEADLINE_S) == (True, [])
+            assert engine.topic("q").count == 0
+            await write(engine, "dead", 2)
+            assert await data(engine, "dead") == [b"2"]
+
+    asyncio.run(main())
+
+
+def test_a_claimer_that_leaves_a_window_takes_no_other_along() -> None:
+    async def main() -> None:
+        async with engine_on() as engine:
+            await engine.put_topic("q", {"type": "queue", "claim_jitter_ms": 30})
+            await write(engine, "q", 1, 2)
+            first, second = [
+                asyncio.create_task(engine.work.claim("q", ClaimRequest(node))) for node in "ab"
+            ]
+            for _ in range(9):
+                await asyncio.sleep(0)
+            first.cancel()
+            assert len((await second).jobs) == 1
+            assert first.cancelled()
+
+    asyncio.run(main())
+
+
 def test_claims_that_wait_in_a_window_are_served_in_turns() -> None:
     async def main() -> None:
         async with engine_on() as engine:
@@ -384,6 +472,18 @@ def test_an_acked_job_is_not_shown_to_a_watcher_that_comes_later() -> None:
             await engine.work.ack("q", Settle("n", (1,)))
             pages.append(engine.watchers.page(topic, 0, None, Shape(), 0))
             assert [b"job" in page.records for page in pages] == [True, False]
+
+    asyncio.run(main())
+
+
+def test_a_topic_configured_anew_is_shown_to_a_watcher_as_it_is_now() -> None:
+    async def main() -> None:
+        async with engine_on() as engine:
+            await write(engine, "t", 1, node="n")
+            topic, shape = engine.topic("t"), Shape(ReadRequest(nodes=frozenset("n")))
+            assert not engine.watchers.page(topic, 0, None, shape, 0).diff.records
+            await engine.put_topic("t", {"dedupe_node": False})
+            assert len(engine.watchers.page(topic, 0, None, shape, 0).diff.records) == 1
 
     asyncio.run(main())
 

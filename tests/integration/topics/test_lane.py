@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from penstock.kernel.errors import Unavailable
 from penstock.kernel.shell import SystemClock
 from penstock.topics.batch import parse_write
 from penstock.topics.leases import ClaimRequest
 from penstock.topics.partition import Change, Partition
 from penstock.topics.shell.gather import Gather
+from penstock.topics.shell.journal import WalCounters
 from penstock.topics.shell.lane import Audience, Lane
 from tests.integration.topics.engines import DEADLINE_S, body, until
 
@@ -22,9 +24,17 @@ class HeldJournal:
         self.gather = Gather(asyncio.get_running_loop(), SystemClock())
         self.sync_round = 0
         self.answers: list[Callable[[Exception | None], None]] = []
+        self.refusal: Exception | None = None
+        self.counters = WalCounters()
+        self.resumed: list[int] = []
 
     def append(self, _number: int, _payload: bytes, done: Any, *, sync: bool) -> None:
+        if self.refusal is not None:
+            raise self.refusal
         self.answers.append(done)
+
+    def resume(self, number: int) -> None:
+        self.resumed.append(number)
 
 
 def lane_on(journal: HeldJournal) -> Lane:
@@ -65,5 +75,37 @@ def test_who_waits_for_an_idle_lane_is_woken_by_changes_that_need_no_log() -> No
         await asyncio.wait_for(asyncio.gather(claiming, holding), DEADLINE_S)
         assert lane.is_idle
         lane.release()
+
+    asyncio.run(main())
+
+
+def test_what_the_log_does_not_take_fails_alone_after_all_that_it_took_before() -> None:
+    async def main() -> None:
+        journal = HeldJournal()
+        lane = lane_on(journal)
+        partition = lane.partition
+        await logged(lane, journal, partition.put_topic("t", {}, 1))
+        told: list[tuple[int, bool]] = []
+
+        def write(number: int) -> None:
+            change = partition.write("t", parse_write(body(number)), 2)
+            assert isinstance(change, Change)
+            lane.submit(
+                change, lambda got: told.append((number, isinstance(got, Exception))), sync=True
+            )
+            lane.flush()
+
+        write(1)
+        journal.refusal = Unavailable("it is stopping")
+        write(2)
+        journal.refusal = None
+        write(3)  # decided on the one before, so it must not be in the log either
+        assert (told, len(journal.answers)) == ([], 1)
+        journal.answers.pop()(None)
+        assert told == [(1, False), (2, True), (3, True)]
+        assert (partition.topic("t").head_seq, journal.resumed, lane.is_idle) == (1, [0], True)
+        write(4)
+        journal.answers.pop()(None)
+        assert (told[-1], partition.topic("t").head_seq) == ((4, False), 2)
 
     asyncio.run(main())

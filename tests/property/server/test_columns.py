@@ -13,6 +13,7 @@ from penstock.server import columns
 from penstock.server.columns import ColumnRuns, Columns, Wanted
 from penstock.topics.batch import Batch
 from penstock.topics.config import TopicConfig
+from penstock.topics.entries import Feed
 from penstock.topics.model import Record, make_record
 from penstock.topics.predicate import Predicate
 from penstock.topics.topic import Topic
@@ -30,6 +31,7 @@ STEPS = st.lists(
         st.tuples(st.just("delete"), st.integers(1, 60)),
         st.tuples(st.just("match"), st.sampled_from(["x", "y"])),
         st.tuples(st.just("remove"), st.integers(1, 60)),
+        st.tuples(st.just("hole"), st.integers(1, 12)),
         st.tuples(st.just("read"), st.tuples(st.integers(0, 60), st.integers(1, 20))),
     ),
     min_size=3,
@@ -64,6 +66,9 @@ def take(topic: Topic, runs: ColumnRuns, verb: str, value: object, bytes_max: in
             topic.apply(topic.delete(0, match=Predicate(value, prefix=False)))
         case "remove", int():
             topic.remove(value)
+        case "hole", int():
+            entry = topic.feed(Feed("r", 1, topic.head_seq + value, value), Batch.of([]), 0)
+            topic.apply(entry)  # type: ignore[arg-type]
         case "read", (int() as from_seq, int() as records_max):
             check(topic, runs, Wanted(min(from_seq, topic.head_seq), records_max, bytes_max))
 
@@ -88,6 +93,7 @@ def check(topic: Topic, runs: ColumnRuns, wanted: Wanted) -> None:
     while at < topic.head_seq:
         pieces, passed = runs.page(topic, wanted._replace(from_seq=at))
         assert passed > at, "a page always gets on"
+        assert not any(at + 1 < hole.first_seq <= passed for hole in topic.holes)
         assert sum(piece.rows for piece in pieces) <= wanted.records_max
         for piece in pieces:
             for row in read_back(piece):

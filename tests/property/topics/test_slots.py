@@ -105,6 +105,12 @@ class SlotsMachine(RuleBasedStateMachine):
             slot.seq for slot in self.live.values() if slot.ts_ms >= ts_ms
         ]
 
+    @rule(first_seq=SEQS, last_seq=SEQS)
+    def look_between(self, first_seq: int, last_seq: int) -> None:
+        found = [seq for seq in self.live if first_seq <= seq <= last_seq]
+        assert self.slots.has_between(first_seq, last_seq) == bool(found)
+        assert self.slots.count_between(first_seq, last_seq) == len(found)
+
     @rule(bytes_max=st.integers(0, 60))
     def shed(self, bytes_max: int) -> None:
         seq, left = None, self.bytes_of(self.live.values())

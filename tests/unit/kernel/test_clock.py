@@ -51,3 +51,14 @@ def test_a_steady_clock_goes_on_from_a_time_that_was_before() -> None:
     assert began_ms == wall.now_ms() + 500
     wall.advance(100)
     assert clock.now_ms() == began_ms + 100
+
+
+def test_a_steady_clock_that_is_told_of_a_later_time_while_it_is_ahead_never_goes_back() -> None:
+    wall = SetBack()
+    clock = SteadyClock(wall)
+    began_ms = clock.now_ms()
+    wall.ahead_ms = -10_000
+    assert clock.now_ms() == began_ms
+    clock.go_on_from(began_ms + 5_000)
+    wall.advance(1_000)
+    assert clock.now_ms() >= began_ms + 5_000

@@ -96,6 +96,14 @@ def test_live_traffic_is_record_then_caught_up_again_and_again():
     assert told == ["record", "caught-up"]
 
 
+def test_a_hole_in_the_middle_moves_the_cursor_behind_it_though_older_records_are_there():
+    each = follower(cursor=3)
+    gone = Tombstone(4, 6, "source_trim", 3, 7, 8)
+    tombstone, record, _ = each.take(page(each, [7, 8], head_seq=8, tombstone=gone))
+    assert (tombstone.kind, tombstone.cursor, each.cursor) == ("tombstone", 6, 8)
+    assert json.loads(record.data)["from_seq"] == 6
+
+
 def test_a_page_that_does_not_reach_the_head_is_not_caught_up():
     each = follower()
     assert [event.kind for event in each.take(page(each, [1], head_seq=5))] == ["record"]

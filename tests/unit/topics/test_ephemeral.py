@@ -8,12 +8,12 @@ import pytest
 
 from penstock.topics.batch import Batch, Write
 from penstock.topics.codec import decode_entries, encode_entries
-from penstock.topics.entries import Advanced, Appended, Configured, Created, Skipped
+from penstock.topics.entries import Advanced, Appended, Configured, Created, Feed, Skipped
 from penstock.topics.leases import ClaimRequest, Settle
 from penstock.topics.model import make_record
 from penstock.topics.partition import RESERVE_SEQS, Change, Entry, Partition
 from penstock.topics.read import ReadRequest
-from penstock.topics.topic import Written
+from penstock.topics.topic import Hole, Written
 
 
 class Node:
@@ -39,12 +39,21 @@ class Node:
         assert isinstance(written, Written)
         return written
 
+    def feed(self, feed: Feed, count: int = 1) -> None:
+        entry = self.partition.topic("t").feed(feed, Batch.of([make_record(b"1")] * count), 0)
+        assert entry is not None
+        self.run(self.partition.fed(entry))
+
     def restart(self) -> None:
-        self.partition = Partition()
+        self.partition = self.replayed()
+
+    def replayed(self) -> Partition:
+        partition = Partition()
         for payload in self.log:
-            self.partition.replay(decode_entries(payload))
-        for topic in self.partition.topics.values():
+            partition.replay(decode_entries(payload))
+        for topic in partition.topics.values():
             topic.lose_unlogged()
+        return partition
 
     def end_clean(self) -> None:
         entry = Advanced("t", self.partition.topic("t").head_seq)
@@ -234,3 +243,66 @@ def test_records_from_before_a_topic_was_ephemeral_survive_a_restart() -> None:
     assert [bytes(slot.record.data) for slot in diff.records] == [b"1"]
     assert diff.tombstone is None
     assert diff.head_seq >= 2
+
+
+def test_a_hole_behind_records_that_only_memory_had_is_where_it_was_after_a_restart() -> None:
+    node = Node()
+    node.put()
+    node.write(3)
+    node.put(durability="ephemeral")
+    node.write(2)
+    node.feed(Feed("r", 1, 7, trimmed=4))
+    assert node.partition.topic("t").holes == [Hole(6, 9)]
+    node.restart()
+    topic = node.partition.topic("t")
+    assert (topic.holes, topic.fed["r"].source_seq) == ([Hole(6, 9)], 7)
+    page = node.partition.read("t", ReadRequest(from_seq=3), 0)
+    assert page.tombstone is not None
+    assert (page.tombstone.gap_from, page.tombstone.gap_to) == (4, 9)
+
+
+def test_records_that_only_memory_has_leave_without_a_word_to_the_log_however_configured() -> None:
+    node = Node()
+    node.put(durability="ephemeral", cap_bytes=10)
+    node.write(10)
+    node.put(priority=5)
+    logged = len(node.log)
+    for _ in range(20):
+        node.write()
+    assert len(node.log) == logged + 1  # more seqs were set aside, once
+    assert node.partition.topic("t").earliest_seq == 21
+
+
+def test_what_left_for_records_that_only_memory_had_stays_away_from_a_topic_made_durable() -> None:
+    node = Node()
+    node.put()
+    node.write(5)
+    node.put(durability="ephemeral")
+    node.write(5)
+    node.put(durability="disk", cap_bytes=10)
+    live = node.partition.topic("t")
+    assert not live.is_simple
+    for count in (1, 1, 1, 4, 2):
+        node.write(count)
+        topic = node.replayed().topic("t")
+        assert (topic.floors.evicted, topic.head_seq) == (live.floors.evicted, live.head_seq)
+    assert live.earliest_seq == 10
+
+
+def test_a_smaller_cap_takes_the_same_records_from_a_topic_made_durable_after_a_restart() -> None:
+    node = Node()
+    node.put(cap_bytes=100)
+    node.write(5)
+    node.put(durability="ephemeral")
+    node.write(5)
+    node.put(durability="disk")
+    node.put(cap_bytes=8)
+    assert node.partition.topic("t").earliest_seq == 3
+    node.restart()
+    assert node.partition.topic("t").earliest_seq == 3
+
+
+def test_a_topic_that_its_first_write_made_knows_what_only_memory_has() -> None:
+    node = Node()
+    node.write(3, config={"durability": "ephemeral"})
+    assert node.partition.topic("t").unlogged_seq == 3

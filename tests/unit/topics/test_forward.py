@@ -8,7 +8,7 @@ from typing import Any
 from penstock.topics.batch import Batch
 from penstock.topics.config import TopicConfig
 from penstock.topics.entries import Appended, Feed
-from penstock.topics.forward import HOLE_SEQS_MAX, step, take, traced_meta
+from penstock.topics.forward import HOLE_SEQS_MAX, STEP_BYTES_MAX, step, take, traced_meta
 from penstock.topics.model import Record, Routed, TopicLimits, hops_of, make_record
 from penstock.topics.predicate import parse_predicate
 from penstock.topics.routers import Router, RouterConfig
@@ -213,3 +213,14 @@ def test_a_hole_is_never_larger_than_memory_bears() -> None:
     entry = step(make_router(), source, dest, 9, LIMITS).entry
     assert entry is not None
     assert entry.feed == Feed("r", 4, 10**12, trimmed=HOLE_SEQS_MAX)
+
+
+def test_a_step_has_no_more_bytes_than_one_entry_of_the_log_should() -> None:
+    large = make_record(b'"%b"' % (b"x" * (STEP_BYTES_MAX // 4)))
+    source, dest = make_topic("s", *[large] * 7), make_topic("d")
+    taken = take(make_router(), source, 0, LIMITS)
+    assert (len(taken.records), taken.seqs, taken.upto_seq) == (3, [1, 2, 3], 3)
+    assert step(make_router(), source, dest, 0, LIMITS).more
+    alone = make_record(b'"%b"' % (b"x" * STEP_BYTES_MAX))
+    source = make_topic("s", alone, large)
+    assert take(make_router(), source, 0, LIMITS).upto_seq == 1

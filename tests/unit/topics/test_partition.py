@@ -233,6 +233,7 @@ def test_forwarding_moves_the_router_with_the_copies() -> None:
     assert partition.forward("r", 0) == (None, False, False)
     assert run(partition, partition.remove_router("r")) == [1]
     assert partition.remove_router("r").entries == ()
+    assert partition.topic("b").fed == {}
 
 
 def test_a_queue_is_asked_for_only_where_there_is_one() -> None:

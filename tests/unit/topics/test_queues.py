@@ -14,7 +14,7 @@ from penstock.topics.entries import Acked, Appended, Claimed
 from penstock.topics.errors import NotAQueue
 from penstock.topics.leases import ClaimRequest, Settle
 from penstock.topics.model import make_record
-from penstock.topics.queues import Queue
+from penstock.topics.queues import BURIED_BYTES_MAX, Queue
 from penstock.topics.topic import Topic
 
 
@@ -183,6 +183,20 @@ def test_a_job_delivered_too_often_goes_to_the_dead_letters() -> None:
     }
     assert queue.counts(0) == (0, 1, 1)
     assert queue.topic.get(1) is None
+
+
+def test_one_claim_buries_no_more_bytes_than_one_entry_of_the_log_should_have() -> None:
+    queue = make_queue(max_deliveries=1, dead_letter="dead")
+    large = make_record(b'"%b"' % (b"x" * (BURIED_BYTES_MAX // 2)))
+    entry = queue.topic.append(Batch.of([large] * 4), 0)
+    assert isinstance(entry, Appended)
+    queue.topic.apply(entry)
+    claim(queue, 0, jobs_max=4)
+    nack(queue, 0, 1, 2, 3, 4)
+    write(queue, 1)
+    claimed = claim(queue, 0)
+    assert (claimed.buried, seqs(claimed)) == ((1, 2), [5])
+    assert claim(queue, 0).buried == (3, 4)
 
 
 def test_without_a_place_for_dead_letters_a_job_is_delivered_on() -> None:

@@ -365,3 +365,20 @@ def test_what_is_on_its_way_to_the_log_is_not_read() -> None:
     assert (seqs(page), page.head_seq, page.caught_up) == ([1], 1, True)
     topic.apply(entry)
     assert seqs(diff(topic)) == [1, 2]
+
+
+def leave_hole(topic: Topic, router: str, trimmed: int, count: int) -> None:
+    entry = topic.feed(Feed(router, 1, 9, trimmed), Batch.of([make_record(b"1")] * count), 0)
+    assert entry is not None
+    topic.apply(entry)
+
+
+def test_holes_with_no_record_between_them_are_told_at_once() -> None:
+    topic = make_topic(1)
+    leave_hole(topic, "a", 2, 2)
+    leave_hole(topic, "b", 3, 1)
+    assert topic.holes == [Hole(2, 3), Hole(6, 8)]
+    topic.apply(topic.delete(0, before_seq=6))
+    page = diff(topic)
+    assert page.tombstone == Tombstone(1, 8, "source_trim", 8, 9, 9)
+    assert seqs(page) == [9]

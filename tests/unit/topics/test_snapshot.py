@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from penstock.kernel.errors import Corrupt
@@ -11,6 +12,7 @@ from penstock.topics.batch import Batch, Write
 from penstock.topics.leases import ClaimRequest
 from penstock.topics.model import make_record
 from penstock.topics.partition import Change, Partition
+from penstock.topics.read import find_tombstone
 from penstock.topics.snapshot import (
     KeptRecords,
     Restoring,
@@ -115,3 +117,18 @@ def test_a_snapshot_that_was_cut_short_is_refused(kept: int) -> None:
 def test_records_before_their_topic_are_refused() -> None:
     with pytest.raises(Corrupt, match="expected a topic before"):
         Restoring(Partition()).take([KeptRecords(b"", b"", b"")])
+
+
+def test_a_snapshot_from_before_holes_had_a_place_still_tells_what_a_source_trimmed() -> None:
+    partition = filled(records=3, topics=1)
+    older = Partition()
+    restoring = Restoring(older)
+    for payload in SnapshotReader("name", reader(encoded(partition))).payloads():
+        entries = msgspec.msgpack.decode(payload)
+        for entry in entries:
+            if entry[0] == "T":
+                entry[6], entry[10:] = [0, 0, 0, 2], []
+        restoring.take(decode_kept("name", msgspec.msgpack.encode(entries)))
+    tombstone = find_tombstone(older.topic("t0"), 0)
+    assert tombstone is not None
+    assert (tombstone.gap_to, tombstone.reason) == (2, "source_trim")

@@ -9,7 +9,7 @@ import pytest
 from penstock.kernel.errors import Corrupt
 from penstock.topics.batch import Batch
 from penstock.topics.config import TopicConfig
-from penstock.topics.entries import Advanced, Appended
+from penstock.topics.entries import Advanced, Appended, Feed
 from penstock.topics.errors import InvalidRequest, RecordTooLarge, TopicFull
 from penstock.topics.model import make_record
 from penstock.topics.predicate import parse_predicate
@@ -430,3 +430,16 @@ def test_a_rejecting_cap_that_is_lowered_refuses_until_there_is_room() -> None:
     write(topic, b"4")
     assert [slot.seq for slot in topic.live(0, 4)] == [2, 4]
     assert topic.floors == Floors()
+
+
+def test_a_record_behind_a_hole_leaves_by_its_own_age_though_time_was_seen_to_pass_before() -> None:
+    topic = make_topic(ttl_ms=10)
+    write(topic, b"1", now_ms=5)
+    entry = topic.feed(Feed("r", 1, 9, trimmed=4), batch_of(b"2"), 5)
+    assert entry is not None
+    topic.pend(entry)
+    topic.expire(9)  # somebody reads while it is on its way
+    topic.apply(entry)
+    assert topic.seq_before(6) == 6
+    topic.expire(16)
+    assert (topic.count, topic.floors.expired) == (0, 6)

@@ -27,6 +27,8 @@ FSYNC_BUCKETS_US: Final = (50, 100, 250, 500, 1_000, 5_000, 10_000, 50_000, 100_
 _TERM: Final = 1
 _LOGGER: Final = logging.getLogger("penstock.topics")
 _READ_ENTRIES: Final = 1_024
+_AGAIN_S: Final = 1.0
+"""How long after a sync by time that failed the next one begins, though nothing is written."""
 
 
 @dataclass(slots=True)
@@ -129,6 +131,7 @@ class Journal:
         self._unsynced: set[int] = set()  # partitions
         self.sync_round = 0  # grows when a sync begins and none is under way
         self._syncing = False
+        self._ends = False
 
     def start(self) -> None:
         """Begin to write. A new log first gets a mark of each partition, which tells how many."""
@@ -149,6 +152,7 @@ class Journal:
 
     def stop_syncing(self) -> None:
         """Sync no more by time: the end is near."""
+        self._ends = True
         if self._sync_timer is not None:
             self._sync_timer.cancel()
 
@@ -174,7 +178,8 @@ class Journal:
     def sync(self, done: Callable[[Exception | None], None]) -> None:
         """Make everything durable that was written before.
 
-        Each partition has a part in it: a store may keep them in several files.
+        Each partition has a part in it: a store may keep them in several files. One whose part
+        fails is still to be synced.
         """
         numbers = self._unsynced or {0}
         self._unsynced = set()
@@ -185,15 +190,17 @@ class Journal:
         left = len(numbers)
         failed: Exception | None = None
 
-        def one_done(error: Exception | None) -> None:
+        def one_done(number: int, error: Exception | None) -> None:
             nonlocal left, failed
             left -= 1
-            failed = failed or error
+            if error is not None:
+                failed = failed or error
+                self._unsynced.add(number)
             if not left:
                 done(failed)
 
         for number in numbers:
-            self.submit(SetHardState(number, _TERM, 0), one_done)
+            self.submit(SetHardState(number, _TERM, 0), partial(one_done, number))
 
     def _synced(self, done: Callable[[Exception | None], None], error: Exception | None) -> None:
         self._syncing = False
@@ -249,7 +256,14 @@ class Journal:
     def _sync_by_time(self) -> None:
         self._sync_timer = None
         if self._unsynced:
-            self.sync(_report)
+            self.sync(self._synced_by_time)
+
+    def _synced_by_time(self, error: Exception | None) -> None:
+        if error is None:
+            return
+        _LOGGER.error("the log could not be synced: %s", error)
+        if self._sync_timer is None and not self._ends:
+            self._sync_timer = self._loop.call_later(_AGAIN_S, self._sync_by_time)
 
     def _answered(
         self,
@@ -262,8 +276,3 @@ class Journal:
         if synced is not None and error is None and not self._on_its_way:
             self._unsynced.discard(synced)
         done(error)
-
-
-def _report(error: Exception | None) -> None:
-    if error is not None:
-        _LOGGER.error("the log could not be synced: %s", error)

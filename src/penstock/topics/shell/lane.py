@@ -96,6 +96,8 @@ class Lane:
         self._sync = False
         self._scheduled = False
         self._flying: deque[Waiting] = deque()  # entries in the log's hands, oldest first
+        self._refused: Callable[[], None] | None = None  # the last of these was not taken: fail it
+        self._committing = False  # whatever an answer leads to comes after what is committed now
         self._failed: Exception | None = None  # until nothing that was on its way is left
         self._held: deque[Callable[[], None]] | None = None  # commands behind an exclusive one
         self._idle: list[asyncio.Future[None]] = []
@@ -119,7 +121,7 @@ class Lane:
             done(LogFailed(f"expected the log to take a write, found: {self._failed}"))
             return
         self.partition.stage(change)
-        if not change.to_log and not self._pending and not self._flying:
+        if not change.to_log and self.is_idle and not self._committing:
             self._commit(change, done)
             return
         self._pending.append((change, done))
@@ -224,6 +226,9 @@ class Lane:
         if not waiting:
             return
         self._pending, self._entries, self._sync = [], [], False
+        if self._refused is not None:  # and these were decided on it
+            self._flying[-1].extend(waiting)
+            return
         if not entries:
             if self._flying:
                 self._flying[-1].extend(waiting)
@@ -243,7 +248,14 @@ class Lane:
                 self.number, payload, partial(self._written, len(payload)), sync=sync
             )
         except Exception as error:
-            self._written(len(payload), error)
+            self._refused = partial(self._written, len(payload), error)
+            self._tell_refused()
+
+    def _tell_refused(self) -> None:
+        """What the log did not take fails once nothing that it took before is on its way."""
+        if self._refused is not None and len(self._flying) == 1:
+            refused, self._refused = self._refused, None
+            refused()
 
     def _is_far(self, entries: list[Entry]) -> bool:
         """Whether a topic would have too many seqs given out that a loss of power could take."""
@@ -273,7 +285,9 @@ class Lane:
         else:
             self.index += 1
             self._commit_all(waiting)
-        if not self._flying:
+        if self._flying:
+            self._tell_refused()
+        else:
             self._settle()
 
     def _fail(self, waiting: Waiting) -> None:
@@ -300,6 +314,7 @@ class Lane:
 
     def _commit_all(self, waiting: Waiting) -> None:
         append, listened, routed = self.partition.append, self._listened, self._routed
+        self._committing = True
         for change, done in waiting:
             written: Written | Answer
             if type(change) is Appended:
@@ -316,6 +331,7 @@ class Lane:
                 done(written)
             except Exception:
                 _LOGGER.exception("an answer could not be given")
+        self._committing = False
 
     def _commit(self, change: Change, done: Done) -> None:
         answers = self.partition.commit(change)

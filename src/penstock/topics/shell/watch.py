@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
+from penstock.topics.config import TopicConfig
 from penstock.topics.model import TopicLimits
 from penstock.topics.read import Diff, ReadRequest, read
 from penstock.topics.segments import Block, NotLoaded
@@ -59,7 +60,7 @@ class Watchers:
         self.by_topic: dict[str, dict[Listener, None]] = {}
         self._created: dict[Listener, None] = {}
         self._pages: dict[tuple[int, int | None, Shape], Page] = {}
-        self._pages_of: tuple[Topic, int, int, int] | None = None
+        self._pages_of: tuple[Topic, int, int, int, TopicConfig] | None = None
         self.cold: ColdCache | None = None
         self.mark: Callable[[str], None] = self.wake
 
@@ -110,7 +111,7 @@ class Watchers:
     ) -> Page:
         """What a cursor gets now. The same for everyone until the topic changes."""
         topic.expire(now_ms)
-        state = (topic, topic.head_seq, topic.removals, topic.count)
+        state = (topic, topic.head_seq, topic.removals, topic.count, topic.config)
         if self._pages_of != state:
             self._pages_of = state
             self._pages.clear()

@@ -56,7 +56,7 @@ class WorkDesk:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._windows: dict[str, tuple[ClaimWindow, asyncio.Future[list[list[Job]]]]] = {}
+        self._windows: dict[str, tuple[ClaimWindow, asyncio.Task[list[list[Job]]]]] = {}
         self._burying: dict[str, asyncio.Lock] = {}
 
     async def claim(self, name: str, request: ClaimRequest) -> Claims:
@@ -109,30 +109,27 @@ class WorkDesk:
         return Settled(entry.seqs, skipped, self._counts(name))
 
     async def _claim_together(self, name: str, request: ClaimRequest, jitter_ms: int) -> list[Job]:
-        """Join the window of a queue; the first one serves all of it when it closes."""
-        clock = self._engine.clock
+        """Join the window of a queue, or open it; all of it is served when it closes."""
         found = self._windows.get(name)
-        if found is not None:
-            window, outcome = found
-            place = window.join(request, clock.monotonic_ms(), jitter_ms)
-            return (await asyncio.shield(outcome))[place]
-        window = ClaimWindow()
-        outcome = asyncio.get_running_loop().create_future()
-        self._windows[name] = (window, outcome)
-        place = window.join(request, clock.monotonic_ms(), jitter_ms)
+        if found is None:
+            window = ClaimWindow()
+            serving = asyncio.create_task(self._serve_window(name, window, jitter_ms))
+            serving.add_done_callback(_look)
+            found = self._windows[name] = (window, serving)
+        window, serving = found
+        place = window.join(request, self._engine.clock.monotonic_ms(), jitter_ms)
+        return (await asyncio.shield(serving))[place]
+
+    async def _serve_window(
+        self, name: str, window: ClaimWindow, jitter_ms: int
+    ) -> list[list[Job]]:
+        """Serve a window when its time is over, whoever of those in it has left."""
         try:
-            try:
-                await asyncio.sleep(jitter_ms / 1e3)
-            finally:
-                del self._windows[name]  # whoever comes from now on opens the next one
-            assert window.closes_ms is not None
-            jobs = await self._claim(name, window.close(window.closes_ms))
-        except BaseException as error:
-            outcome.set_exception(error)
-            outcome.exception()  # someone must have looked at it
-            raise
-        outcome.set_result(jobs)
-        return jobs[place]
+            await asyncio.sleep(jitter_ms / 1e3)
+        finally:
+            del self._windows[name]  # whoever comes from now on opens the next one
+        assert window.closes_ms is not None
+        return await self._claim(name, window.close(window.closes_ms))
 
     async def _claim(self, name: str, requests: Sequence[ClaimRequest]) -> list[list[Job]]:
         """One pass over the queue. Jobs that were delivered too often are buried first."""
@@ -198,7 +195,8 @@ class WorkDesk:
         """
         topic, letters = queue.topic, queue.letters(entry).records
         dest_lane, now_ms = self._engine.lane(dest), self._engine.clock.now_ms()
-        await dest_lane.settled()
+        while dest_lane.is_held:
+            await dest_lane.settled()
         sent: list[asyncio.Future[object]] = []
         for seq, letter in zip(entry.buried, letters, strict=True):
             key = f"dead:{topic.name}:{topic.epoch}:{seq}"
@@ -253,3 +251,9 @@ def _not_loaded(queue: Queue, entry: Claimed) -> list[Block]:
         except NotLoaded as found:
             missing[found.block] = None
     return list(missing)
+
+
+def _look(served: asyncio.Task[list[list[Job]]]) -> None:
+    """Someone must have looked at an error, though all who wanted to know are gone."""
+    if not served.cancelled():
+        served.exception()
