@@ -384,3 +384,24 @@ def test_unfinished_bodies_wait_for_memory_and_all_are_answered():
         client.send(stream_id, b"y" * 5_000, ends=True)
     assert [client.status[stream_id] for stream_id in streams] == [200] * 10
     assert client.peer.service.budget.used == 0
+
+
+@pytest.mark.parametrize("goodbye", [False, True], ids=["cancelled", "goodbye"])
+def test_a_stream_whose_peer_left_in_the_same_read_is_told_that_it_is_gone(goodbye):
+    told = []
+
+    def watch(exchange) -> None:
+        stream = exchange.stream()
+        stream.on_gone = lambda: told.append("gone")
+
+    client = Client(watch)
+    stream_id = client.h2.get_next_available_stream_id()
+    headers = [(":method", "GET"), (":path", "/"), (":scheme", "http"), (":authority", "a")]
+    client.h2.send_headers(stream_id, headers, end_stream=True)
+    if goodbye:
+        client.h2.close_connection()
+    else:
+        client.h2.reset_stream(stream_id, ErrorCodes.CANCEL)
+    client.peer.send(client.h2.data_to_send())
+    assert told == ["gone"]
+    assert client.peer.service.counters.streams_open == 0

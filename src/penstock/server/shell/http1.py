@@ -458,7 +458,7 @@ class Http1Connection(asyncio.Protocol):
 
     def _accept(self, line: Line, terms: Terms, content: bytes) -> None:
         self._stage = HEAD
-        if self._held_bytes:
+        if self._held_bytes or self._body is not None:
             self._end_body(content)
         if not terms.keep_alive:
             self._stop_reading_requests()
@@ -476,7 +476,8 @@ class Http1Connection(asyncio.Protocol):
         except Refused as refused:
             self._end_body()
             self._stage = HEAD
-            self._refuse(refused, ends=not terms.keep_alive)
+            # The answer has a body, and one to HEAD would be read as the next answer.
+            self._refuse(refused, ends=terms.is_head or not terms.keep_alive)
             self._advance()
             return
         may_go_on = self._count(inflation.size - before)

@@ -173,14 +173,17 @@ class Http2Exchange:
             self.connection.service.loop.call_soon(live.lost)
             return live
         self.state = ANSWERED
-        self.live = live
         self._free()
         self.connection.send_head(
             self, 200, [*((name.lower(), value) for name, value in headers),
                         (b"content-type", content_type)], ends=self.is_head
         )  # fmt: skip
-        if self.is_head:
+        if self.is_head or self.state == GONE:
+            # Not before the application could set `on_gone`: the peer may have cancelled the
+            # stream in the same read, which the library knows before we are told.
             self.connection.service.loop.call_soon(live.lost)
+        else:
+            self.live = live
         return live
 
     def upgrade(self, subprotocol: str | None = None) -> WebSocketConnection:
