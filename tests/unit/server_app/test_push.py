@@ -509,3 +509,26 @@ def test_a_long_backlog_is_pushed_in_several_turns():
             assert kinds(stream.events())[-1] == "caught-up"
 
     run(go)
+
+
+def test_subscriptions_begin_and_end_in_the_order_in_which_they_are_asked_for():
+    async def test() -> None:
+        async with serving() as client:
+            await client.write("t", 1)
+            socket = await client.socket()
+            socket.say(op="subscribe", topic="t", request_id=1)
+            socket.say(op="unsubscribe", topic="t", request_id=2)
+            await until(lambda: "unsubscribed" in socket.ops())
+            assert socket.ops()[0] == "subscribed"
+            assert socket.messages[-1]["topics"] == ["t"]
+            await client.write("t", 2)
+            told = len(socket.messages)
+            socket.say(op="ping")
+            await until(lambda: socket.ops()[-1] == "pong")
+            assert len(socket.messages) == told + 1
+            socket.say(op="unsubscribe", request_id=3)
+            socket.say(op="subscribe", topic="t", request_id=4)
+            await until(lambda: socket.ops()[-1] == "caught_up")
+            assert client.engine.watchers.has("t")
+
+    run(test)
