@@ -469,6 +469,25 @@ def test_a_worker_is_given_no_more_large_jobs_than_it_reads():
     run(go)
 
 
+def test_a_job_whose_worker_goes_while_it_is_claimed_was_not_delivered():
+    async def go():
+        async with serving() as client:
+            once = {"type": "queue", "max_deliveries": 1, "dead_letter": "dead"}
+            await client.ask("PUT", "/v0/topics/q", {**once, "claim_jitter_ms": 20})
+            await client.write("q", "a")
+            stream = client.start("GET", "/v0/topics/q/work?node=n").live
+            await until(lambda: stream.text)
+            stream.on_gone()
+            stream.close()
+            await until(lambda: not client.application.context.tasks)
+            queue = (await client.ask("GET", "/v0/topics/q")).json["queue"]
+            assert queue == {"ready": 1, "in_flight": 0, "dead_lettered": 0}
+            again = (await client.ask("POST", "/v0/topics/q/claim", {"node": "m"})).json["claimed"]
+            assert [(job["$seq"], job["deliveries"]) for job in again] == [(1, 1)]
+
+    run(go)
+
+
 def test_a_worker_of_a_queue_that_is_gone_is_told():
     async def go():
         async with serving() as client:
