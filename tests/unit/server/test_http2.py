@@ -405,3 +405,37 @@ def test_a_stream_whose_peer_left_in_the_same_read_is_told_that_it_is_gone(goodb
     client.peer.send(client.h2.data_to_send())
     assert told == ["gone"]
     assert client.peer.service.counters.streams_open == 0
+
+
+def test_a_stream_whose_window_stays_closed_is_let_go_and_the_connection_goes_on():
+    desk, told = Desk(), []
+    client = Client(desk, TransportLimits(stream_stall_s=100), window=100)
+    client.opens_windows = False
+    slow, idle = client.ask("/slow"), client.ask("/idle")
+    stream, other = (exchange.stream() for exchange in desk.exchanges)
+    stream.on_gone = lambda: told.append("gone")
+    stream.write(b"x" * 200)
+    client.peer.wait(99)
+    client.flush()
+    stream.write(b"y")
+    assert not client.reset
+    client.peer.wait(5)
+    client.flush()
+    assert client.reset == {slow: ErrorCodes.CANCEL}
+    assert told == ["gone"]
+    assert other.write(b"1")
+    client.flush()
+    assert bytes(client.bodies[idle]) == b"1"
+
+
+def test_a_closed_stream_whose_window_stays_closed_is_let_go_too():
+    desk = Desk()
+    client = Client(desk, TransportLimits(stream_stall_s=100), window=100)
+    client.opens_windows = False
+    slow = client.ask("/slow")
+    stream = desk.exchanges[0].stream()
+    stream.write(b"x" * 200)
+    stream.close()
+    client.peer.wait(103)
+    client.flush()
+    assert client.reset == {slow: ErrorCodes.CANCEL}

@@ -193,13 +193,14 @@ class Http1Connection(asyncio.Protocol):
         if self._linger_until_s is not None:
             if now_s >= self._linger_until_s:
                 self._transport.abort()
+        elif self._live is not None and not self._transport.is_closing():
+            if self._writes_paused and self._live.stalled_s(now_s) > limits.stream_stall_s:
+                self._transport.abort()
         elif self._transport.is_closing() or self._writes_paused:
             buffered = self._transport.get_write_buffer_size()
-            # What becomes of a lagged stream is the application's decision.
-            mine = self._live is None or self._transport.is_closing()
-            if self._stall.lasted_s(buffered, now_s) > limits.write_stall_s and mine:
+            if self._stall.lasted_s(buffered, now_s) > limits.write_stall_s:
                 self._transport.abort()
-        elif self._live is None:
+        else:
             self._sweep_requests(now_s, now_s - self._touched_s)
 
     def _sweep_requests(self, now_s: float, waited_s: float) -> None:

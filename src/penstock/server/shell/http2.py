@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from typing import Final, cast
 
 from h2.config import H2Configuration
@@ -122,6 +123,9 @@ class Http2Connection(asyncio.Protocol):
         for exchange in list(self._exchanges.values()):
             if not exchange.complete:
                 self._sweep_body(exchange, now_s)
+            live = exchange.live
+            if live is not None and live.stalled_s(now_s) > limits.stream_stall_s:
+                self._give_up(exchange)
         if not self._exchanges and now_s - self._touched_s > limits.idle_s:
             self._leave(ErrorCodes.NO_ERROR)
 
@@ -231,6 +235,13 @@ class Http2Connection(asyncio.Protocol):
         except H2Error:
             self._leave(ErrorCodes.INTERNAL_ERROR)
         self._write()
+
+    def _give_up(self, exchange: Http2Exchange) -> None:
+        """End a stream whose peer opens no window for it."""
+        with suppress(H2Error):
+            self._h2.reset_stream(exchange.stream_id, ErrorCodes.CANCEL)
+        self._write()
+        self._forget(exchange.stream_id)
 
     def _forget(self, stream_id: int) -> None:
         exchange = self._exchanges.pop(stream_id, None)
