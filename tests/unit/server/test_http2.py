@@ -439,3 +439,32 @@ def test_a_closed_stream_whose_window_stays_closed_is_let_go_too():
     client.peer.wait(103)
     client.flush()
     assert client.reset == {slow: ErrorCodes.CANCEL}
+
+
+def test_a_request_cancelled_as_there_is_memory_for_it_ends_nothing_else():
+    limits = TransportLimits(http2_window_bytes=1_000, buffered_bytes_max=100)
+    client = Client(echo, limits)
+    first = client.ask("/first", method="POST", body=b"x" * 200, ends=False)
+    waits = client.ask("/waits", method="POST", body=b"y" * 600, ends=False)
+    client.h2.end_stream(first)
+    client.h2.reset_stream(waits, ErrorCodes.CANCEL)
+    client.flush()
+    assert client.status == {first: 200}
+    assert client.goodbye is None
+    assert client.status[client.ask("/next")] == 200
+    assert client.peer.service.budget.used == 0
+
+
+def test_a_request_cancelled_while_the_server_drains_ends_nothing_else():
+    desk = Desk()
+    client = Client(desk)
+    first = client.ask("/first")
+    client.peer.service.drain()
+    late = client.h2.get_next_available_stream_id()
+    headers = [(":method", "GET"), (":path", "/"), (":scheme", "http"), (":authority", "a")]
+    client.h2.send_headers(late, headers, end_stream=True)
+    client.h2.reset_stream(late, ErrorCodes.CANCEL)
+    client.flush()
+    desk.exchanges[0].reply_json(b"1")
+    client.flush()
+    assert client.status == {first: 200}

@@ -18,7 +18,7 @@ from h2.events import (
     StreamEnded,
     StreamReset,
 )
-from h2.exceptions import H2Error
+from h2.exceptions import H2Error, StreamClosedError
 from h2.settings import SettingCodes, Settings
 
 from penstock.server.message import BadRequest, Refused
@@ -162,7 +162,8 @@ class Http2Connection(asyncio.Protocol):
     def _begin(self, event: RequestReceived) -> None:
         stream_id = event.stream_id
         if self._leaving:
-            self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
+            with suppress(StreamClosedError):  # cancelled in what is being read
+                self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
             return
         try:
             line, terms = self._head(event.headers)
@@ -230,7 +231,8 @@ class Http2Connection(asyncio.Protocol):
             for stream_id, exchange in self._exchanges.items():
                 opens = exchange.unopened_bytes >= half and not exchange.complete
                 if opens and not exchange.waits:
-                    self._h2.increment_flow_control_window(exchange.unopened_bytes, stream_id)
+                    with suppress(StreamClosedError):  # cancelled in what is being read
+                        self._h2.increment_flow_control_window(exchange.unopened_bytes, stream_id)
                     exchange.unopened_bytes = 0
         except H2Error:
             self._leave(ErrorCodes.INTERNAL_ERROR)
