@@ -527,6 +527,33 @@ def test_a_peer_that_reads_slowly_is_not_cut_off():
     assert not peer.transport.aborted
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_draining_answers_every_request_that_was_begun(order):
+    desk = Desk()
+    peer = Peer(desk, overlaps=all_overlap)
+    peer.send(b"".join(post(f"/{number}", b"x") for number in range(3)))
+    peer.service.drain()
+    for number in order:
+        desk.exchanges[number].reply_json(b"%d" % number)
+        peer.loop.run()
+    answers = peer.answers()
+    assert [answer.body for answer in answers] == [b"0", b"1", b"2"]
+    assert [answer.headers.get("connection") for answer in answers] == [None, None, "close"]
+    assert peer.transport.closing
+    assert not desk.gone
+
+
+def test_draining_ends_a_connection_whose_last_answer_was_made_before():
+    desk = Desk()
+    peer = Peer(desk, overlaps=all_overlap)
+    peer.send(post("/0", b"x") + post("/1", b"x"))
+    desk.exchanges[1].reply_json(b"1")
+    peer.service.drain()
+    desk.exchanges[0].reply_json(b"0")
+    assert [answer.body for answer in peer.answers()] == [b"0", b"1"]
+    assert peer.transport.closing
+
+
 def test_a_refused_answer_to_head_is_never_followed_by_another():
     """Its body would be read as the next answer."""
     peer = Peer(echo)

@@ -555,6 +555,8 @@ class Http1Connection(asyncio.Protocol):
             self._write(b"".join(parts))
         if ended is not None:
             self._end(ended)
+        elif self.last and not line and self._stage is HEAD and not self._buffer:
+            self._close()  # the last answer was made before it was known to be the last
         elif parts:
             self._send_continue()
             self._after_answers()
