@@ -555,8 +555,6 @@ class Http1Connection(asyncio.Protocol):
             self._write(b"".join(parts))
         if ended is not None:
             self._end(ended)
-        elif self.last and not line and self._stage is HEAD and not self._buffer:
-            self._close()  # the last answer was made before it was known to be the last
         elif parts:
             self._send_continue()
             self._after_answers()
@@ -564,7 +562,9 @@ class Http1Connection(asyncio.Protocol):
     def _after_answers(self) -> None:
         if self._advancing:
             return
-        if self._buffer and self._stage is not STOPPED and self._in_order:
+        if self.last and not self.line and self._stage is HEAD and not self._buffer:
+            self._close()  # the last answer was made before it was known to be the last
+        elif self._buffer and self._stage is not STOPPED and self._in_order:
             # Not at once: the application is in the middle of something when it answers.
             self.service.loop.call_soon(self._advance)
         else:
