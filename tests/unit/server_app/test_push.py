@@ -488,6 +488,23 @@ def test_a_job_whose_worker_goes_while_it_is_claimed_was_not_delivered():
     run(go)
 
 
+def test_a_job_whose_claimer_goes_before_the_answer_was_not_delivered():
+    async def go():
+        async with serving() as client:
+            once = {"type": "queue", "max_deliveries": 1, "dead_letter": "dead"}
+            await client.ask("PUT", "/v0/topics/q", {**once, "claim_jitter_ms": 20})
+            await client.write("q", "a")
+            for _ in range(2):
+                asked = client.start("POST", "/v0/topics/q/claim", {"node": "n"})
+                await until(lambda asked=asked: asked.on_gone is not None)
+                asked.on_gone()
+                await until(lambda: not client.application.context.tasks)
+            again = (await client.ask("POST", "/v0/topics/q/claim", {"node": "m"})).json["claimed"]
+            assert [(job["$seq"], job["deliveries"]) for job in again] == [(1, 1)]
+
+    run(go)
+
+
 def test_a_worker_of_a_queue_that_is_gone_is_told():
     async def go():
         async with serving() as client:
