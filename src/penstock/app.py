@@ -104,6 +104,7 @@ class Server:
         limits = TransportLimits(
             body_bytes_max=settings.max_body_bytes,
             websocket_message_bytes_max=settings.max_ws_message_bytes,
+            stream_stall_s=settings.stream_stall_ms / 1e3,
         )
         self._listener = Listener(
             self._gate,

@@ -137,6 +137,11 @@ class Settings:
     session_ttl_ms: int = _setting(
         300_000, "How long a watch session without a stream is kept.", least=1
     )
+    stream_stall_ms: int = _setting(
+        300_000,
+        "How long the peer of a stream or WebSocket may take nothing before it is let go.",
+        least=1,
+    )
     drain_ms: int = _setting(10_000, "How long requests may take to end at shutdown.")
     test_min_heartbeat_ms: int = _setting(
         0, "For tests: a shorter least heartbeat than 1000 ms; 0: off."

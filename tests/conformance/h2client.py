@@ -42,18 +42,27 @@ class H2Client:
     def __exit__(self, *_: object) -> None:
         self.socket.close()
 
+    def _fields(self, method: str, path: str) -> list[tuple[str, str]]:
+        return [
+            (":method", method),
+            (":path", path),
+            (":scheme", "http"),
+            (":authority", f"{self.address.host}:{self.address.port}"),
+        ]
+
+    def send_and_reset(self, method: str, path: str) -> None:
+        """Send a request and cancel it in the same packet."""
+        stream = self.h2.get_next_available_stream_id()
+        self.h2.send_headers(stream, self._fields(method, path), end_stream=True)
+        self.reset(stream)
+
     def send(
         self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
     ) -> int:
         """Send a request whole (waiting for the server's windows) and give its stream."""
         stream = self.h2.get_next_available_stream_id()
         self.replies[stream] = Reply()
-        fields = [
-            (":method", method),
-            (":path", path),
-            (":scheme", "http"),
-            (":authority", f"{self.address.host}:{self.address.port}"),
-        ]
+        fields = self._fields(method, path)
         if body:
             fields.append(("content-type", "application/json"))
         fields += list((headers or {}).items())

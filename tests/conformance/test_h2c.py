@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+from functools import partial
 
 import pytest
 
 from tests.conformance import expect
 from tests.conformance.h2client import H2Client
 from tests.conformance.rows import row
-from tests.conformance.wire import at, payloads, records, until
+from tests.conformance.wire import Api, at, payloads, records, until
 
 
 @pytest.fixture
@@ -124,6 +125,24 @@ def test_a_stream_that_is_reset_gives_its_jobs_back(api, h2, topic):
     h2.reset(stream)
     [job] = until(lambda: api.claim(topic, node="n2"), "the job of the stream that was reset")
     assert job["deliveries"] == 2
+
+
+@row("1.0 h2c", "1.6 work disconnect", "2 max_sse_connections")
+def test_a_stream_that_is_cancelled_with_its_request_leaves_nothing_behind(launch, topic):
+    server = launch(MAX_SSE_CONNECTIONS=4)
+    api = Api(server.address)
+    api.make(topic, type="queue")
+    api.write(topic, "job")
+    with H2Client(server.address) as h2:
+        for _ in range(10):
+            h2.send_and_reset("GET", at(topic, "work") + "?node=w")
+            h2.send_and_reset("GET", api.watch(topic))
+        assert h2.request("GET", at(topic)).status == 200, "all before it were taken"
+        metrics = partial(api.get, "/v0/metrics", {"Accept": "application/json"})
+        until(lambda: metrics().json["sse_connections"] == 0, "no streams")
+        h2.wait_for(h2.send("GET", api.watch(topic)), b"event: record\n")
+    [job] = until(lambda: api.claim(topic, node="n2"), "the job of the streams that were reset")
+    assert job["deliveries"] == 1
 
 
 @row("1.0 h2c", "1.0 gzip requests", "1.0 gzip responses")

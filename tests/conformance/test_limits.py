@@ -225,6 +225,27 @@ def _wait_for_no_streams(api: Api) -> None:
     until(lambda: api.get("/v0/metrics", headers).json["sse_connections"] == 0, "no streams")
 
 
+@row("2 max_sse_connections")
+def test_who_never_reads_a_stream_or_a_socket_gives_its_place_back(launch, topic):
+    api = Api(launch(STREAM_STALL_MS=1_000).address)
+    api.make(topic, type="queue")
+    with (
+        EventStream(api.address, api.watch(topic)) as deaf,
+        EventStream(api.address, at(topic, "work") + "?node=n&max=1000") as worker,
+        Socket(api.address, max_queue=1, compression=None) as socket,
+        EventStream(api.address, api.watch(topic, heartbeat_ms=20)) as reader,
+    ):
+        socket.send("subscribe", topic=topic)
+        for number in range(100):
+            api.write(topic, [number, "x" * 200_000])
+        assert [record["data"][0] for record in reader.records(100)] == list(range(100))
+        found = functools.partial(api.get, "/v0/metrics", {"Accept": "application/json"})
+        until(lambda: reader.frame() and found().json["sse_connections"] == 1, "only the reader")
+        assert deaf.status == worker.status == 200
+    [job] = api.claim(topic, node="m")
+    assert (job["$seq"], job["deliveries"]) == (1, 2)
+
+
 @row("2 max_inflight_per_key", "1.0 retry-after")
 def test_a_key_has_so_many_requests_at_a_time(narrow, topic):
     other = narrow.with_key("two")

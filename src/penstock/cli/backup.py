@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from click.core import ParameterSource
@@ -16,6 +17,9 @@ from penstock.kernel.errors import PenstockError
 from penstock.kernel.shell import SystemClock
 from penstock.kernel.units import format_bytes
 from penstock.topics.shell.backups import back_up_directory
+
+LOOK_TIMEOUT_S: Final = 1.0
+"""How long a look at the progress may take, and so hold up the end."""
 
 
 @click.command()
@@ -69,8 +73,7 @@ def backup(
         if data_dir is not None:
             report = _copied(data_dir, cold_dir, dest, hidden=as_json)
         else:
-            with waiting("the server makes the copy", hidden=as_json):
-                report = ask_server(dest.absolute(), **server)
+            report = ask_server(dest.absolute(), hidden=as_json, **server)
     except PenstockError as error:
         raise click.ClickException(error.message) from error
     if as_json:
@@ -101,9 +104,21 @@ def _copied(data_dir: Path, cold_dir: Path | None, dest: Path, *, hidden: bool) 
 
 
 def ask_server(
-    dest: Path, *, url: str, token: str | None, ca_file: str | None, timeout_s: float
+    dest: Path, *, hidden: bool, timeout_s: float, url: str, **settings: Any
 ) -> dict[str, Any]:
-    """Have a running server make the copy; returns what it says of it."""
-    with Client(ClientSettings(url, token, ca_file=ca_file)) as client:
+    """Have a running server make the copy, and show how far it is; returns what it says of it."""
+    with (
+        Client(ClientSettings(url, **settings)) as client,
+        waiting("the server makes the copy", partial(_how_far, client), hidden=hidden),
+    ):
         made = client.within(timeout_s).backup(str(dest), wait_ms=int(timeout_s * 1_000))
     return {"directory": made.directory, "files": made.files, "bytes": made.size_bytes}
+
+
+def _how_far(client: Client) -> tuple[str, int, int] | None:
+    """How far a server is with its copy; None if it does not say."""
+    found = client.within(LOOK_TIMEOUT_S).scheduler().get("compaction") or {}
+    match found.get("backup"):
+        case {"what": str(what), "done": int(done), "total": int(total)}:
+            return what, done, total
+    return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Final
 
 from rich.console import Console
 from rich.progress import (
@@ -17,7 +19,12 @@ from rich.progress import (
 )
 from rich.progress import TimeRemainingColumn as Remaining
 
+from penstock.kernel.errors import PenstockError
+
+LOOK_S: Final = 0.25
 OnProgress = Callable[[str, int, int], None]
+Look = Callable[[], tuple[str, int, int] | None]
+"""Asks how far something is: what is done, how much of it, of how much; None if nobody knows."""
 
 
 @contextmanager
@@ -40,13 +47,42 @@ def bars(*, hidden: bool = False) -> Iterator[OnProgress]:
 
 
 @contextmanager
-def waiting(what: str, *, hidden: bool = False) -> Iterator[None]:
-    """Show that something goes on, and for how long, where nobody knows how much is left."""
+def waiting(what: str, look: Look, *, hidden: bool = False) -> Iterator[None]:
+    """Show that something goes on elsewhere, for how long, and how far it is if that is told."""
     console = Console(stderr=True)
     if hidden or not console.is_terminal:
         yield
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    text, bar = TextColumn("{task.description}"), BarColumn()
+    columns = (SpinnerColumn(), text, bar, TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        progress.add_task(what, total=None)
+        task = progress.add_task(what, total=None)
+
+        def show() -> None:
+            found = look()
+            if found is not None:
+                part, done, total = found
+                shown = f"{what}: {part}"
+                progress.update(task, description=shown, completed=done, total=total)
+
+        with _again_and_again(show):
+            yield
+
+
+@contextmanager
+def _again_and_again(call: Callable[[], None]) -> Iterator[None]:
+    """Call from another thread now and then; what fails is tried again."""
+    ended = threading.Event()
+
+    def keep_on() -> None:
+        while not ended.wait(LOOK_S):
+            with suppress(PenstockError):
+                call()
+
+    thread = threading.Thread(target=keep_on, name="penstock-waiting", daemon=True)
+    thread.start()
+    try:
         yield
+    finally:
+        ended.set()
+        thread.join()

@@ -42,7 +42,7 @@ class Reconnects:
         self.trouble = None
 
     def heard(self) -> None:
-        """Something came, a heartbeat at least: the stream works."""
+        """Something came, a heartbeat at least, and no error: the stream works."""
         self._failures = 0
 
     def failed(self, error: ClientError, now_ms: float) -> float | None:

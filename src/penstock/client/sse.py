@@ -30,7 +30,7 @@ class FrameParser:
     is never handed out.
     """
 
-    __slots__ = ("_data", "_event", "_id", "_limit", "_pieces", "_size")
+    __slots__ = ("_data", "_event", "_id", "_limit", "_pieces", "_size", "works")
 
     def __init__(self, frame_bytes_max: int = 64 * MIB) -> None:
         self._limit = frame_bytes_max
@@ -39,6 +39,8 @@ class FrameParser:
         self._event = ""
         self._id = ""
         self._size = 0
+        self.works = False
+        """Whether a heartbeat or an event has come that is no error. A hint comes in any case."""
 
     def feed(self, data: bytes) -> list[Frame]:
         """Take the next bytes; the frames that they complete."""
@@ -59,13 +61,16 @@ class FrameParser:
     def _line(self, line: bytes, frames: list[Frame]) -> None:
         if not line:
             if self._data:
+                self.works = self.works or self._event != "error"
                 frames.append(Frame(self._event, b"\n".join(self._data), self._id))
             self._data, self._event, self._id, self._size = [], "", "", 0
             return
         self._size += len(line)
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
-        if name == b"data":
+        if not name:
+            self.works = True
+        elif name == b"data":
             self._data.append(value)
         elif name == b"event":
             self._event = value.decode(errors="replace")

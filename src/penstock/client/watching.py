@@ -203,7 +203,7 @@ class WatchCore:
         return gone
 
     def heard(self) -> None:
-        """Bytes of the stream came, frames or only a heartbeat."""
+        """The stream works: an event came, or only a heartbeat."""
         self._reconnects.heard()
 
     def frame(self, frame: Frame) -> WatchEvent | None:

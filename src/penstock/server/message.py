@@ -151,6 +151,8 @@ class TransportLimits:
     """A connection without a request."""
     write_stall_s: float = 60.0
     """A peer that takes nothing of an answer."""
+    stream_stall_s: float = 300.0
+    """A peer that takes nothing of a stream or a WebSocket for which something waits."""
     linger_s: float = 3.0
     """How long input is thrown away after a refusal, so that the peer can read it."""
     connections_max: int = 20_000

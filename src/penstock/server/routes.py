@@ -21,6 +21,8 @@ _PAGES = (
     Param("cursor", TEXT, "`next_cursor` of the page before."),
 )
 _WRITES = "/v0/topics/"
+TOKEN_IN_QUERY: Final = "open_work"
+"""The handler whose key may be in the query; that of a watch looks for it itself."""
 _TOPIC = "/v0/topics/{name}"
 _ROUTER = "/v0/routers/{name}"
 _SPACE = "/v0/spaces/{name}"
@@ -209,4 +211,4 @@ def is_write(method: str, path: str) -> bool:
     return method == "POST" and path.startswith(_WRITES) and path.find("/", len(_WRITES)) < 0
 
 
-__all__ = ["NAME_SHAPES", "ROUTES", "Param", "Route", "RouteTable", "is_write"]
+__all__ = ["NAME_SHAPES", "ROUTES", "TOKEN_IN_QUERY", "Param", "Route", "RouteTable", "is_write"]

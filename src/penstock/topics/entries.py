@@ -125,12 +125,16 @@ class Acked(Struct, frozen=True, array_like=True, tag="k"):
 
 
 class Nacked(Struct, frozen=True, array_like=True, tag="n"):
-    """Entry: jobs were given back, to be had again at a time."""
+    """Entry: jobs were given back, to be had again at a time.
+
+    `unseen`: nobody ever got them, and so their claim counts as no delivery.
+    """
 
     topic: str
     now_ms: int
     seqs: tuple[int, ...]
     due_ms: int
+    unseen: bool = False
 
 
 class Extended(Struct, frozen=True, array_like=True, tag="e"):

@@ -161,11 +161,13 @@ class Queue:
         held, skipped = self._held(settle)
         return Acked(self.topic.name, now_ms, held), skipped
 
-    def nack(self, settle: Settle, now_ms: int, delay_ms: int) -> tuple[Nacked, list[int]]:
+    def nack(
+        self, settle: Settle, now_ms: int, delay_ms: int, *, unseen: bool = False
+    ) -> tuple[Nacked, list[int]]:
         """Decide which jobs are given back; also the seqs that the node does not hold."""
         now_ms = self.sweep(now_ms)
         held, skipped = self._held(settle)
-        return Nacked(self.topic.name, now_ms, held, now_ms + delay_ms), skipped
+        return Nacked(self.topic.name, now_ms, held, now_ms + delay_ms, unseen), skipped
 
     def extend(self, settle: Settle, now_ms: int, lease_ms: int) -> tuple[Extended, list[int]]:
         """Decide which leases end anew from now; also the seqs that the node does not hold."""
@@ -316,11 +318,19 @@ class Queue:
                 continue
             moved.append(self._before(seq))
             self._leave(seq)
+            if entry.unseen:
+                self._uncount(seq)
             if entry.due_ms > entry.now_ms:
                 self._delayed[seq] = entry.due_ms
                 heappush(self._dues, (entry.due_ms, seq))
             else:
                 insort(self._returned, seq)
+
+    def _uncount(self, seq: int) -> None:
+        """A job was claimed and reached nobody."""
+        deliveries = self._deliveries.pop(seq, 0) - 1
+        if deliveries > 0:
+            self._deliveries[seq] = deliveries
 
     def _give_back(self, seq: int) -> None:
         self._leave(seq)

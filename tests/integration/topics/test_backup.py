@@ -68,9 +68,13 @@ async def test_a_running_node_is_backed_up_while_it_is_written(tmp_path: Path) -
     async with node(tmp_path / "data", seal=SMALL) as engine:
         await fill(engine)
         seen: list[tuple[str, int, int]] = []
-        task = asyncio.ensure_future(
-            engine.backup(backup, lambda what, done, total: seen.append((what, done, total)))
-        )
+        told: list[object] = []
+
+        def see(*progress: Any) -> None:
+            seen.append(progress)
+            told.append(engine.scheduler_view()["compaction"]["backup"])
+
+        task = asyncio.ensure_future(engine.backup(backup, see))
         compacting = asyncio.ensure_future(engine.compact())
         number = 100
         while not task.done():
@@ -80,6 +84,9 @@ async def test_a_running_node_is_backed_up_while_it_is_written(tmp_path: Path) -
         await compacting
         assert {what for what, _, _ in seen} >= {"snapshots and segments", "log", "checksums"}
         assert all(0 <= done <= total for _, done, total in seen)
+        keys = ("what", "done", "total")
+        assert told == [dict(zip(keys, progress, strict=True)) for progress in seen]
+        assert engine.scheduler_view()["compaction"]["backup"] is None
         whole = await drained(engine, "t")
         with pytest.raises(Rejected, match="empty"):
             await engine.backup(backup)

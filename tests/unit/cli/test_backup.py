@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,21 @@ class Answering(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.asked.append((self.path, self.headers["Authorization"], asked))  # type: ignore[attr-defined]
+        for _ in range(2 if self.server.looks else 0):  # type: ignore[attr-defined]
+            self.server.looks.acquire(timeout=10)  # type: ignore[attr-defined]
         status, answer = self.server.answer  # type: ignore[attr-defined]
         self.send_response(status)
         self.end_headers()
         self.wfile.write(json.dumps(answer).encode())
+
+    def do_GET(self) -> None:
+        """Tell how far it is; the second look comes when what the first saw was shown."""
+        assert self.path == "/v0/scheduler"
+        self.send_response(200)
+        self.end_headers()
+        told = {"compaction": {"backup": {"what": "files", "done": 1, "total": 4}}}
+        self.wfile.write(json.dumps(told).encode())
+        self.server.looks.release()  # type: ignore[attr-defined]
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -33,8 +44,9 @@ class Answering(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[Any]:
-    made: Any = HTTPServer(("127.0.0.1", 0), Answering)
+    made: Any = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
     made.asked = []
+    made.looks = None
     made.answer = (200, {})
     thread = threading.Thread(target=made.serve_forever)
     thread.start()
@@ -97,6 +109,20 @@ def test_the_environment_names_the_server_unless_a_directory_is_named(
     result = run("backup", tmp_path / "to", "--data-dir", tmp_path)
     assert "expected a data directory" in result.output
     assert len(server.asked) == 1
+
+
+def test_who_looks_on_sees_how_far_the_server_is(
+    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    server.looks = threading.Semaphore(0)
+    server.answer = (200, {"directory": "/there", "files": 3, "bytes": 2048})
+    result = run("backup", tmp_path / "to", "--url", f"http://127.0.0.1:{server.server_port}")
+    assert result.exit_code == 0, result.output
+    assert "the server makes the copy: files" in result.output
+    assert "25%" in result.output
+    assert result.output.endswith("backup of 3 files, 2 KiB, in /there\n")
 
 
 def test_a_server_that_takes_too_long_is_given_up(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from penstock.client import (
 from penstock.client.errors import (
     InvalidRequest,
     NotAQueue,
+    ServerUnavailable,
     TopicNotFound,
     Unauthorized,
     Unreachable,
@@ -401,3 +402,42 @@ def test_the_async_face_tells_its_trouble_too():
     with scripted(lambda s: streams.pop(0) if "work" in s.target else answer(s)) as server:
         asyncio.run(run(quick(server.url, reconnect=Backoff(300, 300, 0.0, 30_000)), heard))
     assert heard == ["it is not_ready", None, "it is shutting_down"]
+
+
+@pytest.mark.parametrize(
+    "last_words",
+    [b"retry: 2000\n\n", b"retry: 2000\n\n" + frame("error", {"code": "internal", "error": "no"})],
+    ids=["nothing", "an error"],
+)
+def test_streams_that_end_as_soon_as_they_begin_are_given_up_after_the_window(face, last_words):
+    """Else one that fails for good would be opened for ever, as fast as the first time."""
+    model = LogServer({"a": 1}, [])
+    dies = [STREAM_HEAD, chunk(last_words), CUT]
+    opened = []
+
+    def answer(seen):
+        if seen.method == "POST":
+            return model(seen)
+        opened.append(seen)
+        return dies if len(opened) < 1_000 else failed(401, "unauthorized")
+
+    with scripted(answer) as server:
+        settings = quick(server.url, reconnect=Backoff(1, 5, 0.0, window_ms=50))
+        with pytest.raises(ServerUnavailable):
+            face.watched(settings, 1, "a")
+        with pytest.raises(ServerUnavailable), Client(settings) as client:
+            next(client.work("q", "me"))
+
+
+def test_a_heartbeat_is_enough_to_be_a_stream_that_works():
+    beats = [STREAM_HEAD, chunk(b"retry: 2000\n\n: hb\n\n"), CUT]
+    opened = []
+
+    def answer(_):
+        opened.append(1)
+        return beats if len(opened) < 20 else [STREAM_HEAD, chunk(job_frame(1)), HANG]
+
+    with scripted(answer) as server:
+        settings = quick(server.url, reconnect=Backoff(10, 10, 0.0, window_ms=50))
+        with Client(settings) as client, client.work("q", "me") as work:
+            assert next(work).seq == 1

@@ -527,6 +527,42 @@ def test_a_peer_that_reads_slowly_is_not_cut_off():
     assert not peer.transport.aborted
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_draining_answers_every_request_that_was_begun(order):
+    desk = Desk()
+    peer = Peer(desk, overlaps=all_overlap)
+    peer.send(b"".join(post(f"/{number}", b"x") for number in range(3)))
+    peer.service.drain()
+    for number in order:
+        desk.exchanges[number].reply_json(b"%d" % number)
+        peer.loop.run()
+    answers = peer.answers()
+    assert [answer.body for answer in answers] == [b"0", b"1", b"2"]
+    assert [answer.headers.get("connection") for answer in answers] == [None, None, "close"]
+    assert peer.transport.closing
+    assert not desk.gone
+
+
+def test_draining_ends_a_connection_whose_last_answer_was_made_before():
+    desk = Desk()
+    peer = Peer(desk, overlaps=all_overlap)
+    peer.send(post("/0", b"x") + post("/1", b"x"))
+    desk.exchanges[1].reply_json(b"1")
+    peer.service.drain()
+    desk.exchanges[0].reply_json(b"0")
+    assert [answer.body for answer in peer.answers()] == [b"0", b"1"]
+    assert peer.transport.closing
+
+
+def test_a_refused_answer_to_head_is_never_followed_by_another():
+    """Its body would be read as the next answer."""
+    peer = Peer(echo)
+    head = post("/", b"not gzip", "Content-Encoding: gzip").replace(b"POST", b"HEAD")
+    peer.send(head + get("/next"))
+    assert peer.sent.count(b"HTTP/1.1") == 1
+    assert b"Connection: close" in peer.sent
+
+
 # 100-continue ------------------------------------------------------------------------------------
 
 
@@ -547,6 +583,21 @@ def test_a_go_ahead_waits_for_the_answers_before_it():
     desk.exchanges[0].reply_json(b"1")
     peer.loop.run()
     assert peer.sent.endswith(b"1HTTP/1.1 100 Continue\r\n\r\n")
+
+
+def test_no_go_ahead_is_sent_late_for_a_body_that_came_empty():
+    desk = Desk()
+    peer = Peer(desk, overlaps=all_overlap)
+    peer.send(get("/first"))
+    peer.send(
+        b"POST /chunked HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n"
+        b"Expect: 100-continue\r\n\r\n"
+    )
+    peer.send(b"0\r\n\r\n")
+    for exchange in reversed(desk.exchanges):
+        exchange.reply_json(b"1")
+    assert len(desk.exchanges) == 2
+    assert b"100 Continue" not in peer.sent
 
 
 def test_no_go_ahead_is_sent_when_the_body_is_refused_or_there():

@@ -384,3 +384,87 @@ def test_unfinished_bodies_wait_for_memory_and_all_are_answered():
         client.send(stream_id, b"y" * 5_000, ends=True)
     assert [client.status[stream_id] for stream_id in streams] == [200] * 10
     assert client.peer.service.budget.used == 0
+
+
+@pytest.mark.parametrize("goodbye", [False, True], ids=["cancelled", "goodbye"])
+def test_a_stream_whose_peer_left_in_the_same_read_is_told_that_it_is_gone(goodbye):
+    told = []
+
+    def watch(exchange) -> None:
+        stream = exchange.stream()
+        stream.on_gone = lambda: told.append("gone")
+
+    client = Client(watch)
+    stream_id = client.h2.get_next_available_stream_id()
+    headers = [(":method", "GET"), (":path", "/"), (":scheme", "http"), (":authority", "a")]
+    client.h2.send_headers(stream_id, headers, end_stream=True)
+    if goodbye:
+        client.h2.close_connection()
+    else:
+        client.h2.reset_stream(stream_id, ErrorCodes.CANCEL)
+    client.peer.send(client.h2.data_to_send())
+    assert told == ["gone"]
+    assert client.peer.service.counters.streams_open == 0
+
+
+def test_a_stream_whose_window_stays_closed_is_let_go_and_the_connection_goes_on():
+    desk, told = Desk(), []
+    client = Client(desk, TransportLimits(stream_stall_s=100), window=100)
+    client.opens_windows = False
+    slow, idle = client.ask("/slow"), client.ask("/idle")
+    stream, other = (exchange.stream() for exchange in desk.exchanges)
+    stream.on_gone = lambda: told.append("gone")
+    stream.write(b"x" * 200)
+    client.peer.wait(99)
+    client.flush()
+    stream.write(b"y")
+    assert not client.reset
+    client.peer.wait(5)
+    client.flush()
+    assert client.reset == {slow: ErrorCodes.CANCEL}
+    assert told == ["gone"]
+    assert other.write(b"1")
+    client.flush()
+    assert bytes(client.bodies[idle]) == b"1"
+
+
+def test_a_closed_stream_whose_window_stays_closed_is_let_go_too():
+    desk = Desk()
+    client = Client(desk, TransportLimits(stream_stall_s=100), window=100)
+    client.opens_windows = False
+    slow = client.ask("/slow")
+    stream = desk.exchanges[0].stream()
+    stream.write(b"x" * 200)
+    stream.close()
+    client.peer.wait(103)
+    client.flush()
+    assert client.reset == {slow: ErrorCodes.CANCEL}
+
+
+def test_a_request_cancelled_as_there_is_memory_for_it_ends_nothing_else():
+    limits = TransportLimits(http2_window_bytes=1_000, buffered_bytes_max=100)
+    client = Client(echo, limits)
+    first = client.ask("/first", method="POST", body=b"x" * 200, ends=False)
+    waits = client.ask("/waits", method="POST", body=b"y" * 600, ends=False)
+    client.h2.end_stream(first)
+    client.h2.reset_stream(waits, ErrorCodes.CANCEL)
+    client.flush()
+    assert client.status == {first: 200}
+    assert client.goodbye is None
+    assert client.status[client.ask("/next")] == 200
+    assert client.peer.service.budget.used == 0
+
+
+def test_a_request_cancelled_while_the_server_drains_ends_nothing_else():
+    desk = Desk()
+    client = Client(desk)
+    first = client.ask("/first")
+    client.peer.service.drain()
+    late = client.h2.get_next_available_stream_id()
+    headers = [(":method", "GET"), (":path", "/"), (":scheme", "http"), (":authority", "a")]
+    client.h2.send_headers(late, headers, end_stream=True)
+    client.h2.reset_stream(late, ErrorCodes.CANCEL)
+    client.flush()
+    desk.exchanges[0].reply_json(b"1")
+    client.flush()
+    assert client.status == {first: 200}

@@ -164,3 +164,38 @@ def test_a_watcher_that_never_reads_the_end_is_cut_off():
     assert not peer.transport.aborted
     peer.wait(5)
     assert peer.transport.aborted
+
+
+def test_a_watcher_that_takes_nothing_is_lagged_first_and_let_go_later():
+    desk, told = Desk(), []
+    peer = Peer(desk, TransportLimits(stream_buffer_bytes_max=10, stream_stall_s=100))
+    peer.send(get("/watch"))
+    stream = stream_of(peer, desk, told)
+    peer.loop.run()
+    peer.transport.stuck = True
+    assert stream.write(b"12345678")
+    assert not stream.write(b"9012")
+    peer.wait(98)
+    assert stream.write(b"9"), "what is added does not hide that nothing is taken"
+    assert not peer.transport.closing
+    peer.wait(5)
+    assert peer.transport.aborted
+    assert told == ["gone"]
+    assert peer.service.counters.streams_open == 0
+
+
+def test_a_watcher_that_reads_more_slowly_than_is_written_is_kept():
+    desk = Desk()
+    peer = Peer(desk, TransportLimits(stream_stall_s=10))
+    peer.send(get("/watch"))
+    stream = stream_of(peer, desk)
+    peer.transport.stuck = True
+    stream.write(b"x" * 100)
+    for _ in range(50):
+        del peer.transport.buffer[:3]
+        assert stream.write(b"y" * 5)
+        peer.wait(1)
+    assert not peer.transport.closing
+    peer.transport.unstick()
+    peer.wait(50)
+    assert not peer.transport.closing

@@ -256,3 +256,27 @@ def test_an_upgrade_may_be_decided_later_and_what_follows_waits_for_it():
     assert len(waiting) == 2
     waiting[1].reply_json(b"1")
     assert [answer.status for answer in peer.answers()] == [401, 200]
+
+
+def test_a_peer_that_takes_nothing_is_let_go():
+    chat = Chat()
+    client = Client(chat, TransportLimits(stream_stall_s=100))
+    client.peer.wait(200)
+    client.peer.transport.stuck = True
+    assert chat.websocket.send(b"one")
+    client.peer.wait(99)
+    assert not client.peer.transport.closing
+    client.peer.wait(4)
+    assert client.peer.transport.aborted
+    assert chat.told == ["gone"]
+
+
+def test_a_peer_that_takes_a_little_now_and_then_is_kept():
+    chat = Chat()
+    client = Client(chat, TransportLimits(stream_stall_s=100))
+    for _ in range(5):
+        client.peer.transport.stuck = True
+        assert chat.websocket.send(b"one")
+        client.peer.wait(90)
+        client.peer.transport.unstick()
+    assert not client.peer.transport.closing

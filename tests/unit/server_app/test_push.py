@@ -469,6 +469,42 @@ def test_a_worker_is_given_no_more_large_jobs_than_it_reads():
     run(go)
 
 
+def test_a_job_whose_worker_goes_while_it_is_claimed_was_not_delivered():
+    async def go():
+        async with serving() as client:
+            once = {"type": "queue", "max_deliveries": 1, "dead_letter": "dead"}
+            await client.ask("PUT", "/v0/topics/q", {**once, "claim_jitter_ms": 20})
+            await client.write("q", "a")
+            stream = client.start("GET", "/v0/topics/q/work?node=n").live
+            await until(lambda: stream.text)
+            stream.on_gone()
+            stream.close()
+            await until(lambda: not client.application.context.tasks)
+            queue = (await client.ask("GET", "/v0/topics/q")).json["queue"]
+            assert queue == {"ready": 1, "in_flight": 0, "dead_lettered": 0}
+            again = (await client.ask("POST", "/v0/topics/q/claim", {"node": "m"})).json["claimed"]
+            assert [(job["$seq"], job["deliveries"]) for job in again] == [(1, 1)]
+
+    run(go)
+
+
+def test_a_job_whose_claimer_goes_before_the_answer_was_not_delivered():
+    async def go():
+        async with serving() as client:
+            once = {"type": "queue", "max_deliveries": 1, "dead_letter": "dead"}
+            await client.ask("PUT", "/v0/topics/q", {**once, "claim_jitter_ms": 20})
+            await client.write("q", "a")
+            for _ in range(2):
+                asked = client.start("POST", "/v0/topics/q/claim", {"node": "n"})
+                await until(lambda asked=asked: asked.on_gone is not None)
+                asked.on_gone()
+                await until(lambda: not client.application.context.tasks)
+            again = (await client.ask("POST", "/v0/topics/q/claim", {"node": "m"})).json["claimed"]
+            assert [(job["$seq"], job["deliveries"]) for job in again] == [(1, 1)]
+
+    run(go)
+
+
 def test_a_worker_of_a_queue_that_is_gone_is_told():
     async def go():
         async with serving() as client:
@@ -509,3 +545,26 @@ def test_a_long_backlog_is_pushed_in_several_turns():
             assert kinds(stream.events())[-1] == "caught-up"
 
     run(go)
+
+
+def test_subscriptions_begin_and_end_in_the_order_in_which_they_are_asked_for():
+    async def test() -> None:
+        async with serving() as client:
+            await client.write("t", 1)
+            socket = await client.socket()
+            socket.say(op="subscribe", topic="t", request_id=1)
+            socket.say(op="unsubscribe", topic="t", request_id=2)
+            await until(lambda: "unsubscribed" in socket.ops())
+            assert socket.ops()[0] == "subscribed"
+            assert socket.messages[-1]["topics"] == ["t"]
+            await client.write("t", 2)
+            told = len(socket.messages)
+            socket.say(op="ping")
+            await until(lambda: socket.ops()[-1] == "pong")
+            assert len(socket.messages) == told + 1
+            socket.say(op="unsubscribe", request_id=3)
+            socket.say(op="subscribe", topic="t", request_id=4)
+            await until(lambda: socket.ops()[-1] == "caught_up")
+            assert client.engine.watchers.has("t")
+
+    run(test)

@@ -6,7 +6,7 @@ from typing import get_args
 
 import msgspec
 import pytest
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from penstock.kernel.errors import Corrupt
 from penstock.topics.batch import Batch, parse_write
@@ -51,6 +51,7 @@ EVERY_KIND: list[Entry] = [
     Claimed("t", 5, (Lease(1, "n", MOST, 9, 2), Lease(2, "m", 0, 9, 1, 3)), (4, 5)),
     Acked("t", 5, (1, 2)),
     Nacked("t", 5, (), 9),
+    Nacked("t", 5, (1,), 9, unseen=True),
     Extended("t", 5, (1,), 9),
     RouterPut(RouterConfig("r", "s", "d", filter=Predicate("x", prefix=False)), 1, 7),
     RouterRemoved("r", "d"),
@@ -72,6 +73,17 @@ def test_an_entry_comes_back_as_it_was(entry: Entry) -> None:
         assert again.batch.sizes == entry.batch.sizes
         assert again.batch.body == entry.batch.body
         assert again.seqs == entry.seqs
+
+
+def test_what_was_given_back_before_it_could_be_unseen_was_seen() -> None:
+    class Before(Struct, frozen=True, array_like=True, tag="n"):
+        topic: str
+        now_ms: int
+        seqs: tuple[int, ...]
+        due_ms: int
+
+    (again,) = decode_entries(encode_entries([Before("t", 5, (1,), 9)]))  # type: ignore[list-item]
+    assert again == Nacked("t", 5, (1,), 9)
 
 
 def test_the_entries_of_one_commit_come_back_in_order() -> None:

@@ -199,6 +199,28 @@ def test_one_claim_buries_no_more_bytes_than_one_entry_of_the_log_should_have() 
     assert claim(queue, 0).buried == (3, 4)
 
 
+def test_a_job_that_reached_nobody_was_not_delivered() -> None:
+    queue = make_queue(1, max_deliveries=2, dead_letter="dead")
+    claim(queue, 0)
+    nack(queue, 0, 1)
+    for _ in range(3):
+        assert claim(queue, 0).leases[0].deliveries == 2
+        entry, skipped = queue.nack(Settle("n", (1,)), 0, 0, unseen=True)
+        queue.apply(entry)
+        assert not skipped
+    assert claim(queue, 0).leases[0].deliveries == 2
+
+
+def test_an_unseen_job_is_as_before_if_its_return_does_not_reach_the_log() -> None:
+    queue = make_queue(1)
+    claim(queue, 0)
+    before = queue.state()
+    queue.stage(queue.nack(Settle("n", (1,)), 0, 0, unseen=True)[0])
+    assert queue.state() != before
+    queue.abandon()
+    assert queue.state() == before
+
+
 def test_without_a_place_for_dead_letters_a_job_is_delivered_on() -> None:
     queue = make_queue(1, max_deliveries=1)
     for deliveries in (1, 2, 3):

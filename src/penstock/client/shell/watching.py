@@ -79,11 +79,13 @@ class WatchFlow:
         if not data:
             self._lost(None)
             return True
-        self.core.heard()
         try:
             self._frames.extend(self._parser.feed(data))
         except ClientError as error:
             self._lost(error)
+            return True
+        if self._parser.works:
+            self.core.heard()
         return True
 
     async def _step(self, deadline_s: float) -> bool:

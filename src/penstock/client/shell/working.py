@@ -98,8 +98,9 @@ class WorkFlow:
         if not data:
             raise ServerUnavailable("expected the stream to go on, found it ended")
         self._heard_s = monotonic()
-        self._reconnects.heard()
         self._frames.extend(self._parser.feed(data))
+        if self._parser.works:
+            self._reconnects.heard()
         return True
 
     def _job(self, frame: Frame) -> ClaimedJob | None:

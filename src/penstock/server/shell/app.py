@@ -18,7 +18,7 @@ from penstock.server.call import Call, Context
 from penstock.server.errors import NotReady, ShuttingDown, describe, error_answer
 from penstock.server.message import Exchange, Request
 from penstock.server.queries import Query, check_json
-from penstock.server.routes import ROUTES, Route
+from penstock.server.routes import ROUTES, TOKEN_IN_QUERY, Route
 from penstock.server.shell import (
     app_backup,
     app_probes,
@@ -40,7 +40,6 @@ _LOGGER: Final = logging.getLogger("penstock.server")
 _TOPICS: Final = "/v0/topics/"
 _JSON: Final = "application/json"
 _PATHS_MAX: Final = 10_000
-_TOKEN_IN_QUERY: Final = "open_work"
 _TELL_MS: Final = 1_000
 
 HANDLERS: Final[Mapping[str, Handler]] = {
@@ -244,7 +243,7 @@ class TopicApplication:
         if keys is None:
             return None
         key = bearer(request.headers)
-        if key is None and route is not None and route.handler == _TOKEN_IN_QUERY:
+        if key is None and route is not None and route.handler == TOKEN_IN_QUERY:
             key = query_token(request.query)
         return keys.identify(key)
 

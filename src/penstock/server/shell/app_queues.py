@@ -11,6 +11,7 @@ from penstock.server.jobs import job_json
 from penstock.server.shell.app_work import open_work
 from penstock.topics.errors import NotAQueue
 from penstock.topics.leases import (
+    Settle,
     parse_claim,
     parse_delay_ms,
     parse_lease_ms,
@@ -27,7 +28,12 @@ async def claim(call: Call) -> Answer:
     if engine.topic(call.name).config.type != "queue":
         raise NotAQueue(call.name)
     request = request._replace(node=parse_node(body, engine.limits))
+    gone: list[bool] = []
+    call.exchange.on_gone = lambda: gone.append(True)
     claims = await engine.work.claim(call.name, request)
+    if gone and claims.jobs:  # nobody gets the answer
+        seqs, fences = zip(*((job.lease.seq, job.lease.fence) for job in claims.jobs), strict=True)
+        await engine.work.nack(call.name, Settle(request.node, seqs, fences), 0, unseen=True)
     fields = {
         "topic": call.name,
         "claimed": None,

@@ -1,8 +1,8 @@
 """A worker's stream: jobs are pushed as long as it holds fewer than it asked for.
 
-A job that is claimed counts as delivered: so few are claimed at a time, and only while the stream
+A job that is sent counts as delivered: so few are claimed at a time, and only while the stream
 takes all of them, whatever their size. Whatever a worker still holds when its stream ends is given
-back at once.
+back at once, and what it was never sent counts as not delivered.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class WorkStream:
         self._stream.on_gone = self._stop
         self._stream.on_room = self._news.set
         self._held: dict[int, int] = {}  # seq -> fence
+        self._unseen: list[int] = []  # of those, what the stream did not take
         self._ended = False
         self._epoch = call.context.engine.topic(call.name).epoch
 
@@ -126,7 +127,10 @@ class WorkStream:
             claims = await self._engine.work.claim(self._topic, request)
             for job in claims.jobs:
                 self._held[job.slot.seq] = job.lease.fence
-            if not claims.jobs or not self._push(claims.jobs):
+            if not claims.jobs:
+                break
+            if not self._push(claims.jobs):
+                self._unseen = [job.slot.seq for job in claims.jobs]
                 break
             told = True
         return told
@@ -157,11 +161,11 @@ class WorkStream:
             if lease is None or lease.fence != fence:
                 del self._held[seq]
 
-    async def _give_back(self, seqs: list[int]) -> None:
+    async def _give_back(self, seqs: list[int], *, unseen: bool = False) -> None:
         fences = tuple(self._held.pop(seq) for seq in seqs)
         settle = Settle(self._request.node, tuple(seqs), fences)
         try:
-            await self._engine.work.nack(self._topic, settle, 0)
+            await self._engine.work.nack(self._topic, settle, 0, unseen=unseen)
         except PenstockError as error:
             _LOGGER.info("jobs of %r wait for their leases to end: %s", self._topic, error)
 
@@ -169,5 +173,7 @@ class WorkStream:
         self._engine.watchers.leave(self._topic, self._on_turn)
         self._context.streams.pop(self, None)
         self._context.caps.close_stream(self._grant)
+        if self._unseen:
+            await self._give_back(self._unseen, unseen=True)
         if self._held:
             await self._give_back(list(self._held))

@@ -76,6 +76,7 @@ class Socket(Pusher):
         self._socket.on_gone = self._close
         self._replies: deque[bytes] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._newest: asyncio.Task[None] | None = None  # of those
         self._prefixed: dict[tuple[str, ...], Shape] = {}
 
     def start(self) -> None:
@@ -134,13 +135,29 @@ class Socket(Pusher):
                 self._publish(operation)
             case ws.Subscribe():
                 self._call.check_scopes(READ)
-                task = asyncio.ensure_future(self._subscribe(operation))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-            case ws.Unsubscribe():
+                self._in_turn(operation)
+            case ws.Unsubscribe() if self._newest is None or self._newest.done():
                 self._unsubscribe(operation)
+            case ws.Unsubscribe():
+                self._in_turn(operation)
             case ws.Ping():
                 self._reply(ws.pong(operation.request_id))
+
+    def _in_turn(self, operation: ws.Subscribe | ws.Unsubscribe) -> None:
+        """Begin or end a subscription once those that were asked for before it stand."""
+        self._newest = task = asyncio.ensure_future(self._after(self._newest, operation))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _after(
+        self, before: asyncio.Task[None] | None, operation: ws.Subscribe | ws.Unsubscribe
+    ) -> None:
+        if before is not None and not before.done():
+            await asyncio.wait((before,))
+        if isinstance(operation, ws.Subscribe):
+            await self._subscribe(operation)
+        else:
+            self._unsubscribe(operation)
 
     def _publish(self, operation: ws.Publish) -> None:
         self._call.check_scopes(WRITE)

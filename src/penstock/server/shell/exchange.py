@@ -144,7 +144,9 @@ class Http1Exchange(msgspec.Struct, eq=False):
     def _send(self, first: bytes, body: bytes, *, status: int) -> None:
         if self.state == GONE:
             return
-        self.ends = self.connection.last or not self.terms.keep_alive
+        # Those behind it in the line were begun, and are owed their answers too.
+        is_last = self.connection.last and self.connection.line[-1] is self
+        self.ends = is_last or not self.terms.keep_alive
         if has_body(status):
             first += b"Content-Length: %d\r\n" % len(body)
         if self.ends:

@@ -193,13 +193,14 @@ class Http1Connection(asyncio.Protocol):
         if self._linger_until_s is not None:
             if now_s >= self._linger_until_s:
                 self._transport.abort()
+        elif self._live is not None and not self._transport.is_closing():
+            if self._writes_paused and self._live.stalled_s(now_s) > limits.stream_stall_s:
+                self._transport.abort()
         elif self._transport.is_closing() or self._writes_paused:
             buffered = self._transport.get_write_buffer_size()
-            # What becomes of a lagged stream is the application's decision.
-            mine = self._live is None or self._transport.is_closing()
-            if self._stall.lasted_s(buffered, now_s) > limits.write_stall_s and mine:
+            if self._stall.lasted_s(buffered, now_s) > limits.write_stall_s:
                 self._transport.abort()
-        elif self._live is None:
+        else:
             self._sweep_requests(now_s, now_s - self._touched_s)
 
     def _sweep_requests(self, now_s: float, waited_s: float) -> None:
@@ -458,7 +459,7 @@ class Http1Connection(asyncio.Protocol):
 
     def _accept(self, line: Line, terms: Terms, content: bytes) -> None:
         self._stage = HEAD
-        if self._held_bytes:
+        if self._held_bytes or self._body is not None:
             self._end_body(content)
         if not terms.keep_alive:
             self._stop_reading_requests()
@@ -476,7 +477,8 @@ class Http1Connection(asyncio.Protocol):
         except Refused as refused:
             self._end_body()
             self._stage = HEAD
-            self._refuse(refused, ends=not terms.keep_alive)
+            # The answer has a body, and one to HEAD would be read as the next answer.
+            self._refuse(refused, ends=terms.is_head or not terms.keep_alive)
             self._advance()
             return
         may_go_on = self._count(inflation.size - before)
@@ -560,7 +562,9 @@ class Http1Connection(asyncio.Protocol):
     def _after_answers(self) -> None:
         if self._advancing:
             return
-        if self._buffer and self._stage is not STOPPED and self._in_order:
+        if self.last and not self.line and self._stage is HEAD and not self._buffer:
+            self._close()  # the last answer was made before it was known to be the last
+        elif self._buffer and self._stage is not STOPPED and self._in_order:
             # Not at once: the application is in the middle of something when it answers.
             self.service.loop.call_soon(self._advance)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from typing import Final, cast
 
 from h2.config import H2Configuration
@@ -17,7 +18,7 @@ from h2.events import (
     StreamEnded,
     StreamReset,
 )
-from h2.exceptions import H2Error
+from h2.exceptions import H2Error, StreamClosedError
 from h2.settings import SettingCodes, Settings
 
 from penstock.server.message import BadRequest, Refused
@@ -122,6 +123,9 @@ class Http2Connection(asyncio.Protocol):
         for exchange in list(self._exchanges.values()):
             if not exchange.complete:
                 self._sweep_body(exchange, now_s)
+            live = exchange.live
+            if live is not None and live.stalled_s(now_s) > limits.stream_stall_s:
+                self._give_up(exchange)
         if not self._exchanges and now_s - self._touched_s > limits.idle_s:
             self._leave(ErrorCodes.NO_ERROR)
 
@@ -158,7 +162,8 @@ class Http2Connection(asyncio.Protocol):
     def _begin(self, event: RequestReceived) -> None:
         stream_id = event.stream_id
         if self._leaving:
-            self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
+            with suppress(StreamClosedError):  # cancelled in what is being read
+                self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
             return
         try:
             line, terms = self._head(event.headers)
@@ -226,11 +231,19 @@ class Http2Connection(asyncio.Protocol):
             for stream_id, exchange in self._exchanges.items():
                 opens = exchange.unopened_bytes >= half and not exchange.complete
                 if opens and not exchange.waits:
-                    self._h2.increment_flow_control_window(exchange.unopened_bytes, stream_id)
+                    with suppress(StreamClosedError):  # cancelled in what is being read
+                        self._h2.increment_flow_control_window(exchange.unopened_bytes, stream_id)
                     exchange.unopened_bytes = 0
         except H2Error:
             self._leave(ErrorCodes.INTERNAL_ERROR)
         self._write()
+
+    def _give_up(self, exchange: Http2Exchange) -> None:
+        """End a stream whose peer opens no window for it."""
+        with suppress(H2Error):
+            self._h2.reset_stream(exchange.stream_id, ErrorCodes.CANCEL)
+        self._write()
+        self._forget(exchange.stream_id)
 
     def _forget(self, stream_id: int) -> None:
         exchange = self._exchanges.pop(stream_id, None)

@@ -26,6 +26,7 @@ from penstock.server.shell.exchange import ANSWERED, GONE, OPEN
 from penstock.server.shell.head import Line, Terms
 from penstock.server.shell.inflation import Inflation
 from penstock.server.shell.service import INTERNAL_ERROR
+from penstock.server.shell.stall import Stall
 
 if TYPE_CHECKING:
     from penstock.server.shell.http2 import Http2Connection
@@ -173,14 +174,17 @@ class Http2Exchange:
             self.connection.service.loop.call_soon(live.lost)
             return live
         self.state = ANSWERED
-        self.live = live
         self._free()
         self.connection.send_head(
             self, 200, [*((name.lower(), value) for name, value in headers),
                         (b"content-type", content_type)], ends=self.is_head
         )  # fmt: skip
-        if self.is_head:
+        if self.is_head or self.state == GONE:
+            # Not before the application could set `on_gone`: the peer may have cancelled the
+            # stream in the same read, which the library knows before we are told.
             self.connection.service.loop.call_soon(live.lost)
+        else:
+            self.live = live
         return live
 
     def upgrade(self, subprotocol: str | None = None) -> WebSocketConnection:
@@ -232,6 +236,8 @@ class Http2Stream:
         self._exchange = exchange
         self._service = exchange.connection.service
         self._lagged = False
+        self._stall = Stall()
+        self._added = 0  # to the outbox, since it was last looked at
         self._closed = False
         self._service.counters.streams_open += 1
 
@@ -250,6 +256,7 @@ class Http2Stream:
             return False
         if not self._exchange.is_head:
             outbox += data
+            self._added += len(data)
             self._exchange.connection.pump()
         return True
 
@@ -275,9 +282,15 @@ class Http2Stream:
 
     def emptied(self) -> None:
         """Everything was sent."""
+        self._stall.lasted_s(0, self._service.now_s)
         if self._lagged and not self._closed:
             self._lagged = False
             self._service.call(self.on_room)
+
+    def stalled_s(self, now_s: float) -> float:
+        """How long the peer has taken nothing of what waits for it."""
+        added, self._added = self._added, 0
+        return self._stall.lasted_s(self.buffered, now_s, added)
 
     def lost(self) -> None:
         """The peer is gone."""

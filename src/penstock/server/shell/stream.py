@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from penstock.server.message import Direct
 from penstock.server.shell.service import Service
+from penstock.server.shell.stall import Stall
 from penstock.server.shell.writer import SocketWriter, plain_descriptor
 
 
@@ -24,6 +25,8 @@ class SocketStream:
         self._early_bytes = 0
         self._closed = False
         self._lagged = False
+        self._stall = Stall()
+        self._added = 0  # to a buffer that was not empty, since it was last looked at
         self._bodyless = False
         service.counters.streams_open += 1
 
@@ -64,6 +67,7 @@ class SocketStream:
             self._early_bytes += len(data)
             return True
         self._service.counters.bytes_out += len(data)
+        self._added += len(data)
         self._writer.write(data)
         return True
 
@@ -119,9 +123,15 @@ class SocketStream:
 
     def resume_writing(self) -> None:
         """The buffer is empty."""
+        self._stall.lasted_s(0, self._service.now_s)
         if self._lagged and not self._closed:
             self._lagged = False
             self._service.call(self.on_room)
+
+    def stalled_s(self, now_s: float) -> float:
+        """How long the peer has taken nothing of what waits for it."""
+        added, self._added = self._added, 0
+        return self._stall.lasted_s(self.buffered, now_s, added)
 
     def lost(self) -> None:
         """The peer is gone."""

@@ -20,6 +20,7 @@ from penstock.server.message import Request
 from penstock.server.shell.answer_head import check_headers
 from penstock.server.shell.head import Terms
 from penstock.server.shell.service import Service
+from penstock.server.shell.stall import Stall
 from penstock.server.shell.writer import SocketWriter
 
 _INVALID_TEXT: Final = 1007
@@ -54,6 +55,7 @@ class WebSocketConnection(asyncio.Protocol):
         """Whether the application closed it or was told that it is gone."""
         self._paused = False
         self._closing_s: float | None = None
+        self._stall = Stall()
         service.counters.websockets_open += 1
 
     def send(self, text: bytes) -> bool:
@@ -122,6 +124,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """The socket took everything: send what is queued."""
+        self._stall.lasted_s(0, self._service.now_s)
         self._flush_queue(everything=False)
         if self._paused and not self._writer.buffered:
             self._paused = False
@@ -131,11 +134,13 @@ class WebSocketConnection(asyncio.Protocol):
             self._service.call(self.on_room)
 
     def sweep(self, now_s: float) -> None:
-        """Close if a closing handshake takes too long."""
+        """Close if a closing handshake takes too long, or the peer takes nothing for too long."""
         if self._transport.is_closing() or self._frames.state is not OPEN:
             self._closing_s = self._closing_s or now_s
             if now_s - self._closing_s > self._limits.linger_s:
                 self._transport.abort()
+        elif self._stall.lasted_s(self._writer.buffered, now_s) > self._limits.stream_stall_s:
+            self._transport.abort()
 
     def drain(self) -> None:
         """Nothing: the application closes its WebSockets itself."""

@@ -70,6 +70,8 @@ class Progress(NamedTuple):
     done_total: int
     failures: int
     error: str | None
+    backup: dict[str, Any] | None = None
+    """How far the copy is that is being made: `what`, and `done` of `total`."""
 
 
 class Compaction:
@@ -110,6 +112,7 @@ class Compaction:
         self._retry_ms = 0
         self._done = self._failures = 0
         self._error: str | None = None
+        self._copying: tuple[str, int, int] | None = None
 
     def start(self, indexes: dict[int, int], sizes: dict[int, int], log_bytes: int) -> None:
         """Begin to watch the log, of which so many bytes lie behind these snapshots."""
@@ -147,6 +150,7 @@ class Compaction:
             self._done,
             self._failures,
             self._error,
+            self._copying and dict(zip(("what", "done", "total"), self._copying, strict=True)),
         )._asdict()
 
     async def compact(self) -> int:
@@ -178,6 +182,7 @@ class Compaction:
             def progress(what: str, done: int, total: int) -> None:
                 if self._ending.is_set():
                     raise Unavailable("expected the node to go on, found it ending")
+                self._copying = what, done, total
                 on_progress(what, done, total)
 
             copy = partial(
@@ -189,7 +194,10 @@ class Compaction:
                 now_ms=self._clock.now_ms(),
                 on_progress=progress,
             )
-            return await self._loop.run_in_executor(None, copy)
+            try:
+                return await self._loop.run_in_executor(None, copy)
+            finally:
+                self._copying = None
 
     def _pin(self, number: int) -> Pin:
         index = self._indexes.get(number, 0)

@@ -76,10 +76,15 @@ class WorkDesk:
         entry, skipped = queue.ack(settle, self._engine.clock.now_ms())
         return await self._settle(name, entry, skipped)
 
-    async def nack(self, name: str, settle: Settle, delay_ms: int) -> Settled:
-        """Give jobs back, to be had again at once or after a while."""
+    async def nack(
+        self, name: str, settle: Settle, delay_ms: int, *, unseen: bool = False
+    ) -> Settled:
+        """Give jobs back, to be had again at once or after a while.
+
+        Those that never reached who claimed them are `unseen`, and not delivered.
+        """
         queue = await self._queue(name)
-        entry, skipped = queue.nack(settle, self._engine.clock.now_ms(), delay_ms)
+        entry, skipped = queue.nack(settle, self._engine.clock.now_ms(), delay_ms, unseen=unseen)
         settled = await self._settle(name, entry, skipped)
         self._engine.turns.mark(name)
         return settled
