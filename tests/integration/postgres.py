@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
 KINDS = ("sqlite", "postgres") if PROGRAMS else ("sqlite",)
@@ -25,11 +24,9 @@ def postgres_server() -> Iterator[str]:
     directory = Path(tempfile.mkdtemp(prefix="pg-"))
     if root:
         shutil.chown(directory, "postgres", "postgres")
-    owner: dict[str, Any] = {"user": "postgres", "group": "postgres"} if root else {}
 
     def run(*command: object) -> None:
-        words = [str(word) for word in command]
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL, cwd=directory, **owner)
+        run_as_owner(directory, *command)
 
     run(programs / "initdb", "-D", directory / "data", "-A", "trust")
     options = f"-c listen_addresses='' -k {directory} -c fsync=off"
@@ -40,6 +37,17 @@ def postgres_server() -> Iterator[str]:
     finally:
         run(*control, "-m", "immediate", "stop")
         shutil.rmtree(directory)
+
+
+def run_as_owner(directory: Path, *command: object) -> None:
+    """Run a program of PostgreSQL's, which root may not.
+
+    It is `runuser` that changes the user: Python would fork for that, and a process in which Spark
+    was used hangs in a fork for a minute.
+    """
+    owner = ("runuser", "-u", "postgres", "--") if os.geteuid() == 0 else ()
+    words = [str(word) for word in (*owner, *command)]
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, cwd=directory)
 
 
 def new_database(words: str, name: str) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
 import time
+import traceback
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,6 +96,9 @@ async def bursts(sparks: Sparks, url: str, topic: str, lake: Catalog, fleet: Fle
         load.end()
         state = await running
         await until(is_drained, "the rest", 300)
+    except AssertionError as error:
+        error.add_note(f"{load.state}\n{whole.status()}\n{stacks()}")
+        raise
     finally:
         running.cancel()
         await thread.stop()
@@ -103,6 +109,16 @@ async def bursts(sparks: Sparks, url: str, topic: str, lake: Catalog, fleet: Fle
     assert memory.edge_bytes > 0
     assert memory.windows_bytes > 0
     return state.sent_by_device
+
+
+def stacks() -> str:
+    """Where every thread is."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = sys._current_frames().items()
+    return "\n".join(
+        f"{names.get(number)}:\n{''.join(traceback.format_stack(frame))}"
+        for number, frame in frames
+    )
 
 
 def shapes(sustained_per_s: float) -> tuple[Shape, ...]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -20,7 +17,7 @@ from penstock.tables.shell import Warehouse
 from penstock.tables.shell.coordinating import new_identity
 from penstock.tables.shell.coordinator import SNAPSHOTS_KEPT_MS, retention_ms
 from penstock.tables.shell.leasing import LeaseKeeper, LeaseLost, take_lease
-from tests.integration.postgres import PROGRAMS, new_database, postgres_server
+from tests.integration.postgres import PROGRAMS, new_database, postgres_server, run_as_owner
 from tests.integration.tables.place import Place
 
 EVERY = "20ms"
@@ -169,13 +166,11 @@ class MovedClock(SystemClock):
 @contextmanager
 def stopped(words: str) -> Iterator[None]:
     """While a server is away."""
-    home = words.split(maxsplit=1)[0].removeprefix("host=")
-    root = os.geteuid() == 0
-    owner: dict[str, Any] = {"user": "postgres", "group": "postgres"} if root else {}
+    home = Path(words.split(maxsplit=1)[0].removeprefix("host="))
+    program = PROGRAMS[-1].parent / "pg_ctl"
 
     def control(*how: str) -> None:
-        command = [PROGRAMS[-1].parent / "pg_ctl", "-D", f"{home}/data", "-w", "-l", f"{home}/log"]
-        subprocess.run([*command, *how], check=True, stdout=subprocess.DEVNULL, cwd=home, **owner)
+        run_as_owner(home, program, "-D", home / "data", "-w", "-l", home / "log", *how)
 
     control("-m", "fast", "stop")
     try:
