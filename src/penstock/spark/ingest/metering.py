@@ -21,7 +21,7 @@ import pyarrow as pa
 from penstock.ingest.raw import RAW_TOPIC
 from penstock.ingest.tariffs import SPACE
 from penstock.spark.ingest.book import Book, Books
-from penstock.spark.ingest.held import held
+from penstock.spark.ingest.held import held, let_go
 from penstock.spark.ingest.meter_payloads import PARSED_DDL, parse_batches
 from penstock.spark.ingest.pipeline import Pinned, Pipeline
 from penstock.spark.ingest.space import Basis, SpaceCopy
@@ -84,6 +84,8 @@ class Pricing:
         self._copy = SpaceCopy(address)
         self._books = Books()
         self._frames: tuple[object, Book, DataFrame, DataFrame] | None = None
+        self._older: tuple[object, Book, DataFrame, DataFrame] | None = None
+        """The frames before those: a batch may still go by them, but not by any before them."""
 
     def pin(self) -> Pinned:
         """Prices as they are now: with every change that somebody was told has taken effect."""
@@ -135,8 +137,19 @@ class Pricing:
         with self._lock:
             known = self._frames
             if known is None or known[0] is not spark or known[1] is not book:
-                spans = _frame(spark, book.spans).withColumnRenamed("meter", "_meter")
-                known = self._frames = (spark, book, spans, _frame(spark, book.lists))
+                spans = book.spans.rename_columns(
+                    ["_meter" if name == "meter" else name for name in book.spans.column_names]
+                )
+                older, self._older = self._older, known
+                known = self._frames = (
+                    spark,
+                    book,
+                    _frame(spark, spans),
+                    _frame(spark, book.lists),
+                )
+                if older is not None:
+                    let_go(older[2])
+                    let_go(older[3])
             return known[2], known[3]
 
 

@@ -35,7 +35,7 @@ from penstock.lake.shell import Catalog
 from penstock.spark.errors import SparkNotStarted
 from penstock.spark.ingest.cursors import Cursor, TakenOver, cursor_of, take_over
 from penstock.spark.ingest.duplicates import Seen
-from penstock.spark.ingest.held import held
+from penstock.spark.ingest.held import held, let_go
 from penstock.spark.ingest.pipeline import (
     RAW,
     Known,
@@ -353,12 +353,14 @@ class _Round:
             batch.frame = held(parsed_frame(self._pipeline, raw, self._known))
 
     def _evaluate(self, batch: Batch) -> None:
-        if batch.frame is None:
+        parsed = batch.frame
+        if parsed is None:
             return
         pinned = self._pinned()
         if pinned is not None:
             batch.basis = pinned.basis
-            batch.frame = held(evaluated_frame(pinned, batch.frame, self._known))
+            batch.frame = held(evaluated_frame(pinned, parsed, self._known))
+            let_go(parsed)
 
     def _pinned(self) -> Pinned | None:
         """What evaluates a batch; tries again until it can be had, or this is over."""
@@ -402,6 +404,8 @@ class _Round:
             self._runner.basis = batch.basis or self._runner.basis
             self._runner.trouble = None
             self.has_stored = True
+            if batch.frame is not None:
+                let_go(batch.frame)
             return
 
     def _pass(self, number: int, work: Callable[[Batch], None]) -> None:
