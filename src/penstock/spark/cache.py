@@ -6,13 +6,15 @@ depend on, and appear there whole or not at all.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import logging
 import os
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -30,6 +32,15 @@ def cache_dir(given: Path | None = None) -> Path:
         return given
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "penstock" / "spark"
+
+
+@contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Only one process makes a file; others wait, and find it made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def sources() -> list[Path]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from penstock.spark import leftovers
-from penstock.spark.cache import archive_path, cache_dir, filesystem_jar
+from penstock.spark.cache import archive_path, cache_dir, filesystem_jar, one_at_a_time
 from penstock.spark.command import LOGGING, POOLS, Place, class_path, jvm_command
 from penstock.spark.errors import SparkMissing, SparkNotStarted
 from penstock.spark.java import Java, find_java
@@ -96,7 +96,9 @@ def start_spark(options: SparkOptions, tell: Tell = _LOG.info) -> EmbeddedSpark:
     machine = look_around(options)
     if options.archive is Archive.BUILD and not machine.archive.exists():
         tell("making Spark start faster from now on, once for this machine")
-        build_archive(machine)
+        with one_at_a_time(machine.archive):
+            if not machine.archive.exists():
+                build_archive(machine)
     has_archive = options.archive is not Archive.OFF and machine.archive.exists()
     return _start(machine, options, tell, archive=machine.archive if has_archive else None)
 
