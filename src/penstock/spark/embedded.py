@@ -96,9 +96,7 @@ def start_spark(options: SparkOptions, tell: Tell = _LOG.info) -> EmbeddedSpark:
     machine = look_around(options)
     if options.archive is Archive.BUILD and not machine.archive.exists():
         tell("making Spark start faster from now on, once for this machine")
-        with one_at_a_time(machine.archive):
-            if not machine.archive.exists():
-                build_archive(machine)
+        build_archive(machine)
     has_archive = options.archive is not Archive.OFF and machine.archive.exists()
     return _start(machine, options, tell, archive=machine.archive if has_archive else None)
 
@@ -130,12 +128,22 @@ def missing(error: ImportError) -> SparkMissing:
 
 
 def build_archive(machine: Machine) -> Path | None:
-    """Run a JVM through its first jobs and keep the classes it loaded; None if that failed."""
+    """Have the archive of classes made, by one process at a time; None if that failed."""
+    try:
+        with one_at_a_time(machine.archive):
+            if not machine.archive.exists():
+                _build_archive(machine)
+    except (OSError, SparkNotStarted) as error:
+        _LOG.warning("Spark starts more slowly here: no archive of classes was made: %s", error)
+        return None
+    return machine.archive
+
+
+def _build_archive(machine: Machine) -> None:
+    """Run a JVM through its first jobs and keep the classes it loaded."""
     from penstock.spark.training import train
 
-    target = machine.archive
-    draft = target.with_suffix(f".{os.getpid()}.draft")
-    machine.cache.mkdir(parents=True, exist_ok=True)
+    draft = machine.archive.with_suffix(f".{os.getpid()}.draft")
     options = SparkOptions(cores=2, memory_mb=1_024)
     try:
         spark = _start(machine, options, _LOG.debug, archive_to_write=draft)
@@ -143,13 +151,9 @@ def build_archive(machine: Machine) -> Path | None:
             train(spark.url)
         finally:
             spark.stop(_TRAINING_TIMEOUT_S)
-        draft.replace(target)
-    except (OSError, SparkNotStarted) as error:
-        _LOG.warning("Spark starts more slowly here: no archive of classes was made: %s", error)
-        return None
+        draft.replace(machine.archive)
     finally:
         draft.unlink(missing_ok=True)
-    return target
 
 
 def _start(
