@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -141,3 +142,12 @@ def test_the_jar_is_built_once_and_without_a_compiler_it_is_told(
     assert "found a runtime only" in caplog.text
     if machine.jar is not None:
         assert cache.filesystem_jar(CACHE, bare, machine.jars_dir) == machine.jar
+
+
+def test_where_nothing_can_be_kept_no_archive_is_made_and_that_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    machine = replace(module.look_around(SparkOptions(cache_dir=CACHE)), cache=tmp_path / "file")
+    assert module.build_archive(machine) is None
+    assert "Spark starts more slowly here" in caplog.text
