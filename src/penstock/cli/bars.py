@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final
 
 from rich.console import Console
@@ -19,7 +18,7 @@ from rich.progress import (
 )
 from rich.progress import TimeRemainingColumn as Remaining
 
-from penstock.kernel.errors import PenstockError
+from penstock.kernel.shell import meanwhile
 
 LOOK_S: Final = 0.25
 OnProgress = Callable[[str, int, int], None]
@@ -65,24 +64,5 @@ def waiting(what: str, look: Look, *, hidden: bool = False) -> Iterator[None]:
                 shown = f"{what}: {part}"
                 progress.update(task, description=shown, completed=done, total=total)
 
-        with _again_and_again(show):
+        with meanwhile(show, LOOK_S):
             yield
-
-
-@contextmanager
-def _again_and_again(call: Callable[[], None]) -> Iterator[None]:
-    """Call from another thread now and then; what fails is tried again."""
-    ended = threading.Event()
-
-    def keep_on() -> None:
-        while not ended.wait(LOOK_S):
-            with suppress(PenstockError):
-                call()
-
-    thread = threading.Thread(target=keep_on, name="penstock-waiting", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
+from penstock.kernel.shell import meanwhile
 from penstock.kernel.units import format_ms
 from penstock.tables.progress import Progress
 from penstock.tables.shell import Answered, Warehouse
-from penstock.tables.shell.meanwhile import meanwhile
 
 LOOK_S: Final = 0.25
 

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Unavailable
+from penstock.kernel.shell import meanwhile
 from penstock.tables import schema
 from penstock.tables.dispatch import Coordinator
 from penstock.tables.events import (
@@ -60,7 +61,6 @@ from penstock.tables.shell.claim import LockHeld, NotClaimed, claim
 from penstock.tables.shell.crew import Crew, Hand
 from penstock.tables.shell.host import Host
 from penstock.tables.shell.leasing import LeaseLost
-from penstock.tables.shell.meanwhile import meanwhile
 from penstock.tables.shell.nursery import NurseryLost
 from penstock.tables.shell.outcomes import Cancelled, Ended, Failed, Succeeded
 from penstock.tables.shell.permits import Permits

@@ -10,11 +10,10 @@ from typing import Final
 from uuid import uuid4
 
 from penstock.kernel.errors import Rejected, Unavailable
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.shell import SystemClock, meanwhile
 from penstock.tables.jobs import job_for
 from penstock.tables.shell.alive import process_name
 from penstock.tables.shell.claim import claim_for_person
-from penstock.tables.shell.meanwhile import meanwhile
 from penstock.tables.shell.outcomes import Cancelled, Failed
 from penstock.tables.shell.positions import Positions
 from penstock.tables.shell.refresher import Refresher
