@@ -40,6 +40,7 @@ from penstock.client.shell.blocking_writer import Writer
 from penstock.client.shell.streams import AsyncJob, AsyncWatch, AsyncWork, Job, Watch, Work
 from penstock.client.watching import (
     CaughtUp,
+    LeftOut,
     Position,
     Records,
     Tombstone,
@@ -74,6 +75,7 @@ __all__ = [
     "Handle",
     "HandlerFailed",
     "Job",
+    "LeftOut",
     "OriginFailed",
     "OutcomeUnknown",
     "Position",

@@ -13,6 +13,8 @@ answer (0 if there was none) and `detail` holds the facts the server gave.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -323,9 +325,17 @@ _ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 
 
 def error_of(
-    status: int, body: bytes, headers: Mapping[str, str] | None = None, *, server: str = ""
+    status: int,
+    body: bytes,
+    headers: Mapping[str, str] | None = None,
+    *,
+    server: str = "",
+    now_ms: int | None = None,
 ) -> ClientError:
-    """The error that an answer tells, from its code or, where there is none, its status."""
+    """The error that an answer tells, from its code or, where there is none, its status.
+
+    A wish to wait until a date counts from `now_ms`; without it, there is no such wish.
+    """
     try:
         error = _ENVELOPE.decode(body).error
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -335,7 +345,7 @@ def error_of(
     made = kind(error.message or error.code or f"the server answered {status}", status=status)
     made.detail = detail
     if isinstance(made, Limited | ServerUnavailable):
-        made.retry_after_ms = _retry_after_ms(detail, headers or {})
+        made.retry_after_ms = _retry_after_ms(detail, headers or {}, now_ms)
     return made
 
 
@@ -352,10 +362,26 @@ def _not_an_envelope(status: int, body: bytes, server: str) -> str:
     return f"expected a Penstock server{place}, found an answer {status} with {body[:80]!r}"
 
 
-def _retry_after_ms(detail: Mapping[str, Any], headers: Mapping[str, str]) -> int | None:
-    """The server's wish: exact where the detail has it, else the header's whole seconds."""
+def _retry_after_ms(
+    detail: Mapping[str, Any], headers: Mapping[str, str], now_ms: int | None
+) -> int | None:
+    """The server's wish: exact where the detail has it, else the header's seconds or date."""
     exact = detail.get("retry_after_ms")
     if isinstance(exact, int | float) and exact >= 0:
         return int(exact)
-    seconds = headers.get("retry-after", "")
-    return int(seconds) * 1_000 if seconds.isascii() and seconds.isdigit() else None
+    wish = headers.get("retry-after", "")
+    if wish.isascii() and wish.isdigit():
+        return int(wish) * 1_000
+    at_ms = _date_ms(wish)
+    return None if at_ms is None or now_ms is None else max(0, at_ms - now_ms)
+
+
+def _date_ms(text: str) -> int | None:
+    """The time of an HTTP date in any of its three forms, or None if it is none."""
+    try:
+        found = parsedate_to_datetime(text)
+    except (ValueError, OverflowError):
+        return None
+    if found.tzinfo is None:  # the oldest form does not say that it is GMT
+        found = found.replace(tzinfo=UTC)
+    return round(found.timestamp() * 1_000)

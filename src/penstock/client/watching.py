@@ -74,7 +74,23 @@ class TopicDeleted(Struct, frozen=True, kw_only=True):
     reason: str = "deleted"
 
 
-WatchEvent = Records | Tombstone | CaughtUp | TopicDeleted
+class LeftOut(Struct, frozen=True, kw_only=True):
+    """Topics of a prefix that are too many for one watch; they come when there is room.
+
+    A few of them are named, all are counted.
+    """
+
+    topics: list[str]
+    count: int
+    message: str = ""
+
+    @property
+    def topic(self) -> str:
+        """The first of them."""
+        return self.topics[0] if self.topics else ""
+
+
+WatchEvent = Records | Tombstone | CaughtUp | TopicDeleted | LeftOut
 
 
 class Position(Struct, frozen=True):
@@ -217,6 +233,9 @@ class WatchCore:
                 return self._caught_up(_decode(_CAUGHT_UP, frame))
             case "topic-deleted":
                 return self._topic_deleted(_decode(_TOPIC_DELETED, frame))
+            case "left-out":
+                left_out: LeftOut = _decode(_LEFT_OUT, frame)
+                return left_out
             case "error":
                 raise stream_error(frame)
         return None  # an event of a later protocol
@@ -310,6 +329,7 @@ _RECORDS: Final = msgspec.json.Decoder(Records)
 _TOMBSTONE: Final = msgspec.json.Decoder(Tombstone)
 _CAUGHT_UP: Final = msgspec.json.Decoder(CaughtUp)
 _TOPIC_DELETED: Final = msgspec.json.Decoder(TopicDeleted)
+_LEFT_OUT: Final = msgspec.json.Decoder(LeftOut)
 
 
 def _decode(decoder: msgspec.json.Decoder[Any], frame: Frame) -> Any:

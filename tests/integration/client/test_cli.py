@@ -70,6 +70,8 @@ def test_lines_of_standard_input_are_records(environ, name):
     assert [record["$seq"] for record in some] == [11, 12, 13]
     last_ts = run(environ, "read", name, "--from-seq", "2499")[0]["$ts"]
     assert run(environ, "read", name, "--from-ts", str(last_ts + 60_000)) == []
+    rest = run(environ, "read", name, "--from-ts", "0", "--from-seq", "2498")
+    assert [record["$seq"] for record in rest] == [2499, 2500]
 
 
 def test_a_key_makes_the_same_command_land_once(environ, name):

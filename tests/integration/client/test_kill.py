@@ -6,12 +6,12 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from penstock.client import AsyncClient, Client, ClientSettings, Records
+from penstock.client import AsyncClient, Client, ClientSettings, LeftOut, Records
 from penstock.flow.backoff import Backoff
 from penstock.testing import seeded, seeds
 from tests.conformance.servers import ServerProcess
@@ -150,3 +150,37 @@ def test_jobs_of_a_killed_server_are_all_done(server):
                 if len(done) == 40:
                     break
         assert client.get_topic("q").count == 0
+
+
+def test_a_watch_of_too_many_topics_keeps_what_it_has_and_gets_the_rest_later(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    server = ServerProcess(tmp_path, PORT=port, MAX_WATCH_TOPICS=3).start()
+    try:
+        with Client(settings_of(server)) as client, client.watch(prefixes=["p"]) as watch:
+            found: list[int] = []
+            left: list[str] = []
+
+            def listen(enough: Callable[[], bool]) -> None:
+                while not enough():
+                    event = watch.next_event(LIMIT_S)
+                    if isinstance(event, Records):
+                        found.extend(record.data for record in event.records)
+                    elif isinstance(event, LeftOut):
+                        left.extend(event.topics)
+
+            for number in range(5):
+                client.write(f"p{number}", [number])
+            listen(lambda: sorted(found) == [0, 1, 2] and left == ["p3", "p4"])
+            server.kill()
+            server.start()
+            client.write("p0", ["after"])
+            listen(lambda: "after" in found)
+            assert watch.reconnects == 1
+            client.delete_topic("p0")
+            listen(lambda: 3 in found)
+            client.delete_topic("p1")
+            listen(lambda: 4 in found)
+            assert sorted(map(str, found)) == ["0", "1", "2", "3", "4", "after"]
+    finally:
+        server.close()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from time import monotonic
 
 import pytest
 import uvloop
@@ -241,6 +243,23 @@ def test_a_topic_made_anew_while_the_stream_was_down_is_read_from_its_start(clie
         assert [record.data for record in event.records] == ["new 4"]
 
 
+def test_a_watch_of_a_server_that_hangs_keeps_to_its_callers_time_and_goes_on_after(
+    server, client, topic
+):
+    client.write(topic, ["a", "b"])
+    with client.watch(topic) as watch:
+        server.terminate(signal.SIGSTOP)
+        try:
+            began_s = monotonic()
+            assert watch.next_event(0.1) is None
+            assert watch.next_event(0.1) is None
+            assert monotonic() - began_s < client.settings.read_timeout_s / 2
+        finally:
+            server.terminate(signal.SIGCONT)
+        assert [record.data for record in watch.next_event(LIMIT_S).records] == ["a", "b"]
+        assert watch.reconnects == 0
+
+
 def test_a_watch_by_prefix_is_joined_by_topics_made_later(client, topic):
     with client.watch(prefixes=[f"{topic}."]) as watch:
         assert watch.next_event(0.05) is None
@@ -252,6 +271,25 @@ def test_a_watch_by_prefix_is_joined_by_topics_made_later(client, topic):
             if isinstance(event, Records):
                 found += [(event.topic, record.data) for record in event.records]
     assert sorted(found) == [(f"{topic}.a", "a"), (f"{topic}.b", "b")]
+
+
+def test_a_topic_that_joined_a_watch_and_was_made_anew_is_read_from_its_start(client, topic):
+    name = f"{topic}.new"
+    with client.watch(prefixes=[f"{topic}."]) as watch:
+        client.write(name, ["old 1", "old 2", "old 3"])
+        while not isinstance(watch.next_event(20), CaughtUp):
+            pass
+        positions = watch.positions
+    assert positions[name].epoch is not None
+    client.delete_topic(name)
+    client.write(name, [f"new {number}" for number in range(1, 6)])
+    found = []
+    with client.watch(positions) as watch:
+        while len(found) < 5:
+            event = watch.next_event(20)
+            if isinstance(event, Records):
+                found += [record.data for record in event.records]
+    assert found == [f"new {number}" for number in range(1, 6)]
 
 
 def test_probes_metrics_and_the_scheduler(client, topic):

@@ -27,6 +27,7 @@ from penstock.client.errors import (
     TopicFull,
     TopicNotFound,
     Unreachable,
+    error_of,
 )
 from penstock.client.shell.tables import AsyncTables, Tables
 from penstock.kernel.errors import Busy, Rejected, Unavailable, Unknown
@@ -167,6 +168,8 @@ def test_a_claim_is_not_sent_again_when_its_answer_is_lost(face):
     [
         (429, "throttled", ("Retry-After: 0",), {}),
         (429, "throttled", ("Retry-After: 99",), {"retry_after_ms": 1}),
+        (429, "throttled", ("Retry-After: Sun, 06 Nov 1994 08:49:37 GMT",), {}),
+        (429, "throttled", ("Retry-After: soon",), {}),
         (503, "not_ready", ("Retry-After: 0",), {"replay_progress": 0.5}),
         (503, "shutting_down", (), {}),
         (500, "internal", (), {}),
@@ -189,6 +192,37 @@ def test_a_wish_to_wait_beyond_the_deadline_ends_the_call_at_once(face):
     assert isinstance(caught.value, Busy)
     assert (caught.value.status, caught.value.retry_after_ms) == (429, 60_000)
     assert caught.value.detail == {"limit": "max_topics"}
+
+
+def test_a_date_to_wait_for_beyond_the_deadline_ends_the_call_at_once(face):
+    refusal = failed(429, "throttled", "Retry-After: Fri, 31 Dec 2999 23:59:59 GMT")
+    with scripted(in_turn(refusal)) as server:
+        with pytest.raises(Throttled):
+            face.call(quick(server.url, timeout_s=20), "put_topic", "a")
+        assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"),
+    [
+        ("Sun, 06 Nov 1994 08:49:37 GMT", 7_500),
+        ("Sunday, 06-Nov-94 08:49:37 GMT", 7_500),
+        ("Sun Nov  6 08:49:37 1994", 7_500),
+        ("Sun, 06 Nov 1994 08:49:29 GMT", 0),
+        ("7", 7_000),
+        ("0", 0),
+        ("-1", None),
+        ("1.5", None),
+        ("Sun, 06 Nov", None),
+        ("Sun, 66 Nov 1994 08:49:37 GMT", None),
+        ("", None),
+    ],
+)
+def test_a_wish_to_wait_is_in_seconds_or_a_date(text, expected_ms):
+    now_ms = 784_111_769_500  # 08:49:29.5
+    error = error_of(429, b"", {"retry-after": text}, now_ms=now_ms)
+    assert isinstance(error, Throttled)
+    assert error.retry_after_ms == expected_ms
 
 
 @pytest.mark.parametrize(

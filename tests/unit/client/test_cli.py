@@ -131,6 +131,13 @@ def test_a_write_says_what_it_did():
     assert run(in_turn(answered(200, WRITTEN)), "write", "a", stdin="") == "wrote 0 records\n"
 
 
+@pytest.mark.parametrize("words", [("1",), ("-",)])
+def test_an_empty_key_is_refused(words):
+    text = run(in_turn([]), "write", "a", *words, "--key", "", stdin="1\n", code=2)
+    assert "--key" in text
+    assert "expected an idempotency key, found an empty text" in text
+
+
 @pytest.mark.parametrize("bad", [b"not json", b'"caf\xe9"'])
 def test_a_bad_line_is_named_and_those_before_it_land(bad):
     lines = b"1\n\n" + bad + b"\n2\n"

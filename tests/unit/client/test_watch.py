@@ -371,15 +371,16 @@ def test_a_watch_and_a_work_tell_their_trouble_while_they_connect_again():
     with scripted(lambda _: streams.pop(0)) as server:
         settings = quick(server.url, reconnect=Backoff(300, 300, 0.0, 30_000))
         with Client(settings, on_trouble=heard.append) as client, client.work("q", "me") as work:
-            assert work.next_job(0.001) is None
+            while work.trouble is None:
+                assert work.next_job(0.001) is None
             assert work.trouble == "it is not_ready"
             assert work.next_job(30).seq == 1
             assert work.trouble is None
             assert work.next_job(0.001) is None
     assert heard == ["it is not_ready", None]
     with Client(quick("http://127.0.0.1:9")) as client, client.watch("a") as watch:
-        assert watch.trouble is None
-        assert watch.next_event(0.05) is None
+        while watch.trouble is None:
+            assert watch.next_event(0.05) is None
         assert "127.0.0.1:9, found connection refused" in watch.trouble
 
 
@@ -387,7 +388,8 @@ def test_the_async_face_tells_its_trouble_too():
     async def run(settings, heard):
         async with AsyncClient(settings, on_trouble=heard.append) as client:
             async with client.work("q", "me") as work:
-                assert await work.next_job(0.001) is None
+                while work.trouble is None:
+                    assert await work.next_job(0.001) is None
                 assert work.trouble == "it is not_ready"
                 assert (await work.next_job(30)).seq == 1
                 assert work.trouble is None

@@ -124,6 +124,52 @@ def test_a_lone_record_leaves_after_the_linger():
     assert sink.landed == [7]
 
 
+def test_a_flush_does_not_wait_for_company():
+    async def flush(url):
+        async with (
+            AsyncClient(quick(url)) as client,
+            client.writer("a", linger_ms=60_000) as writer,
+        ):
+            for n in range(3):
+                await writer.send(n)
+                async with asyncio.timeout(20):
+                    await writer.flush()
+
+    sink = Sink()
+    with scripted(sink) as server:
+        asyncio.run(flush(server.url))
+        with Client(quick(server.url)) as client:
+            writer = client.writer("a", linger_ms=60_000)
+            writer.send(3)
+            writer.flush(20)
+            writer.close()
+    assert sink.batches == [1, 1, 1, 1]
+
+
+def test_a_flush_takes_a_batch_that_waits_behind_another_with_it():
+    async def run(url):
+        async with (
+            AsyncClient(quick(url)) as client,
+            client.writer("a", linger_ms=60_000) as writer,
+        ):
+            await writer.send(1)
+            first = asyncio.create_task(writer.flush())
+            while not server.seen:
+                await asyncio.sleep(0)
+            await writer.send(2)
+            second = asyncio.create_task(writer.flush())
+            await asyncio.sleep(0)
+            sink.gate.set()
+            async with asyncio.timeout(20):
+                await asyncio.gather(first, second)
+
+    sink = Sink()
+    sink.gate.clear()
+    with scripted(sink) as server:
+        asyncio.run(run(server.url))
+    assert sink.batches == [1, 1]
+
+
 def test_senders_wait_when_memory_is_full():
     sink = Sink()
     sink.gate.clear()

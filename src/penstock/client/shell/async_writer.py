@@ -83,7 +83,8 @@ class AsyncWriter:
             if batcher.failure is not None:
                 raise batcher.failure
             self._start()
-            self._hurry.set()
+            if batcher.waiting:  # what is under way lingers no more
+                self._hurry.set()
             await self._move()
         if batcher.failure is not None:
             raise batcher.failure
@@ -137,12 +138,11 @@ class AsyncWriter:
 
     async def _linger(self) -> None:
         """Wait for company, unless a batch is full or somebody is in a hurry."""
-        self._hurry.clear()
-        if self._batcher.due or self._closed or self._linger_s <= 0:
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._linger_s):
-                await self._hurry.wait()
+        if not (self._batcher.due or self._closed or self._linger_s <= 0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._linger_s):
+                    await self._hurry.wait()
+        self._hurry.clear()  # not before the wait: a flush may be what started the pump
 
     async def _write(self, batch: Batch) -> Written:
         key = batch.idempotency_key

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from penstock.client.errors import (
     ClientClosed,
@@ -20,9 +20,12 @@ from penstock.client.errors import (
     Unreachable,
 )
 from penstock.client.settings import ClientSettings
+from penstock.client.shell.attempts import AsyncAttempt
 from penstock.client.shell.connecting import tls_context, unreachable
 from penstock.client.shell.transport import Stream, time_left
 from penstock.client.wire import Answer, AnswerReader, HttpRequest, RequestEncoder
+
+T = TypeVar("T")
 
 _CLOSING_TURNS: Final = 100
 """Turns of the loop that closed connections get; an abort needs one or two."""
@@ -86,6 +89,9 @@ class AsyncioTransport:
         if head is not None:
             connection.close()
         return connection if head is None else head
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> AsyncAttempt[T]:
+        return AsyncAttempt(work)
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -168,6 +174,9 @@ class AsyncioTransport:
                 )
         except (OSError, ssl.SSLError, TimeoutError) as error:
             raise unreachable(settings.url, error, left_s) from error
+        if self._closed:  # `close` came before there was anything to close
+            connection.close()
+            raise ClientClosed("expected an open client, found it closed")
         return connection
 
     def _stream_lost(self, connection: _Connection) -> None:

@@ -179,7 +179,7 @@ class Client:
         batch_bytes_max: int | None = None,
         epoch: int | None = None,
     ) -> results.Diff:
-        """One page of the records after a seq, or from a time on (`from_ts`).
+        """One page of the records after a seq, or from a time on (`from_ts`), whichever is later.
 
         `wait_ms` waits for records if there are none. `node` leaves out the records of a node,
         `tag` takes only those that match. Give `epoch` back to notice another topic of that name.

@@ -1,8 +1,9 @@
 """Connections on plain sockets: for threads, for forked workers, and inside a running loop.
 
-Nothing here suspends, so no loop and no helper thread is needed; a call costs one send and one
-receive. Any number of threads may call. A forked child starts with an empty pool: sockets of the
-parent are never used from two processes.
+Nothing here suspends, so no loop is needed; a call costs one send and one receive, in the thread of
+the caller. Only what shall go on when the caller stops waiting gets a thread of its own. Any number
+of threads may call. A forked child starts with an empty pool: sockets of the parent are never used
+from two processes.
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ import socket
 import ssl
 import threading
 import weakref
+from collections.abc import Coroutine
 from contextlib import suppress
 from time import monotonic
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from penstock.client.errors import ClientClosed, Disconnected, Limited, TimedOut, Unreachable
 from penstock.client.settings import ClientSettings
+from penstock.client.shell.attempts import ThreadAttempt
 from penstock.client.shell.connecting import tls_context, unreachable
 from penstock.client.shell.transport import Stream, time_left
 from penstock.client.wire import Answer, AnswerReader, HttpRequest, RequestEncoder
 from penstock.kernel.units import KIB
+
+T = TypeVar("T")
 
 _RECEIVE_BYTES: Final = 256 * KIB
 
@@ -70,8 +75,7 @@ class BlockingTransport:
     def _exchange(self, request: HttpRequest, deadline_s: float, wait_s: float) -> Answer:
         connection = self._idle_connection() or self._connect(deadline_s)
         silence_s = self._settings.read_timeout_s + wait_s
-        with self._lock:
-            self._in_use.add(connection)
+        self._enlist(connection, self._in_use)
         try:
             answer = connection.exchange(self._encoder.encode(request), deadline_s, silence_s)
         except BaseException:
@@ -91,10 +95,11 @@ class BlockingTransport:
     async def stream(self, request: HttpRequest, deadline_s: float) -> Stream | Answer:
         self._check_open()
         with self._lock:
-            self._streams = {stream for stream in self._streams if not stream.closed}
+            self._streams -= {stream for stream in self._streams if stream.closed}
             if len(self._streams) >= self._settings.streams_max:
                 raise Limited(f"expected at most {self._settings.streams_max} streams, found more")
         connection = self._connect(deadline_s)
+        self._enlist(connection, self._streams)
         try:
             data = self._encoder.encode(request)
             head = connection.open(data, deadline_s, self._settings.read_timeout_s)
@@ -104,9 +109,10 @@ class BlockingTransport:
         if head is not None:
             connection.close()
             return head
-        with self._lock:
-            self._streams.add(connection)
         return connection
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> ThreadAttempt[T]:
+        return ThreadAttempt(work)
 
     async def pause(self, seconds: float) -> None:
         if self._closed.wait(seconds):
@@ -119,6 +125,16 @@ class BlockingTransport:
             self._idle.clear()
         for connection in connections:
             connection.close()
+
+    def _enlist(self, connection: _Connection, members: set[_Connection]) -> None:
+        """Let `close` find a connection before anything waits on it."""
+        with self._lock:
+            is_late = self._closed.is_set()  # `close` has looked: nobody else would end it
+            if not is_late:
+                members.add(connection)
+        if is_late:
+            connection.close()
+            self._check_open()
 
     def _check_open(self) -> None:
         if self._closed.is_set():

@@ -14,6 +14,8 @@ from penstock.client.retry import Tries
 from penstock.client.settings import ClientSettings
 from penstock.client.shell.transport import Stream, Transport
 from penstock.client.wire import Answer, HttpRequest
+from penstock.kernel.clock import Clock
+from penstock.kernel.shell import SystemClock
 
 T = TypeVar("T")
 
@@ -32,12 +34,14 @@ class Runner:
         on_trouble: OnTrouble | None = None,
         *,
         is_strict: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         self.settings = settings
         self.transport = transport
         self.random = random
         self.on_trouble = on_trouble
         self._is_strict = is_strict
+        self._clock = clock or SystemClock()
 
     def within(self, timeout_s: float) -> Runner:
         """The same connections with another limit for each call, whatever it asks the server for.
@@ -45,7 +49,14 @@ class Runner:
         Else the time that the server is asked to wait comes on top of the limit.
         """
         settings = replace(self.settings, timeout_s=timeout_s)
-        return Runner(settings, self.transport, self.random, self.on_trouble, is_strict=True)
+        return Runner(
+            settings,
+            self.transport,
+            self.random,
+            self.on_trouble,
+            is_strict=True,
+            clock=self._clock,
+        )
 
     async def run(self, call: Call[T]) -> T:
         """The answer to a call, after as many tries as it needs and its time allows."""
@@ -109,4 +120,10 @@ class Runner:
         )
 
     def _error(self, answer: Answer) -> ClientError:
-        return error_of(answer.status, answer.body, answer.headers, server=self.settings.url)
+        return error_of(
+            answer.status,
+            answer.body,
+            answer.headers,
+            server=self.settings.url,
+            now_ms=self._clock.now_ms(),
+        )

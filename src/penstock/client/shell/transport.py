@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from penstock.client.errors import Unreachable
 from penstock.client.wire import Answer, HttpRequest
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
+@runtime_checkable
 class Stream(Protocol):
     """An answer that goes on."""
 
@@ -28,6 +30,22 @@ class Stream(Protocol):
         ...
 
 
+class Attempt(Protocol[T_co]):
+    """Something under way, which goes on when nobody waits for it."""
+
+    async def over(self, deadline_s: float) -> bool:
+        """Wait for its end; False if the deadline comes first."""
+        ...
+
+    def result(self) -> T_co:
+        """What it came to, or the error it ended with, once it is over."""
+        ...
+
+    def drop(self) -> None:
+        """End it as soon as can be; a stream that it came to is closed."""
+        ...
+
+
 class Transport(Protocol):
     """Connections to one server. Deadlines are readings of `time.monotonic`."""
 
@@ -37,6 +55,10 @@ class Transport(Protocol):
 
     async def stream(self, request: HttpRequest, deadline_s: float) -> Stream | Answer:
         """Open a stream; a refusal comes back as a whole answer."""
+        ...
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Attempt[T]:
+        """Start what a caller may stop waiting for before it is over."""
         ...
 
     async def pause(self, seconds: float) -> None:

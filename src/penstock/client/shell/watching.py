@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from math import inf
 from time import monotonic
 
 from penstock.client import calls
 from penstock.client.errors import ClientError, ServerUnavailable, TimedOut
+from penstock.client.shell.attempts import Underway
 from penstock.client.shell.running import Runner
 from penstock.client.shell.transport import Stream
 from penstock.client.sse import Frame, FrameParser
@@ -24,6 +26,7 @@ class WatchFlow:
         self.core = core
         self.ended = False
         self._runner = runner
+        self._underway = Underway(runner.transport)
         self._stream: Stream | None = None
         self._parser = FrameParser()
         self._frames: deque[Frame] = deque()
@@ -39,9 +42,11 @@ class WatchFlow:
                 return event
             if self._stream is not None:
                 if not self._frames and not await self._read(self._stream, deadline_s):
-                    return None
+                    break
             elif not await self._step(deadline_s):
-                return None
+                break
+        if self.ended:
+            self._drop()  # what was not there yet when another thread called `close`
         return None
 
     def close(self) -> None:
@@ -89,20 +94,16 @@ class WatchFlow:
         return True
 
     async def _step(self, deadline_s: float) -> bool:
-        """Do what the core says; False if the deadline comes before the end of a pause."""
+        """Do what the core says; False if the deadline comes before its end."""
         if not await self._rest(deadline_s):
             return False
         step = self.core.next_step()
         try:
             match step:
-                case Create(body, lenient):
-                    answer = await self._runner.run(calls.create_watch(body, lenient=lenient))
-                    self._events.extend(self.core.created(answer))
-                case Open(wid):
-                    self._stream = await self._runner.open(calls.watch_request(wid))
-                    self._parser = FrameParser()
-                    self._heard_s = monotonic()
-                    self._opened()
+                case Create():
+                    return await self._create(step, deadline_s)
+                case Open():
+                    return await self._open(step, deadline_s)
                 case Pause(delay_ms):
                     self._rest_until_s = monotonic() + delay_ms / 1_000
                 case Stop(error):
@@ -115,17 +116,35 @@ class WatchFlow:
             self._lost(error)
         return True
 
+    async def _create(self, step: Create, deadline_s: float) -> bool:
+        """Make a session; False if the deadline comes first."""
+        call = calls.create_watch(step.body, lenient=step.lenient)
+        answer = await self._underway.answer(partial(self._runner.run, call), deadline_s)
+        if answer is None:
+            return False
+        self._events.extend(self.core.created(answer))
+        return True
+
+    async def _open(self, step: Open, deadline_s: float) -> bool:
+        """Open the stream of a session; False if the deadline comes first."""
+        request = calls.watch_request(step.wid)
+        stream = await self._underway.answer(partial(self._runner.open, request), deadline_s)
+        if stream is None:
+            return False
+        self._stream = stream
+        self._parser = FrameParser()
+        self._heard_s = monotonic()
+        if self.core.trouble is not None:
+            self.core.opened()
+            self._runner.tell(None)
+        return True
+
     async def _rest(self, deadline_s: float) -> bool:
         """Wait out a pause; False if the deadline comes first."""
         left_s = min(self._rest_until_s, deadline_s) - monotonic()
         if left_s > 0:
             await self._runner.transport.pause(left_s)
         return self._rest_until_s <= deadline_s
-
-    def _opened(self) -> None:
-        if self.core.trouble is not None:
-            self.core.opened()
-            self._runner.tell(None)
 
     def _lost(self, error: ClientError | None) -> None:
         self._drop()
@@ -138,6 +157,7 @@ class WatchFlow:
             self._runner.tell(error)
 
     def _drop(self) -> None:
+        self._underway.drop()
         self._frames.clear()
         if self._stream is not None:
             self._stream.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import Final
@@ -18,6 +19,7 @@ from penstock.client.errors import (
 )
 from penstock.client.reconnecting import Reconnects, stream_error
 from penstock.client.results import ClaimedJob
+from penstock.client.shell.attempts import Underway
 from penstock.client.shell.running import Runner
 from penstock.client.shell.transport import Stream
 from penstock.client.sse import Frame, FrameParser
@@ -41,6 +43,7 @@ class WorkFlow:
         self._request = request
         self._runner = runner
         self._reconnects = Reconnects(runner.settings.reconnect, runner.random)
+        self._underway = Underway(runner.transport)
         self._stream: Stream | None = None
         self._parser = FrameParser()
         self._frames: deque[Frame] = deque()
@@ -62,15 +65,15 @@ class WorkFlow:
                         return job
                 elif self._stream is not None:
                     if not await self._read(self._stream, deadline_s):
-                        return None
-                elif not await self._rest(deadline_s):
-                    return None
-                else:
-                    await self._open()
+                        break
+                elif not (await self._rest(deadline_s) and await self._open(deadline_s)):
+                    break
             except ClientError as error:
                 self._drop()
                 if not self.ended:
                     self._lost(error)
+        if self.ended:
+            self._drop()  # what was not there yet when another thread called `close`
         return None
 
     def close(self) -> None:
@@ -78,13 +81,19 @@ class WorkFlow:
         self.ended = True
         self._drop()
 
-    async def _open(self) -> None:
-        self._stream = await self._runner.open(self._request)
+    async def _open(self, deadline_s: float) -> bool:
+        """Open the stream; False if the deadline came first."""
+        ask = partial(self._runner.open, self._request)
+        stream = await self._underway.answer(ask, deadline_s)
+        if stream is None:
+            return False
+        self._stream = stream
         self._parser = FrameParser()
         self._heard_s = monotonic()
         if self.trouble is not None:
             self._reconnects.opened()
             self._runner.tell(None)
+        return True
 
     async def _read(self, stream: Stream, deadline_s: float) -> bool:
         """Receive more frames; False if the deadline came first."""
@@ -136,6 +145,7 @@ class WorkFlow:
         return self._rest_until_s <= deadline_s
 
     def _drop(self) -> None:
+        self._underway.drop()
         self._frames.clear()
         if self._stream is not None:
             self._stream.close()
