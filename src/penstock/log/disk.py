@@ -219,10 +219,14 @@ class OsFlight:
 
 
 class OsDisk:
-    """A directory of the machine; made, and made durable, if it is not there."""
+    """A directory of the machine; made, and made durable, if it is not there.
 
-    def __init__(self, path: str | Path) -> None:
+    `on_held` is called as soon as the directory is locked, before anything in it is read.
+    """
+
+    def __init__(self, path: str | Path, *, on_held: Callable[[], None] = lambda: None) -> None:
         self._path = Path(path)
+        self._on_held = on_held
         self._aio: AioWriter | None = None
         self._has_aio = True
         make_directory(self._path)
@@ -232,7 +236,13 @@ class OsDisk:
         return str(self._path)
 
     def lock(self) -> Callable[[], None]:
-        return _flock(self._path)
+        release = _flock(self._path)
+        try:
+            self._on_held()
+        except BaseException:
+            release()
+            raise
+        return release
 
     def names(self) -> list[str]:
         return sorted(path.name for path in self._path.iterdir())

@@ -116,6 +116,12 @@ class Write(NamedTuple):
     config: dict[str, Any] | None = None
     disable_backpressure: bool = False
 
+    @property
+    def may_create(self) -> bool:
+        """Whether it makes its topic if there is none."""
+        wanted = self.config is None or self.config.get("auto_create") is not False
+        return wanted and self.create is not False
+
 
 _NULL: Final = Raw(b"null")
 _ROUTED: Final = b"R"

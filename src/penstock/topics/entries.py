@@ -34,13 +34,15 @@ class Dropped(Struct, frozen=True, array_like=True, tag="d"):
 class Feed(NamedTuple):
     """How far a router has come in its source, carried by the entry that appends its copies.
 
-    `trimmed` counts seqs that left the source before the router came to them.
+    `trimmed` counts seqs that left the source before the router came to them. `unlogged` counts
+    copies that memory alone has, where the log has an entry without them.
     """
 
     router: str
     source_epoch: int
     source_seq: int
     trimmed: int = 0
+    unlogged: int = 0
 
 
 class Appended(Struct, frozen=True, array_like=True, tag="a"):

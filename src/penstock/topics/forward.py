@@ -20,6 +20,7 @@ from penstock.topics.model import (
     Record,
     Routed,
     TopicLimits,
+    has_member,
     hops_of,
     meta_keys,
     size_of,
@@ -143,9 +144,9 @@ def traced_meta(
 
 
 def _takes_one_more(meta: bytes, more_bytes: int, limits: TopicLimits) -> bool:
-    if b'"_topics_router"' in meta or len(meta) + more_bytes >= limits.meta_bytes_max:
+    if len(meta) + more_bytes >= limits.meta_bytes_max or meta_keys(meta) >= limits.meta_keys_max:
         return False
-    return meta_keys(meta) < limits.meta_keys_max
+    return not has_member(meta, "_topics_router")
 
 
 def _room(dest: Topic, records: list[Record]) -> int:

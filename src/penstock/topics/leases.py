@@ -24,7 +24,7 @@ from penstock.topics.model import (
 )
 
 DELAY_MS_MAX: Final = 86_400_000
-_TOKEN: Final = re.compile(r"lease_([0-9a-f]{16})")
+_TOKEN: Final = re.compile(r"lease_([0-9a-fA-F]{1,64})")
 
 
 class Lease(NamedTuple):
@@ -108,7 +108,10 @@ def parse_node(body: dict[str, Any], limits: TopicLimits) -> str:
 
 
 def parse_token(token: Any) -> int | None:
-    """The fence in a lease token; None for the empty token, which asks for no check."""
+    """The fence in a lease token; None for the empty token, which asks for no check.
+
+    Any number will do, however it is spelt: one that no lease has is stale, not malformed.
+    """
     if token == "":
         return None
     match = _TOKEN.fullmatch(token) if isinstance(token, str) else None

@@ -185,9 +185,14 @@ def meta_keys(meta: bytes) -> int:
     return len(_MEMBERS.decode(meta))
 
 
+def has_member(meta: bytes, key: str) -> bool:
+    """Whether a JSON object has a key, however that is spelt."""
+    return (key.encode() in meta or b"\\" in meta) and key in _MEMBERS.decode(meta)
+
+
 def without_members(meta: bytes, prefix: str) -> bytes:
     """A JSON object without the members whose keys begin with a prefix."""
-    if prefix.encode() not in meta:
+    if prefix.encode() not in meta and b"\\" not in meta:
         return meta
     kept = {key: raw for key, raw in _MEMBERS.decode(meta).items() if not key.startswith(prefix)}
     return msgspec.json.encode(kept)

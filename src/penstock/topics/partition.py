@@ -176,7 +176,7 @@ class Partition:
         if isinstance(decided, Answer):
             return decided
         if self.limits.total_bytes_max:
-            self.registry.check_total(decided.batch.size_bytes)
+            self.registry.check_total(decided.batch.size_bytes, now_ms)
         self._deciding = space if before else None
         return _change(*before, decided)
 
@@ -197,19 +197,27 @@ class Partition:
 
         Its source must exist; its destination is made with it if need be.
         """
-        is_new = self.routers.check(config)
+        is_new = self.check_router(config, create_dest=create_dest)
         created: tuple[Created, ...] = ()
         if config.dest not in self.topics:
-            if not create_dest:
-                raise TopicNotFound(config.dest)
             created = (self._create(config.dest, TopicConfig(), now_ms),)
-        elif config.dest in self.spaces:
-            raise IsASpace(config.dest)
         source = self.registry.topics.get(config.source)
         if source is None:
             raise TopicNotFound(config.source)
         epoch, seq = (source.epoch, source.head_seq) if is_new else (0, 0)
         return _change(*created, RouterPut(config, epoch, seq))
+
+    def check_router(self, config: RouterConfig, *, create_dest: bool = True) -> bool:
+        """Refuse a router that cannot be, whether its source is there or yet to be made.
+
+        Whether it is a new one.
+        """
+        is_new = self.routers.check(config)
+        if config.dest in self.spaces:
+            raise IsASpace(config.dest)
+        if config.dest not in self.topics and not create_dest:
+            raise TopicNotFound(config.dest)
+        return is_new
 
     def remove_router(self, name: str) -> Change:
         """Remove a router; no entries if there is none."""
@@ -399,7 +407,7 @@ class Partition:
         if isinstance(appended, Written):
             return appended
         if self.limits.total_bytes_max:
-            self.registry.check_total(write.batch.size_bytes)
+            self.registry.check_total(write.batch.size_bytes, now_ms)
         return self._logged(topic, appended, *before)
 
     def _logged(self, topic: Topic, appended: Appended, *before: Entry) -> Change:
@@ -417,7 +425,8 @@ class Partition:
             entries.append(reserved)
             to_log.append(reserved)
         if appended.feed is not None:  # else its router would bring the copies again
-            to_log.append(replace(appended, batch=Batch.of([])))
+            feed = appended.feed._replace(unlogged=appended.batch.count)
+            to_log.append(replace(appended, batch=Batch.of([]), feed=feed))
         return Change((*entries, appended), tuple(to_log))
 
     def _apply(self, entry: Entry) -> Written | int:
@@ -450,7 +459,7 @@ class Partition:
         topic = self.topics[entry.topic]
         answer = topic.apply_append(entry)
         if entry.feed is not None:
-            self.routers.advance(entry.feed, entry.topic, answer.records)
+            self.routers.advance(entry.feed, entry.topic, answer.records + entry.feed.unlogged)
         registry, size_bytes = self.registry, topic.size_bytes
         registry.size_bytes += size_bytes - topic.counted_bytes
         topic.counted_bytes = size_bytes

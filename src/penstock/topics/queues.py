@@ -30,6 +30,8 @@ BURIED_MAX: Final = 1_000
 """How many jobs one claim buries, as others wait meanwhile: more are left for the next."""
 BURIED_BYTES_MAX: Final = 16 * MIB
 """How many bytes they may have, but for the last: they are in one entry of the log."""
+CLAIMED_BYTES_MAX: Final = 8 * MIB
+"""How many bytes the jobs of one claim may have, but for the first of each claimer."""
 _OUT_OF_DATE_MAX: Final = 64
 """How many ended or extended leases may stay in the heap beside as many as there are leases."""
 
@@ -127,7 +129,9 @@ class Queue:
         """Decide who gets which job: returned ones first, then fresh ones, lowest seq first.
 
         Several claimers are served in turns, one job each, with the first one's lease. `token` is
-        a random number from which the fences of these leases count on.
+        a random number from which the fences of these leases count on. Each gets one job however
+        large it is; all of them together have no more than `CLAIMED_BYTES_MAX` otherwise, and the
+        rest is left for the next claim.
         """
         now_ms = self.sweep(now_ms)
         config = self.topic.config
@@ -135,17 +139,20 @@ class Queue:
         turns = _turns(requests)
         leases: list[Lease] = []
         buried: list[int] = []
-        room = BURIED_BYTES_MAX
+        room, buried_room = CLAIMED_BYTES_MAX, BURIED_BYTES_MAX
         turn = next(turns, None)
         for seq in self._waiting():
             if turn is None:
                 break
             deliveries = self._deliveries.get(seq, 0) + 1
             if config.dead_letter is not None and 0 < config.max_deliveries < deliveries:
-                if len(buried) < BURIED_MAX and room > 0:
+                if len(buried) < BURIED_MAX and buried_room > 0:
                     buried.append(seq)
-                    room -= self.topic.bytes_of(seq)
+                    buried_room -= self.topic.bytes_of(seq)
                 continue
+            room -= self.topic.bytes_of(seq)
+            if room < 0 and len(leases) >= len(requests):
+                break
             fence = (token + len(leases)) % 2**64
             leases.append(Lease(seq, requests[turn].node, fence, deadline_ms, deliveries, turn))
             turn = next(turns, None)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.topics.errors import Throttled
 from penstock.topics.model import TopicLimits
 from penstock.topics.routers import RouterTable
 from penstock.topics.topic import Topic
+
+EXPIRE_EVERY_MS: Final = 1_000
+"""How often a full node looks for records over their age: every topic with a ttl is looked at."""
 
 
 class Registry:
@@ -19,6 +24,7 @@ class Registry:
         self.size_bytes = 0
         self.staged_bytes = 0  # of records that are on their way to a log
         self._epoch = 0
+        self._expired_ms = -EXPIRE_EVERY_MS  # when time last passed in every topic
 
     def add(self, topic: Topic) -> None:
         """A topic began."""
@@ -54,14 +60,33 @@ class Registry:
                 max=topics_max,
             )
 
-    def check_total(self, more_bytes: int) -> None:
-        """Refuse more bytes than a node may have. Those on their way to a log count."""
+    def check_total(self, more_bytes: int, now_ms: int) -> None:
+        """Refuse more bytes than a node may have. Those on their way to a log count.
+
+        Those over their age in a topic that nobody looks at count for a second more at most.
+        """
         bytes_max = self.limits.total_bytes_max
-        size_bytes = self.size_bytes + self.staged_bytes
-        if bytes_max and size_bytes + more_bytes > bytes_max:
+        if not bytes_max or self._total_bytes() + more_bytes <= bytes_max:
+            return
+        self._expire(now_ms)
+        size_bytes = self._total_bytes()
+        if size_bytes + more_bytes > bytes_max:
             raise Throttled(
                 f"expected at most {bytes_max} bytes in all, "
                 f"found {size_bytes} and {more_bytes} more",
                 limit="max_total_bytes",
                 max=bytes_max,
             )
+
+    def _total_bytes(self) -> int:
+        return self.size_bytes + self.staged_bytes
+
+    def _expire(self, now_ms: int) -> None:
+        """Let time pass in every topic, unless it did just now."""
+        if now_ms - self._expired_ms < EXPIRE_EVERY_MS:
+            return
+        self._expired_ms = now_ms
+        for topic in self.topics.values():
+            if topic.config.ttl_ms:
+                topic.expire(now_ms)
+                self.recount(topic)

@@ -189,12 +189,13 @@ class RouterTable:
 
     def _check_cycle(self, config: RouterConfig) -> None:
         """Walk up from the source, which has one feeder at most, and look for the destination."""
-        path = [config.source]
+        path, seen = [config.source], {config.source}
         while path[-1] != config.dest:
             feeder = next(iter(self.feeders_of(path[-1])), None)
-            if feeder is None or feeder.config.source in path:
+            if feeder is None or feeder.config.source in seen:
                 return
             path.append(feeder.config.source)
+            seen.add(feeder.config.source)
         raise RouterCycle([config.source, *reversed(path)])
 
     def _put(self, entry: RouterPut, config: RouterConfig) -> bool:

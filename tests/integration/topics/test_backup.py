@@ -18,6 +18,7 @@ from penstock.topics.predicate import Predicate
 from penstock.topics.routers import RouterConfig
 from penstock.topics.shell import backups
 from penstock.topics.shell.engine import Engine
+from penstock.topics.shell.scheduler_view import scheduler_view
 from tests.integration.topics.node import SMALL, drained, node, on_a_loop, write
 
 
@@ -27,7 +28,7 @@ def penstock(*arguments: object) -> Result:
 
 async def fill(engine: Engine, first: int = 0) -> None:
     """Some cold records, some in a snapshot, some in the log alone."""
-    await engine.put_router(RouterConfig("r", "t", "copies"))
+    await engine.routing.put(RouterConfig("r", "t", "copies"))
     await write(engine, "t", first, 60)
     await write(engine, "u", first, 5)
     await engine.compact()
@@ -72,7 +73,7 @@ async def test_a_running_node_is_backed_up_while_it_is_written(tmp_path: Path) -
 
         def see(*progress: Any) -> None:
             seen.append(progress)
-            told.append(engine.scheduler_view()["compaction"]["backup"])
+            told.append(scheduler_view(engine)["compaction"]["backup"])
 
         task = asyncio.ensure_future(engine.backup(backup, see))
         compacting = asyncio.ensure_future(engine.compact())
@@ -86,7 +87,7 @@ async def test_a_running_node_is_backed_up_while_it_is_written(tmp_path: Path) -
         assert all(0 <= done <= total for _, done, total in seen)
         keys = ("what", "done", "total")
         assert told == [dict(zip(keys, progress, strict=True)) for progress in seen]
-        assert engine.scheduler_view()["compaction"]["backup"] is None
+        assert scheduler_view(engine)["compaction"]["backup"] is None
         whole = await drained(engine, "t")
         with pytest.raises(Rejected, match="empty"):
             await engine.backup(backup)

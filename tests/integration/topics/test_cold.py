@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,8 @@ from penstock.topics.predicate import Predicate
 from penstock.topics.read import ReadRequest
 from penstock.topics.routers import RouterConfig
 from penstock.topics.sealing import SealOptions
+from penstock.topics.segments import Block, Run
+from penstock.topics.shell.cold import ColdCache
 from penstock.topics.shell.engine import Engine
 from penstock.topics.shell.watch import Shape
 from tests.integration.topics.node import SMALL, drained, node, on_a_loop, until, write
@@ -106,7 +111,7 @@ async def test_a_watcher_that_is_far_behind_is_woken_when_its_records_are_there(
 async def test_a_router_that_is_far_behind_copies_cold_records(tmp_path: Path) -> None:
     async with node(tmp_path, seal=SMALL) as engine:
         await engine.put_topic("d", {"cap_records": 1, "discard": "reject"})
-        await engine.put_router(RouterConfig("r", "s", "d"))
+        await engine.routing.put(RouterConfig("r", "s", "d"))
         await make_cold(engine, "s")
         assert await drained(engine, "d") == [0]
         await engine.put_topic("d", {"cap_records": 0, "discard": "old"})
@@ -171,7 +176,7 @@ async def test_segments_go_when_nobody_needs_them(tmp_path: Path) -> None:
         await engine.delete("t", before_seq=45)
         await engine.compact()
         assert len(files.names()) == 14
-        await engine.drop_topic("t")
+        await engine.routing.drop_topic("t")
         assert len(files.names()) == 14
         await engine.compact()
         assert len(files.names()) == 9
@@ -235,11 +240,25 @@ async def test_a_damaged_segment_is_told_to_its_readers_and_harms_no_other(tmp_p
         files = engine.cold_files
         assert files is not None
         path = files.path / files.names()[0]
-        data = bytearray(path.read_bytes())
+        whole = path.read_bytes()
+        data = bytearray(whole)
         data[len(data) // 2] ^= 0xFF
         path.write_bytes(data)
         with pytest.raises(Corrupt, match=r"expected .* bytes with checksum"):
             await drained(engine, "t")
+        page = partial(engine.watchers.page, engine.topic("t"), 0, None, Shape(), 0)
+        with pytest.raises(Corrupt, match=r"expected .* bytes with checksum"):
+            page()  # it was tried just now
+        path.write_bytes(whole)
+
+        def is_there() -> bool:
+            with suppress(Corrupt):
+                return not page().waits
+            return False
+
+        await until(is_there)
+        path.write_bytes(data)
+        engine.cold.forget()
         assert await drained(engine, "t", 10) == list(range(10, 100))
         assert (await write(engine, "t", 100)).last_seq == 101
 
@@ -310,8 +329,79 @@ async def test_a_watcher_of_few_tags_comes_through_more_blocks_than_memory_keeps
 async def test_a_router_comes_through_more_blocks_than_memory_keeps(tmp_path: Path) -> None:
     async with node(tmp_path, seal=SMALL, cold_cache_bytes=1) as engine:
         await engine.put_topic("d", {"cap_records": 1, "discard": "reject"})
-        await engine.put_router(RouterConfig("r", "s", "d"))
+        await engine.routing.put(RouterConfig("r", "s", "d"))
         await make_cold(engine, "s", 400)
         await engine.put_topic("d", {"cap_records": 0, "discard": "old"})
         await until(lambda: engine.registry.topics["d"].count == 400)
         assert await drained(engine, "d") == list(range(400))
+
+
+class OneRecordEach:
+    """Files whose blocks have one record each."""
+
+    def read(self, block: Block) -> Run:
+        return Run(block.first_seq, array("q", [0]), array("Q", [1]), [None])
+
+
+def cache_of_ten() -> tuple[ColdCache, list[Block]]:
+    """A cache that keeps ten blocks, and twelve of them."""
+    loop = asyncio.get_running_loop()
+    cache = ColdCache(OneRecordEach(), bytes_max=100, loop=loop)  # type: ignore[arg-type]
+    return cache, [Block("f", seq, 10, first_seq=seq, last_seq=seq) for seq in range(12)]
+
+
+@on_a_loop
+async def test_a_block_that_was_just_loaded_stays_though_all_others_are_in_use() -> None:
+    cache, (*kept, late, later) = cache_of_ten()
+    for block in kept:
+        await cache.load(block)
+    for block in (late, later):  # `late` is not used before `later` is there too
+        for other in kept:
+            other.touched = True
+        await cache.load(block)
+    assert (late.records, later.records) == ([None], [None])
+    assert cache.kept_bytes == 100
+    cache.close()
+
+
+@on_a_loop
+async def test_a_block_that_was_just_loaded_stays_though_all_others_are_held() -> None:
+    cache, (*kept, late, _) = cache_of_ten()
+    with cache.hold() as hold:
+        for block in kept:
+            await hold.load(block)
+        await cache.load(late)
+        assert late.records == [None]
+    cache.close()
+
+
+@on_a_loop
+async def test_whatever_keeps_records_from_being_read_is_not_tried_without_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with node(tmp_path, seal=SMALL) as engine:
+        await make_cold(engine, "t")
+        tries: list[object] = []
+
+        def fail(block: object) -> None:
+            tries.append(block)
+            raise ValueError("nobody thought of this")
+
+        monkeypatch.setattr(engine.cold_files, "read", fail)
+        told: list[Exception] = []
+
+        def push(_name: str) -> None:
+            try:
+                engine.watchers.page(engine.topic("t"), 0, None, Shape(), 0)
+            except ValueError as error:
+                told.append(error)
+
+        engine.watchers.listen("t", push)
+        push("t")
+        await until(lambda: bool(told))
+        for _ in range(100):
+            push("t")
+            await asyncio.sleep(0)
+        assert len(tries) == 1
+        assert len(told) >= 100
+        engine.watchers.leave("t", push)

@@ -14,6 +14,7 @@ from penstock.topics.predicate import Predicate
 from penstock.topics.routers import RouterConfig
 from penstock.topics.shell.compaction import CompactionFailed
 from penstock.topics.shell.engine import Engine
+from penstock.topics.shell.scheduler_view import scheduler_view
 from tests.integration.topics.node import PARTITIONS, drained, node, on_a_loop, until, write
 
 
@@ -24,7 +25,7 @@ async def fill(engine: Engine, first: int = 0) -> None:
         await engine.put_topic("q", queue)
         await engine.put_topic("capped", {"cap_records": 7})
         await engine.put_topic("e", {"durability": "ephemeral"})
-        await engine.put_router(RouterConfig("r", "a", "copies"))
+        await engine.routing.put(RouterConfig("r", "a", "copies"))
     for number in range(first, first + 30):
         await write(engine, "a", number)
         await write(engine, "capped", number)
@@ -157,11 +158,26 @@ async def test_a_compactor_that_dies_changes_nothing_and_is_seen(tmp_path: Path)
         compaction._process.kill()
         with pytest.raises(CompactionFailed):
             await task
-        view = engine.scheduler_view()["compaction"]
+        view = scheduler_view(engine)["compaction"]
         assert view["failures"] == 1
         assert "compactor" in view["error"]
         assert await engine.compact() > 0
-        assert engine.scheduler_view()["compaction"]["error"] is None
+        assert scheduler_view(engine)["compaction"]["error"] is None
+
+
+@on_a_loop
+async def test_who_stops_a_compaction_that_waits_for_its_first_sync_is_heard(
+    tmp_path: Path,
+) -> None:
+    async with node(tmp_path, end_well=False) as engine:
+        await fill(engine)
+        task = asyncio.ensure_future(engine.compact())
+        await asyncio.sleep(0)
+        assert engine.compaction is not None
+        assert engine.compaction._process is None, "it must not have come further than the sync"
+        engine.compaction.stop()
+        with pytest.raises(CompactionFailed, match="the node ends"):
+            await task
 
 
 @on_a_loop

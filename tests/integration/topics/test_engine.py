@@ -19,6 +19,7 @@ from penstock.topics.read import ReadRequest
 from penstock.topics.routers import RouterConfig
 from penstock.topics.shell.engine import Engine
 from penstock.topics.shell.lane import LogFailed
+from penstock.topics.shell.scheduler_view import scheduler_view
 from penstock.topics.shell.views import EngineOptions
 from penstock.topics.shell.watch import Shape
 from tests.integration.topics.engines import DEADLINE_S, body, data, engine_on, until, write
@@ -116,6 +117,26 @@ def test_every_partition_with_writes_to_disk_is_synced_by_itself() -> None:
     asyncio.run(main())
 
 
+def test_seqs_that_are_set_aside_for_copies_in_memory_are_synced() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=8, disk_sync_ms=600_000) as engine:
+            await engine.put_topic("a", {"durability": "ephemeral"})
+            await engine.put_topic("b", {"durability": "ephemeral"})
+            assert engine.lane("a") is not engine.lane("b")
+            await engine.routing.put(RouterConfig("r", "a", "b"))
+            store.synced.clear()
+            await write(engine, "a", 1)
+            assert await data(engine, "b") == [b"1"]
+            assert engine.lane("b").number in store.synced
+            store.synced.clear()
+            await write(engine, "a", 2)
+            assert await data(engine, "b") == [b"1", b"2"]
+            assert not store.synced, "there are enough of them for the next one"
+
+    asyncio.run(main())
+
+
 def test_what_could_not_be_synced_is_synced_before_the_end_is_called_clean() -> None:
     async def main() -> None:
         store = GatedStore()
@@ -169,7 +190,7 @@ def test_what_the_log_refused_leaves_no_trace_and_the_next_write_goes_on() -> No
             with pytest.raises(LogFailed):
                 await behind
             assert await data(engine, "t") == [b"1"]
-            told = engine.scheduler_view()["log"]
+            told = scheduler_view(engine)["log"]
             assert told["failures"] == 1
             assert "no space is left" in told["last_failure"]
             again = await write(engine, "t", 2, idempotency_key="k")
@@ -222,7 +243,7 @@ def test_what_a_source_has_is_read_from_its_destinations_at_once_through_a_chain
     async def main() -> None:
         async with engine_on(partitions=4) as engine:
             for number in range(5):
-                await engine.put_router(RouterConfig(f"r{number}", f"t{number}", f"t{number + 1}"))
+                await engine.routing.put(RouterConfig(f"r{number}", f"t{number}", f"t{number + 1}"))
             for number in range(20):
                 await write(engine, "t0", number)
                 assert len(await data(engine, "t5")) == number + 1
@@ -233,7 +254,7 @@ def test_what_a_source_has_is_read_from_its_destinations_at_once_through_a_chain
 def test_a_watcher_of_a_destination_is_woken_without_anyone_reading() -> None:
     async def main() -> None:
         async with engine_on(partitions=4) as engine:
-            await engine.put_router(RouterConfig("r", "a", "b"))
+            await engine.routing.put(RouterConfig("r", "a", "b"))
             poll = asyncio.create_task(engine.diff("b", ReadRequest(wait_ms=30_000)))
             await asyncio.sleep(0)
             await write(engine, "a", 7)
@@ -246,10 +267,10 @@ def test_a_router_is_held_by_a_full_destination_and_goes_on_when_there_is_room()
     async def main() -> None:
         async with engine_on(partitions=4) as engine:
             await engine.put_topic("b", {"cap_records": 2, "discard": "reject"})
-            await engine.put_router(RouterConfig("r", "a", "b"))
+            await engine.routing.put(RouterConfig("r", "a", "b"))
             await write(engine, "a", 1, 2, 3)
             assert await data(engine, "b") == [b"1", b"2"]
-            reason = engine.scheduler_view("a")["topic"]["routers"][0]["reason"]
+            reason = scheduler_view(engine, "a")["topic"]["routers"][0]["reason"]
             assert "full" in reason
             with pytest.raises(TopicFull):
                 await write(engine, "b", 9)
@@ -267,7 +288,7 @@ def test_a_held_router_goes_on_when_its_destination_is_configured_anew(
     async def main() -> None:
         async with engine_on(partitions=4) as engine:
             await engine.put_topic("b", {"cap_records": 2, "discard": "reject"})
-            await engine.put_router(RouterConfig("r", "a", "b"))
+            await engine.routing.put(RouterConfig("r", "a", "b"))
             await write(engine, "a", 1, 2, 3)
             await until(lambda: engine.topic("b").head_seq == 2)
             await engine.put_topic("b", change)
@@ -280,7 +301,7 @@ def test_a_held_router_goes_on_when_records_leave_by_age() -> None:
     async def main() -> None:
         async with engine_on(partitions=4) as engine:
             await engine.put_topic("b", {"cap_records": 2, "discard": "reject", "ttl_ms": 50})
-            await engine.put_router(RouterConfig("r", "a", "b"))
+            await engine.routing.put(RouterConfig("r", "a", "b"))
             await write(engine, "a", 1, 2, 3)
             await until(lambda: engine.topic("b").head_seq == 3)
 
@@ -293,7 +314,7 @@ def test_whoever_reads_a_destination_while_the_log_fails_lets_others_go_on() -> 
     async def main() -> None:
         async with engine_on(partitions=1) as engine:
             await engine.put_topic("other", {})
-            await engine.put_router(RouterConfig("r", "a", "b"))
+            await engine.routing.put(RouterConfig("r", "a", "b"))
             answers: list[Any] = []
             slow = pytest.MonkeyPatch()
             slow.setattr(engine.journal, "append", lambda *args, **_: answers.append(args[2]))
@@ -316,16 +337,38 @@ def test_whoever_reads_a_destination_while_the_log_fails_lets_others_go_on() -> 
     asyncio.run(main())
 
 
+def test_while_the_log_takes_nothing_readers_of_a_destination_get_what_it_has() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=3) as engine:
+            await engine.put_topic("a", {"durability": "ephemeral"})
+            await engine.put_topic("b", {"type": "queue"})
+            await engine.routing.put(RouterConfig("r", "a", "b"))
+            await write(engine, "a", 1)
+            assert await data(engine, "b") == [b"1"]
+            store.failures.extend(DiskFull("no space is left") for _ in range(1_000))
+            await write(engine, "a", 2)
+            assert await data(engine, "b") == [b"1"]
+            assert (await engine.show_topic("b")).head_seq == 1
+            assert (await engine.routing.show("r")).source_seq == 1
+            with pytest.raises(LogFailed):  # though the claim alone needs no log
+                await engine.work.claim("b", ClaimRequest("n"))
+            store.failures.clear()
+            assert await data(engine, "b") == [b"1", b"2"]
+
+    asyncio.run(main())
+
+
 def test_a_dropped_topic_takes_its_routers_along_wherever_they_live() -> None:
     async def main() -> None:
         async with engine_on(partitions=8) as engine:
             for number in range(6):
-                await engine.put_router(RouterConfig(f"out{number}", "t", f"d{number}"))
-            await engine.put_router(RouterConfig("in", "s", "t"))
-            deleted, removed = await engine.drop_topic("t")
+                await engine.routing.put(RouterConfig(f"out{number}", "t", f"d{number}"))
+            await engine.routing.put(RouterConfig("in", "s", "t"))
+            deleted, removed = await engine.routing.drop_topic("t")
             assert deleted
             assert removed == ["in", *[f"out{n}" for n in range(6)]]
-            assert await engine.drop_topic("t") == (False, [])
+            assert await engine.routing.drop_topic("t") == (False, [])
             with pytest.raises(TopicNotFound):
                 await data(engine, "t")
             await write(engine, "t", 1)
@@ -372,7 +415,7 @@ def test_dead_letters_wait_for_whoever_drops_their_topic_meanwhile() -> None:
             dropping: list[asyncio.Task[Any]] = []
 
             def drop(_outcome: object) -> None:
-                dropping.append(asyncio.create_task(engine.drop_topic("dead")))
+                dropping.append(asyncio.create_task(engine.routing.drop_topic("dead")))
 
             dest_lane.after(drop)  # just before the claim below has waited long enough
             claiming = asyncio.create_task(engine.work.claim("q", ClaimRequest("n")))
@@ -385,6 +428,50 @@ def test_dead_letters_wait_for_whoever_drops_their_topic_meanwhile() -> None:
             assert engine.topic("q").count == 0
             await write(engine, "dead", 2)
             assert await data(engine, "dead") == [b"2"]
+
+    asyncio.run(main())
+
+
+def test_a_job_that_someone_got_while_its_letter_travelled_stays_with_its_holder() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=8) as engine:
+            config = {"type": "queue", "max_deliveries": 1, "dead_letter": "dead"}
+            await engine.put_topic("q", config)
+            dest_lane = engine.lane("dead")
+            assert engine.lane("q") is not dest_lane
+            await write(engine, "q", 1)
+            await engine.work.claim("q", ClaimRequest("n"))
+            await engine.work.nack("q", Settle("n", (1,)), 0)
+            store.shut()
+            burying = asyncio.create_task(engine.work.claim("q", ClaimRequest("n")))
+            await until(lambda: dest_lane.waiting_bytes > 0)
+            putting = asyncio.create_task(engine.put_topic("q", {"max_deliveries": 0}))
+            await until(lambda: engine.lane("q").is_held)
+            claiming = asyncio.create_task(engine.work.claim("q", ClaimRequest("m")))
+            await asyncio.sleep(0)
+            store.open()
+            await putting
+            assert [job.lease.seq for job in (await claiming).jobs] == [1]
+            assert (await burying).jobs == []
+            assert engine.topic("dead").count == 1
+            settled = await engine.work.ack("q", Settle("m", (1,)))
+            assert (settled.seqs, settled.counts.dead_lettered) == ((1,), 0)
+
+    asyncio.run(main())
+
+
+def test_a_list_of_topics_makes_room_for_what_it_shows_as_gone() -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        engine = Engine(GatedStore(), EngineOptions(), clock=clock)  # type: ignore[arg-type]
+        await engine.open()
+        await engine.put_topic("t", {"ttl_ms": 10})
+        await write(engine, "t", 1, 2)
+        clock.advance(11)
+        assert [view.size_bytes for view in engine.list_topics("", None, 9)[0]] == [0]
+        assert engine.registry.size_bytes == 0
+        await engine.close()
 
     asyncio.run(main())
 
@@ -545,7 +632,7 @@ def test_a_restart_finds_everything_that_was_answered() -> None:
     async def main() -> None:
         store = GatedStore()
         async with engine_on(store, partitions=4) as engine:
-            await engine.put_router(RouterConfig("r", "a", "b", guarantee="exactly_once"))
+            await engine.routing.put(RouterConfig("r", "a", "b", guarantee="exactly_once"))
             await engine.put_topic("e", {"durability": "ephemeral"})
             await engine.put_topic("q", {"type": "queue"})
             for number in range(10):
@@ -601,7 +688,7 @@ def test_leases_end_though_the_wall_clock_was_set_back() -> None:
 def test_a_listener_that_fails_stops_neither_others_nor_routers() -> None:
     async def main() -> None:
         async with engine_on(partitions=2) as engine:
-            await engine.put_router(RouterConfig("r", "t", "copies"))
+            await engine.routing.put(RouterConfig("r", "t", "copies"))
             woken: list[str] = []
 
             def fail(_topic: str) -> None:

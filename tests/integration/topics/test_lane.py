@@ -8,12 +8,13 @@ from typing import Any
 
 from penstock.kernel.errors import Unavailable
 from penstock.kernel.shell import SystemClock
-from penstock.topics.batch import parse_write
+from penstock.topics.batch import Batch, parse_write
+from penstock.topics.entries import Appended, Feed
 from penstock.topics.leases import ClaimRequest
 from penstock.topics.partition import Change, Partition
 from penstock.topics.shell.gather import Gather
 from penstock.topics.shell.journal import WalCounters
-from penstock.topics.shell.lane import Audience, Lane
+from penstock.topics.shell.lane import UNSYNCED_SEQS_MAX, Audience, Lane
 from tests.integration.topics.engines import DEADLINE_S, body, until
 
 
@@ -23,6 +24,7 @@ class HeldJournal:
     def __init__(self) -> None:
         self.gather = Gather(asyncio.get_running_loop(), SystemClock())
         self.sync_round = 0
+        self.synced: list[bool] = []
         self.answers: list[Callable[[Exception | None], None]] = []
         self.refusal: Exception | None = None
         self.counters = WalCounters()
@@ -31,6 +33,7 @@ class HeldJournal:
     def append(self, _number: int, _payload: bytes, done: Any, *, sync: bool) -> None:
         if self.refusal is not None:
             raise self.refusal
+        self.synced.append(sync)
         self.answers.append(done)
 
     def resume(self, number: int) -> None:
@@ -107,5 +110,24 @@ def test_what_the_log_does_not_take_fails_alone_after_all_that_it_took_before() 
         write(4)
         journal.answers.pop()(None)
         assert (told[-1], partition.topic("t").head_seq) == ((4, False), 2)
+
+    asyncio.run(main())
+
+
+def test_a_hole_that_takes_too_many_seqs_is_synced_though_it_brings_no_record() -> None:
+    async def main() -> None:
+        journal = HeldJournal()
+        lane = lane_on(journal)
+        await logged(lane, journal, lane.partition.put_topic("t", {}, 1))
+        for source_seq, trimmed in ((10, 10), (5_000, UNSYNCED_SEQS_MAX // 2)):
+            feed = Feed("r", 1, source_seq, trimmed)
+            first_seq = lane.partition.topic("t").next_seq + trimmed
+            fed = lane.partition.fed(Appended("t", first_seq, 2, Batch.of([]), feed=feed))
+            assert not lane.is_synced(fed), "it is the sum that is too much"
+            feeding = asyncio.create_task(lane.commit(fed, sync=False))
+            await until(lambda: bool(journal.answers))
+            journal.answers.pop()(None)
+            await feeding
+        assert journal.synced[1:] == [False, True]
 
     asyncio.run(main())

@@ -13,6 +13,7 @@ from penstock.topics.errors import Saturated
 from penstock.topics.read import ReadRequest
 from penstock.topics.routers import RouterConfig
 from penstock.topics.shell.engine import Engine
+from penstock.topics.shell.scheduler_view import scheduler_view
 from tests.integration.topics.engines import body, data, engine_on, records, until, write
 from tests.integration.topics.gated import GatedStore
 
@@ -45,7 +46,7 @@ def under(pressure: float, script: Callable[[Engine], Awaitable[Any]], **options
         async with engine_on(partitions=2, **options) as engine:
             for name, config in TOPICS.items():
                 await engine.put_topic(name, config)
-            await engine.put_router(RouterConfig("r", "plain", "copy"))
+            await engine.routing.put(RouterConfig("r", "plain", "copy"))
             for _ in range(3):  # deferral begins with the third hot sample
                 engine.turns.force_pressure(pressure)
             return await script(engine)
@@ -87,7 +88,7 @@ def test_coalescing_carries_more_in_a_push() -> None:
 
 def test_widening_sets_the_commit_window_of_the_log() -> None:
     async def script(engine: Engine) -> float:
-        return float(engine.scheduler_view()["commit_window_ms"])
+        return float(scheduler_view(engine)["commit_window_ms"])
 
     assert under(0.0, script) == 0.5
     assert under(0.7, script) > 0.5
@@ -98,7 +99,7 @@ def test_a_topic_of_negative_priority_is_paused_and_says_why_and_is_pushed_later
         watchers = await load(engine)
         await until(lambda: all(watchers[name].cursor == 30 for name in ("plain", "high", "copy")))
         assert watchers["low"].cursor == 0
-        shown = engine.scheduler_view("low")
+        shown = scheduler_view(engine, "low")
         assert shown["deferring"]
         assert shown["bands"][0]["paused"]
         assert "deferred" in shown["topic"]["reason"]
@@ -121,7 +122,7 @@ def test_saturation_refuses_a_write_before_it_is_appended_unless_it_says_otherwi
             await engine.put_topic("t", {})
             store.shut()
             filling = asyncio.create_task(write(engine, "t", "x" * 15_000))
-            await until(lambda: engine.scheduler_view()["log"]["waiting_bytes"] > 10_000)
+            await until(lambda: scheduler_view(engine)["log"]["waiting_bytes"] > 10_000)
             engine.turns.force_pressure(1.0)
             assert engine.turns.rung.refusing
             with pytest.raises(Saturated) as refused:
@@ -137,6 +138,33 @@ def test_saturation_refuses_a_write_before_it_is_appended_unless_it_says_otherwi
             await until(lambda: not engine.turns.rung.refusing)
             assert (await write(engine, "t", 3)).first_seq == 3
             assert len(await data(engine, "t")) == 3
+
+    asyncio.run(main())
+
+
+def test_writes_behind_an_exclusive_command_count_as_waiting_until_they_run() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=1, waiting_bytes_max=10_000) as engine:
+            await engine.put_topic("t", {})
+            lane = engine.lane("t")
+            store.shut()
+            making = asyncio.create_task(engine.put_topic("other", {}))
+            await until(lambda: lane.waiting_bytes > 0)
+            outcomes: list[Any] = []
+            large = parse_write(body("x" * 1_000))
+            for _ in range(20):
+                engine.write("t", large, outcomes.append)
+            insisting = parse_write(body(1, disable_backpressure=True))
+            engine.write("t", insisting, outcomes.append)  # of the pressure, not of the memory
+            refused = outcomes.copy()
+            store.open()
+            await making
+            await until(lambda: len(outcomes) == 21)
+            assert len(refused) == 11
+            assert all(isinstance(outcome, Saturated) for outcome in refused)
+            assert [outcome.first_seq for outcome in outcomes[11:]] == [*range(1, 11)]
+            assert lane.waiting_bytes == 0
 
     asyncio.run(main())
 

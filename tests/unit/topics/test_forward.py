@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from penstock.topics.batch import Batch
 from penstock.topics.config import TopicConfig
 from penstock.topics.entries import Appended, Feed
@@ -154,6 +156,22 @@ def test_a_meta_without_room_is_kept_whole_beside_the_trace() -> None:
     again = json.loads(traced_meta(config, 4, 2, json.dumps(traced).encode(), LIMITS))
     assert again["_topics_original_meta"] == traced
     assert again["_topics_router"]["source_seq"] == 2
+
+
+@pytest.mark.parametrize(
+    "meta", [b'{"k":"_topics_router"}', b'{"k":{"_topics_router":1}}', b'{"k":"\\""}']
+)
+def test_a_meta_that_only_speaks_of_routers_stays_where_it_is(meta: bytes) -> None:
+    traced = json.loads(traced_meta(make_router().config, 4, 1, meta, LIMITS))
+    assert traced.pop("_topics_router")["source_seq"] == 1
+    assert traced == json.loads(meta)
+
+
+def test_a_trace_is_known_however_its_key_is_spelt() -> None:
+    spelt = b'{"\\u005ftopics_router":1}'
+    traced = json.loads(traced_meta(make_router().config, 4, 1, spelt, LIMITS))
+    assert traced["_topics_original_meta"] == {"_topics_router": 1}
+    assert traced["_topics_router"]["source_seq"] == 1
 
 
 def test_a_delete_in_the_source_does_not_reach_the_copies() -> None:

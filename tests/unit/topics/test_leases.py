@@ -49,9 +49,14 @@ def test_a_claim_needs_a_node_and_right_types(body: dict[str, Any]) -> None:
 def test_a_token_comes_back_as_its_fence_and_anything_else_is_refused() -> None:
     assert parse_token(lease_token(2**64 - 1)) == 2**64 - 1
     assert parse_token("") is None
-    for token in ("lease_", "lease_xyz", "LEASE_0000000000000000", 5, None):
+    for token in ("lease_", "lease_xyz", "LEASE_0000000000000000", "lease_" + "0" * 65, 5, None):
         with pytest.raises(InvalidRequest):
             parse_token(token)
+
+
+@pytest.mark.parametrize("token", ["lease_0", "lease_1234", "lease_00FF", "lease_" + "f" * 64])
+def test_a_token_of_another_length_is_a_fence_all_the_same(token: str) -> None:
+    assert parse_token(token) == int(token.removeprefix("lease_"), 16)
 
 
 def test_settling_pairs_seqs_with_tokens() -> None:

@@ -14,7 +14,7 @@ from penstock.topics.entries import Acked, Appended, Claimed
 from penstock.topics.errors import NotAQueue
 from penstock.topics.leases import ClaimRequest, Settle
 from penstock.topics.model import make_record
-from penstock.topics.queues import BURIED_BYTES_MAX, Queue
+from penstock.topics.queues import BURIED_BYTES_MAX, CLAIMED_BYTES_MAX, Queue
 from penstock.topics.topic import Topic
 
 
@@ -29,6 +29,14 @@ def write(queue: Queue, count: int, now_ms: int = 0) -> None:
     entry = queue.topic.append(Batch.of([make_record(b"1")] * count), now_ms)
     assert isinstance(entry, Appended)
     queue.topic.apply(entry)
+
+
+def write_large(queue: Queue, size_bytes: int, count: int) -> None:
+    record = make_record(b"1" * size_bytes)
+    for _ in range(count):
+        entry = queue.topic.append(Batch.of([record]), 0)
+        assert isinstance(entry, Appended)
+        queue.topic.apply(entry)
 
 
 def claim(queue: Queue, now_ms: int, *, jobs_max: int = 1, node: str = "n") -> Claimed:
@@ -191,12 +199,30 @@ def test_one_claim_buries_no_more_bytes_than_one_entry_of_the_log_should_have() 
     entry = queue.topic.append(Batch.of([large] * 4), 0)
     assert isinstance(entry, Appended)
     queue.topic.apply(entry)
-    claim(queue, 0, jobs_max=4)
+    for _ in range(4):
+        claim(queue, 0)
     nack(queue, 0, 1, 2, 3, 4)
     write(queue, 1)
     claimed = claim(queue, 0)
     assert (claimed.buried, seqs(claimed)) == ((1, 2), [5])
     assert claim(queue, 0).buried == (3, 4)
+
+
+def test_one_claim_hands_out_so_many_bytes_and_leaves_the_rest_to_the_next() -> None:
+    queue = make_queue()
+    write_large(queue, CLAIMED_BYTES_MAX // 4, 9)
+    assert seqs(claim(queue, 0, jobs_max=9)) == [1, 2, 3, 4]
+    assert seqs(claim(queue, 0, jobs_max=9)) == [5, 6, 7, 8]
+    assert seqs(claim(queue, 0, jobs_max=9)) == [9]
+
+
+def test_a_claimer_gets_one_job_however_large() -> None:
+    queue = make_queue()
+    write_large(queue, CLAIMED_BYTES_MAX + 1, 4)
+    assert seqs(claim(queue, 0, jobs_max=2)) == [1]
+    requests = [ClaimRequest(node, 2) for node in "ab"]
+    claimed = queue.claim(requests, 0, token=1)
+    assert [(lease.seq, lease.node) for lease in claimed.leases] == [(2, "a"), (3, "b")]
 
 
 def test_a_job_that_reached_nobody_was_not_delivered() -> None:

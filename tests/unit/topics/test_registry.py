@@ -10,7 +10,7 @@ from penstock.topics.batch import Batch, Write
 from penstock.topics.errors import Throttled, TopicExistsIncompatible, TopicNotFound
 from penstock.topics.model import TopicLimits, make_record
 from penstock.topics.partition import Change, Entry, Partition
-from penstock.topics.registry import Registry
+from penstock.topics.registry import EXPIRE_EVERY_MS, Registry
 from penstock.topics.routers import RouterConfig
 from penstock.topics.topic import Written
 
@@ -249,6 +249,28 @@ def test_bytes_that_age_out_make_room_when_their_topic_is_looked_at() -> None:
     with pytest.raises(Throttled):
         node.left.write("left", Write(batch), 10)
     assert isinstance(node.left.write("left", Write(batch), 11), Change)
+
+
+def test_bytes_that_age_out_make_room_though_nobody_looks_at_their_topic() -> None:
+    node = Node(total_bytes_max=3)
+    node.write("left", 2, config={"ttl_ms": 10})
+    write = Write(Batch.of([make_record(b"1")] * 2))
+    with pytest.raises(Throttled):
+        node.right.write("right", write, 10)
+    change = node.right.write("right", write, 10 + EXPIRE_EVERY_MS)
+    assert isinstance(change, Change)
+    node.run("right", change)
+    assert node.registry.size_bytes == 2
+
+
+def test_a_full_node_looks_for_aged_records_once_a_second() -> None:
+    node = Node(total_bytes_max=2)
+    node.write("left", 2, config={"ttl_ms": 10})
+    write = Write(Batch.of([make_record(b"1")]))
+    for now_ms in (5, 11, 4 + EXPIRE_EVERY_MS):
+        with pytest.raises(Throttled):
+            node.right.write("right", write, now_ms)
+    assert isinstance(node.right.write("right", write, 5 + EXPIRE_EVERY_MS), Change)
 
 
 def test_a_total_counts_what_replay_brings_back_and_nothing_twice() -> None:

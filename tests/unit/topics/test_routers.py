@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -69,6 +70,28 @@ def test_a_wrong_definition_is_refused(body: dict[str, Any]) -> None:
         parse_router("r", body)
     with pytest.raises(InvalidRequest):
         parse_router("bad name", {"source": "a", "dest": "b"})
+
+
+class Counted(str):
+    """A name that counts how often one is compared."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_a_chain_is_walked_in_time_that_grows_with_its_length() -> None:
+    routers, names = RouterTable(), [Counted(f"t{number}") for number in range(501)]
+    for source, dest in itertools.pairwise(names):
+        routers.apply(RouterPut(RouterConfig(f"{source}>{dest}", source, dest), 1, 0))
+    Counted.compared = 0
+    assert routers.check(RouterConfig("one more", names[-1], "elsewhere"))
+    assert Counted.compared < 10 * len(names)
 
 
 def test_a_cycle_is_refused_with_its_path() -> None:

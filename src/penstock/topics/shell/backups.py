@@ -30,6 +30,7 @@ from penstock.topics.shell.snapshots import (
     FoundSnapshot,
     Layout,
     SnapshotFiles,
+    decode_file,
     read_layout,
     summary_of,
     sync_directory,
@@ -145,14 +146,9 @@ def copy_data(
 
 def read_list(directory: Path) -> BackupList:
     """What a backup holds; refuses a directory that is not one."""
-    try:
-        found = msgspec.json.decode((directory / LIST_FILE).read_bytes(), type=BackupList)
-    except FileNotFoundError:
-        raise Rejected(f"expected a backup, found no {LIST_FILE} in {directory}") from None
-    except msgspec.DecodeError as error:
-        raise Corrupt(
-            f"{directory / LIST_FILE}: expected a list of files, found {error}"
-        ) from error
+    found = decode_file(directory / LIST_FILE, BackupList, "a list of files")
+    if found is None:
+        raise Rejected(f"expected a backup, found no {LIST_FILE} in {directory}")
     if found.version != VERSION:
         raise Rejected(f"expected a backup of version {VERSION}, found {found.version}")
     return found
@@ -185,6 +181,17 @@ def _whole_or_nothing(made: Path) -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """A file is read: if that fails, it is named, and not what was to be made of it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise Corrupt(f"expected {path}, found it missing", file=str(path)) from None
+    except OSError as error:
+        raise Unavailable(f"expected to read {path}, found: {error.strerror}") from error
+
+
 def _copy_listed(listed: BackupList, source: Path, draft: Path, on_progress: OnProgress) -> None:
     """Copy the files of a backup, every byte checked."""
     make_directory(draft)
@@ -193,10 +200,7 @@ def _copy_listed(listed: BackupList, source: Path, draft: Path, on_progress: OnP
         path = source / file.path
         target = draft / file.path
         make_directory(target.parent)
-        try:
-            size_bytes, checksum = _copy(path, target)
-        except FileNotFoundError:
-            raise Corrupt(f"expected {file.path} in the backup, found it missing") from None
+        size_bytes, checksum = _copy(path, target)
         if (size_bytes, checksum) != (file.size_bytes, file.checksum):
             raise Corrupt(
                 f"{path}: expected {file.size_bytes} bytes with checksum {file.checksum:#010x}, "
@@ -221,9 +225,9 @@ def check_empty(directory: Path) -> None:
 def _copy_files(pins: Sequence[Pin], cold: ColdFiles, dest: Path, on_progress: OnProgress) -> None:
     """Copy snapshots and the segments they need, and check the copies."""
     taken = [pin.snapshot for pin in pins if pin.snapshot is not None]
-    segments = sorted({name for found in taken for name in summary_of(found.path).files})
-    total = sum(found.path.stat().st_size for found in taken)
-    total += sum((cold.path / name).stat().st_size for name in segments)
+    segments = sorted({name for found in taken for name in _segments_of(found)})
+    total = sum(_size(found.path) for found in taken)
+    total += sum(_size(cold.path / name) for name in segments)
     done = 0
     for found in taken:
         target = dest / SNAPSHOT_DIR / found.path.name
@@ -240,6 +244,16 @@ def _copy_files(pins: Sequence[Pin], cold: ColdFiles, dest: Path, on_progress: O
     for directory in (dest / SNAPSHOT_DIR, copies.path):
         if directory.exists():
             sync_directory(directory)
+
+
+def _segments_of(found: FoundSnapshot) -> list[str]:
+    with _reading(found.path):
+        return summary_of(found.path).files
+
+
+def _size(path: Path) -> int:
+    with _reading(path):
+        return path.stat().st_size
 
 
 def _copy_log(
@@ -334,7 +348,7 @@ def _copy(source: Path, target: Path) -> tuple[int, int]:
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
+    with _reading(path), path.open("rb") as file:
         while piece := file.read(_PIECE_BYTES):
             yield piece
 

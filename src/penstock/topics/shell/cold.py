@@ -44,27 +44,41 @@ class ColdCache:
         self._kept: OrderedDict[Block, None] = OrderedDict()  # oldest first
         self._kept_bytes = 0
         self._loading: dict[Block, asyncio.Future[None]] = {}
+        self._failed: dict[Block, tuple[float, Exception]] = {}  # of late, and until when
         self.loads = 0
 
     def hold(self) -> Hold:
         """Keep what is loaded through it until it ends."""
         return Hold(self)
 
-    def soon(self, block: Block, then: Callable[[], None]) -> None:
-        """Load a block; `then` is called once it is there, or cannot be had."""
+    def soon(
+        self, block: Block, then: Callable[[], None], failed: Callable[[], None] | None = None
+    ) -> None:
+        """Load a block; `then` is called once it is there.
+
+        If it cannot be had, `failed` is called at once, or `then` after a while, to try again.
+        """
         if block.records is not None:
             self._loop.call_soon(then)
             return
 
         def loaded(future: asyncio.Future[None]) -> None:
-            error = None if future.cancelled() else future.exception()
-            if error is None:
+            if future.cancelled() or future.exception() is None:
                 then()
+            elif failed is not None:
+                failed()
             else:
-                _LOGGER.error("cold records cannot be read: %s", error)
                 self._loop.call_later(_RETRY_S, then)
 
         self._load(block).add_done_callback(loaded)
+
+    def failure(self, block: Block) -> Exception | None:
+        """Why a block could not be had just now; None if it is worth to try."""
+        until_s, error = self._failed.get(block, (0.0, None))
+        if error is not None and self._loop.time() >= until_s:
+            del self._failed[block]
+            return None
+        return error
 
     async def load(self, block: Block) -> None:
         """Load a block, together with whoever else waits for it."""
@@ -93,25 +107,37 @@ class ColdCache:
         return found
 
     async def _fetch(self, block: Block) -> None:
+        try:
+            run = await self._read(block)
+        except Exception as error:
+            # Whatever it was: whoever is told asks again, and must not do so without a pause.
+            _LOGGER.error("cold records cannot be read: %s", error)
+            self._failed[block] = (self._loop.time() + _RETRY_S, error)
+            raise
+        finally:
+            self._loading.pop(block, None)
+        self._failed.pop(block, None)
+        self._keep(block, run)
+
+    async def _read(self, block: Block) -> Run:
         if self._files is None:
             raise Corrupt(f"expected a directory for cold records, found none for {block}")
         if self._thread is None:
             self._thread = ThreadPoolExecutor(2, thread_name_prefix="cold")
         try:
-            run = await self._loop.run_in_executor(self._thread, self._files.read, block)
+            return await self._loop.run_in_executor(self._thread, self._files.read, block)
         except OSError as error:
             raise Unavailable(f"cannot read segment {block.file}: {error}") from error
-        finally:
-            self._loading.pop(block, None)
-        self._keep(block, run)
 
     def _keep(self, block: Block, run: Run) -> None:
         self.loads += 1
         block.records = run.records
-        block.touched = False
         self._kept[block] = None
         self._kept_bytes += block.length
+        block.pins += 1  # whoever wants it has not been told yet
         self._shrink(self._bytes_max, _KEPT_MIN)
+        block.pins -= 1
+        block.touched = True  # and may come only after the next one is loaded
 
     def _shrink(self, bytes_max: int, kept_min: int) -> None:
         """Let go of the oldest, but for those in use: a block of use since it was looked at stays.

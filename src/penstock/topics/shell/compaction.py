@@ -248,9 +248,9 @@ class Compaction:
         if not jobs:
             self._counted_bytes = counted_bytes
             return 0
+        self._ending.clear()  # whoever says stop from now on is heard, also while it waits
         # What a snapshot holds must not be able to leave the log by a loss of power.
         await asyncio.gather(*(self._logged(_sync_of(job.partition)) for job in jobs))
-        self._ending.clear()
         with tempfile.TemporaryFile() as errors:
             process = await self._loop.run_in_executor(None, self._spawn, errors)
             try:

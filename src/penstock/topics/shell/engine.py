@@ -34,12 +34,10 @@ from penstock.topics.entries import (
     Dropped,
 )
 from penstock.topics.errors import InvalidRequest, Saturated, TopicNotFound, TopicsApart
-from penstock.topics.model import check_topic_name
 from penstock.topics.partition import Change, Entry, Partition
 from penstock.topics.predicate import Predicate
 from penstock.topics.read import Diff, ReadRequest, read
 from penstock.topics.registry import Registry
-from penstock.topics.routers import Router, RouterConfig
 from penstock.topics.segments import NotLoaded
 from penstock.topics.shell.backups import BackupList, OnProgress, silent
 from penstock.topics.shell.cold import ColdCache
@@ -48,6 +46,7 @@ from penstock.topics.shell.forwarder import Forwarder
 from penstock.topics.shell.journal import Journal
 from penstock.topics.shell.lane import UNSYNCED_SEQS_MAX, Audience, Lane, OnWritten
 from penstock.topics.shell.recovery import Recovery, close_clean
+from penstock.topics.shell.routing import RouterDesk
 from penstock.topics.shell.snapshots import COLD_DIR, SNAPSHOT_DIR, ColdFiles, SnapshotFiles
 from penstock.topics.shell.spaces import SpaceDesk
 from penstock.topics.shell.turns import Turns
@@ -78,7 +77,6 @@ class Engine:
         self.watchers = Watchers(self.limits)
         self.ready = False
         self.closing = False
-        self._rerouting = asyncio.Lock()  # routers, and the topics at their ends
         self._is_open = True  # unless the governor refuses writes
         self._waiting_bytes_max = self.options.waiting_bytes_max
         self._has_no_quota = not self.limits.total_bytes_max
@@ -119,12 +117,17 @@ class Engine:
         self.forwarder = Forwarder(self.registry, self.lane, self.turns.mark, self.clock)
         self.work = WorkDesk(self)
         self.spaces = SpaceDesk(self)
+        self.routing = RouterDesk(self)
         self._set_up_files()
 
     def _on_busy(self, share: float) -> None:
         self.journal.gather.set_busy(share)
         if self.compaction is not None:
             self.compaction.set_busy(share)
+
+    def serving(self, watchers: int) -> None:
+        """So many watchers are written to now, one rank after another; 0 when all have had it."""
+        self.journal.gather.set_round(watchers)
 
     def _set_up_files(self) -> None:
         options, directory = self.options, self.options.data_dir
@@ -187,7 +190,7 @@ class Engine:
         if self.ready:
             try:
                 for router in list(self.registry.routers):
-                    await self.forwarder.drain(router.config.dest)
+                    await self.forwarder.drain(router.config.dest, strict=True)
                 await close_clean(self._lanes, self.journal, self._boot_id, self.options.data_dir)
                 if self.compaction is not None:
                     await self.compaction.finish()
@@ -215,7 +218,12 @@ class Engine:
         topic = self._topics.get(name)
         lane = self._lane_of.get(name) or self.lane(name)
         if lane.is_held:
-            lane.later(partial(self.write, name, write, done))
+            try:
+                self.check_pressure(lane, disable=write.disable_backpressure)
+            except PenstockError as error:
+                done(error)
+            else:
+                lane.later(partial(self.write, name, write, done), write.batch.size_bytes)
             return
         if (
             topic is not None
@@ -238,7 +246,7 @@ class Engine:
             self._answer_again(lane, name, decided, done)
             return
         finish = partial(_finish_write, done, decided)
-        lane.submit(decided, finish, sync=self._is_synced(lane, decided))
+        lane.submit(decided, finish, sync=lane.is_synced(decided))
 
     async def append(self, name: str, write: Write) -> Written:
         """As `write`, to be awaited."""
@@ -266,8 +274,8 @@ class Engine:
         while lane.is_held:
             await lane.settled()
         self.registry.check_topics(len(set(names) - self._topics.keys()))
-        self.registry.check_total(sum(write.batch.size_bytes for _, write in writes))
         now_ms = self.clock.now_ms()
+        self.registry.check_total(sum(write.batch.size_bytes for _, write in writes), now_ms)
         decided: list[Change | Written] = []
         for name, write in writes:
             self.check_pressure(lane, disable=write.disable_backpressure)
@@ -277,7 +285,7 @@ class Engine:
             tuple(entry for each in changes for entry in each.entries),
             tuple(entry for each in changes for entry in each.to_log),
         )
-        answers = iter(await lane.commit(change, sync=self._is_synced(lane, change)))
+        answers = iter(await lane.commit(change, sync=lane.is_synced(change)))
         return [
             each
             if isinstance(each, Written)
@@ -302,23 +310,6 @@ class Engine:
             created = bool(change.entries) and isinstance(change.entries[0], Created)
             self.turns.reconsider(name)
             return created, self.topic(name).config
-
-    async def drop_topic(self, name: str, *, if_empty: bool = False) -> tuple[bool, list[str]]:
-        """Remove a topic and every router at its ends."""
-        async with self._rerouting:
-            return await self._drop_topic(name, if_empty=if_empty)
-
-    async def _drop_topic(self, name: str, *, if_empty: bool) -> tuple[bool, list[str]]:
-        lane, routers = self.lane(name), self.registry.routers
-        lane.partition.check_drop(name, self.clock.now_ms(), if_empty=if_empty)
-        out_of = [router.config.name for router in routers.fed_by(name)]
-        removed = [router for router in out_of if await self.remove_router(router)]
-        async with lane.exclusive() as partition:
-            into = [router.config.name for router in routers.feeders_of(name)]
-            change = partition.drop_topic(name, self.clock.now_ms(), if_empty=if_empty)
-            if change.entries:
-                await lane.commit(change, sync=True)
-        return bool(change.entries), sorted([*removed, *(into if change.entries else ())])
 
     async def delete(
         self, name: str, *, before_seq: int | None = None, match: Predicate | None = None
@@ -367,6 +358,7 @@ class Engine:
         for name in names[:page_size]:
             topic = self.registry.topics[name]
             topic.expire(now_ms)
+            self.registry.recount(topic)
             if touch:
                 self.touch(name)
             views.append(self._view(topic, now_ms))
@@ -415,55 +407,6 @@ class Engine:
         """Someone consumes a topic: its next turns come sooner."""
         self._consumed[name] = (self.clock.now_ms(), self.clock.monotonic_ms())
 
-    # Routers
-
-    async def put_router(
-        self, config: RouterConfig, *, create_dest: bool = True
-    ) -> tuple[bool, RouterConfig]:
-        """Make a router with the topics it lacks, or change it where it stands."""
-        async with self._rerouting:  # each check counts on all routers that were taken before
-            return await self._put_router(config, create_dest=create_dest)
-
-    async def _put_router(
-        self, config: RouterConfig, *, create_dest: bool
-    ) -> tuple[bool, RouterConfig]:
-        topics, routers = self.registry.topics, self.registry.routers
-        routers.check(config)
-        if not create_dest and config.dest not in topics:
-            raise TopicNotFound(config.dest)
-        for end in (config.source, config.dest):
-            check_topic_name(end)
-        missing = {config.source, config.dest} - topics.keys()
-        if missing:
-            self.registry.check_topics(len(missing))
-        if config.source not in topics:
-            await self.put_topic(config.source, {})
-        lane = self.lane(config.dest)
-        async with lane.exclusive() as partition:
-            created = routers.find(config.name) is None
-            change = partition.put_router(config, self.clock.now_ms(), create_dest=create_dest)
-            await lane.commit(change, sync=True)
-        self.turns.mark(config.source)
-        return created, config
-
-    async def show_router(self, name: str) -> Router:
-        """A router, once it has come to the head of its source."""
-        router = self.registry.routers.get(name)
-        await self.forwarder.drain(router.config.dest)
-        return self.registry.routers.get(name)
-
-    async def remove_router(self, name: str) -> bool:
-        """Remove a router; False if there is none."""
-        router = self.registry.routers.find(name)
-        if router is None:
-            return False
-        lane = self.lane(router.config.dest)
-        async with lane.exclusive() as partition:
-            change = partition.remove_router(name)
-            if change.entries:
-                await lane.commit(change, sync=True)
-            return bool(change.entries)
-
     # Snapshots
 
     async def compact(self) -> int:
@@ -484,24 +427,10 @@ class Engine:
 
     # The scheduler
 
-    def scheduler_view(self, topic: str | None = None) -> dict[str, Any]:
-        """What waits to be pushed, and why."""
-        if topic is not None:
-            self.topic(topic)
-        view = self.turns.view(topic)
-        view["log"] = {
-            "queue_depth": self.journal.queue_depth,
-            "waiting_bytes": sum(lane.waiting_bytes for lane in self._lanes),
-            "written_by": self.journal.written_by,
-            "failures": self.journal.counters.failures,
-            "last_failure": self.journal.counters.last_failure,
-        }
-        if self.compaction is not None:
-            view["compaction"] = self.compaction.view()
-        if topic is not None:
-            view["topic"]["watchers"] = self.watchers.count(topic)
-            view["topic"]["routers"] = self.forwarder.view(topic)
-        return view
+    @property
+    def waiting_bytes(self) -> int:
+        """What waits for the log."""
+        return sum(lane.waiting_bytes for lane in self._lanes)
 
     def effective_priority(self, name: str) -> int:
         """Manual priority or recency of consumption, now."""
@@ -534,8 +463,7 @@ class Engine:
         self.journal.set_commit_window(rung.commit_window_ms)
 
     def _is_ingest_full(self) -> bool:
-        waiting_bytes = sum(lane.waiting_bytes for lane in self._lanes)
-        return waiting_bytes > self.options.waiting_bytes_max // 2
+        return self.waiting_bytes > self.options.waiting_bytes_max // 2
 
     # Helpers
 
@@ -557,19 +485,6 @@ class Engine:
                 f"found {lane.waiting_bytes}",
                 retry_after_ms=REFUSE_RETRY_MS,
             )
-
-    def _is_synced(self, lane: Lane, change: Change) -> bool:
-        """Whether a change must be on the disk before it is answered."""
-        topics = lane.partition.topics
-        for entry in change.to_log:
-            if type(entry) is not Appended:
-                return True
-            topic = topics.get(entry.topic)
-            if topic is None or topic.config.durability == "fsync":
-                return True
-            if entry.batch.count > UNSYNCED_SEQS_MAX:
-                return True
-        return False
 
     def _answer_again(
         self,
@@ -624,7 +539,7 @@ class Engine:
     async def settled(self, name: str) -> None:
         """Wait until no exclusive command holds a topic's lane and its routers owe it nothing."""
         if self.forwarder.owes(name):
-            await self.forwarder.drain(name)
+            await self.forwarder.drain(name, strict=True)
         lane = self.lane(name)
         while lane.is_held:
             await lane.settled()

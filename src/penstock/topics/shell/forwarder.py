@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -11,11 +12,13 @@ from penstock.kernel.clock import Clock
 from penstock.topics.errors import RouterNotFound, TopicNotFound
 from penstock.topics.forward import Step
 from penstock.topics.registry import Registry
-from penstock.topics.routers import Router
+from penstock.topics.routers import Router, RouterConfig
 from penstock.topics.segments import NotLoaded
 from penstock.topics.shell.cold import ColdCache
-from penstock.topics.shell.lane import Lane
+from penstock.topics.shell.lane import Lane, LogFailed
 
+STEPS_MAX: Final = 8
+"""So many routers of a source take a step in one turn: each may copy a thousand records."""
 _AGAIN_S: Final = 1.0
 """How long a router waits after the log did not take its copies, or for records to leave by age."""
 
@@ -34,22 +37,40 @@ class Forwarder:
         self._lane_of = lane_of
         self._mark = mark
         self._clock = clock
+        self._due: dict[str, OrderedDict[str, None]] = {}  # source -> routers to take a step
+        self._heads: dict[str, int] = {}  # source -> its head when all of its routers were due
         self._moving: set[str] = set()
         self._held: set[str] = set()  # routers whose destination is full
+        self._loading: set[str] = set()  # routers whose next records are read from disk
         self._asking_again: set[str] = set()  # of those, the ones that time may let go on
         self.cold: ColdCache | None = None
 
     def turn(self, source: str) -> None:
-        """The source has a turn: every router of it takes one step."""
-        for router in self._registry.routers.fed_by(source):
-            if router.config.name not in self._moving:
+        """The source has a turn: its routers take one step each, the next few of them now."""
+        if source not in self._registry.routers.by_source:
+            self._due.pop(source, None)
+            self._heads.pop(source, None)
+            return
+        due, steps = self._due_of(source), 0
+        while due and steps < STEPS_MAX:
+            name, _ = due.popitem(last=False)
+            router = self._registry.routers.find(name)
+            if router is not None and name not in self._moving and self._is_behind(router):
                 self._step(router)
+                steps += 1
+        if due:
+            self._mark(source)
+
+    def ask(self, config: RouterConfig) -> None:
+        """A router may be able to go on: let it take a step, after those that are due already."""
+        self._due.setdefault(config.source, OrderedDict())[config.name] = None
+        self._mark(config.source)
 
     def made_room(self, dest: str) -> None:
         """Records left a topic: a router that was held by it may go on."""
         for router in self._registry.routers.feeders_of(dest):
             if router.config.name in self._held:
-                self._mark(router.config.source)
+                self.ask(router.config)
 
     def owes(self, dest: str) -> bool:
         """Whether a router has something for a topic that is not there yet."""
@@ -58,24 +79,20 @@ class Forwarder:
             return False
         return any(self._is_behind(router) for router in self._upstream(dest))
 
-    async def drain(self, dest: str) -> bool:
+    async def drain(self, dest: str, *, strict: bool = False) -> bool:
         """Bring every router that leads to a topic to the head of its source, as it is now.
 
-        False if one of them cannot go on: its destination is full.
+        False if one of them cannot go on: its destination is full, or the log takes nothing, and
+        readers get what is committed. `strict` is for who writes: then the latter is `LogFailed`.
         """
         whole = True
         for router in reversed(self._upstream(dest)):
-            source = self._registry.topics.get(router.config.source)
-            if source is None:
-                continue
-            goal_seq, name = source.head_seq, router.config.name
-            while True:
-                found = self._registry.routers.find(name)
-                if found is None or found.source_seq >= goal_seq:
-                    break
-                if not await self._advance(found):
-                    whole = False
-                    break
+            try:
+                whole = await self._bring_up(router) and whole
+            except LogFailed:
+                if strict:
+                    raise
+                whole = False
         return whole
 
     def view(self, source: str) -> list[dict[str, Any]]:
@@ -97,6 +114,8 @@ class Forwarder:
             return "up to date"
         if router.config.name in self._held:
             return f"topic {router.config.dest!r} is full and rejects more"
+        if router.config.name in self._loading:
+            return "its next records are read from disk"
         return (
             "copies are on their way" if router.config.name in self._moving else "waits for a turn"
         )
@@ -112,6 +131,19 @@ class Forwarder:
                     ends.append(router.config.source)
         return list(found.values())
 
+    def _due_of(self, source: str) -> OrderedDict[str, None]:
+        """The routers that are to take a step, in order: all of them once the source has grown.
+
+        Else a router that is held would have its source marked for ever.
+        """
+        due = self._due.setdefault(source, OrderedDict())
+        topic = self._registry.topics.get(source)
+        if topic is not None and self._heads.get(source) != topic.head_seq:
+            self._heads[source] = topic.head_seq
+            for router in self._registry.routers.fed_by(source):
+                due.setdefault(router.config.name)
+        return due
+
     def _is_behind(self, router: Router) -> bool:
         source = self._registry.topics.get(router.config.source)
         return source is not None and router.source_seq < source.head_seq
@@ -120,17 +152,27 @@ class Forwarder:
         """Take one step in the turn of the source."""
         lane = self._lane_of(router.config.dest)
         if lane.is_held:
-            lane.later(partial(self._mark, router.config.source))
+            lane.later(partial(self.ask, router.config))
             return
         try:
             step = self._decide(lane, router.config.name)
         except NotLoaded as missing:
             assert self.cold is not None, "whoever has cold records can load them"
-            self.cold.soon(missing.block, partial(self._mark, router.config.source))
+            self._loading.add(router.config.name)
+            self.cold.soon(missing.block, partial(self.ask, router.config))
             return
         if step is None or step.entry is None:
             return
         self._submit(lane, router, step, lambda _outcome: None)
+
+    async def _bring_up(self, router: Router) -> bool:
+        """Let a router come to the head that its source has now. False if it is held."""
+        source, name = self._registry.topics.get(router.config.source), router.config.name
+        goal_seq = source.head_seq if source else 0
+        while (found := self._registry.routers.find(name)) and found.source_seq < goal_seq:
+            if not await self._advance(found):
+                return False
+        return True
 
     async def _advance(self, router: Router) -> bool:
         """Take one step for a reader, or wait for the one that is on its way. False if held."""
@@ -161,22 +203,21 @@ class Forwarder:
         self._moving.add(router.config.name)
         change = lane.partition.fed(step.entry)
         moved = partial(self._moved, router, then)
-        lane.submit(change, moved, sync=self._is_synced(lane, router))
+        lane.submit(change, moved, sync=lane.is_synced(change))
 
     def _moved(self, router: Router, then: Callable[[object], None], outcome: object) -> None:
         """A step is over. What came to the source meanwhile had its turn while this one ran."""
-        source = router.config.source
         self._moving.discard(router.config.name)
         if isinstance(outcome, Exception):
-            asyncio.get_running_loop().call_later(_AGAIN_S, self._mark, source)
+            asyncio.get_running_loop().call_later(_AGAIN_S, self.ask, router.config)
         else:
-            topic = self._registry.topics.get(source)
             found = self._registry.routers.find(router.config.name)
-            if topic is not None and found is not None and found.source_seq < topic.head_seq:
-                self._mark(source)
+            if found is not None and self._is_behind(found):
+                self.ask(found.config)
         then(outcome)
 
     def _decide(self, lane: Lane, name: str) -> Step | None:
+        self._loading.discard(name)
         try:
             step = lane.partition.forward(name, self._clock.now_ms())
         except (TopicNotFound, RouterNotFound):
@@ -197,12 +238,9 @@ class Forwarder:
 
         def again() -> None:
             self._asking_again.discard(name)
-            self._mark(config.source)
+            self.ask(config)
 
         asyncio.get_running_loop().call_later(_AGAIN_S, again)
-
-    def _is_synced(self, lane: Lane, router: Router) -> bool:
-        return lane.partition.topics[router.config.dest].config.durability == "fsync"
 
 
 def _answer(future: asyncio.Future[object], outcome: object) -> None:

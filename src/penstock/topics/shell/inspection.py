@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from penstock.kernel.errors import Corrupt, PenstockError, Rejected
 from penstock.kernel.ids import partition_of
@@ -27,20 +27,22 @@ from penstock.topics.codec import decode_entries
 from penstock.topics.model import TopicLimits
 from penstock.topics.partition import Partition
 from penstock.topics.registry import Registry
-from penstock.topics.segments import NotLoaded
+from penstock.topics.segments import Block, NotLoaded, Run
 from penstock.topics.shell.backups import OnProgress, silent
 from penstock.topics.shell.compactor import restore
 from penstock.topics.shell.snapshots import (
+    BOOT_FILE,
     COLD_DIR,
+    LAYOUT_FILE,
     LOG_DIR,
     SNAPSHOT_DIR,
     ColdFiles,
     FoundSnapshot,
     Layout,
     SnapshotFiles,
+    check_boot,
     read_boot,
     read_layout,
-    summary_of,
     verify_snapshot,
 )
 from penstock.topics.shown import Found, records_json
@@ -49,6 +51,7 @@ from penstock.topics.topic import Topic
 
 _READ_ENTRIES: Final = 1_024
 _TRIES: Final = 5
+_T = TypeVar("_T")
 
 
 class Inspection:
@@ -124,7 +127,10 @@ class Inspection:
         return sorted(rows, key=lambda row: str(row["space"]))
 
     def record(self, topic: str, seq: int) -> dict[str, Any]:
-        """One record, wherever it lies; `Rejected` if it is not there."""
+        """One record, wherever it lies; `Rejected` if it is not there, `Corrupt` if it is lost."""
+        return _looked(self.directory / LOG_DIR, lambda: self._record(topic, seq))
+
+    def _record(self, topic: str, seq: int) -> dict[str, Any]:
         partition = self.partition(partition_of(topic, self.layout.partitions))
         found = partition.topics.get(topic)
         if found is None:
@@ -133,7 +139,7 @@ class Inspection:
             slot, place = found.slot(seq), "memory"
         except NotLoaded as missing:
             block = missing.block
-            block.records = self._cold.read(block).records
+            block.records = self._cold_run(block).records
             slot, place = found.slot(seq), block.file
         if slot is None:
             raise Rejected(
@@ -141,6 +147,13 @@ class Inspection:
                 f"{found.earliest_seq} to {found.head_seq}, of which {found.count} are left"
             )
         return {"topic": topic, "from": place, "record": json.loads(_shown(slot))}
+
+    def _cold_run(self, block: Block) -> Run:
+        try:
+            return self._cold.read(block)
+        except FileNotFoundError:
+            path = self._cold.path / block.file
+            raise Corrupt(f"expected {path}, found it missing", file=str(path)) from None
 
     def entity(self, space: str, entity: str) -> dict[str, Any]:
         """One entity as replay finds it; `Rejected` if it is not there."""
@@ -152,9 +165,12 @@ class Inspection:
 
     def verify(self) -> list[dict[str, Any]]:
         """Read every byte that counts; one row for each thing that was looked at."""
+        files = (self.directory / name for name in (LAYOUT_FILE, BOOT_FILE))
+        segments = (self._cold.path / name for name in self._cold.names())
         return [
+            *self._verified("file", files, self._verify_file),
             *self._verified("snapshot", self._snapshots.all(), self._verify_snapshot),
-            *self._verified("segment", self._cold.names(), self._verify_segment),
+            *self._verified("segment", segments, self._verify_segment),
             *self._verified("partition", range(self.layout.partitions), self._verify_partition),
         ]
 
@@ -206,6 +222,15 @@ class Inspection:
                 yield {"kind": kind, "name": name, "ok": False, "found": str(error)}
         self._on_progress(f"{kind}s", len(things), len(things))
 
+    def _verify_file(self, path: Path) -> tuple[str, str]:
+        if path.name == LAYOUT_FILE:
+            layout = read_layout(self.directory) or self.layout
+            return path.name, f"{layout.partitions} partitions of store {layout.store!r}"
+        boot = check_boot(self.directory)
+        if boot is None:
+            return path.name, "not there yet"
+        return path.name, "a clean end" if boot.clean else "no clean end, or a server that runs"
+
     def _verify_snapshot(self, found: FoundSnapshot) -> tuple[str, str]:
         _, summary = verify_snapshot(found.path)
         missing = self._cold.missing(summary.files)
@@ -216,10 +241,10 @@ class Inspection:
             said += f", {summary.cold_records} more in {len(summary.files)} segments"
         return found.path.name, said
 
-    def _verify_segment(self, name: str) -> tuple[str, str]:
-        records = self._cold.verify(name)
-        head, _ = self._cold.open(name)
-        return name, f"{records} records of topic {head.topic!r}"
+    def _verify_segment(self, path: Path) -> tuple[str, str]:
+        records = self._cold.verify(path.name)
+        head, _ = self._cold.open(path.name)
+        return path.name, f"{records} records of topic {head.topic!r}"
 
     def _verify_partition(self, number: int) -> tuple[str, str]:
         partition = self.partition(number)
@@ -229,10 +254,8 @@ class Inspection:
         return str(number), said
 
     def unneeded(self) -> list[str]:
-        """Segments that no snapshot names: the next start removes them."""
-        named: set[str] = set()
-        for each in self._snapshots.all():
-            named.update(summary_of(each.path).files)
+        """Segments that no snapshot names: the next start removes them, if nothing is damaged."""
+        named = self._snapshots.files_named()
         return [name for name in self._cold.names() if name not in named]
 
 
@@ -278,14 +301,19 @@ def _opened(layout: Layout, log: Path) -> Iterator[Store]:
 
 
 def _read_segments(log: Path) -> Store:
-    """The log as it is now. Beside a writer, what looks damaged may be half read: look again."""
+    """The log as it is now."""
+    return _looked(log, lambda: SegmentStore(MemoryDisk(log)))
+
+
+def _looked(log: Path, look: Callable[[], _T]) -> _T:
+    """What a look finds. Beside a writer, what looks damaged may be half read: look again."""
     for _ in range(_TRIES - 1):
         try:
-            return SegmentStore(MemoryDisk(log))
+            return look()
         except Corrupt:
             if not _is_locked(log):
                 raise
-    return SegmentStore(MemoryDisk(log))
+    return look()
 
 
 def _is_locked(log: Path) -> bool:

@@ -82,7 +82,7 @@ class Lane:
         self.number = number
         self.partition = partition
         self.index = 0  # the last log index that is committed here
-        self.waiting_bytes = 0
+        self.waiting_bytes = 0  # in the log's hands, or behind an exclusive command
         self.is_held = False  # an exclusive command runs or waits: others must go through `later`
         self._journal = journal
         self._gather = journal.gather
@@ -100,6 +100,7 @@ class Lane:
         self._committing = False  # whatever an answer leads to comes after what is committed now
         self._failed: Exception | None = None  # until nothing that was on its way is left
         self._held: deque[Callable[[], None]] | None = None  # commands behind an exclusive one
+        self._held_bytes = 0
         self._idle: list[asyncio.Future[None]] = []
         self._exclusive = asyncio.Lock()
         self._unsynced_seqs: dict[str, int] = {}  # of each topic, since the last sync began
@@ -110,10 +111,28 @@ class Lane:
         """Whether nothing is staged."""
         return not self._pending and not self._flying
 
-    def later(self, command: Callable[[], None]) -> None:
-        """Run a command once the exclusive one is over, in the order of coming."""
+    def later(self, command: Callable[[], None], size_bytes: int = 0) -> None:
+        """Run a command once the exclusive one is over, in the order of coming.
+
+        Its bytes count as waiting until then.
+        """
         assert self._held is not None, "only while it is held"
         self._held.append(command)
+        self._held_bytes += size_bytes
+        self.waiting_bytes += size_bytes
+
+    def is_synced(self, change: Change) -> bool:
+        """Whether a change must be on the disk before it is answered."""
+        topics = self.partition.topics
+        for entry in change.to_log:
+            if type(entry) is not Appended:
+                return True
+            topic = topics.get(entry.topic)
+            if topic is None or topic.config.durability == "fsync":
+                return True
+            if entry.seqs > UNSYNCED_SEQS_MAX:
+                return True
+        return False
 
     def submit(self, change: Change, done: Done, *, sync: bool) -> None:
         """Stage a change and log it with all others of this turn of the loop."""
@@ -207,6 +226,8 @@ class Lane:
     def release(self) -> None:
         """End an exclusive command: those that waited run now, in the order of coming."""
         held, self._held = self._held, None
+        self.waiting_bytes -= self._held_bytes  # none is refused for those that waited with it
+        self._held_bytes = 0
         self.is_held = False
         self._exclusive.release()
         for command in held or ():
@@ -265,8 +286,8 @@ class Lane:
             counts.clear()
         for entry in entries:
             if type(entry) is Appended:
-                count = counts.get(entry.topic, 0) + entry.batch.count
-                counts[entry.topic] = count
+                seqs = entry.batch.count if entry.feed is None else entry.seqs
+                counts[entry.topic] = count = counts.get(entry.topic, 0) + seqs
                 far = far or count > UNSYNCED_SEQS_MAX // 2
         return far
 

@@ -12,7 +12,7 @@ import re
 import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self, TypeVar
 
 import msgspec
 
@@ -39,6 +39,7 @@ BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _MAKING: Final = ".making"
 _SNAPSHOT: Final = re.compile(r"(\d{5})-(\d{20})\.snapshot")
 _SEGMENT: Final = re.compile(r"(\d{5})-(\d{20})-(\d+)-(\d+)\.segment")
+_T = TypeVar("_T")
 
 
 class File:
@@ -50,6 +51,9 @@ class File:
 
     def read(self, count: int, offset: int) -> bytes:
         """So many bytes from there on; fewer only at the end."""
+        count = min(count, self.size_bytes - offset)  # damage may ask for any number, anywhere
+        if count <= 0:
+            return b""
         data = os.pread(self._fd, count, offset)
         while len(data) < count:
             more = os.pread(self._fd, count - len(data), offset + len(data))
@@ -243,11 +247,16 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def read_boot(directory: Path) -> Boot | None:
-    """How the last life ended; None if nobody said."""
+    """How the last life ended; None if nobody said, or what was said cannot be read."""
     try:
-        return msgspec.json.decode((directory / BOOT_FILE).read_bytes(), type=Boot)
-    except (FileNotFoundError, msgspec.DecodeError):
+        return check_boot(directory)
+    except Corrupt:
         return None
+
+
+def check_boot(directory: Path) -> Boot | None:
+    """How the last life ended; None if nobody said, `Corrupt` if it cannot be read."""
+    return decode_file(directory / BOOT_FILE, Boot, "how the last life ended")
 
 
 def write_boot(directory: Path, boot: Boot) -> None:
@@ -257,17 +266,22 @@ def write_boot(directory: Path, boot: Boot) -> None:
 
 def read_layout(directory: Path) -> Layout | None:
     """What a data directory was made with; None if it was not made yet."""
-    try:
-        return msgspec.json.decode((directory / LAYOUT_FILE).read_bytes(), type=Layout)
-    except FileNotFoundError:
-        return None
-    except msgspec.DecodeError as error:
-        raise Corrupt(f"{directory / LAYOUT_FILE}: expected a layout, found {error}") from error
+    return decode_file(directory / LAYOUT_FILE, Layout, "a layout")
 
 
 def write_layout(directory: Path, layout: Layout) -> None:
     """Say what a data directory is made with."""
     write_file(directory / LAYOUT_FILE, [msgspec.json.encode(layout)])
+
+
+def decode_file(path: Path, kind: type[_T], what: str) -> _T | None:
+    """What a small file of JSON says; None if it is not there, `Corrupt` if it cannot be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Corrupt(f"{path}: expected {what}, found {error}", file=str(path)) from error
 
 
 def take_cold_dir(cold: Path, layout: Layout) -> None:
@@ -277,7 +291,7 @@ def take_cold_dir(cold: Path, layout: Layout) -> None:
     """
     path = cold / OWNER_FILE
     try:
-        owner = path.read_text(encoding="utf-8").strip()
+        owner = path.read_text(encoding="utf-8", errors="replace").strip()
     except FileNotFoundError:
         write_file(path, [layout.id.encode()])
         return

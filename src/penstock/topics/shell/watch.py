@@ -36,6 +36,21 @@ class Shape(NamedTuple):
         return cls(request._replace(from_seq=0, epoch=None, wait_ms=0), include_data)
 
 
+class Behind(NamedTuple):
+    """How many watchers of a topic do not have all of it, by what they wait for."""
+
+    turns: int = 0
+    """Their turn, in a round that goes on."""
+    readers: int = 0
+    """Their peers to read what was sent."""
+    loads: int = 0
+    """Records that are read from disk."""
+
+    def plus(self, other: Behind) -> Behind:
+        """Both together."""
+        return Behind(*map(sum, zip(self, other, strict=True)))
+
+
 class Page:
     """What a cursor gets now: the diff, its records as JSON, and room for frames made of it.
 
@@ -91,6 +106,15 @@ class Watchers:
             for listener in self.by_topic.get(topic, ())
         )
 
+    def behind(self, topic: str) -> Behind:
+        """Who of them does not have all of it yet, as far as they know themselves."""
+        behind = Behind()
+        for listener in self.by_topic.get(topic, ()):
+            ask = getattr(getattr(listener, "__self__", None), "behind", None)
+            if ask is not None:
+                behind = behind.plus(ask(topic))
+        return behind
+
     def has(self, topic: str) -> bool:
         """Whether anyone listens to a topic."""
         return topic in self.by_topic
@@ -109,7 +133,10 @@ class Watchers:
     def page(
         self, topic: Topic, from_seq: int, epoch: int | None, shape: Shape, now_ms: int
     ) -> Page:
-        """What a cursor gets now. The same for everyone until the topic changes."""
+        """What a cursor gets now. The same for everyone until the topic changes.
+
+        What cannot be read from disk is raised, once for whoever waited for it.
+        """
         topic.expire(now_ms)
         state = (topic, topic.head_seq, topic.removals, topic.count, topic.config)
         if self._pages_of != state:
@@ -143,7 +170,11 @@ class Watchers:
     def _wait(self, topic: Topic, from_seq: int, epoch: int | None, block: Block) -> Page:
         """Have a block loaded, and the topic served again when it is there."""
         assert self.cold is not None, "whoever has cold records can load them"
-        self.cold.soon(block, partial(self.mark, topic.name))
+        error = self.cold.failure(block)
+        if error is not None:
+            raise error
+        mark = partial(self.mark, topic.name)
+        self.cold.soon(block, mark, failed=mark)
         epoch = topic.epoch if epoch is None else epoch
         diff = Diff(Found((), (), ()), from_seq, topic.head_seq, topic.earliest_seq, None, epoch, 0)
         return Page(diff, b"", waits=True)

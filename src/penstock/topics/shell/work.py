@@ -195,6 +195,8 @@ class WorkDesk:
     async def _bury_far(self, dest: str, queue: Queue, entry: Claimed) -> bool:
         """Bring letters to another partition, then bury their jobs. False if none was taken.
 
+        Nothing reserves the jobs meanwhile: one that someone got by then, as its queue was
+        configured anew, stays with its holder.
         If the node ends between the two commits, a letter comes again with its key, whichever
         jobs are then buried with it.
         """
@@ -217,7 +219,8 @@ class WorkDesk:
         queue = await self._queue(topic.name)
         if sent and queue.topic is topic:  # else it was made anew meanwhile
             lane = self._engine.lane(topic.name)
-            burial = replace(entry, leases=(), buried=entry.buried[: len(sent)])
+            buried = [seq for seq in entry.buried[: len(sent)] if queue.lease_of(seq) is None]
+            burial = replace(entry, leases=(), buried=tuple(buried))
             await lane.commit(lane.partition.settle(burial), sync=True)
         return bool(sent)
 

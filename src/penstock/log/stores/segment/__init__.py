@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,11 @@ from penstock.log.stores.segment.store import SegmentOptions, SegmentStore
 __all__ = ["SegmentOptions", "SegmentStore", "open_segment"]
 
 
-def open_segment(path: str | Path, **options: Any) -> SegmentStore:
-    """A segment store in a directory of this machine."""
-    return SegmentStore(OsDisk(path), SegmentOptions(**options))
+def open_segment(
+    path: str | Path, *, on_held: Callable[[], None] = lambda: None, **options: Any
+) -> SegmentStore:
+    """A segment store in a directory of this machine.
+
+    `on_held` is called as soon as the directory is locked: reading what is in it may take long.
+    """
+    return SegmentStore(OsDisk(path, on_held=on_held), SegmentOptions(**options))
