@@ -13,6 +13,7 @@ import sys
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,6 +50,9 @@ COLLECT_AFTER: Final = (20_000, 20, 20)
 that are kept it would find none either: at Python's own thresholds, looking for them took a
 fortieth of the time of writes in batches."""
 
+SLOW_S: Final = 1.0
+"""How long an end may take before a person at the terminal is told how to cut it short."""
+
 LOG_DIR: Final = "log"
 """Where in the data directory the log is."""
 
@@ -59,7 +63,7 @@ OnProgress = Callable[[float], None]
 
 
 def serve(settings: Settings, *, say: Say, on_progress: OnProgress | None = None) -> None:
-    """Run the server until it is told to end by SIGINT or SIGTERM.
+    """Run the server until it is told to end by SIGINT or SIGTERM; a second one ends it at once.
 
     `say` gets the lines that a person at the terminal wants to see; `on_progress` how much of
     the log has been replayed, 0 to 1.
@@ -75,7 +79,7 @@ async def _run(server: Server, say: Say, on_progress: OnProgress | None) -> None
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, _take_signal, server, stop)
     host, port = await server.listen()
     say(describe(server.settings, host, port, server.keys))
     opening = asyncio.ensure_future(server.open(on_progress))
@@ -90,7 +94,15 @@ async def _run(server: Server, say: Say, on_progress: OnProgress | None) -> None
         say("penstock ends: no new connections, requests under way are finished")
     finally:
         stopping.cancel()
-        await server.close()
+        stop.set()
+        await server.close(partial(say, "some requests take long: a second signal ends it now"))
+
+
+def _take_signal(server: Server, stop: asyncio.Event) -> None:
+    """The first signal asks for the end; whoever sends another does not want to wait for it."""
+    if stop.is_set():
+        server.hurry()
+    stop.set()
 
 
 class Server:
@@ -110,26 +122,25 @@ class Server:
             self._gate,
             limits,
             overlaps=is_write,
+            check_head=self._gate.check_head,
             tls=tls_context(settings.tls_cert, settings.tls_key),
         )
         self._store: Store | None = None
         self.engine: Engine | None = None
         self.application: TopicApplication | None = None
         self.tables: TablesDesk | None = None
+        self._hurried = asyncio.Event()
 
     async def listen(self) -> tuple[str, int]:
         """Open the port; health answers from now on, everything else says that it is not ready."""
         settings = self.settings
         try:
-            host, port = await self._listener.start(settings.host, settings.port)
+            return await self._listener.start(settings.host, settings.port)
         except OSError as error:
             raise Rejected(
                 f"expected a free address, found {settings.host}:{settings.port} unusable: "
                 f"{error.strerror or error}"
             ) from error
-        if settings.port_file is not None:
-            _tell_port(settings.port_file, host, port)
-        return host, port
 
     @property
     def address(self) -> tuple[str, int]:
@@ -137,10 +148,14 @@ class Server:
         return self._listener.address
 
     async def open(self, on_progress: OnProgress | None = None) -> None:
-        """Replay the log, then serve."""
+        """Take the log, say in the port file where the server is, replay the log, then serve."""
         settings = self.settings
         loop = asyncio.get_running_loop()
-        self._store = await loop.run_in_executor(None, _open_store, settings)
+        # Not before the log is held: the port file may be that of a server that runs and holds it.
+        tell = partial(_tell_port, settings.port_file, *self.address)
+        self._store = await loop.run_in_executor(None, _open_store, settings, tell)
+        if settings.store != "segment":
+            tell()
         options = _engine_options(settings, self._store)
         engine = self.engine = Engine(self._store, options, clock=self.clock)
         context = Context(
@@ -191,8 +206,42 @@ class Server:
         self.tables = TablesDesk(place)
         return self.tables
 
-    async def close(self) -> None:
-        """End in good order: streams are told, requests finished, routers drained, all synced."""
+    async def close(self, on_slow: Callable[[], None] = lambda: None) -> None:
+        """End in good order: streams are told, requests finished, routers drained, all synced.
+
+        `on_slow` is called if requests are not finished soon, and `hurry` would help.
+        """
+        loop = asyncio.get_running_loop()
+        slow = loop.call_later(SLOW_S, on_slow)
+        try:
+            await self._drain()
+        finally:
+            slow.cancel()
+        if self.tables is not None:
+            await loop.run_in_executor(None, self.tables.close)
+        if self.engine is not None:
+            await self.engine.close()
+        await self._listener.abort()
+        if self._store is not None:
+            self._store.close()
+
+    def hurry(self) -> None:
+        """Let `close` wait for no request: connections are dropped, the log ends in good order."""
+        self._hurried.set()
+
+    async def _drain(self) -> None:
+        """Wait until requests are finished, for as long as is set and nobody is in a hurry."""
+        finishing = asyncio.ensure_future(self._finish_requests())
+        hurrying = asyncio.ensure_future(self._hurried.wait())
+        await asyncio.wait((finishing, hurrying), return_when=asyncio.FIRST_COMPLETED)
+        hurrying.cancel()
+        if finishing.done():
+            finishing.result()
+        else:
+            finishing.cancel()
+            await self._listener.abort()
+
+    async def _finish_requests(self) -> None:
         span_s = self.settings.drain_ms / 1e3
         deadline_s = asyncio.get_running_loop().time() + span_s
         self._listener.stop_accepting()
@@ -202,13 +251,6 @@ class Server:
         left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
         if not await self._listener.drain(left_s):
             _LOGGER.warning("some connections were still busy after %g s", span_s)
-        if self.tables is not None:
-            await asyncio.get_running_loop().run_in_executor(None, self.tables.close)
-        if self.engine is not None:
-            await self.engine.close()
-        await self._listener.abort()
-        if self._store is not None:
-            self._store.close()
 
 
 def own_url(settings: Settings, host: str, port: int) -> str:
@@ -254,7 +296,9 @@ def write_atomically(path: Path, text: str) -> None:
     draft.replace(path)
 
 
-def _tell_port(path: Path, host: str, port: int) -> None:
+def _tell_port(path: Path | None, host: str, port: int) -> None:
+    if path is None:
+        return
     try:
         write_atomically(path, f"{host}:{port}\n")
     except OSError as error:
@@ -281,10 +325,11 @@ def _engine_options(settings: Settings, store: Store) -> EngineOptions:
     )
 
 
-def _open_store(settings: Settings) -> Store:
+def _open_store(settings: Settings, on_held: Callable[[], None]) -> Store:
+    """The log. The segment store alone reads much of it now, and so says early that it is held."""
     options: dict[str, Any] = {}
     if settings.store == "segment":
-        options["segment_bytes"] = settings.log_segment_bytes
+        options = {"segment_bytes": settings.log_segment_bytes, "on_held": on_held}
     try:
         if settings.store != "memory":
             settings.data_dir.mkdir(parents=True, exist_ok=True)

@@ -121,6 +121,11 @@ def keys(found: dict[str, Any], wanted: set[str], optional: AbstractSet[str] = N
     assert not extra, f"not in the contract: {sorted(extra)} in {found}"
 
 
+def told(found: dict[str, Any]) -> dict[str, Any]:
+    """What was told, without the fields that a server may add."""
+    return {key: value for key, value in found.items() if key not in ADDED}
+
+
 def success(
     answer: Answer,
     wanted: set[str],

@@ -87,6 +87,7 @@ def test_401_comes_before_404_and_405(secured):
     nobody = secured.with_key(None)
     expect.refusal(nobody.get("/v0/nowhere"), 401, "unauthorized")
     expect.refusal(nobody.request("PATCH", "/v0/topics"), 401, "unauthorized")
+    expect.refusal(nobody.get("/v0/topics/%ff"), 401, "unauthorized")
     expect.refusal(secured.get("/v0/nowhere"), 404, "not_found")
     expect.refusal(secured.request("PATCH", "/v0/topics"), 405, "method_not_allowed")
 
@@ -122,6 +123,19 @@ def test_an_inline_config_that_creates_needs_admin(secured, topic):
     expect.refusal(secured.get(at(topic)), 404, "topic_not_found")
     assert writer.post(at(topic), records(1)).status == 201
     assert writer.post(at(topic), records(1, config={"ttl_ms": 60_000})).status == 200
+
+
+@row("2 scopes", "1.2 write create")
+@pytest.mark.parametrize(
+    "said", [{"create": False, "config": {}}, {"config": {"auto_create": False}}]
+)
+def test_an_inline_config_that_creates_nothing_needs_no_admin(secured, topic, said):
+    for asker in (secured, secured.with_key("writer")):
+        answer = asker.post(at(topic), records(1, **said))
+        expect.refusal(answer, 404, "topic_not_found")
+    with Socket(secured.address, key="writer") as ws:
+        refused = ws.ask("publish", "error", topic=topic, records=[{"data": 1}], **said)
+        assert refused["code"] == "topic_not_found"
 
 
 @row("2 prefixes", "2 keys")
@@ -166,6 +180,73 @@ def test_both_ends_of_a_router_must_be_below_the_prefixes(secured, topic, name, 
     expect.refusal(team.get(router_at(topic)), 403, "forbidden")
     expect.refusal(team.delete(router_at(topic)), 403, "forbidden")
     assert secured.get(router_at(topic)).status == 200
+
+
+@row("2 prefixes", "1.3 repoint")
+@pytest.mark.parametrize("end", ["source", "dest"])
+def test_a_router_that_leads_outside_is_refused_without_its_ends(secured, topic, name, end):
+    team, inside = secured.with_key("team"), {"source": "team-" + topic, "dest": "crew-" + topic}
+    foreign, router = "hidden-" + topic, name()
+    secured.route(router, **{**inside, end: foreign})
+    for answer in (
+        team.get(router_at(router)),
+        team.delete(router_at(router)),
+        team.put(router_at(router), inside),
+    ):
+        expect.refusal(answer, 403, "forbidden")
+        assert foreign not in answer.body.decode(), str(answer)
+    told = expect.refusal(secured.put(router_at(router), inside), 409, "topic_exists_incompatible")
+    assert told[f"existing_{end}"] == foreign
+
+
+@row("2 prefixes", "1.3 repoint")
+def test_a_router_within_the_prefixes_tells_its_ends_when_it_is_to_have_others(secured, topic):
+    team, source, dest = secured.with_key("team"), "team-" + topic, "crew-" + topic
+    team.route(topic, source, dest)
+    answer = team.put(router_at(topic), {"source": source, "dest": dest + "-new"})
+    detail = {
+        "router": topic,
+        "reason": "router_repoint_forbidden",
+        "existing_source": source,
+        "existing_dest": dest,
+    }
+    expect.refusal(answer, 409, "topic_exists_incompatible", detail)
+
+
+@row("2 prefixes", "1.3 cycle")
+def test_a_cycle_shows_only_topics_that_a_key_may_see(secured, topic, name):
+    first, foreign, last = "team-" + topic, "hidden-" + topic, "crew-" + topic
+    secured.route(name(), first, foreign)
+    secured.route(name(), foreign, last)
+    body = {"source": last, "dest": first}
+    answer = secured.with_key("team").put(router_at(topic), body)
+    expect.refusal(answer, 409, "router_cycle", {"cycle": [last, first, "…", last]})
+    assert foreign not in answer.body.decode(), str(answer)
+    answer = secured.put(router_at(topic), body)
+    expect.refusal(answer, 409, "router_cycle", {"cycle": [last, first, foreign, last]})
+
+
+@row("2 prefixes", "1.3 fan-in")
+def test_a_second_source_is_refused_without_the_router_of_the_first(secured, topic, name):
+    dest, hidden = "team-" + topic, "hidden-router-" + topic
+    secured.route(hidden, name(), dest)
+    body = {"source": "crew-" + topic, "dest": dest}
+    answer = secured.with_key("team").put(router_at(topic), body)
+    detail = {"topic": dest, "reason": "router_dest_fan_in"}
+    expect.refusal(answer, 409, "topic_exists_incompatible", detail)
+    assert hidden not in answer.body.decode(), str(answer)
+
+
+@row("2 prefixes", "1.2 DELETE")
+def test_a_topic_that_goes_takes_routers_with_it_that_a_key_is_not_told_of(secured, topic, name):
+    source, hidden = "team-" + topic, ("in-" + topic, "out-" + topic)
+    secured.route(topic, source, "crew-" + topic)
+    secured.route(hidden[0], name(), source)
+    secured.route(hidden[1], source, name())
+    gone = done(secured.with_key("team").delete(at(source)))
+    assert gone["routers_removed"] == [topic]
+    for router in (topic, *hidden):
+        expect.refusal(secured.get(router_at(router)), 404, "router_not_found")
 
 
 @row("2 prefixes")

@@ -559,6 +559,19 @@ def test_reading_an_invalid_topic_name_is_just_404(api, invalid):
 
 
 @row("1.0 names")
+@pytest.mark.parametrize("escaped", ["%ff", "a%00", "a%zz", "a%", "%C3%28"])
+def test_escapes_that_stand_for_nothing_make_an_invalid_name(api, escaped):
+    path = f"/v0/topics/{escaped}"
+    expect.refusal(api.get(path), 404, "topic_not_found")
+    expect.refusal(api.post(path + "/diff", {}), 404, "topic_not_found")
+    expect.refusal(api.get(f"/v0/routers/{escaped}"), 404, "router_not_found")
+    assert done(api.delete(path))["deleted"] is False
+    assert done(api.delete(f"/v0/routers/{escaped}"))["deleted"] is False
+    expect.refusal(api.put(path), 400, "invalid_request")
+    expect.refusal(api.post(path, records(1)), 400, "invalid_request")
+
+
+@row("1.0 names")
 def test_a_router_name_may_have_an_arrow(api, topic, name):
     router = f"{topic}>{topic}"
     assert api.route(router, topic, name())["router"] == router

@@ -73,7 +73,9 @@ def test_a_claim_hands_out_at_most_1000(api, topic):
 
 
 @row("1.6 claim lease_ms")
-@pytest.mark.parametrize(("asked", "given"), [(1, 100), (5_000, 5_000), (10**12, 86_400_000)])
+@pytest.mark.parametrize(
+    ("asked", "given"), [(0, 100), (1, 100), (5_000, 5_000), (10**12, 86_400_000)]
+)
 def test_a_lease_is_clamped(api, queue, asked, given):
     [short] = api.claim(queue, lease_ms=asked)
     [plain] = api.claim(queue, lease_ms=20_000)
@@ -92,6 +94,14 @@ def test_the_lease_of_the_topic_is_the_default(api, queue):
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"node":""}', b'{"node":5}', b'{"node":null}'])
 def test_a_claim_needs_a_node(api, queue, body):
     expect.refusal(api.post(at(queue, "claim"), body), 400, "invalid_request")
+
+
+@row("1.6 claim node", "1.6 check order claim")
+@pytest.mark.parametrize("headers", [{}, {"Content-Type": "text/plain"}])
+def test_an_empty_claim_is_400_whatever_it_is_declared_to_be(api, queue, topic, headers):
+    for name in (queue, "no-such-" + topic):
+        answer = api.post(at(name, "claim"), None, headers)
+        expect.refusal(answer, 400, "invalid_request")
 
 
 @row("1.6 claim node")
@@ -143,6 +153,7 @@ def test_settling_in_what_is_no_queue(api, topic, op):
         {"lease_ids": ["ticket_1"]},
         {"lease_ids": ["lease_"]},
         {"lease_ids": ["lease_xyz"]},
+        {"lease_ids": ["lease_12 34"]},
         {"lease_ids": [5]},
         {"lease_ids": "lease_1"},
     ],
@@ -290,6 +301,15 @@ def test_a_stale_token_is_skipped(api, queue, op):
     assert new["lease_id"] != old["lease_id"]
     assert done(settle(api, op, queue, 1, lease_ids=[old["lease_id"]]))["skipped"] == [1]
     assert done(settle(api, op, queue, 1, lease_ids=[new["lease_id"]]))["skipped"] == []
+
+
+@row("1.6 lease_ids")
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("token", ["lease_0", "lease_1234", "lease_ABCdef", "lease_" + "f" * 64])
+def test_a_token_that_was_never_given_out_is_stale(api, queue, op, token):
+    api.claim(queue, max=2)
+    assert done(settle(api, op, queue, 1, 2, lease_ids=[token, ""]))["skipped"] == [1]
+    assert api.state(queue)["count"] == (2 if op == "ack" else 3)
 
 
 @row("2 lease expiry")

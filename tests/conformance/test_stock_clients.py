@@ -14,7 +14,7 @@ from websockets.sync.client import connect
 
 from tests.conformance.rows import row
 from tests.conformance.streams import EventSource
-from tests.conformance.wire import DEADLINE_S, at, payloads
+from tests.conformance.wire import DEADLINE_S, Api, at, payloads
 
 VERSIONS = ["--http1.1", "--http2-prior-knowledge"]
 
@@ -72,6 +72,18 @@ def test_curl_fails_as_it_should(api, topic, version):
     assert curl(version, "-o", "/dev/null", "-w", "%{http_code}", *text, url) == "415"
     head = curl(version, "-i", "-X", "PATCH", url)
     assert "allow:" in head.lower()
+
+
+@row("stock curl", "1.0 h2c")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_curl_is_told_why_its_large_body_is_refused(launch, tmp_path, version):
+    api = Api(launch(MAX_BODY_BYTES=1 << 20).address)
+    file = tmp_path / "large"
+    file.write_bytes(bytes(8 << 20))
+    header = ["-H", "content-type: application/json", "-H", "expect:"]
+    for _ in range(3):
+        told = curl(version, *header, "--data-binary", f"@{file}", api.address.url + at("t"))
+        assert json.loads(told)["error"]["code"] == "payload_too_large"
 
 
 @row("stock curl", "1.4 frame format")

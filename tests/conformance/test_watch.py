@@ -108,7 +108,7 @@ def test_a_tail_begins_at_the_head(api, topic, stream):
     found = done(api.post("/v0/watch", {"topics": {topic: {"tail": True, "from_seq": 1}}}))
     assert found["topics"][topic]["from_seq"] == 2
     watching = stream(found["stream_url"])
-    assert watching.next("caught-up").data == {"topic": topic, "head_seq": 2}
+    assert expect.told(watching.next("caught-up").data) == {"topic": topic, "head_seq": 2}
     api.write(topic, 3)
     assert payloads(watching.next("record").data) == [3]
 
@@ -192,19 +192,19 @@ def test_live_traffic_is_record_and_caught_up_in_turn(api, topic, stream):
     api.write(topic, 1)
     watching = stream(api.watch(topic))
     watching.next("record")
-    assert watching.next("caught-up").data == {"topic": topic, "head_seq": 1}
+    assert expect.told(watching.next("caught-up").data) == {"topic": topic, "head_seq": 1}
     for number in (2, 3, 4):
         api.write(topic, number)
         data = watching.next("record").data
         assert (data["from_seq"], data["to_seq"], seqs(data)) == (number - 1, number, [number])
-        assert watching.next("caught-up").data == {"topic": topic, "head_seq": number}
+        assert expect.told(watching.next("caught-up").data) == {"topic": topic, "head_seq": number}
 
 
 @row("1.4 caught-up")
 def test_an_empty_topic_is_caught_up_at_once(api, topic, stream):
     api.make(topic)
     frame = stream(api.watch(topic)).next("caught-up")
-    assert frame.data == {"topic": topic, "head_seq": 0}
+    assert expect.told(frame.data) == {"topic": topic, "head_seq": 0}
 
 
 @row("1.4 caught-up")
@@ -283,7 +283,7 @@ def test_a_cursor_that_is_too_old_at_first_is_told_so_before_the_records(api, to
     api.write(topic, *range(5))
     watching = stream(api.watch(topic))
     frame = watching.next("tombstone")
-    assert frame.data == {
+    assert expect.told(frame.data) == {
         "topic": topic,
         "reason": "from_seq_too_old",
         "gap_from": 1,

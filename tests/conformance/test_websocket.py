@@ -54,10 +54,10 @@ def test_records_are_pushed_old_ones_and_new_ones(api, ws, topic):
     expect.keys(first, RECORD)
     assert (first["topic"], first["from_seq"], first["to_seq"]) == (topic, 0, 1)
     assert (first["head_seq"], payloads(first)) == (1, ["old"])
-    assert ws.next() == {"op": "caught_up", "topic": topic, "head_seq": 1}
+    assert expect.told(ws.next()) == {"op": "caught_up", "topic": topic, "head_seq": 1}
     api.write(topic, "new")
     assert payloads(ws.next("record")) == ["new"]
-    assert ws.next() == {"op": "caught_up", "topic": topic, "head_seq": 2}
+    assert expect.told(ws.next()) == {"op": "caught_up", "topic": topic, "head_seq": 2}
 
 
 @row("1.5 caught_up")
@@ -65,7 +65,7 @@ def test_an_empty_topic_is_caught_up_at_once(api, ws, topic):
     api.make(topic)
     ws.send("subscribe", topic=topic)
     ws.next("subscribed")
-    assert ws.next() == {"op": "caught_up", "topic": topic, "head_seq": 0}
+    assert expect.told(ws.next()) == {"op": "caught_up", "topic": topic, "head_seq": 0}
 
 
 @row("1.5 subscribe")
@@ -271,7 +271,7 @@ def test_a_tombstone_has_the_reason_of_the_engine(api, ws, topic):
     api.write(topic, *range(5))
     ws.send("subscribe", topic=topic)
     ws.next("subscribed")
-    assert ws.next() == {
+    assert expect.told(ws.next()) == {
         "op": "tombstone",
         "topic": topic,
         "reason": "cap",

@@ -123,6 +123,18 @@ def test_the_lease_of_a_stream(api, queue, work):
     assert first["deadline"] - second["deadline"] > 3_000_000
 
 
+@row("1.6 work", "1.6 claim lease_ms", "1.0 query numbers")
+@pytest.mark.parametrize(
+    ("asked", "given"), [("0", 100), ("1", 100), ("x", 3_600_000), ("", 3_600_000)]
+)
+def test_the_lease_of_a_stream_is_clamped_as_that_of_a_claim(api, queue, work, asked, given):
+    api.make(queue, lease_ms=3_600_000)
+    api.write(queue, 1, 2)
+    [plain] = api.claim(queue, lease_ms=20_000)
+    job = work(queue, f"node=w1&lease_ms={asked}").next("job").data
+    assert abs((job["deadline"] - plain["deadline"]) - (given - 20_000)) < 10_000
+
+
 @row("1.6 work disconnect")
 def test_a_stream_that_goes_away_gives_its_jobs_back(api, queue, work):
     api.write(queue, 1, 2)

@@ -206,6 +206,17 @@ def test_the_header_is_a_key_too(api, topic):
 
 
 @row("1.2 write idempotency key")
+def test_the_header_has_the_bytes_of_the_key_in_a_body(api, topic):
+    api.write(topic, 1, idempotency_key="é")
+    as_sent = {"Idempotency-Key": "é".encode().decode("latin-1")}
+    assert done(api.post(at(topic), records(2), as_sent))["deduped"] is True
+    longest = {"Idempotency-Key": ("é" * 128).encode().decode("latin-1")}
+    assert done(api.post(at(topic), records(3), longest))["deduped"] is False
+    longer = {"Idempotency-Key": ("é" * 128 + "x").encode().decode("latin-1")}
+    expect.refusal(api.post(at(topic), records(4), longer), 400, "invalid_request")
+
+
+@row("1.2 write idempotency key")
 def test_the_key_in_the_body_wins_over_the_header(api, topic):
     done(api.post(at(topic), records(1, idempotency_key="b"), {"Idempotency-Key": "h"}))
     assert done(api.post(at(topic), records(2), {"Idempotency-Key": "h"}))["deduped"] is False

@@ -69,7 +69,7 @@ def inspect(
             inspect_directory(data_dir, cold_dir=cold_dir, on_progress=on_progress) as found,
         ):
             rows = _rows(found, view, topic or "", seq or 0)
-            spare = found.unneeded() if view == "verify" else []
+            spare = _spare(found, rows) if view == "verify" else []
     except Corrupt as error:
         click.echo(f"damaged: {error.message}", err=True)
         sys.exit(DAMAGED)
@@ -106,6 +106,11 @@ def _rows(found: Inspection, view: str, topic: str, seq: int) -> Rows:
             return [found.record(topic, seq)]
         case _:
             return [found.overview()]
+
+
+def _spare(found: Inspection, rows: Rows) -> list[str]:
+    """Segments that the next start removes: none while something is damaged."""
+    return found.unneeded() if all(row["ok"] for row in rows) else []
 
 
 def _show(console: Console, rows: Rows, view: str) -> None:

@@ -112,6 +112,10 @@ def write(
 
     Standard input is read if there are no values, or the only one is -. Each line is one record.
     """
+    if key == "":
+        raise click.BadParameter(
+            "expected an idempotency key, found an empty text", param_hint="'--key'"
+        )
     output = Output(as_json)
     if values and values != ("-",):
         records = [_record(text, tag) for text in values]
@@ -145,7 +149,11 @@ def _write_lines(
 @topic.command()
 @click.argument("name", metavar="TOPIC")
 @click.option("--from-seq", type=click.IntRange(min=0), default=0, help="Begin after this seq.")
-@click.option("--from-ts", type=click.IntRange(min=0), help="Begin at this time, in ms since 1970.")
+@click.option(
+    "--from-ts",
+    type=click.IntRange(min=0),
+    help="Begin at this time, in ms since 1970; with --from-seq, at the later of both.",
+)
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after so many records.")
 @click.option("--tag", help="Only records with this tag; a * at its end matches a prefix.")
 @json_flag

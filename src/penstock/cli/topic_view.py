@@ -27,7 +27,14 @@ from penstock.client.results import (
     TopicState,
     Written,
 )
-from penstock.client.watching import CaughtUp, Records, Tombstone, TopicDeleted, WatchEvent
+from penstock.client.watching import (
+    CaughtUp,
+    LeftOut,
+    Records,
+    Tombstone,
+    TopicDeleted,
+    WatchEvent,
+)
 from penstock.kernel.units import format_bytes
 
 _DIM: Final = "bright_black"
@@ -125,6 +132,8 @@ class Output:
                 self.gap(event.topic, event, asked_seq=asked_seq)
             case TopicDeleted():
                 self._note(f"{event.topic} was deleted")
+            case LeftOut():
+                self._note(f"{event.count} topics, {event.topic} the first: {event.message}")
             case CaughtUp():
                 pass
         sys.stdout.flush()

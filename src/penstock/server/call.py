@@ -19,6 +19,7 @@ from penstock.server.queries import Query, json_object
 from penstock.server.sessions import Sessions
 from penstock.server.shell.cohort import Cohorts
 from penstock.server.shell.tables_desk import TablesDesk
+from penstock.topics.routers import RouterConfig
 from penstock.topics.shell.engine import Engine
 
 WORK_HEARTBEAT_MS: Final = 15_000
@@ -107,9 +108,18 @@ class Call:
         """A data answer with its performance."""
         return Answer(status, data_body(fields, self.total_ms()))
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the asker is held to prefixes."""
+        return self.grant is not None and bool(self.grant.prefixes)
+
     def reaches(self, name: str) -> bool:
         """Whether the asker may touch a name."""
         return self.grant is None or self.grant.reaches(name)
+
+    def reaches_router(self, config: RouterConfig) -> bool:
+        """Whether the asker may touch both ends of a router."""
+        return self.reaches(config.source) and self.reaches(config.dest)
 
     def check_topic(self, name: str) -> None:
         """Refuse a topic named in a body that the asker may not touch."""
@@ -130,5 +140,5 @@ class Call:
 
     def check_unbounded(self) -> None:
         """Refuse what concerns every topic to who may not touch each."""
-        if self.grant is not None and self.grant.prefixes:
+        if self.is_bounded:
             raise Forbidden("expected a key for every topic, found one that is held to prefixes")

@@ -139,7 +139,10 @@ class TransportLimits:
     """A request's body, after inflation."""
     buffered_bytes_max: int = 256 * MIB
     """Request bodies of all connections. Above it, unfinished bodies are read one at a time."""
-    head_bytes_max: int = 64 * KIB
+    buffered_bytes_refused: int = 512 * MIB
+    """Above this they are refused."""
+    head_bytes_max: int = 128 * KIB
+    """Enough for the id of an event of a watch with as many topics of as long names as may be."""
     headers_max: int = 100
     head_s: float = 10.0
     """From the first byte of a request's head to its last."""
@@ -167,6 +170,8 @@ class TransportLimits:
     """Messages that the socket did not take."""
     http2_streams_max: int = 128
     http2_window_bytes: int = 256 * KIB
+    http2_answers_bytes_max: int = 16 * MIB
+    """Answers that a peer's windows hold back, before its next requests wait for them."""
     http2_resets_max: int = 200
     """Streams that one connection may cancel within ten seconds."""
 
@@ -181,6 +186,8 @@ class Refused(Rejected):
     """A request that the transport answers itself, because it cannot be handed on."""
 
     status: ClassVar[int]
+    is_passing: ClassVar[bool] = False
+    """Whether it is worth another try, and the answer says so."""
 
 
 class BadRequest(Refused):
@@ -204,11 +211,27 @@ class UnsupportedMediaType(Refused):
     status = 415
 
 
+class NoKey(Refused):
+    """A body comes in from somebody without a key: it is not read."""
+
+    code = "unauthorized"
+    status = 401
+
+
 class TooManyConnections(Refused):
     """Every connection that is allowed is open."""
 
     code = "throttled"
     status = 429
+    is_passing = True
+
+
+class TooManyBytes(Refused):
+    """Bodies of others take all the memory there is for them."""
+
+    code = "throttled"
+    status = 429
+    is_passing = True
 
 
 class ShuttingDown(Refused):
@@ -216,6 +239,7 @@ class ShuttingDown(Refused):
 
     code = "shutting_down"
     status = 503
+    is_passing = True
 
 
 def error_body(code: str, message: str, detail: dict[str, Any] | None = None) -> bytes:

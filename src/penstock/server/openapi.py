@@ -7,7 +7,7 @@ from typing import Any, Final
 from penstock.server.auth import scope_names
 from penstock.server.queries import ARROW
 from penstock.server.routes import NAME_SHAPES
-from penstock.server.routing import Route, RouteTable
+from penstock.server.routing import Param, Route, RouteTable
 from penstock.server.schemas import COMPONENTS, ref
 from penstock.server.tables_schemas import TABLE_COMPONENTS
 
@@ -30,6 +30,11 @@ _TEXTS: Final = {
     429: "A limit is reached; try again after `Retry-After` seconds.",
     500: "The server failed.",
     503: "The server is starting or ending.",
+}
+_RETRY_AFTER: Final = {
+    "description": "Seconds after which it is worth another try.",
+    "required": True,
+    "schema": {"type": "integer", "minimum": 1},
 }
 
 
@@ -64,16 +69,8 @@ def operation(route: Route) -> dict[str, Any]:
     }
     if route.scopes:
         shown["description"] = f"Needs the scope {scope_names(route.scopes)}."
-    parameters = [
-        {
-            "name": param.name,
-            "in": "query",
-            "required": param.required,
-            "description": param.text,
-            "schema": param.shape,
-        }
-        for param in route.query
-    ]
+    parameters = [_parameter(param, "query") for param in route.query]
+    parameters += [_parameter(param, "header") for param in route.headers]
     if route.named:
         named = {"name": "name", "in": "path", "required": True, "schema": NAME_SHAPES[route.named]}
         parameters.insert(0, named)
@@ -90,6 +87,16 @@ def operation(route: Route) -> dict[str, Any]:
     return shown
 
 
+def _parameter(param: Param, place: str) -> dict[str, Any]:
+    return {
+        "name": param.name,
+        "in": place,
+        "required": param.required,
+        "description": param.text,
+        "schema": param.shape,
+    }
+
+
 def _responses(route: Route) -> dict[str, Any]:
     common: tuple[int, ...] = (401, 403, 500, 503) if route.is_data else (401, 403)
     of_body: tuple[int, ...] = (400, 413, 415) if route.body else (400,)
@@ -103,6 +110,8 @@ def _responses(route: Route) -> dict[str, Any]:
             "description": _TEXTS[status],
             "content": {"application/json": {"schema": ref("Error")}},
         }
+        if status in (429, 503):
+            responses[str(status)]["headers"] = {"Retry-After": _RETRY_AFTER}
     return responses
 
 

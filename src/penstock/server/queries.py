@@ -8,21 +8,27 @@
 from __future__ import annotations
 
 import binascii
+import re
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from penstock.server.errors import NotAcceptable, UnsupportedMediaType
+from penstock.topics.batch import Write
 from penstock.topics.config import U64_MAX
 from penstock.topics.errors import InvalidRequest
+from penstock.topics.model import TopicLimits, check_text
 
 PAGE_SIZE: Final = 100
 PAGE_SIZE_MAX: Final = 1_000
 EVENT_STREAM: Final = "text/event-stream"
 ARROW: Final = "application/vnd.apache.arrow.stream"
+_JSON: Final = "application/json"
+_WEIGHT: Final = re.compile(r";\s*q\s*=\s*([01](?:\.[0-9]*)?)\s*(?:;|$)")
 _DIGITS_MAX: Final = len(str(U64_MAX))
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 _decode: Final = msgspec.json.Decoder().decode
@@ -70,10 +76,8 @@ class Query:
 def check_json(headers: Mapping[str, str]) -> None:
     """Refuse a body that is not declared to be JSON."""
     kind = headers.get("content-type", "")
-    if not kind.lstrip().lower().startswith("application/json"):
-        raise UnsupportedMediaType(
-            f"expected Content-Type application/json, found {kind or 'none'!r}"
-        )
+    if not kind.lstrip().lower().startswith(_JSON):
+        raise UnsupportedMediaType(f"expected Content-Type {_JSON}, found {kind or 'none'!r}")
 
 
 def json_object(body: bytes, headers: Mapping[str, str], *, may_be_empty: bool = False) -> Any:
@@ -102,6 +106,17 @@ def decode_object(body: bytes) -> dict[str, Any]:
     return value
 
 
+def keyed(write: Write, headers: Mapping[str, str], limits: TopicLimits) -> Write:
+    """A write with the key of the header, which is UTF-8 as that of a body is, if it has none."""
+    key = headers.get("idempotency-key")
+    if not key or write.key is not None:
+        return write
+    with suppress(UnicodeDecodeError):
+        key = key.encode("latin-1").decode()
+    check_text("idempotency_key", key, limits.key_bytes_max)
+    return write._replace(key=key)
+
+
 def check_accepts_events(headers: Mapping[str, str]) -> None:
     """Refuse a client that does not take an event stream."""
     accept = headers.get("accept")
@@ -110,8 +125,16 @@ def check_accepts_events(headers: Mapping[str, str]) -> None:
 
 
 def wants_arrow(headers: Mapping[str, str]) -> bool:
-    """Whether a reader asks for Arrow instead of JSON."""
-    return ARROW in headers.get("accept", "")
+    """Whether a reader asks for Arrow by its name, and does not like JSON better."""
+    accept = headers.get("accept", "")
+    return bool(accept) and preferred(accept, (ARROW, _JSON)) == ARROW
+
+
+def preferred(accept: str, kinds: Sequence[str]) -> str | None:
+    """Which of some kinds is wanted most, the first of several; None if none of them is named."""
+    weights = _weights(accept.lower())
+    best = max(kinds, key=lambda kind: weights.get(kind, 0.0))
+    return best if weights.get(best, 0.0) > 0.0 else None
 
 
 def arrow_compression(headers: Mapping[str, str]) -> str | None:
@@ -135,3 +158,13 @@ def parse_cursor(cursor: str) -> str:
     if not isinstance(after, str):
         raise InvalidRequest(f"expected a cursor of an earlier page, found {cursor!r}")
     return after
+
+
+def _weights(accept: str) -> dict[str, float]:
+    """How much each kind that is named is wanted, from 0 for not at all to 1."""
+    weights: dict[str, float] = {}
+    for named in accept.split(","):
+        kind = named.partition(";")[0].strip()
+        found = _WEIGHT.search(named)
+        weights[kind] = max(weights.get(kind, 0.0), 1.0 if found is None else float(found[1]))
+    return weights

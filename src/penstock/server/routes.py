@@ -11,7 +11,15 @@ from typing import Final
 
 from penstock.server.auth import ADMIN, DELETE, READ, WRITE
 from penstock.server.routing import Param, Route, RouteTable
-from penstock.server.schemas import FLAG, ROUTER_NAME, TEXT, TOPIC_NAME, U64, Schema
+from penstock.server.schemas import (
+    FLAG,
+    IDEMPOTENCY_KEY,
+    ROUTER_NAME,
+    TEXT,
+    TOPIC_NAME,
+    U64,
+    Schema,
+)
 from penstock.server.tables_routes import TABLE_NAME, TABLE_ROUTES
 
 _TOUCH = "Count this as a use of the topic, which raises its priority."
@@ -27,6 +35,11 @@ _TOPIC = "/v0/topics/{name}"
 _ROUTER = "/v0/routers/{name}"
 _SPACE = "/v0/spaces/{name}"
 _STREAM = "text/event-stream"
+_KEY = Param(
+    "Idempotency-Key",
+    IDEMPOTENCY_KEY,
+    "For every write that names no `idempotency_key` itself: the same again lands once.",
+)
 _AT = Param("at", U64, "As it was at this seq of the space; as it is, if not said.")
 
 ROUTES: Final = RouteTable(
@@ -47,7 +60,7 @@ ROUTES: Final = RouteTable(
         Route(
             "POST", _TOPIC, "write", "Append records, all of them or none.", "Written", WRITE,
             "topic", "Write", query=(Param("return_seqs", FLAG, "List every seq."),),
-            statuses=(200, 201), errors=(404, 413, 422, 429),
+            statuses=(200, 201), errors=(404, 413, 422, 429), headers=(_KEY,),
         ),
         Route(
             "GET", "/v0/topics", "list_topics", "Topics by name.", "TopicList", READ,
@@ -57,7 +70,13 @@ ROUTES: Final = RouteTable(
             "POST", f"{_TOPIC}/diff", "diff",
             "Records after a cursor; waits for them if asked to. As Arrow if that is accepted.",
             "Diff", READ, "topic", "Read", True,
-            query=(Param("from_ts", U64, "Begin with the first record at or after this time."),),
+            query=(
+                Param(
+                    "from_ts", U64,
+                    "Begin with the first record at or after this time, or after `from_seq` if "
+                    "that is later.",
+                ),
+            ),
             errors=(404,),
         ),
         Route(
@@ -68,6 +87,7 @@ ROUTES: Final = RouteTable(
             "POST", "/v0/write", "write_many",
             "Append to several topics of one partition in one commit.", "WrittenMany", WRITE,
             body="WriteMany", statuses=(200, 201), errors=(404, 409, 413, 422, 429),
+            headers=(_KEY,),
         ),
         Route(
             "PUT", _ROUTER, "put_router", "Make a router, or change it where it stands.", "Router",
@@ -97,6 +117,9 @@ ROUTES: Final = RouteTable(
             "GET", "/v0/watch/{name}", "open_watch", "The event stream of a watch session.", "",
             named="session", query=(Param("token", TEXT, "The key, for browsers."),),
             errors=(404, 406, 429), guard="own", media=_STREAM,
+            headers=(
+                Param("Last-Event-ID", TEXT, "`id` of the last event seen; only ever goes back."),
+            ),
         ),
         Route(
             "GET", "/v0/ws", "open_ws", "Subscribe and publish over a WebSocket.", "",

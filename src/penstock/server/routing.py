@@ -10,7 +10,7 @@ from penstock.server.schemas import Schema
 
 
 class Param(NamedTuple):
-    """A value in the query."""
+    """A value in the query, or a header."""
 
     name: str
     shape: Schema
@@ -42,6 +42,7 @@ class Route(NamedTuple):
     guard: str = "key"
     is_data: bool = True
     media: str = "application/json"
+    headers: tuple[Param, ...] = ()
 
 
 class RouteTable:

@@ -51,7 +51,7 @@ _META_SHOWN: Final[Schema] = {"type": "object"}
 _TAG: Final[Schema] = {"type": "string", "maxLength": 256}
 _NODE: Final[Schema] = {"type": "string", "maxLength": 128}
 _WORKER: Final[Schema] = {**_NODE, "minLength": 1}
-_KEY: Final[Schema] = {"type": "string", "maxLength": 256}
+IDEMPOTENCY_KEY: Final[Schema] = {"type": "string", "maxLength": 256}
 _PREDICATE: Final[Schema] = {
     "description": '["tag","Eq",value], ["tag","Glob","prefix*"] or a bare string for either.',
     "anyOf": [
@@ -110,7 +110,7 @@ _WRITE: Final = obj(
     "records",
     records=listed(ref("NewRecord"), minItems=1, maxItems=10_000),
     node=_NODE,
-    idempotency_key=_KEY,
+    idempotency_key=IDEMPOTENCY_KEY,
     create=FLAG,
     config=ref("Config"),
     disable_backpressure=FLAG,
@@ -127,7 +127,9 @@ _ROUTER_FIELDS: Final[dict[str, Schema]] = {
 _SETTLE: Final[dict[str, Schema]] = {
     "node": _WORKER,
     "seqs": listed(U64, maxItems=1_000),
-    "lease_ids": listed({"type": "string", "pattern": "^(lease_[0-9a-f]{16})?$"}, maxItems=1_000),
+    "lease_ids": listed(
+        {"type": "string", "pattern": "^(lease_[0-9a-fA-F]{1,64})?$"}, maxItems=1_000
+    ),
 }
 _SEQ: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
 _LOCAL_SEQ: Final[Schema] = {**_SEQ, "minimum": 1}

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from penstock.server.answers import encode
-from penstock.topics.read import Tombstone
+from penstock.topics.read import Diff, Tombstone
 
 CONTENT_TYPE: Final = b"text/event-stream"
 HEADERS: Final = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 RETRY: Final = b"retry: 2000\n\n"
 HEARTBEAT: Final = b": hb\n\n"
+LEFT_OUT_NAMES_MAX: Final = 16
+"""So many topics that found no room are named; of more it is said how many."""
 SHUTDOWN_CODE: Final = "server_shutting_down"
 SHUTDOWN_TEXT: Final = "the server is shutting down; connect again"
 
@@ -51,23 +53,26 @@ def frame(event_id: bytes, event: bytes, data: bytes) -> bytes:
     return b"id: %b\nevent: %b\ndata: %b\n\n" % (event_id, event, data)
 
 
-def record_data(topic: str, records: bytes, *, from_seq: int, to_seq: int, head_seq: int) -> bytes:
-    """What a `record` event tells: the records, joined, after one cursor up to the next."""
-    return b'{"topic":"%b","from_seq":%d,"head_seq":%d,"records":[%b],"to_seq":%d}' % (
+def record_data(topic: str, records: bytes, from_seq: int, diff: Diff) -> bytes:
+    """What a `record` event tells: the records of a page, joined, after a cursor."""
+    return b'{"topic":"%b","from_seq":%d,"head_seq":%d,"records":[%b],"to_seq":%d,"epoch":%d}' % (
         topic.encode(),
         from_seq,
-        head_seq,
+        diff.head_seq,
         records,
-        to_seq,
+        diff.next_from_seq,
+        diff.epoch,
     )
 
 
-def caught_up_data(topic: str, head_seq: int) -> bytes:
+def caught_up_data(topic: str, diff: Diff) -> bytes:
     """What a `caught-up` event tells."""
-    return b'{"topic":"%b","head_seq":%d}' % (topic.encode(), head_seq)
+    return b'{"topic":"%b","head_seq":%d,"epoch":%d}' % (topic.encode(), diff.head_seq, diff.epoch)
 
 
-def tombstone_data(topic: str, tombstone: Tombstone, reason: str | None = None) -> bytes:
+def tombstone_data(
+    topic: str, tombstone: Tombstone, epoch: int, reason: str | None = None
+) -> bytes:
     """What a `tombstone` event tells; `reason` replaces the topic's own."""
     return encode(
         {
@@ -77,6 +82,7 @@ def tombstone_data(topic: str, tombstone: Tombstone, reason: str | None = None) 
             "gap_to": tombstone.gap_to,
             "earliest_seq": tombstone.earliest_seq,
             "head_seq": tombstone.head_seq,
+            "epoch": epoch,
         }
     )
 
@@ -84,6 +90,17 @@ def tombstone_data(topic: str, tombstone: Tombstone, reason: str | None = None) 
 def deleted_data(topic: str) -> bytes:
     """What a `topic-deleted` event tells."""
     return b'{"topic":"%b","head_seq":0,"reason":"deleted"}' % topic.encode()
+
+
+def left_out_data(topics: Sequence[str], topics_max: int) -> bytes:
+    """What a `left-out` event tells: topics of a prefix that are too many to be pushed."""
+    text = f"expected at most {topics_max} topics; others are pushed when there is room"
+    return encode({"topics": topics[:LEFT_OUT_NAMES_MAX], "count": len(topics), "message": text})
+
+
+def unreadable_data(topic: str, error: Exception) -> bytes:
+    """What the last event of a watch tells when records cannot be read."""
+    return encode({"code": "internal", "message": f"topic {topic} cannot be read: {error}"})
 
 
 def shutdown_data() -> bytes:

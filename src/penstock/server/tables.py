@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from penstock.kernel.errors import Rejected
 from penstock.server.answers import Answer, encode
-from penstock.server.queries import ARROW
+from penstock.server.queries import ARROW, preferred
 from penstock.topics.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def format_of(asked: str | None, accept: str) -> str:
         if asked not in _FORMATS:
             raise InvalidRequest(f"expected format json, csv or arrow, found {asked[:100]!r}")
         return _FORMATS[asked]
-    return next((kind for kind in (ARROW, CSV) if kind in accept), JSON)
+    return preferred(accept, (ARROW, CSV, JSON)) or JSON
 
 
 # pages of rows -----------------------------------------------------------------------------------

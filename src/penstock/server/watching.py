@@ -124,7 +124,7 @@ class Follower:
             self.cursor = tombstone.gap_to
             if tombstone.reason == "recreated":  # it is read from its start, before the gap's end
                 self.cursor = min(self.cursor, diff.earliest_seq - 1)
-            data = sse.tombstone_data(self.topic, tombstone, reason)
+            data = sse.tombstone_data(self.topic, tombstone, diff.epoch, reason)
             events.append(Event("tombstone", data, self.cursor))
         self.fresh = False
         self.epoch = diff.epoch
@@ -136,7 +136,7 @@ class Follower:
             self.told_caught_up = False
         if diff.caught_up and not self.told_caught_up:
             self.told_caught_up = True
-            data = sse.caught_up_data(self.topic, diff.head_seq)
+            data = sse.caught_up_data(self.topic, diff)
             events.append(Event("caught-up", data, self.cursor))
         return events
 
@@ -161,14 +161,8 @@ def _record_data(topic: str, from_seq: int, page: Page) -> bytes:
     """The data of a record event, made once for a page."""
     data = page.frames.get("record")
     if data is None:
-        diff = page.diff
-        data = page.frames["record"] = sse.record_data(
-            topic,
-            page.records,
-            from_seq=from_seq,
-            to_seq=diff.next_from_seq,
-            head_seq=diff.head_seq,
-        )
+        data = sse.record_data(topic, page.records, from_seq, page.diff)
+        page.frames["record"] = data
     return data
 
 

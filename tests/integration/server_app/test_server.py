@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -38,13 +39,14 @@ def test_before_the_log_is_open_health_answers_and_nothing_else(tmp_path):
     async def go():
         server = Server(settings(tmp_path, port_file=tmp_path / "port"))
         host, port = await server.listen()
-        assert (tmp_path / "port").read_text() == f"{host}:{port}\n"
         assert (await ask(server, "GET", "/healthz"))[0] == 200
         for method, path in (("GET", "/readyz"), ("POST", "/v0/topics/t"), ("GET", "/v0/topics")):
             status, told = await ask(server, method, path)
             assert (status, told["error"]["code"]) == (503, "not_ready")
         assert (await ask(server, "GET", "/nothing"))[0] == 404
+        assert not (tmp_path / "port").exists(), "the log may be another's"
         await server.open()
+        assert (tmp_path / "port").read_text() == f"{host}:{port}\n"
         assert (await ask(server, "GET", "/readyz"))[1]["status"] == "ready"
         await server.close()
 
@@ -110,6 +112,38 @@ def test_a_server_that_is_ended_while_it_replays_leaves_in_good_order(tmp_path):
     asyncio.run(check())
 
 
+def test_the_port_file_is_there_while_the_log_is_replayed(tmp_path):
+    async def go():
+        server = Server(settings(tmp_path, port_file=tmp_path / "port"))
+        await server.listen()
+        opening = asyncio.ensure_future(server.open())
+        while server.engine is None:
+            await asyncio.sleep(0)
+        assert (tmp_path / "port").exists()
+        assert (await ask(server, "GET", "/healthz"))[0] == 200
+        await opening
+        await server.close()
+
+    asyncio.run(go())
+
+
+def test_an_end_in_a_hurry_waits_for_nobody(tmp_path):
+    async def go():
+        server = Server(Settings(port=0, data_dir=tmp_path / "data", drain_ms=600_000))
+        host, port = await server.listen()
+        await server.open()
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"POST /v0/topics/t HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+        assert (await ask(server, "GET", "/healthz"))[0] == 200
+        server.hurry()
+        await asyncio.wait_for(server.close(), 30)
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+
+    asyncio.run(go())
+
+
 def test_a_worker_that_is_cut_off_by_the_end_gives_its_jobs_back(tmp_path):
     async def go():
         server = Server(settings(tmp_path))
@@ -157,6 +191,22 @@ def test_an_address_or_a_directory_that_cannot_be_had_is_told(tmp_path):
         with pytest.raises(Rejected, match="directory"):
             await server.open()
         await server.close()
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("store", ["segment", "sqlite"])
+def test_a_port_file_that_cannot_be_written_is_told_and_the_log_let_go(tmp_path, store):
+    async def go():
+        server = Server(settings(tmp_path, store=store, port_file=tmp_path / "absent" / "port"))
+        await server.listen()
+        with pytest.raises(Rejected, match="expected a file for the port"):
+            await server.open()
+        await server.close()
+        again = Server(settings(tmp_path, store=store))
+        await again.listen()
+        await again.open()
+        await again.close()
 
     asyncio.run(go())
 

@@ -35,7 +35,7 @@ class Reader:
 
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=8), st.randoms(use_true_random=False))
 def test_whatever_the_order_every_body_is_read_in_bounded_memory(sizes, random):
-    budget = BodyBudget(100)
+    budget = BodyBudget(100, 10**6)
     readers = [Reader(budget, size) for size in sizes]
     while unfinished := [reader for reader in readers if reader.left]:
         able = [reader for reader in unfinished if reader.may_read]
@@ -58,15 +58,65 @@ def test_unfinished_bodies_wait_for_memory_and_all_are_answered():
     for peer, request in zip(peers, requests, strict=True):
         peer.send(request[:-100])
     assert [peer.transport.reading for peer in peers] == [True, True, False, False]
-    peers[2].wait(20)
+    peers[2].wait(9)
     peers[1].send(requests[1][-100:])
-    peers[2].wait(20)
     peers[1].send(get("/"))
     assert [answer.status for answer in peers[1].answers()] == [200, 200]
-    assert peers[0].answers()[0].status == 400, "it is the peer who is slow"
     for waiting in (2, 3):
+        peers[waiting].wait(1)
         peers[waiting].send(requests[waiting][-100:])
         assert peers[waiting].answers()[0].status == 200
+    peers[0].wait(30)
+    assert peers[0].answers()[0].code == "invalid_request", "it is the peer who is slow"
+    assert first.service.budget.used == 0
+
+
+def test_who_sends_slowly_while_others_wait_for_memory_is_told_to_come_back():
+    first = Peer(echo, TransportLimits(buffered_bytes_max=100, body_stall_s=30))
+    second, third = (Peer(echo, service=first.service) for _ in range(2))
+    request = post("/", b"x" * 200)
+    first.send(request[:-50])  # it is the one that may go on
+    second.send(request[:-50])
+    assert not second.transport.reading
+    for _ in range(12):
+        first.wait(1)
+        if not first.transport.eof_written:
+            first.send(b"x")
+    (told,) = first.answers()
+    assert (told.status, told.code, told.headers["retry-after"]) == (429, "throttled", "1")
+    second.send(request[-50:])
+    assert second.answers()[0].status == 200
+    third.send(request)
+    assert third.answers()[0].status == 200
+
+
+def test_a_burst_pays_for_no_trickle_afterwards():
+    peer = Peer(echo)
+    peer.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10000000\r\n\r\n" + bytes(9_000_000))
+    for _ in range(70):
+        peer.wait(1)
+        if not peer.transport.eof_written:
+            peer.send(b"x")
+    assert peer.answers()[0].code == "invalid_request"
+    assert peer.service.budget.used == 0
+
+
+def test_so_many_little_bodies_that_memory_ends_are_refused_and_can_come_back():
+    limits = TransportLimits(buffered_bytes_max=100, buffered_bytes_refused=300)
+    first = Peer(echo, limits)
+    peers = [first, *(Peer(echo, service=first.service) for _ in range(5))]
+    request = post("/", b"x" * 200)
+    for peer in peers:
+        peer.send(request[:-120])
+    assert first.service.budget.used <= 300 + 80
+    refused = [peer for peer in peers if peer.sent]
+    assert {(p.answers()[0].status, p.answers()[0].headers["retry-after"]) for p in refused} == {
+        (429, "1")
+    }
+    favoured = peers[1]  # the first that went beyond the budget
+    for peer in [favoured, *(each for each in peers if each not in (favoured, *refused))]:
+        peer.send(request[-120:])
+        assert peer.answers()[0].status == 200
     assert first.service.budget.used == 0
 
 

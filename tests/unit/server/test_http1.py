@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.kernel.errors import Rejected
-from penstock.server.message import TransportLimits
+from penstock.server.message import NoKey, TransportLimits
+from penstock.server.shell.http1 import STEPS_A_TURN
 from tests.unit.server.fake_loop import Desk, Peer, all_overlap, echo, get, post
 
 CHUNKED = (
@@ -605,3 +606,32 @@ def test_no_go_ahead_is_sent_when_the_body_is_refused_or_there():
     peer.send(post("/", b"hello", "Expect: 100-continue"))
     peer.send(post("/", b"hello!", "Expect: 100-continue")[:-6])
     assert [answer.status for answer in peer.answers()] == [200, 413]
+
+
+def test_very_many_requests_in_one_read_leave_others_their_turn():
+    peer = Peer(echo)
+    peer.send(get("/"))
+    count = 3 * STEPS_A_TURN
+    peer.transport.protocol.data_received(get("/") * count)
+    assert len(peer.answers()) == 1 + STEPS_A_TURN
+    assert not peer.transport.reading, "the rest of it comes first"
+    answered = []
+    peer.loop.call_soon(lambda: answered.append(len(peer.answers())))
+    peer.loop.run()
+    assert answered[0] <= 1 + 2 * STEPS_A_TURN, "somebody else had a turn in between"
+    assert len(peer.answers()) == 1 + count
+    assert peer.transport.reading
+
+
+def test_who_has_no_key_is_told_so_before_its_body_is_read():
+    peer = Peer(echo)
+    peer.service.check_head = lambda method, headers: (
+        None if headers.get("authorization") == "Bearer k" else NoKey(f"expected a key: {method}")
+    )
+    peer.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 100)
+    (told,) = peer.answers()
+    assert (told.status, told.code) == (401, "unauthorized")
+    assert peer.service.budget.used == 0
+    other = Peer(echo, service=peer.service)
+    other.send(post("/", b"x" * 200).replace(b"Host", b"Authorization: Bearer k\r\nHost")[:-50])
+    assert other.service.budget.used == 150

@@ -18,7 +18,8 @@ from h2.events import (
 from h2.settings import SettingCodes
 
 from penstock.kernel.errors import Rejected
-from penstock.server.message import TransportLimits
+from penstock.server.message import NoKey, TransportLimits
+from penstock.server.shell.http2 import FRAMES_A_TURN
 from tests.unit.server.fake_loop import Desk, Peer, echo
 
 
@@ -190,15 +191,38 @@ def test_large_answers_are_compressed_for_those_who_accept_it():
 def test_bad_bodies_are_refused_and_the_connection_survives(more, body, code):
     client = Client(echo, TransportLimits(body_bytes_max=100))
     stream_id = client.ask(method="POST", body=body, more=more, ends=False)
-    if body is not None and stream_id not in client.reset:
+    if body is not None:
         client.h2.end_stream(stream_id)
         client.flush()
     assert code_of(client, stream_id) == code
+    assert not client.reset
     assert client.status[client.ask()] == 200
     assert client.peer.service.budget.used == 0
 
 
-@pytest.mark.parametrize("path", ["/%zz", "/%00", "/%ff", "nowhere", "/a#b"])
+def test_what_is_still_sent_after_the_answer_is_thrown_away_and_stopped_after_a_while():
+    client = Client(echo, TransportLimits(body_bytes_max=100, linger_s=3))
+    early = client.ask(method="POST", body=b"x" * 101, ends=False)
+    assert client.status[early] == 413
+    assert early in client.ended
+    client.send(early, b"y" * 50_000, ends=False)
+    assert not client.reset, "a peer that is told to stop might not look at its answer"
+    client.peer.wait(4)
+    client.flush()
+    assert client.reset == {early: ErrorCodes.NO_ERROR}
+    assert client.status[client.ask()] == 200
+
+
+def test_a_request_that_ends_after_its_answer_is_not_reset():
+    client = Client(echo, TransportLimits(body_bytes_max=100, linger_s=3))
+    early = client.ask(method="POST", body=b"x" * 101, ends=False)
+    client.send(early, b"y", ends=True)
+    client.peer.wait(9)
+    client.flush()
+    assert not client.reset
+
+
+@pytest.mark.parametrize("path", ["nowhere", "/a#b"])
 def test_bad_targets_are_refused_and_the_connection_survives(path):
     client = Client(echo)
     stream_id = client.ask(path)
@@ -468,3 +492,60 @@ def test_a_request_cancelled_while_the_server_drains_ends_nothing_else():
     desk.exchanges[0].reply_json(b"1")
     client.flush()
     assert client.status == {first: 200}
+
+
+def test_very_many_frames_in_one_read_leave_others_their_turn():
+    client = Client(echo)
+    client.ask()
+    peer, before = client.peer, len(client.peer.sent)
+    ping = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00" + b"12345678"
+    peer.transport.protocol.data_received(ping * 10 * FRAMES_A_TURN)
+    assert len(peer.sent) - before == FRAMES_A_TURN * len(ping)
+    assert not peer.transport.reading, "the rest of it comes first"
+    answered = []
+    peer.loop.call_soon(lambda: answered.append(len(peer.sent) - before))
+    peer.loop.run()
+    assert answered[0] <= 2 * FRAMES_A_TURN * len(ping), "somebody else had a turn in between"
+    assert len(peer.sent) - before == 10 * FRAMES_A_TURN * len(ping)
+    assert peer.transport.reading
+
+
+def test_requests_wait_while_the_peer_does_not_take_the_answers_before_them():
+    desk = Desk()
+    client = Client(desk, TransportLimits(http2_answers_bytes_max=1_000), window=10)
+    client.opens_windows = False
+    first = client.ask("/first")
+    desk.exchanges[0].reply(200, b"x" * 5_000)
+    second = client.ask("/second")
+    assert [each.request.path for each in desk.exchanges] == ["/first"]
+    gone = client.ask("/gone")
+    client.h2.reset_stream(gone, ErrorCodes.CANCEL)
+    client.h2.increment_flow_control_window(10_000, first)
+    client.h2.increment_flow_control_window(10_000)
+    client.flush()
+    assert [each.request.path for each in desk.exchanges] == ["/first", "/second"]
+    desk.exchanges[1].reply(200, b"y")
+    client.flush()
+    assert (bytes(client.bodies[first]), bytes(client.bodies[second])) == (b"x" * 5_000, b"y")
+
+
+def test_a_peer_that_takes_its_answer_byte_by_byte_is_let_go():
+    client = Client(lambda exchange: exchange.reply(200, b"x" * 100_000),
+                    TransportLimits(write_stall_s=20), window=10)  # fmt: skip
+    client.opens_windows = False
+    slow = client.ask()
+    for _ in range(30):
+        client.peer.wait(1)
+        if not client.peer.transport.lost:
+            client.h2.increment_flow_control_window(1, slow)
+            client.flush()
+    assert client.peer.transport.aborted
+
+
+def test_a_body_of_somebody_without_a_key_is_refused_at_its_head():
+    client = Client(echo)
+    client.peer.service.check_head = lambda _method, _headers: NoKey("expected a key")
+    stream_id = client.ask(method="POST", body=b"x" * 100, ends=False)
+    assert (client.status[stream_id], code_of(client, stream_id)) == (401, "unauthorized")
+    assert client.peer.service.budget.used == 0
+    assert client.status[client.ask()] == 200

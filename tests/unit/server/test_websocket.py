@@ -4,11 +4,12 @@ import logging
 
 import pytest
 from websockets.client import ClientProtocol
-from websockets.frames import Opcode
+from websockets.frames import Frame, Opcode
 from websockets.uri import parse_uri
 
 from penstock.kernel.errors import Rejected
 from penstock.server.message import Exchange, TransportLimits, WebSocket
+from penstock.server.shell.websocket import BYTES_A_TURN
 from tests.unit.server.fake_loop import Peer, get
 
 UPGRADE = (
@@ -280,3 +281,34 @@ def test_a_peer_that_takes_a_little_now_and_then_is_kept():
         client.peer.wait(90)
         client.peer.transport.unstick()
     assert not client.peer.transport.closing
+
+
+def test_very_many_messages_in_one_read_leave_others_their_turn():
+    chat = Chat()
+    client = Client(chat)
+    count = 1_000
+    for _ in range(count):
+        client.protocol.send_text(b"0123456789")
+    data = b"".join(client.protocol.data_to_send())
+    assert len(data) > 3 * BYTES_A_TURN
+    peer = client.peer
+    peer.transport.protocol.data_received(data)
+    assert 0 < len(chat.told) < count / 2
+    assert not peer.transport.reading, "the rest of it comes first"
+    heard = []
+    peer.loop.call_soon(lambda: heard.append(len(chat.told)))
+    peer.loop.run()
+    assert heard[0] < count, "somebody else had a turn in between"
+    assert chat.told == [b"0123456789"] * count
+    assert peer.transport.reading
+
+
+def test_nothing_is_heard_after_a_message_that_is_no_text():
+    chat = Chat()
+    client = Client(chat)
+    client.protocol.send_text(b"good")
+    client.protocol.send_frame(Frame(Opcode.TEXT, b"\xff"))
+    client.protocol.send_text(b"late")
+    client.peer.send(b"".join(client.protocol.data_to_send()))  # all of it in one read
+    assert chat.told[0] == b"good"
+    assert b"late" not in chat.told

@@ -99,6 +99,10 @@ class FakeSocket(FakeStream):
     def ops(self) -> list[str]:
         return [message["op"] for message in self.messages]
 
+    def payloads(self) -> list[Any]:
+        pushed = [message for message in self.messages if message["op"] == "record"]
+        return [record["data"] for message in pushed for record in message["records"]]
+
 
 class FakeExchange:
     """One request; remembers its answer."""

@@ -239,6 +239,34 @@ def test_a_write_of_several_topics_changes_nothing_if_one_is_refused():
     run(go)
 
 
+def test_the_key_of_a_header_counts_for_every_write_of_a_request_that_has_none():
+    async def go():
+        async with serving() as client:
+            names = [f"t{number}" for number in range(64)]
+            same = [n for n in names if client.engine.lane(n) is client.engine.lane(names[0])][:2]
+            writes = [{"topic": n, "records": [{"data": 1}]} for n in same]
+            writes[1]["idempotency_key"] = "own"
+
+            async def deduped(key):
+                found = await client.ask("POST", "/v0/write", {"writes": writes}, **key)
+                return [row["deduped"] for row in found.json["writes"]]
+
+            key = {"idempotency_key": "é".encode().decode("latin-1")}
+            assert await deduped(key) == [False, False]
+            assert await deduped(key) == [True, True]
+            assert await deduped({"idempotency_key": "other"}) == [False, True]
+            assert await deduped({"idempotency_key": ""}) == [False, True]
+            assert await deduped({}) == [False, True]
+            alone = {"records": [{"data": 1}], "idempotency_key": "é"}
+            found = await client.ask("POST", f"/v0/topics/{same[0]}", alone)
+            assert found.json["deduped"]
+            long = {"idempotency_key": "k" * 257}
+            refused = await client.ask("POST", "/v0/write", {"writes": writes}, **long)
+            assert (refused.status, refused.code) == (400, "invalid_request")
+
+    run(go)
+
+
 def test_a_page_as_arrow_says_what_the_json_page_says():
     async def go():
         async with serving() as client:
@@ -277,6 +305,36 @@ def test_a_read_may_begin_at_a_time():
     run(go)
 
 
+def test_a_read_from_a_time_and_a_seq_begins_with_the_later():
+    async def go():
+        async with serving() as client:
+            for payload in (1, 2, 3):
+                await client.write("t", payload)
+                await asyncio.sleep(0.003)
+            records = (await client.ask("POST", "/v0/topics/t/diff")).json["records"]
+            at = records[1]["$ts"]
+            for from_seq, expected in ((0, [2, 3]), (1, [2, 3]), (2, [3]), (3, [])):
+                body = {"from_seq": from_seq}
+                found = await client.ask("POST", f"/v0/topics/t/diff?from_ts={at}", body)
+                assert [record["data"] for record in found.json["records"]] == expected
+                found = await client.ask("POST", "/v0/topics/t/diff", {**body, "from_ts": at})
+                assert [record["data"] for record in found.json["records"]] == expected
+
+    run(go)
+
+
+def test_who_refuses_arrow_gets_json():
+    async def go():
+        async with serving() as client:
+            await client.write("t", 1)
+            accept = "application/json, application/vnd.apache.arrow.stream;q=0"
+            found = await client.ask("POST", "/v0/topics/t/diff", accept=accept)
+            assert found.content_type == b"application/json"
+            assert found.json["records"][0]["data"] == 1
+
+    run(go)
+
+
 def test_the_scheduler_tells_a_key_of_prefixes_nothing_of_routers_that_lead_out_of_them():
     async def go():
         async with serving(keys="all,one:r:app.") as client:
@@ -292,6 +350,30 @@ def test_the_scheduler_tells_a_key_of_prefixes_nothing_of_routers_that_lead_out_
                 )
                 routers = found.json["topic"]["routers"]
                 assert sorted(router["dest"] for router in routers) == expected
+
+    run(go)
+
+
+def test_why_a_topic_waits_is_told_without_routers_that_lead_out_of_the_prefixes():
+    def reason(client, key):
+        found = client.start("GET", "/v0/scheduler?topic=app.l", authorization=f"Bearer {key}")
+        return found.json["topic"]["reason"]
+
+    async def go():
+        async with serving(keys="all,one:r:app.") as client:
+            everyone = {"authorization": "Bearer all"}
+            config = {"cap_records": 1, "discard": "reject"}
+            for dest in ("app.full", "other.full"):
+                await client.ask("PUT", f"/v0/topics/{dest}", config, **everyone)
+                body = {"source": "app.l", "dest": dest}
+                await client.ask("PUT", f"/v0/routers/to-{dest}", body, **everyone)
+            for payload in (1, 2):
+                body = {"records": [{"data": payload}]}
+                await client.ask("POST", "/v0/topics/app.l", body, **everyone)
+            await until(lambda: reason(client, "all").count("is full") == 2)
+            assert "to-other.full" in reason(client, "all")
+            own = "router to-app.full: topic 'app.full' is full and rejects more"
+            assert reason(client, "one") == own
 
     run(go)
 

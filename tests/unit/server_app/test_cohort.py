@@ -11,6 +11,7 @@ from unittest import mock
 
 from penstock.server.message import Direct
 from penstock.server.shell.cohort import RANK_MEMBERS_MAX, Rank, Stand
+from penstock.topics.shell.gather import ROUND_NS_A_WATCHER
 from penstock.topics.shell.watch import Shape
 from tests.unit.server_app.fakes import Client, FakeStream, run, serving, until
 from tests.unit.server_app.test_push import kinds, payloads
@@ -70,6 +71,27 @@ def test_what_is_committed_during_a_round_goes_to_those_who_are_still_to_come():
             assert having(streams, [1, 2]) == MANY
             at_once = [s for s in streams if kinds(s.events()).count("record") == 1]
             assert len(at_once) == MANY - RANK_MEMBERS_MAX, "who came later got both together"
+
+    run(go)
+
+
+def test_a_round_can_be_seen_and_writes_gather_until_it_is_over():
+    async def go():
+        async with serving() as client:
+            streams = await watchers(client, MANY)
+            gather = client.application.context.engine.journal.gather
+            assert gather.round_ns == 0
+            async with first_rank_served(client, streams):
+                shown = (await client.ask("GET", "/v0/scheduler?topic=t")).json["topic"]
+                assert shown["watchers"] == MANY
+                behind = MANY - RANK_MEMBERS_MAX
+                assert shown["watchers_behind"] == behind
+                assert shown["reason"] == f"watchers yet to have their turn in this round: {behind}"
+                assert gather.round_ns == MANY * ROUND_NS_A_WATCHER
+            assert gather.round_ns == 0
+            shown = (await client.ask("GET", "/v0/scheduler?topic=t")).json["topic"]
+            assert shown["watchers_behind"] == 0
+            assert shown["reason"].startswith("nothing to push")
 
     run(go)
 

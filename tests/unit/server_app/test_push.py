@@ -46,6 +46,41 @@ def test_a_watcher_that_does_not_read_misses_nothing_and_gets_nothing_twice():
     run(go)
 
 
+def test_the_scheduler_tells_of_watchers_that_do_not_read():
+    async def go():
+        async with serving() as client:
+            await client.write("t", 0)
+            stream, _ = await client.watch(topics={"t": {}}, room=2)
+            socket = await client.socket(room=1)
+            socket.say(op="subscribe", topic="t")
+            await client.write("t", 1)
+            await until(lambda: client.application.context.engine.turns.served >= 2)
+            shown = (await client.ask("GET", "/v0/scheduler?topic=t")).json["topic"]
+            assert (shown["watchers"], shown["watchers_behind"]) == (2, 2)
+            assert shown["reason"] == "watchers that do not read what they were sent: 2"
+            stream.read(None)
+            socket.read(None)
+            await until(lambda: payloads(stream.events()) == [0, 1] == socket.payloads())
+            shown = (await client.ask("GET", "/v0/scheduler?topic=t")).json["topic"]
+            assert shown["watchers_behind"] == 0
+            assert shown["reason"].startswith("nothing to push")
+
+    run(go)
+
+
+def test_the_scheduler_tells_which_router_holds_a_topic_up():
+    async def go():
+        async with serving() as client:
+            await client.ask("PUT", "/v0/topics/full", {"cap_records": 1, "discard": "reject"})
+            await client.ask("PUT", "/v0/routers/r", {"source": "t", "dest": "full"})
+            await client.write("t", 1, 2)
+            await client.ask("GET", "/v0/routers/r")
+            shown = (await client.ask("GET", "/v0/scheduler?topic=t")).json["topic"]
+            assert shown["reason"] == "router r: topic 'full' is full and rejects more"
+
+    run(go)
+
+
 def test_streams_of_one_session_share_its_cursors():
     async def go():
         async with serving() as client:
@@ -195,9 +230,52 @@ def test_topics_of_a_prefix_join_when_they_are_made_as_long_as_there_is_room():
                 await client.write(f"a.{number}", number)
             await client.write("b.1", "other")
             await until(lambda: payloads(stream.events()) == ["old", 2, 3, 4])
-            assert [data["code"] for kind, data in stream.events() if kind == "error"] == [
-                "throttled"
-            ]
+            told = [data for kind, data in stream.events() if kind == "left-out"]
+            assert [(each["topics"], each["count"]) for each in told] == [(["a.5"], 1)]
+            await client.ask("DELETE", "/v0/topics/a.2")
+            await until(lambda: payloads(stream.events()) == ["old", 2, 3, 4, 5])
+            await client.write("a.5", "again")
+            await until(lambda: payloads(stream.events())[-1] == "again")
+
+    run(go)
+
+
+def test_a_prefix_of_more_topics_than_there_is_room_for_is_watched_in_part():
+    async def go():
+        async with serving() as client:
+            for number in range(1, 8):
+                await client.write(f"a.{number}", number)
+            stream, _ = await client.watch(prefixes=["a."])
+            assert payloads(stream.events()) == [1, 2, 3, 4]
+            (told,) = [data for kind, data in stream.events() if kind == "left-out"]
+            assert (told["topics"], told["count"]) == (["a.5", "a.6", "a.7"], 3)
+            for number in (1, 3):
+                await client.ask("DELETE", f"/v0/topics/a.{number}")
+            await until(lambda: payloads(stream.events()) == [1, 2, 3, 4, 5, 6])
+
+    run(go)
+
+
+def test_a_socket_is_told_of_topics_for_which_it_has_no_room_and_gets_them_later():
+    async def go():
+        async with serving() as client:
+            for number in range(1, 4):
+                await client.write(f"a.{number}", number)
+            await client.write("named", "n")
+            socket = await client.socket()
+            socket.say(op="subscribe", topic="named")
+            await until(lambda: socket.payloads() == ["n"])
+            socket.say(op="subscribe", prefixes=["a."])
+            await until(lambda: socket.payloads() == ["n", 1, 2, 3])
+            await client.write("a.4", 4)
+            await client.write("a.5", 5)
+            left = lambda: [m["topics"] for m in socket.messages if m["op"] == "left_out"]  # noqa: E731
+            await until(lambda: left() == [["a.4"], ["a.5"]])
+            socket.say(op="unsubscribe", topic="named")
+            await until(lambda: socket.payloads() == ["n", 1, 2, 3, 4])
+            await client.ask("DELETE", "/v0/topics/a.1")
+            await until(lambda: socket.payloads() == ["n", 1, 2, 3, 4, 5])
+            assert "error" not in socket.ops()
 
     run(go)
 
@@ -278,7 +356,7 @@ def test_a_watcher_of_tags_gets_those_and_passes_the_rest():
             await client.ask("POST", "/v0/topics/t", {"records": records})
             stream, _ = await client.watch(topics={"t": {"tag": "x*"}})
             assert payloads(stream.events()) == ["x1", "x2"]
-            assert stream.events()[-1] == ("caught-up", {"topic": "t", "head_seq": 3})
+            assert stream.events()[-1] == ("caught-up", {"topic": "t", "head_seq": 3, "epoch": 1})
 
     run(go)
 

@@ -12,10 +12,12 @@ from penstock.server.queries import (
     json_object,
     make_cursor,
     parse_cursor,
+    wants_arrow,
 )
 from penstock.topics.errors import InvalidRequest
 
 JSON = {"content-type": "application/json"}
+ARROW = "application/vnd.apache.arrow.stream"
 
 
 @pytest.mark.parametrize(
@@ -98,3 +100,28 @@ def test_a_stream_is_for_those_who_accept_it():
     check_accepts_events({})
     with pytest.raises(NotAcceptable):
         check_accepts_events({"accept": "application/json"})
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        (ARROW, True),
+        (f"{ARROW};compression=lz4", True),
+        (f"application/json, {ARROW}", True),
+        (f"application/json;q=0.5, {ARROW};compression=lz4;q=0.9", True),
+        (f"{ARROW}; q=0.5, application/json; q=0", True),
+        (f"{ARROW};q=0.5, */*", True),
+        (f"{ARROW};q=often", True),
+        (ARROW.title(), True),
+        (f"application/json, {ARROW};q=0", False),
+        (f"application/json, {ARROW} ; Q=0.000", False),
+        (f"application/json, {ARROW};q=0.9", False),
+        (f"{ARROW};q=0", False),
+        (f"{ARROW}-file", False),
+        ("application/json", False),
+        ("*/*", False),
+        ("", False),
+    ],
+)
+def test_arrow_is_for_those_who_name_it_and_do_not_like_json_better(accept, expected):
+    assert wants_arrow({"accept": accept}) is expected

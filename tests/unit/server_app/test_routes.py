@@ -62,6 +62,37 @@ def test_every_reference_of_the_document_leads_somewhere():
     assert all(reference.rpartition("/")[2] in shapes for reference in found)
 
 
+def headers_of(operation):
+    return [param["name"] for param in operation.get("parameters", ()) if param["in"] == "header"]
+
+
+def test_the_document_has_the_headers_that_a_client_may_send():
+    paths = document(ROUTES, "1.0")["paths"]
+    found = {
+        made["operationId"]: headers_of(made)
+        for methods in paths.values()
+        for made in methods.values()
+        if headers_of(made)
+    }
+    assert found == {
+        "write": ["Idempotency-Key"],
+        "write_many": ["Idempotency-Key"],
+        "open_watch": ["Last-Event-ID"],
+    }
+
+
+def test_every_429_and_503_of_the_document_says_when_to_come_back():
+    paths = document(ROUTES, "1.0")["paths"]
+    responses = [made["responses"] for methods in paths.values() for made in methods.values()]
+    told = {
+        (status, "Retry-After" in each[status].get("headers", ()))
+        for each in responses
+        for status in each
+    }
+    assert {status for status, is_told in told if is_told} == {"429", "503"}
+    assert not {("429", False), ("503", False)} & told
+
+
 def test_every_route_is_in_the_document_under_a_name_of_its_own():
     paths = document(ROUTES, "1.0")["paths"]
     operations = [made["operationId"] for methods in paths.values() for made in methods.values()]

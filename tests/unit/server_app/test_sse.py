@@ -14,7 +14,8 @@ from penstock.server.sse import (
     tombstone_data,
     work_error,
 )
-from penstock.topics.read import Tombstone
+from penstock.topics.read import Diff, Tombstone
+from penstock.topics.shown import Found
 
 
 def test_an_id_is_the_sorted_map_of_all_cursors_and_can_be_read_back():
@@ -38,11 +39,12 @@ def test_places_that_are_no_seq_are_left_out():
 
 
 def test_a_frame_has_its_fields_in_order_and_ends_with_a_blank_line():
-    data = record_data("jobs", b'{"$seq":1},{"$seq":2}', from_seq=0, to_seq=2, head_seq=2)
+    diff = Diff(Found((), (), ()), 2, 2, 1, None, 7, 2)
+    data = record_data("jobs", b'{"$seq":1},{"$seq":2}', 0, diff)
     assert frame(b"X", b"record", data) == (
         b"id: X\nevent: record\n"
         b'data: {"topic":"jobs","from_seq":0,"head_seq":2,'
-        b'"records":[{"$seq":1},{"$seq":2}],"to_seq":2}\n\n'
+        b'"records":[{"$seq":1},{"$seq":2}],"to_seq":2,"epoch":7}\n\n'
     )
 
 
@@ -57,7 +59,7 @@ def test_line_breaks_in_a_payload_do_not_break_the_frame(line_break):
 
 def test_a_tombstone_event_tells_no_estimate_and_may_tell_another_reason():
     tombstone = Tombstone(1, 4, "cap", 4, 5, 9)
-    told = json.loads(tombstone_data("t", tombstone, "from_seq_too_old"))
+    told = json.loads(tombstone_data("t", tombstone, 7, "from_seq_too_old"))
     assert told == {
         "topic": "t",
         "reason": "from_seq_too_old",
@@ -65,8 +67,9 @@ def test_a_tombstone_event_tells_no_estimate_and_may_tell_another_reason():
         "gap_to": 4,
         "earliest_seq": 5,
         "head_seq": 9,
+        "epoch": 7,
     }
-    assert json.loads(tombstone_data("t", tombstone))["reason"] == "cap"
+    assert json.loads(tombstone_data("t", tombstone, 7))["reason"] == "cap"
 
 
 def test_a_deleted_topic_has_no_head():

@@ -20,6 +20,8 @@ from penstock.server.ws import (
     subscribed,
 )
 from penstock.topics.errors import TopicNotFound
+from penstock.topics.read import Diff
+from penstock.topics.shown import Found
 
 
 def test_an_id_comes_back_as_it_was_sent():
@@ -74,8 +76,9 @@ def test_an_ack_is_the_answer_of_a_write_with_an_id():
 
 
 def test_what_is_pushed_is_the_data_of_an_event_with_its_op():
-    message = pushed(b"caught_up", caught_up_data("t", 4))
-    assert json.loads(message) == {"op": "caught_up", "topic": "t", "head_seq": 4}
+    diff = Diff(Found((), (), ()), 4, 4, 1, None, 7, 0)
+    message = pushed(b"caught_up", caught_up_data("t", diff))
+    assert json.loads(message) == {"op": "caught_up", "topic": "t", "head_seq": 4, "epoch": 7}
 
 
 def test_an_error_has_its_id_code_and_message():

@@ -17,7 +17,7 @@ from penstock.server.auth import ADMIN, Grant, bearer, query_token
 from penstock.server.call import Call, Context
 from penstock.server.errors import NotReady, ShuttingDown, describe, error_answer
 from penstock.server.message import Exchange, Request
-from penstock.server.queries import Query, check_json
+from penstock.server.queries import Query, check_json, keyed
 from penstock.server.routes import ROUTES, TOKEN_IN_QUERY, Route
 from penstock.server.shell import (
     app_backup,
@@ -30,8 +30,7 @@ from penstock.server.shell import (
     app_watch,
     app_ws,
 )
-from penstock.topics.batch import Write, parse_write
-from penstock.topics.model import check_text
+from penstock.topics.batch import parse_write
 from penstock.topics.topic import Written
 
 Handler = Callable[[Call], Answer | Awaitable[Answer | None] | None]
@@ -119,9 +118,10 @@ class TopicApplication:
                 check_json(headers)
             write = parse_write(request.body, self._limits)
             if write.key is None and "idempotency-key" in headers:
-                write = self._keyed(write, headers["idempotency-key"])
+                write = keyed(write, headers, self._limits)
             if grant is not None and write.config is not None and name not in self._topics:
-                grant.check(ADMIN)
+                if write.may_create:
+                    grant.check(ADMIN)
                 grant.check_config(write.config)
             return_seqs = not request.query or Query(request.query).flag("return_seqs", True)
             self._engine.write(
@@ -182,13 +182,6 @@ class TopicApplication:
                 exchange.reply_json(body)
         if grant is not None:
             self.context.caps.leave(grant)
-
-    def _keyed(self, write: Write, key: str) -> Write:
-        """A write with the key of its header."""
-        if not key:
-            return write
-        check_text("idempotency_key", key, self._limits.key_bytes_max)
-        return write._replace(key=key)
 
     # The long way: everything
 

@@ -6,9 +6,9 @@ import penstock
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
 from penstock.server.answers import Answer, encode
-from penstock.server.auth import KeyRing, bearer, query_token
+from penstock.server.auth import KeyRing, Unauthorized, bearer, query_token
 from penstock.server.errors import NotReady, error_answer
-from penstock.server.message import Application, Exchange
+from penstock.server.message import Application, Exchange, NoKey, Refused
 from penstock.server.routes import ROUTES, TOKEN_IN_QUERY, Route
 
 
@@ -29,6 +29,16 @@ class Gate:
             return
         answer = self._answer(exchange)
         exchange.reply(answer.status, answer.body, headers=answer.headers)
+
+    def check_head(self, method: str, headers: dict[str, str]) -> Refused | None:
+        """Who has no key gets no memory for a body: every call that has one needs a key."""
+        if self._keys is None or method not in ("POST", "PUT"):
+            return None
+        try:
+            self._keys.identify(bearer(headers))
+        except Unauthorized as error:
+            return NoKey(error.message)
+        return None
 
     def _answer(self, exchange: Exchange) -> Answer:
         request = exchange.request

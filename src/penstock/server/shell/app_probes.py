@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from itertools import islice
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from penstock.server.metrics import (
 )
 from penstock.server.openapi import document
 from penstock.server.routes import ROUTES
+from penstock.topics.shell.scheduler_view import scheduler_view
 from penstock.topics.topic import Topic
 
 
@@ -54,7 +56,12 @@ def metrics(call: Call) -> Answer:
 
 def openapi(_call: Call) -> Answer:
     """The document of all routes."""
-    return Answer(200, encode(document(ROUTES, penstock.__version__)))
+    return Answer(200, _document())
+
+
+@cache
+def _document() -> bytes:
+    return encode(document(ROUTES, penstock.__version__))
 
 
 def scheduler(call: Call) -> Answer:
@@ -62,11 +69,7 @@ def scheduler(call: Call) -> Answer:
     topic = call.query.text("topic") or None
     if topic is not None:
         call.check_topic(topic)
-    shown = call.context.engine.scheduler_view(topic)
-    if topic is not None:
-        routers = shown["topic"]["routers"]
-        shown["topic"]["routers"] = [each for each in routers if call.reaches(each["dest"])]
-    return call.answer(**shown)
+    return call.answer(**scheduler_view(call.context.engine, topic, call.reaches))
 
 
 HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {

@@ -7,20 +7,24 @@ import logging
 from collections.abc import Container, Iterable
 from typing import Final
 
+from penstock.kernel.errors import PenstockError
 from penstock.server.call import Context
 from penstock.server.watching import Event, Follower
-from penstock.topics.shell.watch import Page
+from penstock.topics.shell.watch import Behind, Page
 
 _LOGGER: Final = logging.getLogger("penstock.server")
 PAGES_A_TURN_MAX: Final = 8
 """Pages of one topic to one peer before others get their turn."""
+LEFT_OUT_MAX: Final = 1_024
+"""So many topics that found no room are remembered, to be followed when there is room."""
 
 
 class Pusher:
     """What a watch and a WebSocket have in common. A page is sent whole or read again later.
 
-    Subclasses say how events are sent (`send`), what happens when a topic is gone (`lost`), and
-    how the connection is closed when something failed (`abort`).
+    Subclasses say how events are sent (`send`), what happens when a topic is gone (`lost`) or
+    cannot be read (`unreadable`), how those of a prefix are taken in (`admit`, `left_out`), and how
+    the connection is closed when something failed (`abort`).
     """
 
     def __init__(self, context: Context) -> None:
@@ -32,6 +36,7 @@ class Pusher:
         self._is_full = False
         # An empty dict is less than a third of an empty set, and most watchers need neither.
         self._gone: dict[str, None] = {}
+        self._left_out: dict[str, None] = {}  # topics of a prefix that found no room
         self._owing: dict[asyncio.Task[None], None] = {}
 
     def send(self, follower: Follower, page: Page, events: list[Event]) -> int:
@@ -40,6 +45,18 @@ class Pusher:
 
     def lost(self, follower: Follower) -> bool:
         """A topic was deleted; False if the peer had no room to be told."""
+        raise NotImplementedError
+
+    def unreadable(self, follower: Follower, error: PenstockError) -> None:
+        """What a topic has next cannot be read: tell it, and push the topic no more."""
+        raise NotImplementedError
+
+    def admit(self, topic: str) -> Follower | None:
+        """Who is to follow a topic of a prefix; None if there is no room for it."""
+        raise NotImplementedError
+
+    def left_out(self, topics: list[str]) -> None:
+        """Tell that there is no room for topics of a prefix."""
         raise NotImplementedError
 
     def abort(self) -> None:
@@ -64,6 +81,36 @@ class Pusher:
         for topic in list(self._gone):
             if topic not in topics and topic not in keep:
                 self.leave(topic)
+
+    def take_in(self, topics: Iterable[str]) -> list[str]:
+        """Push topics of a prefix from now on, or once there is room; those followed now."""
+        wanted = [topic for topic in topics if topic not in self.followers]
+        taken: list[str] = []
+        for topic in wanted:
+            follower = self.admit(topic)
+            if follower is None:
+                break
+            self._left_out.pop(topic, None)
+            self.follow(follower)
+            taken.append(topic)
+        left = [topic for topic in wanted[len(taken) :] if topic not in self._left_out]
+        if left:
+            room = LEFT_OUT_MAX - len(self._left_out)
+            self._left_out |= dict.fromkeys(left[:room])
+            self.left_out(left)
+        return taken
+
+    def _take_in_left_out(self) -> None:
+        """There may be room for those who found none."""
+        topics = self.engine.registry.topics
+        self._left_out = {topic: None for topic in self._left_out if topic in topics}
+        if not self.is_over:
+            self.begin(self.take_in(list(self._left_out)))
+
+    def made_room(self) -> None:
+        """Another topic may be followed now."""
+        if self._left_out:
+            asyncio.get_running_loop().call_soon(self._take_in_left_out)
 
     def leave_all(self) -> None:
         """Push nothing more."""
@@ -103,6 +150,8 @@ class Pusher:
             return
         try:
             self._push_pages(follower)
+        except PenstockError as error:
+            self.unreadable(follower, error)
         except Exception:
             _LOGGER.exception("topic %r could not be pushed to a watcher", topic)
             self.abort()
@@ -143,6 +192,16 @@ class Pusher:
         self._pause(follower.topic)
         return False
 
+    def behind(self, topic: str) -> Behind:
+        """Whether the peer lacks something of a topic, and what that waits for."""
+        follower, found = self.followers.get(topic), self.engine.registry.topics.get(topic)
+        if follower is None or found is None:
+            return Behind()
+        if topic in self._waiting:
+            return Behind(readers=1)
+        self.load(follower)
+        return Behind(loads=int(follower.cursor < found.head_seq))
+
     def arrived(self, follower: Follower) -> None:
         """The peer has everything of a topic."""
 
@@ -161,7 +220,9 @@ class Pusher:
         if follower.topic in self._gone:
             return
         self._gone[follower.topic] = None
-        if not self.lost(follower):
+        if self.lost(follower):
+            self.made_room()
+        else:
             self._gone.pop(follower.topic, None)
             self._pause(follower.topic)
 

@@ -9,7 +9,7 @@ from penstock.server.answers import Answer, performance, spliced
 from penstock.server.call import Call
 from penstock.server.jobs import job_json
 from penstock.server.shell.app_work import open_work
-from penstock.topics.errors import NotAQueue
+from penstock.topics.errors import InvalidRequest, NotAQueue
 from penstock.topics.leases import (
     Settle,
     parse_claim,
@@ -22,6 +22,8 @@ from penstock.topics.leases import (
 
 async def claim(call: Call) -> Answer:
     """Lease jobs: the body is read, then the queue looked for, then the node asked for."""
+    if not call.request.body:
+        raise InvalidRequest("expected a JSON object with a node, found an empty body")
     body = call.body()
     engine = call.context.engine
     request = parse_claim({**body, "node": "not looked at yet"}, engine.limits)

@@ -1,15 +1,24 @@
-"""Handlers of routers. A key must reach both ends of a router to see or touch it."""
+"""Handlers of routers. A key must reach both ends of a router to see or touch it.
+
+A refusal names no topic or router that its reader does not reach and has not named.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final
 
+from penstock.kernel.errors import PenstockError
 from penstock.server.answers import Answer
+from penstock.server.auth import Forbidden
 from penstock.server.call import Call
 from penstock.server.queries import make_cursor
 from penstock.topics.config import parse_bool
+from penstock.topics.errors import RouterCycle, TopicExistsIncompatible
 from penstock.topics.routers import Router, RouterConfig, parse_router
+
+HIDDEN: Final = "…"
+"""Stands in a cycle for a topic that the asker does not reach."""
 
 
 async def put_router(call: Call) -> Answer:
@@ -17,8 +26,12 @@ async def put_router(call: Call) -> Answer:
     body = call.body()
     config = parse_router(call.name, body)
     create_dest = parse_bool("create_dest", body.get("create_dest", True))
-    _check_ends(call, config)
-    created, config = await call.context.engine.put_router(config, create_dest=create_dest)
+    for end in (config.source, config.dest):
+        call.check_topic(end)
+    try:
+        created, config = await call.context.engine.routing.put(config, create_dest=create_dest)
+    except (RouterCycle, TopicExistsIncompatible) as refused:
+        raise _as_told(call, config, refused) from None
     echo = config.echo()
     return call.answer(201 if created else 200, router=echo.pop("router"), created=created, **echo)
 
@@ -26,8 +39,9 @@ async def put_router(call: Call) -> Answer:
 async def show_router(call: Call) -> Answer:
     """A router and how far it has come."""
     engine = call.context.engine
-    _check_ends(call, engine.registry.routers.get(call.name).config)
-    router = await engine.show_router(call.name)
+    if not call.reaches_router(engine.registry.routers.get(call.name).config):
+        raise _out_of_reach(call.name)
+    router = await engine.routing.show(call.name)
     return call.answer(**router.config.echo(), forwarded_total=router.forwarded_total)
 
 
@@ -35,9 +49,9 @@ async def drop_router(call: Call) -> Answer:
     """Remove a router."""
     engine = call.context.engine
     router = engine.registry.routers.find(call.name)
-    if router is not None:
-        _check_ends(call, router.config)
-    return call.answer(router=call.name, deleted=await engine.remove_router(call.name))
+    if router is not None and not call.reaches_router(router.config):
+        raise _out_of_reach(call.name)
+    return call.answer(router=call.name, deleted=await engine.routing.remove(call.name))
 
 
 def list_routers(call: Call) -> Answer:
@@ -53,8 +67,7 @@ def list_routers(call: Call) -> Answer:
             and (after is None or router.config.name > after)
             and (source is None or router.config.source == source)
             and (dest is None or router.config.dest == dest)
-            and call.reaches(router.config.source)
-            and call.reaches(router.config.dest)
+            and call.reaches_router(router.config)
         ),
         key=lambda router: router.config.name,
     )
@@ -72,9 +85,26 @@ HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {
 }
 
 
-def _check_ends(call: Call, config: RouterConfig) -> None:
-    call.check_topic(config.source)
-    call.check_topic(config.dest)
+def _out_of_reach(name: str) -> Forbidden:
+    return Forbidden(f"expected a router within the key's prefixes, found {name!r} to lead outside")
+
+
+def _as_told(
+    call: Call, config: RouterConfig, refused: RouterCycle | TopicExistsIncompatible
+) -> PenstockError:
+    """Why a router may not be, without the names that the asker does not reach."""
+    detail = refused.detail
+    if isinstance(refused, RouterCycle):
+        return RouterCycle([each if call.reaches(each) else HIDDEN for each in detail["cycle"]])
+    ends = detail.get("existing_source", config.source), detail.get("existing_dest", config.dest)
+    if not all(map(call.reaches, ends)):
+        return _out_of_reach(config.name)
+    if call.is_bounded and detail.get("reason") == "router_dest_fan_in":
+        # Its text names the router that is there, wherever that comes from.
+        return TopicExistsIncompatible(
+            f"expected one source for topic {config.dest!r}, found it to have another", **detail
+        )
+    return refused
 
 
 def _row(router: Router) -> dict[str, Any]:

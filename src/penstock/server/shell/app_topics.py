@@ -17,6 +17,7 @@ from penstock.server.queries import (
     ARROW,
     arrow_compression,
     check_json,
+    keyed,
     make_cursor,
     wants_arrow,
 )
@@ -86,7 +87,10 @@ def list_topics(call: Call) -> Answer:
 async def drop_topic(call: Call) -> Answer:
     """Remove a topic and the routers at its ends."""
     if_empty = call.query.flag("if_empty", False)
-    deleted, routers = await call.context.engine.drop_topic(call.name, if_empty=if_empty)
+    known = _routers_in_reach(call)
+    deleted, routers = await call.context.engine.routing.drop_topic(call.name, if_empty=if_empty)
+    if call.is_bounded:
+        routers = [router for router in routers if router in known]
     return call.answer(topic=call.name, deleted=deleted, routers_removed=sorted(routers))
 
 
@@ -110,17 +114,21 @@ async def delete(call: Call) -> Answer:
 
 
 async def diff(call: Call) -> Answer:
-    """Records after a cursor, as JSON or Arrow; a caller that goes away waits no more."""
+    """Records after a cursor, as JSON or Arrow; a caller that goes away waits no more.
+
+    If a time is said as well, the later of the two counts.
+    """
     engine = call.context.engine
     body = call.body(may_be_empty=True)
-    limits = larger(engine.limits) if wants_arrow(call.request.headers) else engine.limits
-    request = parse_read(body, limits)
+    is_arrow = wants_arrow(call.request.headers)
+    request = parse_read(body, larger(engine.limits) if is_arrow else engine.limits)
     from_ts = call.query.number("from_ts", -1)
     if from_ts < 0 and body.get("from_ts") is not None:
         from_ts = parse_u64("from_ts", body["from_ts"])
     if from_ts >= 0:
-        request = request._replace(from_seq=engine.topic(call.name).seq_before(from_ts))
-    if wants_arrow(call.request.headers):
+        before_seq = engine.topic(call.name).seq_before(from_ts)
+        request = request._replace(from_seq=max(request.from_seq, before_seq))
+    if is_arrow:
         return await _arrow(call, request)
     return Answer(200, _page(call, await _read(call, request), request))
 
@@ -145,6 +153,13 @@ HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {
     "diff": diff,
     "write_many": write_many,
 }
+
+
+def _routers_in_reach(call: Call) -> set[str]:
+    """The routers at a topic's ends whose other end the asker reaches as well."""
+    routers = call.context.engine.registry.routers
+    found = (*routers.fed_by(call.name), *routers.feeders_of(call.name))
+    return {each.config.name for each in found if call.reaches_router(each.config)}
 
 
 async def _read(call: Call, request: ReadRequest) -> Diff:
@@ -237,13 +252,16 @@ def _parse_writes(call: Call) -> list[tuple[str, Write]]:
         raise InvalidRequest("expected at least one write, found none")
     if len(named) > WRITES_MAX:
         raise BatchTooLarge(f"expected at most {WRITES_MAX} writes, found {len(named)}")
+    limits, headers = engine.limits, call.request.headers
     writes = [
-        (check_topic_name(name), parse_write(bytes(raw), engine.limits)) for name, raw in named
+        (check_topic_name(name), keyed(parse_write(bytes(raw), limits), headers, limits))
+        for name, raw in named
     ]
     for name, write in writes:
         call.check_topic(name)
         if write.config is not None and name not in engine.registry.topics:
-            call.check_scopes(ADMIN)
+            if write.may_create:
+                call.check_scopes(ADMIN)
             call.check_config(write.config)
     return writes
 

@@ -7,8 +7,9 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
+from penstock.kernel.errors import PenstockError
 from penstock.server import sse
-from penstock.server.answers import Answer, encode
+from penstock.server.answers import Answer
 from penstock.server.auth import bearer, query_token
 from penstock.server.call import Call
 from penstock.server.errors import NotFound
@@ -27,7 +28,7 @@ from penstock.server.watching import (
     parse_watch,
     shape_of,
 )
-from penstock.topics.errors import InvalidRequest, TopicNotFound
+from penstock.topics.errors import TopicNotFound
 from penstock.topics.shell.watch import Page
 
 TOO_OLD: Final = "from_seq_too_old"
@@ -65,12 +66,9 @@ async def resolve(call: Call, request: WatchRequest, *, lenient: bool) -> dict[s
         call.check_topic(name)
     wanted = dict(request.topics)
     for name in matching(call, request):
+        if len(wanted) >= call.context.watch_topics_max:
+            break  # those that find no room are told, one by one, and join when there is some
         wanted.setdefault(name, Place())
-    if len(wanted) > call.context.watch_topics_max:
-        raise InvalidRequest(
-            f"expected prefixes of at most {call.context.watch_topics_max} topics, "
-            f"found {len(wanted)}"
-        )
     places: dict[str, dict[str, int]] = {}
     for name, place in wanted.items():
         if engine.forwarder.owes(name):
@@ -162,11 +160,11 @@ class WatchStream(Pusher):
         session = self._session
         self._stream.write(sse.RETRY)
         if self._request.prefixes:
-            for name in matching(self._call, self._request):
-                self._join(name)
+            self.take_in(matching(self._call, self._request))
             self.engine.watchers.listen_created(self._on_created)
         for name in session.cursors:
-            self.follow(self._follower(name))
+            if name not in self.followers:
+                self.follow(self._follower(name))
         self._timer = self._loop.call_later(self._heartbeat_s, self._beat)
         self.begin(list(self.followers))
         self._end_if_all_gone()
@@ -283,27 +281,40 @@ class WatchStream(Pusher):
             TOO_OLD,
         )
 
-    def _join(self, name: str) -> None:
+    def admit(self, topic: str) -> Follower | None:
         """A topic of a prefix becomes one of the session's, if there is room for it."""
         session = self._session
-        if name in session.cursors:
-            return
-        if len(session.cursors) >= self.context.watch_topics_max:
-            self._make_room()
-        if len(session.cursors) >= self.context.watch_topics_max:
-            data = encode(
-                {"code": "throttled", "message": f"no room to watch topic {name} in this session"}
-            )
-            self._stream.write(sse.frame(sse.event_id(session.cursors), b"error", data))
-            return
-        session.cursors[name] = 0
+        if topic not in session.cursors:
+            if len(session.cursors) >= self.context.watch_topics_max:
+                self._make_room()
+            if len(session.cursors) >= self.context.watch_topics_max:
+                return None
+            session.cursors[topic] = 0
+        return self._follower(topic)
+
+    def left_out(self, topics: list[str]) -> None:
+        """Tell that there is no room for topics of a prefix."""
+        data = sse.left_out_data(topics, self.context.watch_topics_max)
+        self._stream.write(sse.frame(sse.event_id(self._session.cursors), b"left-out", data))
+
+    def unreadable(self, follower: Follower, error: PenstockError) -> None:
+        """Tell why, and end: the client comes back, and may find it mended."""
+        event_id = sse.event_id(self._session.cursors)
+        data = sse.unreadable_data(follower.topic, error)
+        self._stream.write(sse.frame(event_id, b"error", data))
+        self.abort()
 
     def _make_room(self) -> None:
         """Forget topics of a prefix that are gone; they join again when they are made again."""
-        session, topics = self._session, self.engine.registry.topics
-        self.forget_gone(keep=self._request.topics)
+        session, topics, prefixes = (
+            self._session,
+            self.engine.registry.topics,
+            self._request.prefixes,
+        )
+        named = {name for name in self._request.topics if not name.startswith(prefixes)}
+        self.forget_gone(keep=named)
         for name in list(session.cursors):
-            is_kept = name in topics or name in self.followers or name in self._request.topics
+            is_kept = name in topics or name in self.followers or name in named
             if not is_kept:
                 del session.cursors[name]
                 session.epochs.pop(name, None)
@@ -311,10 +322,8 @@ class WatchStream(Pusher):
     def _on_created(self, name: str) -> None:
         if not name.startswith(self._request.prefixes) or not self._call.reaches(name):
             return
-        self._join(name)
-        if name in self._session.cursors and name not in self.followers:
-            self.follow(self._follower(name))
-            self._loop.call_soon(self.push, name)
+        for taken in self.take_in([name]):
+            self._loop.call_soon(self.push, taken)
 
     def _beat(self) -> None:
         if self.rank is not None:

@@ -40,8 +40,8 @@ def open_work(call: Call) -> None:
     if engine.topic(call.name).config.type != "queue":
         raise NotAQueue(call.name)
     jobs_max = min(max(query.number("max", 1), 1), engine.limits.claim_max)
-    lease_ms = query.number("lease_ms", 0)
-    request = ClaimRequest(node, jobs_max, clamp_lease_ms(lease_ms) if lease_ms else 0)
+    lease_ms = query.number("lease_ms", -1)
+    request = ClaimRequest(node, jobs_max, clamp_lease_ms(lease_ms) if lease_ms >= 0 else 0)
     if call.exchange.is_head:
         call.exchange.stream(sse.CONTENT_TYPE, sse.HEADERS).close()
         return

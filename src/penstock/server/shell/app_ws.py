@@ -24,7 +24,7 @@ from penstock.server.auth import (
 from penstock.server.call import Call
 from penstock.server.errors import ShuttingDown, describe
 from penstock.server.shell.app_push import Pusher
-from penstock.server.shell.app_watch import resolve
+from penstock.server.shell.app_watch import matching, resolve
 from penstock.server.watching import (
     PREFIXES_MAX,
     Event,
@@ -164,7 +164,8 @@ class Socket(Pusher):
         self._call.check_topic(operation.topic)
         write = parse_write(operation.raw, self.engine.limits)
         if write.config is not None and operation.topic not in self.engine.registry.topics:
-            self._call.check_scopes(ADMIN)
+            if write.may_create:
+                self._call.check_scopes(ADMIN)
             self._call.check_config(write.config)
         started_ns = self.context.clock.monotonic_ns()
         self.engine.write(operation.topic, write, partial(self._published, operation, started_ns))
@@ -196,12 +197,14 @@ class Socket(Pusher):
             lenient = operation.body.get("lenient") is True
             places = await resolve(self._call, request, lenient=lenient)
             self._check_room(request, places)
+            places = self._with_room(request, places)
         except Exception as error:
             self._fail(operation.request_id, error)
             return
         if self.is_over:
             return
         self._reply(ws.subscribed(operation.request_id, places))
+        begun = [*places]
         for name, place in places.items():
             self.leave(name)
             tag = request.topics.get(name, Place()).tag
@@ -210,14 +213,15 @@ class Socket(Pusher):
         if request.prefixes:
             self._prefixed[request.prefixes] = shape_of(request, None)
             self.engine.watchers.listen_created(self._on_created)
-        self.begin(places)
+            begun += self.take_in(matching(self._call, request))
+        self.begin(begun)
 
     def _check_room(self, request: WatchRequest, places: Collection[str]) -> None:
         """Refuse what would be too much for one connection."""
         most = self.context.watch_topics_max
         if len(self.followers.keys() | places) > most:
             self.forget_gone(keep=places)
-        if len(self.followers.keys() | places) > most:
+        if len(self.followers.keys() | (request.topics.keys() & places)) > most:
             raise InvalidRequest(f"expected at most {most} topics a connection")
         prefixes = sum(map(len, self._prefixed.keys() | {request.prefixes}))
         if prefixes > PREFIXES_MAX:
@@ -225,16 +229,50 @@ class Socket(Pusher):
                 f"expected at most {PREFIXES_MAX} prefixes a connection, found {prefixes}"
             )
 
-    def _on_created(self, name: str) -> None:
+    def _with_room(
+        self, request: WatchRequest, places: dict[str, dict[str, int]]
+    ) -> dict[str, dict[str, int]]:
+        """The topics that were named, and those of a prefix for which there is room."""
+        most = self.context.watch_topics_max
+        room = most - len(self.followers.keys() | (request.topics.keys() & places))
+        found = {}
+        for name, place in places.items():
+            is_known = name in request.topics or name in self.followers
+            if is_known or room > 0:
+                found[name] = place
+                room -= not is_known
+        return found
+
+    def admit(self, topic: str) -> Follower | None:
+        """Follow a topic of a prefix, if there is room for it."""
+        if len(self.followers) >= self.context.watch_topics_max:
+            self.forget_gone()
+        shape = self._shape_of(topic)
+        if shape is None or len(self.followers) >= self.context.watch_topics_max:
+            return None
+        return Follower(topic, 0, shape)
+
+    def left_out(self, topics: list[str]) -> None:
+        """Tell that there is no room for topics of a prefix."""
+        data = sse.left_out_data(topics, self.context.watch_topics_max)
+        self._reply(ws.pushed(b"left_out", data))
+
+    def unreadable(self, follower: Follower, error: PenstockError) -> None:
+        """Tell why; the other topics go on."""
+        self.leave(follower.topic)
+        self._reply(ws.closing("internal", f"topic {follower.topic} cannot be read: {error}"))
+
+    def _shape_of(self, topic: str) -> Shape | None:
+        """How the records of a topic are wanted; None if it begins with no prefix."""
         for prefixes, shape in self._prefixed.items():
-            if name.startswith(prefixes) and self._call.reaches(name):
-                if len(self.followers) >= self.context.watch_topics_max:
-                    self.forget_gone()
-                full = len(self.followers) >= self.context.watch_topics_max
-                if name not in self.followers and not full:
-                    self.follow(Follower(name, 0, shape))
-                    asyncio.get_running_loop().call_soon(self.push, name)
-                return
+            if topic.startswith(prefixes) and self._call.reaches(topic):
+                return shape
+        return None
+
+    def _on_created(self, name: str) -> None:
+        if self._shape_of(name) is not None:
+            for taken in self.take_in([name]):
+                asyncio.get_running_loop().call_soon(self.push, taken)
 
     def _unsubscribe(self, operation: ws.Unsubscribe) -> None:
         names = list(self.followers) if operation.topics is None else operation.topics
@@ -243,6 +281,8 @@ class Socket(Pusher):
             self.leave(name)
         if operation.topics is None:
             self._prefixed.clear()
+            self._left_out.clear()
+        self.made_room()
         self._reply(ws.unsubscribed(operation.request_id, ended))
 
     # What is said to the peer

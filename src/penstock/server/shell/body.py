@@ -6,6 +6,7 @@ from penstock.kernel.units import format_bytes
 from penstock.server.message import PayloadTooLarge
 from penstock.server.shell.chunks import Chunks
 from penstock.server.shell.head import CHUNKED, Line, Terms
+from penstock.server.shell.pace import Pace
 from penstock.server.shell.service import Service
 
 
@@ -17,7 +18,7 @@ class Body:
         self.line = line
         self.terms = terms
         self.size = 0
-        self.began_s = service.now_s
+        self.pace = Pace(service.now_s)
         self._left = terms.length
         self._chunks = Chunks(limits.head_bytes_max) if terms.length == CHUNKED else None
         self._bytes_max = limits.body_bytes_max

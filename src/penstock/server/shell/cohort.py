@@ -16,10 +16,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
+from penstock.kernel.errors import PenstockError
 from penstock.server import sse
 from penstock.server.message import Direct
 from penstock.topics.shell.engine import Engine
-from penstock.topics.shell.watch import Page, Shape
+from penstock.topics.shell.watch import Behind, Page, Shape
 from penstock.topics.topic import Topic
 
 RANK_MEMBERS_MAX: Final = 100
@@ -155,6 +156,13 @@ class Cohort:
         """How many watchers this listener stands for."""
         return sum(len(rank.members) for rank in self.ranks)
 
+    def behind(self, _topic: str) -> Behind:
+        """How many of them do not have all that is there, and get it when it is their turn."""
+        topic = self._engine.registry.topics.get(self.topic)
+        if topic is None:
+            return Behind()
+        return Behind(sum(len(rank.members) for rank in self.ranks if rank.is_behind(topic)))
+
     def push(self, _topic: str) -> None:
         """The topic's turn. If ranks are being served one after another, they go on with it."""
         if not self.is_going and self.step():
@@ -196,8 +204,12 @@ class Cohort:
     def _serve(self, rank: Rank, topic: Topic) -> None:
         """Send a rank what it does not have, a page at most."""
         before = rank.stand
-        now_ms = self._engine.clock.now_ms()
-        page = self._engine.watchers.page(topic, before.cursor, before.epoch, self.shape, now_ms)
+        now_ms, find = self._engine.clock.now_ms(), self._engine.watchers.page
+        try:
+            page = find(topic, before.cursor, before.epoch, self.shape, now_ms)
+        except PenstockError:  # each of them is told why, when it is served alone
+            self._dissolve(rank)
+            return
         diff = page.diff
         if page.waits or diff.tombstone is not None:
             self._dissolve(rank)
@@ -218,16 +230,10 @@ class Cohort:
         event_id = sse.event_id({self.topic: diff.next_from_seq})
         frames = b""
         if diff.found.records:
-            data = sse.record_data(
-                self.topic,
-                page.records,
-                from_seq=before.cursor,
-                to_seq=diff.next_from_seq,
-                head_seq=diff.head_seq,
-            )
+            data = sse.record_data(self.topic, page.records, before.cursor, diff)
             frames = sse.frame(event_id, b"record", data)
         if diff.caught_up:
-            caught_up = sse.caught_up_data(self.topic, diff.head_seq)
+            caught_up = sse.caught_up_data(self.topic, diff)
             frames += sse.frame(event_id, b"caught-up", caught_up)
         page.frames[before] = frames
         return frames
@@ -295,6 +301,10 @@ class Cohorts:
             self._later(self._step)
         cohort.is_going = True
         self._going.append(cohort)
+        self._tell_engine()
+
+    def _tell_engine(self) -> None:
+        self.engine.serving(sum(cohort.audience for cohort in self._going))
 
     def _step(self) -> None:
         """Serve a rank of one cohort; the next time it is another cohort's turn."""
@@ -307,6 +317,8 @@ class Cohorts:
         self._going.popleft()
         if cohort.is_going:
             self._going.append(cohort)
+        else:
+            self._tell_engine()
         if self._going:
             self._later(self._step)
         else:

@@ -15,8 +15,6 @@ from penstock.server.message import (
     Headers,
     Refused,
     Request,
-    ShuttingDown,
-    TooManyConnections,
     error_body,
 )
 from penstock.server.shell.answer_head import AnswerHeads, has_body, header_lines
@@ -40,6 +38,8 @@ OPEN: Final = 1
 ANSWERED: Final = 2
 GONE: Final = 3
 
+COME_BACK: Final = ((b"Retry-After", b"1"),)
+"""The header of refusals that are worth another try."""
 LARGE_BYTES: Final = 256 * KIB
 """A larger body is not copied to stand behind its head."""
 _LENGTHS: Final = tuple(b"%d\r\n\r\n" % size for size in range(GZIP_ABOVE_BYTES + 1))
@@ -165,8 +165,8 @@ def refusal(answers: AnswerHeads, refused: Refused, *, ends: bool) -> bytes:
     """The whole answer to a request that is not handed on."""
     body = error_body(refused.code, refused.message, refused.detail)
     first = answers.head(refused.status, JSON)
-    if isinstance(refused, TooManyConnections | ShuttingDown):
-        first += b"Retry-After: 1\r\n"
+    if refused.is_passing:
+        first += header_lines(COME_BACK)
     if ends:
         first += b"Connection: close\r\n"
     return first + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)

@@ -1,13 +1,15 @@
 """Lengths of HTTP/2 frames, looked at as soon as they come.
 
 The h2 library refuses a frame that is too long only when it has all of it. That would be up to
-16 MiB for each connection, so the guard follows the frames and tells from their first bytes.
+16 MiB for each connection, so the guard follows the frames and tells from their first bytes. It
+also tells how many bytes a few frames are, as very many may come in one read.
 
 >>> guard = FrameGuard(16_384, skip=0)
->>> guard.allows(bytes([0, 0, 2, 0, 0, 0, 0, 0, 1]) + b"ab"), guard.allows(bytes([1, 0]))
-(True, True)
->>> guard.allows(bytes([0]))
-False
+>>> frame = bytes([0, 0, 2, 0, 0, 0, 0, 0, 1]) + b"ab"
+>>> guard.portion(frame * 3, frames_max=2), guard.portion(frame + bytes([1, 0]), frames_max=2)
+(22, 13)
+>>> guard.portion(bytes([0]), frames_max=2) is None
+True
 """
 
 from __future__ import annotations
@@ -26,22 +28,25 @@ class FrameGuard:
         self._length = b""
         """The digits of the next frame's length that came so far."""
 
-    def allows(self, data: bytes) -> bool:
-        """Whether every frame that begins in these bytes is short enough."""
-        place = 0
+    def portion(self, data: bytes, frames_max: int) -> int | None:
+        """How many bytes belong to so many frames at the most; None if one of them is too long."""
+        place = frames = 0
         while True:
             place += self._skip
             if place >= len(data):
                 self._skip = place - len(data)
-                return True
+                return len(data)
             self._skip = 0
+            if frames == frames_max:
+                return place
             digits = data[place : place + 3 - len(self._length)]
             self._length += digits
             place += len(digits)
             if len(self._length) < 3:
-                return True
+                return len(data)
             length = int.from_bytes(self._length, "big")
             if length > self._frame_bytes_max:
-                return False
+                return None
             self._length = b""
             self._skip = _FRAME_HEAD_BYTES - 3 + length
+            frames += 1

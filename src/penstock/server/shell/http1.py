@@ -29,6 +29,9 @@ INFLATING: Final = "inflating"
 STOPPED: Final = "stopped"
 """No more requests are read: an answer that ends the connection is given or will be."""
 
+STEPS_A_TURN: Final = 16
+"""So many heads and bodies of one connection are read before others get their turn."""
+
 _BLANK_LINE: Final = b"\r\n\r\n"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _REFUSED_LINE: Final = Line("GET", "", "", is_head=False, old=False)
@@ -62,6 +65,7 @@ class Http1Connection(asyncio.Protocol):
         "_overlaps",
         "_pipelined_max",
         "_reading",
+        "_rests",
         "_same_head",
         "_same_line",
         "_same_size",
@@ -118,6 +122,8 @@ class Http1Connection(asyncio.Protocol):
         self._in_order = True
         """Nothing in the buffer waits for the requests before it to be answered."""
         self._advancing = False
+        self._rests = False
+        """Much came at once: the rest of it is for later turns of the loop."""
         self._continue_owed = False
         self._reading = True
         self._body_waits = False
@@ -371,19 +377,30 @@ class Http1Connection(asyncio.Protocol):
         self._advancing = True
         self._simple = False
         try:
-            while self._may_advance() and self._step():
-                pass
+            for _ in range(STEPS_A_TURN):
+                if not (self._may_advance() and self._step()):
+                    break
+            else:
+                self._rests = True
+                self.service.loop.call_soon(self._go_on)
         except Refused as refused:
             self._refuse(refused)
         finally:
             self._advancing = False
         self._settle()
 
+    def _go_on(self) -> None:
+        """Others have had their turn."""
+        self._rests = False
+        if not self._transport.is_closing():
+            self._advance()
+
     def _may_advance(self) -> bool:
         return (
             (self._stage is HEAD or self._stage is BODY)
             and self._in_order
             and self._upgrading is None
+            and not self._rests
             and not self._writes_paused
             and len(self.line) < self.service.limits.pipelined_max
         )
@@ -425,6 +442,9 @@ class Http1Connection(asyncio.Protocol):
         if not terms.length:
             self._complete(line, terms, b"")
             return
+        refused = self.service.check_head(line.method, terms.headers)
+        if refused is not None:
+            raise refused
         self._stage = BODY
         self._body = Body(line, terms, self.service)
         if terms.expects_continue and len(self._buffer) < max(terms.length, 1):
@@ -474,6 +494,7 @@ class Http1Connection(asyncio.Protocol):
         before = inflation.size
         try:
             content = inflation.step()
+            may_go_on = self._count(inflation.size - before)
         except Refused as refused:
             self._end_body()
             self._stage = HEAD
@@ -481,7 +502,6 @@ class Http1Connection(asyncio.Protocol):
             self._refuse(refused, ends=terms.is_head or not terms.keep_alive)
             self._advance()
             return
-        may_go_on = self._count(inflation.size - before)
         if content is not None:
             self._accept(line, terms, content)
             self._advance()
@@ -518,17 +538,14 @@ class Http1Connection(asyncio.Protocol):
         self._budget.give(held, None)
 
     def _sweep_body(self, body: Body, now_s: float) -> None:
-        limits = self.service.limits
         if self._body_waits or not self._may_advance():
             # It is not the peer who is slow.
             self._touched_s = now_s
-            body.began_s += TICK_S
+            body.pace.excuse(TICK_S)
             return
-        patience_s = now_s - body.began_s - limits.body_stall_s
-        if now_s - self._touched_s > limits.body_stall_s:
-            self._refuse(BadRequest(f"expected more of a body within {limits.body_stall_s} s"))
-        elif body.size < patience_s * limits.body_rate_min:
-            self._refuse(BadRequest(f"expected a body at {limits.body_rate_min} bytes a second"))
+        refused = self._budget.too_slow(body.pace, body.size, now_s, self.service.limits)
+        if refused is not None:
+            self._refuse(refused)
 
     # answers -------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import deque
 from contextlib import suppress
 from typing import Final, cast
 
@@ -26,34 +27,43 @@ from penstock.server.shell.exchange import GONE
 from penstock.server.shell.frame_guard import FrameGuard
 from penstock.server.shell.head import REFUSED_TERMS, Line, Terms
 from penstock.server.shell.http2_exchange import Http2Exchange
+from penstock.server.shell.portions import InPortions
 from penstock.server.shell.service import TICK_S, Service
 from penstock.server.shell.stall import Stall
 from penstock.server.shell.target import split_target
 
+FRAMES_A_TURN: Final = 16
+"""So many frames of one connection are taken before others get their turn."""
+TAKEN_BYTES_MIN: Final = 16_384
+"""A peer that takes less of its answers within `write_stall_s` takes nothing."""
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _RESETS_WITHIN_S: Final = 10.0
 _BAD_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _REFUSED_LINE: Final = Line("GET", "", "", is_head=False, old=False)
 
 
-class Http2Connection(asyncio.Protocol):
+class Http2Connection(InPortions):
     """One connection with up to `http2_streams_max` requests at a time."""
 
     def __init__(self, service: Service) -> None:
+        super().__init__(service.loop)
         self.service = service
         self._limits = service.limits
-        self._transport = cast(asyncio.Transport, None)
         self._h2 = _server_side(service)
         self._guard = FrameGuard(self._h2.max_inbound_frame_size, skip=len(PREFACE))
         self._exchanges: dict[int, Http2Exchange] = {}
+        self._lingering: dict[int, float] = {}
+        """Streams that were answered while their requests still come, and until when they may."""
         self._unopened_bytes = 0
         self._writes_paused = False
+        self._held: deque[Http2Exchange] = deque()
+        """Whole requests that begin when the answers before them are on their way."""
         self._pumping = False
         self._leaving = False
         self._resets = 0
         self._resets_since_s = service.now_s
         self._touched_s = service.now_s
-        self._stall = Stall()
+        self._stall = Stall(least=TAKEN_BYTES_MIN)
 
     # the transport's calls -----------------------------------------------------------------------
 
@@ -69,10 +79,18 @@ class Http2Connection(asyncio.Protocol):
         """Take what was read."""
         self.service.counters.bytes_in += len(data)
         self._touched_s = self.service.now_s
-        if self._transport.is_closing():
-            return
-        if not self._guard.allows(data):
+        self._arrived(data)
+
+    def _portion(self, data: bytes) -> int:
+        """A few frames; all of it if one is too long, which ends the connection."""
+        size = self._guard.portion(data, FRAMES_A_TURN)
+        if size is None:
             self._leave(ErrorCodes.FRAME_SIZE_ERROR)
+            return len(data)
+        return size
+
+    def _take_portion(self, data: bytes) -> None:
+        if self._transport.is_closing():
             return
         try:
             events = self._h2.receive_data(data)
@@ -86,6 +104,9 @@ class Http2Connection(asyncio.Protocol):
         if not self._transport.is_closing():
             self.open_windows()
             self.pump()
+
+    def _is_held(self) -> bool:
+        return self._writes_paused
 
     def eof_received(self) -> None:
         """The peer sends no more: the connection ends."""
@@ -105,21 +126,23 @@ class Http2Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The peer reads again."""
         self._writes_paused = False
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
-            self.pump()
+        if self._transport.is_closing():
+            return
+        self._read_on()
+        self.pump()
 
     # the service's calls -------------------------------------------------------------------------
 
     def sweep(self, now_s: float) -> None:
         """Close if something took too long."""
         limits = self._limits
-        owed = sum(len(each.outbox) for each in self._exchanges.values() if each.live is None)
-        owed += self._transport.get_write_buffer_size()
+        owed = self._owed_bytes() + self._transport.get_write_buffer_size()
         if self._stall.lasted_s(owed, now_s) > limits.write_stall_s:
             self._transport.abort()
         if self._transport.is_closing():
             return
+        if self._lingering:
+            self._stop_lingering(now_s)
         for exchange in list(self._exchanges.values()):
             if not exchange.complete:
                 self._sweep_body(exchange, now_s)
@@ -150,8 +173,10 @@ class Http2Connection(asyncio.Protocol):
             case DataReceived():
                 self._receive(event)
             case StreamEnded():
+                self._lingering.pop(event.stream_id, None)
                 self._whole(event.stream_id)
             case StreamReset():
+                self._lingering.pop(event.stream_id, None)
                 self._forget(event.stream_id)
                 self._count_reset()
             case ConnectionTerminated():
@@ -167,6 +192,10 @@ class Http2Connection(asyncio.Protocol):
             return
         try:
             line, terms = self._head(event.headers)
+            if event.stream_ended is None:
+                no_key = self.service.check_head(line.method, terms.headers)
+                if no_key is not None:
+                    raise no_key
         except Refused as refused:
             refused_exchange = Http2Exchange(self, stream_id, _REFUSED_LINE, REFUSED_TERMS)
             self._exchanges[stream_id] = refused_exchange
@@ -262,18 +291,14 @@ class Http2Connection(asyncio.Protocol):
             self._leave(ErrorCodes.ENHANCE_YOUR_CALM)
 
     def _sweep_body(self, exchange: Http2Exchange, now_s: float) -> None:
-        limits = self._limits
         if exchange.waits or self._writes_paused:
             # It is not the peer who is slow.
             exchange.touched_s = now_s
-            exchange.began_s += TICK_S
+            exchange.pace.excuse(TICK_S)
             return
-        patience_s = now_s - exchange.began_s - limits.body_stall_s
-        if now_s - exchange.touched_s > limits.body_stall_s:
-            refused = BadRequest(f"expected more of a body within {limits.body_stall_s} s")
-            self.refuse(exchange.stream_id, exchange, refused)
-        elif exchange.received_bytes < patience_s * limits.body_rate_min:
-            refused = BadRequest(f"expected a body at {limits.body_rate_min} bytes a second")
+        size, budget = exchange.received_bytes, self.service.budget
+        refused = budget.too_slow(exchange.pace, size, now_s, self._limits)
+        if refused is not None:
             self.refuse(exchange.stream_id, exchange, refused)
 
     # answers -------------------------------------------------------------------------------------
@@ -292,6 +317,21 @@ class Http2Connection(asyncio.Protocol):
             self._finished(exchange)
         self.pump()
 
+    def begin_request(self, exchange: Http2Exchange) -> None:
+        """Hand a whole request on, once the peer takes the answers to those before it."""
+        if self._held or self._owed_bytes() > self._limits.http2_answers_bytes_max:
+            self._held.append(exchange)
+        else:
+            exchange.hand_over()
+
+    def _owed_bytes(self) -> int:
+        """Bytes of answers that the peer's windows did not allow yet."""
+        return sum(len(each.outbox) for each in self._exchanges.values() if each.live is None)
+
+    def _begin_held(self) -> None:
+        while self._held and self._owed_bytes() <= self._limits.http2_answers_bytes_max:
+            self._held.popleft().hand_over()
+
     def pump(self) -> None:
         """Send from every outbox, a frame each in turn, as far as windows and the socket allow."""
         if self._pumping or self._transport.is_closing():
@@ -307,6 +347,8 @@ class Http2Connection(asyncio.Protocol):
         finally:
             self._pumping = False
         self._write()
+        if self._held:
+            self._begin_held()
         self._close_if_done()
 
     def _send_frame(self, exchange: Http2Exchange) -> bool:
@@ -331,14 +373,23 @@ class Http2Connection(asyncio.Protocol):
         return True
 
     def _finished(self, exchange: Http2Exchange) -> None:
-        """The answer is sent: the stream is over, and what still comes on it is not wanted."""
+        """The answer is sent: the stream is over, and what still comes on it is not wanted.
+
+        It is thrown away for a while, as a peer that is told at once to stop may, as curl does,
+        throw away its answer.
+        """
         self._exchanges.pop(exchange.stream_id, None)
         self._touched_s = self.service.now_s
         if not exchange.ended_by_peer:
-            try:
-                self._h2.reset_stream(exchange.stream_id, ErrorCodes.NO_ERROR)
-            except H2Error:
-                return
+            self._lingering[exchange.stream_id] = self._touched_s + self._limits.linger_s
+
+    def _stop_lingering(self, now_s: float) -> None:
+        """Tell peers to stop who have gone on sending what was answered long ago."""
+        for stream_id in [each for each, until_s in self._lingering.items() if now_s >= until_s]:
+            del self._lingering[stream_id]
+            with suppress(H2Error):
+                self._h2.reset_stream(stream_id, ErrorCodes.NO_ERROR)
+        self._write()
 
     def _close_if_done(self) -> None:
         if self._leaving and not self._exchanges:

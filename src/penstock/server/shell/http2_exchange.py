@@ -22,9 +22,10 @@ from penstock.server.shell.coding import (
     GZIP_ABOVE_BYTES,
     compress,
 )
-from penstock.server.shell.exchange import ANSWERED, GONE, OPEN
+from penstock.server.shell.exchange import ANSWERED, COME_BACK, GONE, OPEN
 from penstock.server.shell.head import Line, Terms
 from penstock.server.shell.inflation import Inflation
+from penstock.server.shell.pace import Pace
 from penstock.server.shell.service import INTERNAL_ERROR
 from penstock.server.shell.stall import Stall
 
@@ -51,7 +52,8 @@ class Http2Exchange:
         """Whether no more of the request is taken."""
         self.ended_by_peer = False
         self.received_bytes = 0
-        self.began_s = self.touched_s = service.now_s
+        self.touched_s = service.now_s
+        self.pace = Pace(service.now_s)
         self.waits = False
         """Whether there is no memory for more of its body."""
         self.unopened_bytes = 0
@@ -86,7 +88,7 @@ class Http2Exchange:
             self._inflation = Inflation(content, limit)
             self._inflate()
         else:
-            self._hand_over(content)
+            self._is_whole(content)
 
     def resume_body(self) -> None:
         """There is memory for more of the body."""
@@ -103,23 +105,29 @@ class Http2Exchange:
         before = inflation.size
         try:
             content = inflation.step()
+            self._count(inflation.size - before)
         except Refused as refused:
             self._inflation = None
             self.connection.refuse(self.stream_id, self, refused)
             return
-        self._count(inflation.size - before)
         if content is not None:
             self._inflation = None
-            self._hand_over(content)
+            self._is_whole(content)
         elif not self.waits:
             self.connection.service.loop.call_soon(self._inflate)
 
-    def _hand_over(self, content: bytes) -> None:
-        service = self.connection.service
-        service.budget.finish(self, content)
+    def _is_whole(self, content: bytes) -> None:
+        """The body is whole."""
+        self.connection.service.budget.finish(self, content)
         self.waits = False
         self.request.body = content
-        if not service.hand_over(self) and self.state == OPEN:
+        self.connection.begin_request(self)
+
+    def hand_over(self) -> None:
+        """Give the request to the application, unless its peer is gone."""
+        if self.state != OPEN:
+            return
+        if not self.connection.service.hand_over(self) and self.state == OPEN:
             self.reply(500, INTERNAL_ERROR)
 
     def _count(self, size: int) -> None:
@@ -164,7 +172,8 @@ class Http2Exchange:
     def refuse(self, refused: Refused) -> None:
         """Answer a request that is not handed on."""
         if self.state == OPEN:
-            self.reply(refused.status, error_body(refused.code, refused.message, refused.detail))
+            body = error_body(refused.code, refused.message, refused.detail)
+            self.reply(refused.status, body, headers=COME_BACK if refused.is_passing else ())
 
     def stream(self, content_type: bytes = EVENT_STREAM, headers: Headers = ()) -> Http2Stream:
         """Answer 200 with a body that is written bit by bit."""

@@ -10,7 +10,7 @@ from penstock.kernel.errors import Rejected
 from penstock.server.message import Application, TransportLimits
 from penstock.server.shell.doorman import Doorman
 from penstock.server.shell.head import Overlaps, nothing_overlaps
-from penstock.server.shell.service import Counters, Service
+from penstock.server.shell.service import CheckHead, Counters, Service
 
 _BACKLOG: Final = 1_024
 
@@ -28,11 +28,13 @@ class Listener:
         limits: TransportLimits | None = None,
         *,
         overlaps: Overlaps = nothing_overlaps,
+        check_head: CheckHead = lambda _method, _headers: None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._application = application
         self._limits = limits or TransportLimits()
         self._overlaps = overlaps
+        self._check_head = check_head
         self._tls = tls
         self._server: asyncio.Server | None = None
         self._service: Service | None = None
@@ -42,7 +44,13 @@ class Listener:
         if self._service is not None:
             raise Rejected("expected a listener that was not started, found one that was")
         loop = asyncio.get_running_loop()
-        service = Service(self._application, self._limits, loop, overlaps=self._overlaps)
+        service = Service(
+            self._application,
+            self._limits,
+            loop,
+            overlaps=self._overlaps,
+            check_head=self._check_head,
+        )
         if self._tls is not None:
             self._tls.set_alpn_protocols(["h2", "http/1.1"])
         self._server = await loop.create_server(

@@ -2,6 +2,8 @@
 
 >>> split_target(b"/v0/topics/a%3Ab?limit=1")
 ('/v0/topics/a:b', 'limit=1')
+>>> split_target(b"/v0/topics/%ff")
+('/v0/topics/%ff', '')
 >>> split_target(b"http://example.org?limit=1")
 ('/', 'limit=1')
 """
@@ -42,14 +44,18 @@ def _origin_form(target: bytes) -> bytes:
 
 
 def _decode_path(path: bytes) -> str:
-    if b"%" in path:
-        if _BAD_ESCAPE.search(path):
-            raise BadRequest("expected two hexadecimal digits after '%' in the path")
-        # An escaped slash stays escaped: it is part of a name, not the end of one.
-        path = unquote_to_bytes(_SLASH.sub(b"%252F", path))
-    if b"\0" in path:
-        raise BadRequest("expected a path without NUL")
-    return _decode(path, "path")
+    """A path without its escapes; as it came, if they stand for nothing.
+
+    Nothing is named so, and whoever is asked for it says that in its own way.
+    """
+    raw = _decode(path, "path")
+    if "%" not in raw or _BAD_ESCAPE.search(path):
+        return raw
+    # An escaped slash stays escaped: it is part of a name, not the end of one.
+    try:
+        return unquote_to_bytes(_SLASH.sub(b"%252F", path)).decode()
+    except UnicodeDecodeError:
+        return raw
 
 
 def _decode(text: bytes, what: str) -> str:

@@ -19,10 +19,13 @@ from penstock.kernel.errors import Rejected
 from penstock.server.message import Request
 from penstock.server.shell.answer_head import check_headers
 from penstock.server.shell.head import Terms
+from penstock.server.shell.portions import InPortions
 from penstock.server.shell.service import Service
 from penstock.server.shell.stall import Stall
 from penstock.server.shell.writer import SocketWriter
 
+BYTES_A_TURN: Final = 4_096
+"""So many bytes of one peer are taken before others get their turn: they may be many frames."""
 _INVALID_TEXT: Final = 1007
 _FAILED: Final = 1011
 _DATA: Final = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
@@ -32,10 +35,11 @@ _QUIET.addHandler(logging.NullHandler())
 _QUIET.propagate = False
 
 
-class WebSocketConnection(asyncio.Protocol):
+class WebSocketConnection(InPortions):
     """One WebSocket. Frames are the library's, the socket and the limits are ours."""
 
     def __init__(self, service: Service) -> None:
+        super().__init__(service.loop)
         self.on_text: Callable[[bytes], None] | None = None
         self.on_binary: Callable[[bytes], None] | None = None
         self.on_room: Callable[[], None] | None = None
@@ -45,7 +49,6 @@ class WebSocketConnection(asyncio.Protocol):
         self._frames = ServerProtocol(
             state=OPEN, max_size=service.limits.websocket_message_bytes_max, logger=_QUIET
         )
-        self._transport = cast(asyncio.Transport, None)
         self._writer = cast(SocketWriter, None)
         self._queue: deque[bytes] = deque()
         self._message = bytearray()
@@ -97,12 +100,19 @@ class WebSocketConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what was read."""
         self._service.counters.bytes_in += len(data)
-        if self._transport.is_closing():
-            return
+        self._arrived(data)
+
+    def _portion(self, data: bytes) -> int:
+        return min(len(data), BYTES_A_TURN)
+
+    def _take_portion(self, data: bytes) -> None:
         self._frames.receive_data(data)
         for event in self._frames.events_received():
             self._take(cast(Frame, event))
         self._write_frames()
+
+    def _is_held(self) -> bool:
+        return self._paused
 
     def eof_received(self) -> None:
         """The peer sends no more: the connection ends."""
@@ -128,7 +138,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._flush_queue(everything=False)
         if self._paused and not self._writer.buffered:
             self._paused = False
-            self._transport.resume_reading()
+            self._read_on()
         if self._lagged and not self._queue and not self._closed:
             self._lagged = False
             self._service.call(self.on_room)
@@ -152,7 +162,7 @@ class WebSocketConnection(asyncio.Protocol):
     # frames --------------------------------------------------------------------------------------
 
     def _take(self, frame: Frame) -> None:
-        if frame.opcode not in _DATA or self._closed:
+        if frame.opcode not in _DATA or self._closed or self._frames.state is not OPEN:
             return
         if frame.opcode is not Opcode.CONT:
             self._is_text = frame.opcode is Opcode.TEXT
