@@ -45,7 +45,14 @@ def test_a_row_that_a_benchmark_no_longer_has_is_told(tmp_path):
 
 def test_a_row_without_a_ratio_shows_its_goal():
     shown = line("delivery", Row("100 watchers", 0.5, "ms", goal="under 1 ms", met=True))
-    assert shown == "| delivery: 100 watchers | 0.5 ms | under 1 ms |"
+    assert shown == "| delivery: 100 watchers | 0.5 ms | goal: under 1 ms |"
+
+
+def test_a_goal_that_is_missed_says_so():
+    late = line("delivery", Row("1000 watchers", 12, "ms", goal="under 10 ms", met=False))
+    assert late == "| delivery: 1000 watchers | 12 ms | goal: under 10 ms, **missed** |"
+    peer = Row("against Redis", 1, "records/s", ratio=0.6, against="Redis", goal="ahead", met=False)
+    assert line("write", peer).endswith("| 0.6× of Redis, **behind** |")
 
 
 def test_no_page_is_left_of_something_that_is_gone():

@@ -9,7 +9,12 @@ from bench.report import Report, Row, cells
 
 BEGIN: Final = "<!-- numbers: written by `make docs` -->"
 END: Final = "<!-- end of numbers -->"
-PEERS: Final = ("Redis Streams", "NATS JetStream", "PostgreSQL 15")
+PEERS: Final = (
+    "Redis Streams",
+    "Redis Streams, 100 a request",
+    "NATS JetStream",
+    "PostgreSQL 15",
+)
 """Peers that a run leaves out where they are not installed."""
 
 CHOSEN: Final = (
@@ -18,6 +23,7 @@ CHOSEN: Final = (
     *(("write", f"penstock against {peer}") for peer in PEERS),
     ("delivery", "penstock, 100 watchers: half within, after the commit"),
     ("delivery", "penstock, 100 watchers: 99 of 100 within, after the commit"),
+    ("delivery", "penstock, 1000 watchers: 99 of 100 within, after the commit"),
     ("wal", "64 writers over 64 partitions, synced"),
     ("wal", "a lone write"),
     ("stores", "segment"),
@@ -52,7 +58,9 @@ def table(results: Path) -> str:
 
 
 def line(benchmark: str, row: Row) -> str:
-    """One row: against what was measured beside it, or against its goal."""
+    """One row: against what was measured beside it, or against its goal, met or missed."""
     name, value, unit, ratio, against, goal, *_ = cells(row)
-    compared = f"{ratio} of {against}" if ratio else goal
+    compared = f"{ratio} of {against}" if ratio else f"goal: {goal}"
+    if row.met is False:
+        compared += ", **missed**" if not ratio else ", **behind**" if goal == "ahead" else ""
     return f"| {benchmark}: {name} | {value} {unit} | {compared} |"

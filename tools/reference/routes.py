@@ -110,14 +110,20 @@ def own_check(route: Route) -> str:
 
 
 def parameters(group: str) -> list[str]:
-    """The table of values in the query, of the routes below a heading."""
+    """The tables of values in the query, and of headers, of the routes below a heading."""
+    routes = [route for route in ROUTES.routes if group_of(route) == group]
+    return [
+        *_table("in the query", [(route, param) for route in routes for param in route.query]),
+        *_table("header", [(route, param) for route in routes for param in route.headers]),
+    ]
+
+
+def _table(what: str, found: list[tuple[Route, Param]]) -> list[str]:
     rows = [
         f"| `{route.method} {route.path}` | {query_name(route, param)} | {cell(param.text)} |"
-        for route in ROUTES.routes
-        if group_of(route) == group
-        for param in route.query
+        for route, param in found
     ]
-    return ["", "| route | in the query | meaning |", "|---|---|---|", *rows] if rows else []
+    return ["", f"| route | {what} | meaning |", "|---|---|---|", *rows] if rows else []
 
 
 def query_name(route: Route, param: Param) -> str:
