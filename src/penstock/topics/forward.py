@@ -32,7 +32,7 @@ from penstock.topics.slots import Slot
 from penstock.topics.topic import Topic
 
 STEP_RECORDS_MAX: Final = 1_024
-STEP_BYTES_MAX: Final = 16 * MIB
+STEP_BYTES_MAX: Final = 4 * MIB
 """A step has no more bytes than this, or a single record: it is one entry of the log."""
 HOPS_MAX: Final = 8
 HOLE_SEQS_MAX: Final = 65_536

@@ -82,6 +82,7 @@ class TopicLimits:
     read_bytes: int = MIB
     read_bytes_max: int = 8 * MIB
     scan_records_max: int = 65_536
+    filter_records_max: int = 8_192
     seqs_max: int = 1_000
     claim_max: int = 1_000
 

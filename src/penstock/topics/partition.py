@@ -378,19 +378,20 @@ class Partition:
             if space is not None:
                 self.spaces[topic.name] = space
 
-    def abandon(self) -> None:
-        """No staged change reached the log: everything is as committed."""
+    def abandon(self, staged: Iterable[str] | None = None) -> None:
+        """No staged change reached the log: everything is as committed.
+
+        `staged` names the topics of these changes; without it all are looked at.
+        """
         self.registry.creating -= len(self._creating)
         self._creating.clear()
         self._creating_spaces.clear()
         self._deciding = None
         self._count_staged(-self._staged_bytes)
-        for topic in self.topics.values():
-            topic.abandon()
-        for queue in self.queues.values():
-            queue.abandon()
-        for space in self.spaces.values():
-            space.abandon()
+        for name in self.topics if staged is None else staged:
+            for found in (self.topics.get(name), self.queues.get(name), self.spaces.get(name)):
+                if found is not None:
+                    found.abandon()
 
     def _see_epoch(self, epoch: int) -> None:
         self._epoch = max(self._epoch, epoch)

@@ -30,8 +30,12 @@ BURIED_MAX: Final = 1_000
 """How many jobs one claim buries, as others wait meanwhile: more are left for the next."""
 BURIED_BYTES_MAX: Final = 16 * MIB
 """How many bytes they may have, but for the last: they are in one entry of the log."""
+PASSED_MAX: Final = 8_192
+"""How many more such jobs a claim passes over: behind them, the next claims find others."""
 CLAIMED_BYTES_MAX: Final = 8 * MIB
 """How many bytes the jobs of one claim may have, but for the first of each claimer."""
+_FEW: Final = 16
+"""So many are put in their places one by one; more are sorted in together."""
 _OUT_OF_DATE_MAX: Final = 64
 """How many ended or extended leases may stay in the heap beside as many as there are leases."""
 
@@ -91,6 +95,8 @@ class Queue:
         self._deadlines: list[tuple[int, int]] = []  # heaps of (time, seq), some out of date
         self._dues: list[tuple[int, int]] = []
         self._removals_seen = topic.removals
+        self._scattered_seen = topic.scattered_removals
+        self._earliest_seq = topic.earliest_seq  # when removals were last looked at
 
     def counts(self, now_ms: int) -> QueueCounts:
         """How the queue stands now."""
@@ -112,15 +118,17 @@ class Queue:
         """Let time pass: leases over their deadline and delays that are due give jobs back."""
         now_ms = self.topic.expire(now_ms)
         self._forget_gone()
-        while self._deadlines and self._deadlines[0][0] < now_ms:
-            deadline_ms, seq = heappop(self._deadlines)
+        back: list[int] = []
+        for deadline_ms, seq in _taken_before(self._deadlines, now_ms):
             lease = self._leases.get(seq)
             if lease is not None and lease.deadline_ms == deadline_ms:
-                self._give_back(seq)
-        while self._dues and self._dues[0][0] <= now_ms:
-            due_ms, seq = heappop(self._dues)
+                del self._leases[seq]
+                back.append(seq)
+        for due_ms, seq in _taken_before(self._dues, now_ms + 1):
             if self._delayed.get(seq) == due_ms:
-                self._give_back(seq)
+                del self._delayed[seq]
+                back.append(seq)
+        self._give_back(back)
         return now_ms
 
     # Decisions
@@ -140,7 +148,7 @@ class Queue:
         leases: list[Lease] = []
         buried: list[int] = []
         room, buried_room = CLAIMED_BYTES_MAX, BURIED_BYTES_MAX
-        turn = next(turns, None)
+        turn, passed = next(turns, None), 0
         for seq in self._waiting():
             if turn is None:
                 break
@@ -149,6 +157,10 @@ class Queue:
                 if len(buried) < BURIED_MAX and buried_room > 0:
                     buried.append(seq)
                     buried_room -= self.topic.bytes_of(seq)
+                elif passed == PASSED_MAX:
+                    break
+                else:
+                    passed += 1
                 continue
             room -= self.topic.bytes_of(seq)
             if room < 0 and len(leases) >= len(requests):
@@ -262,7 +274,8 @@ class Queue:
         """The queue a snapshot was taken of."""
         queue = cls(topic)
         queue._fresh_seq = state.fresh_seq
-        queue._removals_seen = -1  # some jobs may have left before the snapshot was taken
+        # Some jobs may have left before the snapshot was taken.
+        queue._removals_seen = queue._scattered_seen = -1
         queue._delayed = dict(state.delayed)
         queue._dues = sorted((due_ms, seq) for seq, due_ms in state.delayed)
         queue._returned = list(state.returned)
@@ -339,9 +352,14 @@ class Queue:
         if deliveries > 0:
             self._deliveries[seq] = deliveries
 
-    def _give_back(self, seq: int) -> None:
-        self._leave(seq)
-        insort(self._returned, seq)
+    def _give_back(self, seqs: Sequence[int]) -> None:
+        """Have jobs wait again, which are nowhere now."""
+        if len(seqs) > _FEW:
+            self._returned.extend(seqs)
+            self._returned.sort()
+            return
+        for seq in seqs:
+            insort(self._returned, seq)
 
     def _leave(self, seq: int) -> None:
         """Take a job out of the place it is in."""
@@ -355,8 +373,7 @@ class Queue:
     def _pass_fresh(self, seq: int) -> None:
         """Go past a seq. Fresh jobs before it, whose claims were not logged, are not lost."""
         if seq >= self._fresh_seq:
-            for fresh in self.topic.live_seqs(self._fresh_seq - 1, seq - 1):
-                insort(self._returned, fresh)
+            self._give_back([*self.topic.live_seqs(self._fresh_seq - 1, seq - 1)])
             self._fresh_seq = seq + 1
 
     def _waiting(self) -> Iterator[int]:
@@ -378,11 +395,25 @@ class Queue:
         return tuple(held), skipped
 
     def _forget_gone(self) -> None:
-        """Forget jobs that left the topic by a cap, by age or by a delete."""
-        if self._removals_seen == self.topic.removals:
+        """Forget jobs that left the topic by a cap, by age or by a delete.
+
+        Most often they are the oldest, and fewer than there are jobs to look at.
+        """
+        topic = self.topic
+        if self._removals_seen == topic.removals:
             return
-        self._removals_seen = self.topic.removals
-        has = self.topic.has
+        first_seq, end_seq = self._earliest_seq, topic.earliest_seq
+        only_oldest = self._scattered_seen == topic.scattered_removals
+        self._removals_seen, self._scattered_seen = topic.removals, topic.scattered_removals
+        self._earliest_seq = end_seq
+        if only_oldest and end_seq - first_seq <= len(self._deliveries) + len(self._settling):
+            for seq in range(first_seq, end_seq):
+                for kept in (self._leases, self._delayed, self._deliveries):
+                    kept.pop(seq, None)
+                self._settling.discard(seq)
+            del self._returned[: bisect_left(self._returned, end_seq)]
+            return
+        has = topic.has
         for kept in (self._leases, self._delayed, self._deliveries):
             for seq in [seq for seq in kept if not has(seq)]:
                 del kept[seq]
@@ -393,6 +424,19 @@ class Queue:
         record = self.topic.get(seq)
         assert record is not None, "only live jobs wait"
         return dead_letter(record, self.topic.name, seq, self._deliveries[seq])
+
+
+def _taken_before(heap: list[tuple[int, int]], before_ms: int) -> list[tuple[int, int]]:
+    """Take all that is before a time off a heap."""
+    taken: list[tuple[int, int]] = []
+    while heap and heap[0][0] < before_ms:
+        if len(taken) == _FEW:  # perhaps it is all of them: one look at each is quicker
+            taken += [each for each in heap if each[0] < before_ms]
+            heap[:] = [each for each in heap if each[0] >= before_ms]
+            heapify(heap)
+            break
+        taken.append(heappop(heap))
+    return taken
 
 
 def _turns(requests: Sequence[ClaimRequest]) -> Iterator[int]:

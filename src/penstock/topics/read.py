@@ -118,8 +118,8 @@ def read(
     """Read one page. Changes nothing but the age of the records.
 
     At least one record is delivered even if it is over the byte budget; one that is left out is
-    not passed. At most `scan_records_max` seqs are looked at, none after `upto_seq`. `NotLoaded`
-    if a record is wanted that is in a file.
+    not passed. At most `scan_records_max` seqs are looked at, `filter_records_max` where each must
+    be decoded for that, none after `upto_seq`. `NotLoaded` if a record is wanted that is in a file.
     """
     topic.expire(now_ms)
     tombstone = find_tombstone(topic, request.from_seq, request.epoch)
@@ -127,12 +127,14 @@ def read(
     if tombstone:
         start = 0 if tombstone.reason == "recreated" else tombstone.gap_to
     start = max(start, topic.earliest_seq - 1)
-    upto = min(topic.head_seq, start + limits.scan_records_max)
+    nodes = request.nodes if topic.config.dedupe_node else frozenset()
+    is_filtered = bool(nodes) or request.tag is not None
+    scan_max = limits.filter_records_max if is_filtered else limits.scan_records_max
+    upto = min(topic.head_seq, start + scan_max)
     if topic.holes:
         upto = before_hole(topic, start, upto)
     if upto_seq is not None:
         upto = max(start, min(upto, upto_seq))
-    nodes = request.nodes if topic.config.dedupe_node else frozenset()
     found, next_from_seq = _take(topic, start, upto, nodes, request)
     return Diff(
         found,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
 from typing import Final
 
 from penstock.topics.errors import Throttled
@@ -10,7 +12,11 @@ from penstock.topics.routers import RouterTable
 from penstock.topics.topic import Topic
 
 EXPIRE_EVERY_MS: Final = 1_000
-"""How often a full node looks for records over their age: every topic with a ttl is looked at."""
+"""How often a full node begins to look for records over their age, in every topic with a ttl."""
+EXPIRE_TOPICS: Final = 4_096
+"""At so many topics it looks for one write that finds no room; the next goes on."""
+_FEW: Final = 16
+"""So many names are put in their places one by one; more are sorted in together."""
 
 
 class Registry:
@@ -24,16 +30,47 @@ class Registry:
         self.size_bytes = 0
         self.staged_bytes = 0  # of records that are on their way to a log
         self._epoch = 0
-        self._expired_ms = -EXPIRE_EVERY_MS  # when time last passed in every topic
+        self._expired_ms = -EXPIRE_EVERY_MS  # when time last began to pass in every topic
+        self._to_expire: list[str] = []  # topics where it has not passed since
+        self._names: list[str] = []  # of topics, sorted, but for those that were added since
+        self._added: list[str] = []
 
     def add(self, topic: Topic) -> None:
         """A topic began."""
+        if topic.name not in self.topics:
+            self._added.append(topic.name)
         self.topics[topic.name] = topic
         self.recount(topic)
 
     def remove(self, name: str) -> None:
         """A topic is gone."""
+        names = self._sorted_names()
+        del names[bisect_left(names, name)]
         self.size_bytes -= self.topics.pop(name).counted_bytes
+
+    def names_from(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        """The topics whose names begin so, in order, from behind a name on.
+
+        To be read to where it is wanted before a topic comes or goes.
+        """
+        names = self._sorted_names()
+        start = bisect_left(names, prefix)
+        if after is not None:
+            start = max(start, bisect_right(names, after))
+        for place in range(start, len(names)):
+            if not names[place].startswith(prefix):
+                return
+            yield names[place]
+
+    def _sorted_names(self) -> list[str]:
+        added, self._added = self._added, []
+        if len(added) > _FEW:
+            self._names.extend(added)
+            self._names.sort()
+        else:
+            for name in added:
+                insort(self._names, name)
+        return self._names
 
     def recount(self, topic: Topic) -> None:
         """Take over how many bytes a topic has now."""
@@ -63,7 +100,8 @@ class Registry:
     def check_total(self, more_bytes: int, now_ms: int) -> None:
         """Refuse more bytes than a node may have. Those on their way to a log count.
 
-        Those over their age in a topic that nobody looks at count for a second more at most.
+        Those over their age in a topic that nobody looks at count for a second more at most; where
+        there are very many topics, until enough writes found no room to look at all of them.
         """
         bytes_max = self.limits.total_bytes_max
         if not bytes_max or self._total_bytes() + more_bytes <= bytes_max:
@@ -82,11 +120,15 @@ class Registry:
         return self.size_bytes + self.staged_bytes
 
     def _expire(self, now_ms: int) -> None:
-        """Let time pass in every topic, unless it did just now."""
-        if now_ms - self._expired_ms < EXPIRE_EVERY_MS:
-            return
-        self._expired_ms = now_ms
-        for topic in self.topics.values():
-            if topic.config.ttl_ms:
+        """Let time pass in every topic, some at a time, unless it did just now."""
+        if not self._to_expire:
+            if now_ms - self._expired_ms < EXPIRE_EVERY_MS:
+                return
+            self._expired_ms = now_ms
+            self._to_expire = list(self.topics)
+        for name in self._to_expire[-EXPIRE_TOPICS:]:
+            topic = self.topics.get(name)
+            if topic is not None and topic.config.ttl_ms:
                 topic.expire(now_ms)
                 self.recount(topic)
+        del self._to_expire[-EXPIRE_TOPICS:]

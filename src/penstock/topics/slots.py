@@ -94,6 +94,8 @@ class Slots:
     def extend(self, batch: Batch, ts_ms: int) -> None:
         """Put records at the end."""
         count = batch.count
+        if not count:
+            return  # a router has passed over all that it looked at
         if count == 1 and not self._fresh:
             self._items.append(batch.body)
             self._sizes.append(batch.size_bytes)
@@ -209,8 +211,11 @@ class Slots:
         stop = min(upto_seq + 1 - self._base_seq, len(self._times))
         room = bytes_max
         while start < stop and limit:
-            run = slice(start, self._run_end(start, min(start + limit, stop)))
+            run = slice(start, self._run_end(start, min(start + max(limit, _RUN), stop)))
             sizes = self._sizes[run]
+            if len(sizes) - sizes.count(0) >= limit:
+                run = slice(start, start + _first_live(sizes, limit))
+                sizes = self._sizes[run]
             total = sum(sizes)
             if total > room:
                 run = slice(start, start + _fitting(sizes, room, first=not records))
@@ -509,6 +514,17 @@ def _loaded(block: Block) -> list[Record | None]:
         raise NotLoaded(block)
     block.touched = True
     return block.records
+
+
+def _first_live(sizes: Sequence[int], count: int) -> int:
+    """How many of these, from the start on, have so many that are live: there are that many."""
+    end = count
+    live = count - sizes[:end].count(0)
+    while live < count:
+        more = sizes[end : end + count - live]
+        live += len(more) - more.count(0)
+        end += len(more)
+    return end
 
 
 def _fitting(sizes: Sequence[int], room: int, *, first: bool) -> int:

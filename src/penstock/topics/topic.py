@@ -108,6 +108,7 @@ class Topic:
         self.unlogged_seq = 0  # no record after this is in memory alone
         self.logged_seq = 0  # of an ephemeral topic: the log may have records up to this
         self.removals = 0  # grows whenever a record may have left
+        self.scattered_removals = 0  # grows when others than the oldest may have
         self._slots = Slots()
         self._held_ms: int | None = None  # no record expires after this while it is set
         self._pending_seqs = 0
@@ -441,6 +442,7 @@ class Topic:
             bound_seq = min(bound_seq, entry.before_seq)
         if entry.match is not None:
             self._slots.remove_matching(entry.match.matches, bound_seq)
+            self.scattered_removals += 1
         elif bound_seq - 1 > self.floors.deleted:
             self.floors = self.floors._replace(deleted=bound_seq - 1)
             self._slots.drop_through(bound_seq - 1)

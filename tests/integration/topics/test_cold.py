@@ -20,6 +20,7 @@ from penstock.topics.sealing import SealOptions
 from penstock.topics.segments import Block, Run
 from penstock.topics.shell.cold import ColdCache
 from penstock.topics.shell.engine import Engine
+from penstock.topics.shell.scheduler_view import scheduler_view
 from penstock.topics.shell.watch import Shape
 from tests.integration.topics.node import SMALL, drained, node, on_a_loop, until, write
 
@@ -405,3 +406,33 @@ async def test_whatever_keeps_records_from_being_read_is_not_tried_without_a_pau
         assert len(tries) == 1
         assert len(told) >= 100
         engine.watchers.leave("t", push)
+
+
+@on_a_loop
+async def test_a_source_that_cannot_be_read_leaves_its_destination_usable_and_the_end_clean(
+    tmp_path: Path,
+) -> None:
+    async with node(tmp_path, seal=SMALL, boot_id="one") as engine:
+        await engine.put_topic("dest", {"cap_records": 5, "discard": "reject"})
+        await engine.routing.put(RouterConfig("r", "source", "dest"))
+        await write(engine, "other", 0, 3)
+        await write(engine, "source", 0, 100)
+        assert await drained(engine, "dest") == [0, 1, 2, 3, 4]
+        await engine.compact()
+        engine.cold.forget()
+        kept = {path: path.read_bytes() for path in (tmp_path / "cold").glob("*.segment")}
+        for path in kept:
+            path.write_bytes(b"garbage")
+        await engine.put_topic("dest", {"cap_records": 500})
+        assert await drained(engine, "dest") == [0, 1, 2, 3, 4]
+        assert (await engine.show_topic("dest")).count == 5
+        assert (await engine.routing.show("r")).forwarded_total == 5
+        [router] = scheduler_view(engine, "source")["topic"]["routers"]
+        assert router["reason"].startswith("its next records cannot be read: ")
+        await engine.delete("dest", before_seq=2)
+    async with node(tmp_path, seal=SMALL, boot_id="two") as engine:
+        assert engine.topic("other").head_seq == 3, "the machine was restarted after a clean end"
+        for path, data in kept.items():
+            path.write_bytes(data)
+        await until(lambda: engine.topic("dest").head_seq == 100)
+        assert await drained(engine, "dest") == list(range(1, 100))

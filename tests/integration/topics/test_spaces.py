@@ -21,7 +21,7 @@ from penstock.commits.errors import (
 from penstock.commits.model import Commit, Origin, Precondition, Read, Write
 from penstock.commits.sessions import SESSION_ANSWERS_MAX
 from penstock.log.store import DiskFull
-from penstock.topics.errors import EntityNotFound, PastGone
+from penstock.topics.errors import EntityNotFound, PastGone, Saturated
 from penstock.topics.leases import ClaimRequest, Settle
 from penstock.topics.shell.engine import Engine
 from penstock.topics.shell.lane import LogFailed
@@ -332,3 +332,21 @@ async def test_a_space_is_in_backups_and_can_be_looked_at(tmp_path: Path) -> Non
     assert (row["sessions"], row["answers"], row["receipts"]) == (1, 47, 47)
     async with node(again, seal=SMALL) as engine:
         assert states(engine) == expected
+
+
+@on_a_loop
+async def test_commits_behind_an_exclusive_command_count_as_waiting_and_are_refused(
+    tmp_path: Path,
+) -> None:
+    async with node(tmp_path, waiting_bytes_max=100_000) as engine:
+        await land(engine, commit(1, put("e", 1)))
+        lane = engine.lane("s")
+        async with lane.exclusive():
+            begun = [
+                begin(engine, commit(1, put("e", "x" * 60_000), session=f"b{number}"))
+                for number in range(4)
+            ]
+            assert lane.waiting_bytes > 120_000
+        outcomes = [await each for each in begun]
+        assert [type(outcome) for outcome in outcomes] == [Accepted, Accepted, Saturated, Saturated]
+        assert lane.waiting_bytes == 0

@@ -40,7 +40,7 @@ CHANGES = st.fixed_dictionaries(
     },
 )
 WINDOW_MS = 20
-LIMITS = TopicLimits(scan_records_max=5)
+LIMITS = TopicLimits(scan_records_max=5, filter_records_max=3)
 
 
 @dataclass

@@ -14,7 +14,13 @@ from penstock.topics.entries import Acked, Appended, Claimed
 from penstock.topics.errors import NotAQueue
 from penstock.topics.leases import ClaimRequest, Settle
 from penstock.topics.model import make_record
-from penstock.topics.queues import BURIED_BYTES_MAX, CLAIMED_BYTES_MAX, Queue
+from penstock.topics.queues import (
+    BURIED_BYTES_MAX,
+    BURIED_MAX,
+    CLAIMED_BYTES_MAX,
+    PASSED_MAX,
+    Queue,
+)
 from penstock.topics.topic import Topic
 
 
@@ -347,3 +353,37 @@ def test_an_ack_that_did_not_reach_the_log_gives_the_lease_back_as_it_was() -> N
     assert queue.lease_of(1) == lease
     assert queue.counts(1_000) == (0, 1, 0)
     assert queue.counts(1_001) == (1, 0, 0)
+
+
+def test_very_many_leases_that_end_together_come_back_in_order() -> None:
+    queue = make_queue(300)
+    claim(queue, 0, jobs_max=200)
+    nack(queue, 0, *range(1, 41), delay_ms=2_000)
+    claim(queue, 5, jobs_max=50)
+    assert queue.counts(1_000) == (50, 210, 0)
+    assert queue.counts(1_001) == (210, 50, 0)
+    assert queue.counts(2_000) == (300, 0, 0)
+    assert seqs(claim(queue, 2_000, jobs_max=300)) == list(range(1, 301))
+
+
+@pytest.mark.parametrize("before_seq", [3, 120])
+def test_jobs_that_leave_at_the_front_are_forgotten_wherever_they_were(before_seq: int) -> None:
+    queue = make_queue(150)
+    claim(queue, 0, jobs_max=100)
+    nack(queue, 0, *range(1, 100, 3))
+    nack(queue, 0, *range(2, 100, 3), delay_ms=500)
+    queue.topic.apply(queue.topic.delete(0, before_seq=before_seq))
+    again = Queue.restored(Topic.restored(queue.topic.state()), queue.state())  # looks at each
+    assert queue.counts(0) == again.counts(0)
+    assert queue.state() == again.state()
+    assert min(seqs(claim(queue, 600, jobs_max=300))) >= before_seq
+
+
+def test_a_claim_does_not_look_at_every_job_that_is_to_be_buried() -> None:
+    count = BURIED_MAX + PASSED_MAX + 10
+    queue = make_queue(count, dead_letter="d", max_deliveries=1)
+    claim(queue, 0, jobs_max=count)
+    write(queue, 1, now_ms=2_000)
+    first = claim(queue, 2_000)
+    assert (seqs(first), len(first.buried)) == ([], BURIED_MAX), "it gave up before the good one"
+    assert seqs(claim(queue, 2_000)) == [count + 1], "which the next one finds"

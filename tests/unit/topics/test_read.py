@@ -102,7 +102,7 @@ def test_a_page_of_filtered_records_only_still_moves_the_cursor_to_the_head() ->
 def test_a_page_looks_at_a_limited_number_of_seqs() -> None:
     topic = make_topic()
     write(topic, *[make_record(b"1", node="a")] * 9, make_record(b"2"))
-    limits = TopicLimits(scan_records_max=4)
+    limits = TopicLimits(filter_records_max=4)
     request = parse_read({"node": "a"}, limits)
     pages = [read(topic, request, 0, limits)]
     while not pages[-1].caught_up:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
 
 from penstock.topics.batch import Batch, Write
+from penstock.topics.config import TopicConfig
+from penstock.topics.entries import Appended
 from penstock.topics.errors import Throttled, TopicExistsIncompatible, TopicNotFound
 from penstock.topics.model import TopicLimits, make_record
 from penstock.topics.partition import Change, Entry, Partition
-from penstock.topics.registry import EXPIRE_EVERY_MS, Registry
+from penstock.topics.registry import EXPIRE_EVERY_MS, EXPIRE_TOPICS, Registry
 from penstock.topics.routers import RouterConfig
-from penstock.topics.topic import Written
+from penstock.topics.topic import Topic, Written
 
 
 class Node:
@@ -283,3 +286,35 @@ def test_a_total_counts_what_replay_brings_back_and_nothing_twice() -> None:
     node.forward("r")
     assert node.registry.size_bytes == 2 + 3 + 2
     node.comes_back_in_any_order()
+
+
+def test_a_full_node_with_very_many_topics_looks_at_some_of_them_for_each_write() -> None:
+    registry = Registry(TopicLimits(total_bytes_max=EXPIRE_TOPICS + 3))
+    for number in range(EXPIRE_TOPICS + 3):
+        topic = Topic(f"t{number}", TopicConfig(ttl_ms=10), epoch=1, now_ms=0)
+        entry = topic.append(Batch.of([make_record(b"1")]), 0)
+        assert isinstance(entry, Appended)
+        topic.apply(entry)
+        registry.add(topic)
+    with pytest.raises(Throttled):
+        registry.check_total(EXPIRE_TOPICS + 1, 100)
+    assert registry.size_bytes == 3, "one slice of them was looked at"
+    registry.check_total(EXPIRE_TOPICS + 1, 100)
+    assert registry.size_bytes == 0, "the next write went on with the others"
+
+
+def test_names_are_in_order_whatever_comes_and_goes() -> None:
+    registry, draw = Registry(), Random(7)
+    names = [f"{draw.choice('ab')}{draw.randrange(500)}" for _ in range(200)]
+    for number, name in enumerate(names):
+        if name in registry.topics:
+            registry.remove(name)
+        else:
+            registry.add(Topic(name, TopicConfig(), epoch=1, now_ms=0))
+        if number % 50 in (3, 4, 7, 31):
+            for prefix, after in (("", None), ("a", None), ("b1", None), ("a", "a3"), ("b", "a3")):
+                assert list(registry.names_from(prefix, after)) == sorted(
+                    name
+                    for name in registry.topics
+                    if name.startswith(prefix) and (after is None or name > after)
+                )

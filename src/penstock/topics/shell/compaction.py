@@ -340,7 +340,8 @@ class Compaction:
 
     def _files_in_use(self) -> set[str]:
         """The segments that this node may still read, whatever the snapshots say."""
-        return set().union(*(topic.slots.files() for topic in self._registry.topics.values()))
+        slots = (topic.slots for topic in self._registry.topics.values())
+        return set().union(*(each.files() for each in slots if each.blocks))
 
     def _tidy(self, in_use: set[str]) -> None:
         """Give back what nobody needs any more. What fails is tried again next time."""

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -191,6 +192,9 @@ class Engine:
             try:
                 for router in list(self.registry.routers):
                     await self.forwarder.drain(router.config.dest, strict=True)
+            except PenstockError as error:
+                _LOGGER.error("routers could not run to the end: %s", error)
+            try:
                 await close_clean(self._lanes, self.journal, self._boot_id, self.options.data_dir)
                 if self.compaction is not None:
                     await self.compaction.finish()
@@ -348,11 +352,8 @@ class Engine:
         allowed: Callable[[str], bool] = lambda _name: True,
     ) -> tuple[list[TopicView], bool]:
         """A page of topics in the order of their names, and whether there are more."""
-        names = sorted(
-            name
-            for name in self.registry.topics
-            if name.startswith(prefix) and (after is None or name > after) and allowed(name)
-        )
+        found = filter(allowed, self.registry.names_from(prefix, after))
+        names = list(islice(found, page_size + 1))
         now_ms = self.clock.now_ms()
         views = []
         for name in names[:page_size]:

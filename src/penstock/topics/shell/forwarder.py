@@ -9,16 +9,19 @@ from functools import partial
 from typing import Any, Final
 
 from penstock.kernel.clock import Clock
+from penstock.kernel.errors import PenstockError
 from penstock.topics.errors import RouterNotFound, TopicNotFound
 from penstock.topics.forward import Step
 from penstock.topics.registry import Registry
 from penstock.topics.routers import Router, RouterConfig
-from penstock.topics.segments import NotLoaded
+from penstock.topics.segments import Block, NotLoaded
 from penstock.topics.shell.cold import ColdCache
 from penstock.topics.shell.lane import Lane, LogFailed
+from penstock.topics.shell.turns import SLICE_MS
 
 STEPS_MAX: Final = 8
-"""So many routers of a source take a step in one turn: each may copy a thousand records."""
+"""So many routers of a source take a step in one turn, fewer if that takes longer than a turn may:
+each may copy a thousand records."""
 _AGAIN_S: Final = 1.0
 """How long a router waits after the log did not take its copies, or for records to leave by age."""
 
@@ -41,7 +44,7 @@ class Forwarder:
         self._heads: dict[str, int] = {}  # source -> its head when all of its routers were due
         self._moving: set[str] = set()
         self._held: set[str] = set()  # routers whose destination is full
-        self._loading: set[str] = set()  # routers whose next records are read from disk
+        self._loading: dict[str, Block] = {}  # routers whose next records are read from disk
         self._asking_again: set[str] = set()  # of those, the ones that time may let go on
         self.cold: ColdCache | None = None
 
@@ -52,7 +55,8 @@ class Forwarder:
             self._heads.pop(source, None)
             return
         due, steps = self._due_of(source), 0
-        while due and steps < STEPS_MAX:
+        until_ns = self._clock.monotonic_ns() + SLICE_MS * 1_000_000
+        while due and steps < STEPS_MAX and self._clock.monotonic_ns() < until_ns:
             name, _ = due.popitem(last=False)
             router = self._registry.routers.find(name)
             if router is not None and name not in self._moving and self._is_behind(router):
@@ -82,8 +86,9 @@ class Forwarder:
     async def drain(self, dest: str, *, strict: bool = False) -> bool:
         """Bring every router that leads to a topic to the head of its source, as it is now.
 
-        False if one of them cannot go on: its destination is full, or the log takes nothing, and
-        readers get what is committed. `strict` is for who writes: then the latter is `LogFailed`.
+        False if one of them cannot go on: its destination is full, its source cannot be read, or
+        the log takes nothing, and readers get what is committed. `strict` is for who writes: then
+        the last of these is `LogFailed`.
         """
         whole = True
         for router in reversed(self._upstream(dest)):
@@ -112,10 +117,13 @@ class Forwarder:
     def _reason(self, router: Router, head_seq: int) -> str:
         if router.source_seq >= head_seq:
             return "up to date"
+        block = self._loading.get(router.config.name)
+        if block is not None:
+            error = self.cold.failure(block) if self.cold is not None else None
+            found = "are read from disk" if error is None else f"cannot be read: {error}"
+            return f"its next records {found}"
         if router.config.name in self._held:
             return f"topic {router.config.dest!r} is full and rejects more"
-        if router.config.name in self._loading:
-            return "its next records are read from disk"
         return (
             "copies are on their way" if router.config.name in self._moving else "waits for a turn"
         )
@@ -158,7 +166,7 @@ class Forwarder:
             step = self._decide(lane, router.config.name)
         except NotLoaded as missing:
             assert self.cold is not None, "whoever has cold records can load them"
-            self._loading.add(router.config.name)
+            self._loading[router.config.name] = missing.block
             self.cold.soon(missing.block, partial(self.ask, router.config))
             return
         if step is None or step.entry is None:
@@ -184,9 +192,7 @@ class Forwarder:
         try:
             step = self._decide(lane, name)
         except NotLoaded as missing:
-            assert self.cold is not None, "whoever has cold records can load them"
-            await self.cold.load(missing.block)
-            return True
+            return await self._loaded(router, missing.block)
         if step is None or step.entry is None:
             return False
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -195,6 +201,18 @@ class Forwarder:
         if isinstance(outcome, Exception):
             raise outcome
         return True
+
+    async def _loaded(self, router: Router, block: Block) -> bool:
+        """Have a block of a source loaded. False if it cannot be read: turns try it again."""
+        assert self.cold is not None, "whoever has cold records can load them"
+        try:
+            if self.cold.failure(block) is None:
+                await self.cold.load(block)
+                return True
+        except PenstockError:
+            pass  # it is logged where it is read
+        self._loading[router.config.name] = block
+        return False
 
     def _submit(
         self, lane: Lane, router: Router, step: Step, then: Callable[[object], None]
@@ -217,7 +235,7 @@ class Forwarder:
         then(outcome)
 
     def _decide(self, lane: Lane, name: str) -> Step | None:
-        self._loading.discard(name)
+        self._loading.pop(name, None)
         try:
             step = lane.partition.forward(name, self._clock.now_ms())
         except (TopicNotFound, RouterNotFound):

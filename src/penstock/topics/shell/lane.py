@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +19,7 @@ from penstock.topics.batch import Batch
 from penstock.topics.codec import encode_entries
 from penstock.topics.entries import Appended, Committed
 from penstock.topics.partition import Change, Entry, Partition
+from penstock.topics.routers import RouterEntry
 from penstock.topics.shell.journal import Journal
 from penstock.topics.spaces import TopicSpace
 from penstock.topics.topic import Topic, Written
@@ -300,7 +301,7 @@ class Lane:
             self._failed = error
             self._journal.counters.failures += 1  # what fails behind it is not counted
             self._journal.counters.last_failure = str(error)
-            self.partition.abandon()
+            self.partition.abandon(_topics_of((waiting, *self._flying, self._pending)))
         if self._failed is not None:
             self._fail(waiting)
         else:
@@ -367,6 +368,17 @@ class Lane:
             call()
         except Exception:
             _LOGGER.exception("an answer could not be given")
+
+
+def _topics_of(staged: Iterable[Waiting]) -> set[str]:
+    """The topics of changes that are on their way."""
+    entries = (
+        entry
+        for waiting in staged
+        for change, _ in waiting
+        for entry in (change.entries if isinstance(change, Change) else (change,))
+    )
+    return {entry.topic for entry in entries if not isinstance(entry, RouterEntry)}
 
 
 def _resolve(future: asyncio.Future[list[Any]], outcome: list[Any] | Exception) -> None:

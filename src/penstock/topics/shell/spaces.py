@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, json
 
 from penstock.commits.entity import encode
 from penstock.commits.model import ABSENT, Commit, check_entity_id
@@ -100,7 +100,7 @@ class SpaceDesk:
         engine = self._engine
         lane = engine.lane(name)
         if lane.is_held:
-            lane.later(partial(self.commit, name, commit, done))
+            self._wait(lane, name, commit, done)
             return
         partition = lane.partition
         space = partition.spaces.get(name)
@@ -122,6 +122,15 @@ class SpaceDesk:
             lane.submit(decided, partial(self._made, name, done), sync=True)
         else:
             self._tell(lane, name, decided, done)
+
+    def _wait(self, lane: Lane, name: str, commit: Commit, done: OnAccepted) -> None:
+        """Commit once the exclusive command is over, if there is room to wait for that."""
+        try:
+            self._engine.check_pressure(lane)
+        except PenstockError as error:
+            done(error)
+        else:
+            lane.later(partial(self.commit, name, commit, done), len(json.encode(commit)))
 
     async def entity(self, name: str, entity: str, at_seq: int | None = None) -> EntityView:
         """One entity, now or as it was."""
