@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Task
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -96,6 +97,24 @@ class Call:
     def total_ms(self) -> float:
         """How long the request has taken so far."""
         return (self.context.clock.monotonic_ns() - self.started_ns) / 1e6
+
+    @contextmanager
+    def parked(self) -> Iterator[None]:
+        """While this task waits for something to come: cancelled if the asker or the server goes.
+
+        The asker may be gone already, as HTTP/2 tells of requests and their ends in one read.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        if self.exchange.is_gone:
+            task.cancel()
+        self.context.parked[task] = None
+        self.exchange.on_gone = task.cancel  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            del self.context.parked[task]
+            self.exchange.on_gone = None
 
     def body(self, *, may_be_empty: bool = False) -> dict[str, Any]:
         """The JSON object that was sent."""

@@ -107,6 +107,10 @@ class Exchange(Protocol):
     def is_head(self) -> bool:
         """Whether only the head of the answer is asked for: nothing need be begun for a body."""
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the peer went before the answer."""
+
     def reply(
         self, status: int, body: bytes, *, content_type: bytes = JSON, headers: Headers = ()
     ) -> None:

@@ -17,12 +17,16 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from penstock.kernel.units import MIB, format_bytes
 from penstock.server.errors import NotAcceptable, UnsupportedMediaType
+from penstock.server.message import PayloadTooLarge
 from penstock.topics.batch import Write
 from penstock.topics.config import U64_MAX
 from penstock.topics.errors import InvalidRequest
 from penstock.topics.model import TopicLimits, check_text
 
+OBJECT_BYTES_MAX: Final = MIB
+"""A body that becomes objects, whatever is in it, has no more: they are many times as large."""
 PAGE_SIZE: Final = 100
 PAGE_SIZE_MAX: Final = 1_000
 EVENT_STREAM: Final = "text/event-stream"
@@ -85,6 +89,11 @@ def json_object(body: bytes, headers: Mapping[str, str], *, may_be_empty: bool =
     if may_be_empty and not body:
         return {}
     check_json(headers)
+    if len(body) > OBJECT_BYTES_MAX:
+        raise PayloadTooLarge(
+            f"expected at most {format_bytes(OBJECT_BYTES_MAX)} where no records are written, "
+            f"found {len(body)} bytes"
+        )
     return decode_object(body)
 
 

@@ -280,3 +280,52 @@ def test_a_connection_that_is_made_while_the_async_client_is_closed_is_not_used(
     with scripted(in_turn([HANG])) as server:
         asyncio.run(run(quick(server.url)))
     assert server.seen == []
+
+
+def test_an_async_watch_cancelled_while_its_stream_is_opened_loses_nothing():
+    model = LogServer({"a": 2}, [])
+    gate = threading.Event()
+
+    def answer(seen):
+        if seen.method == "GET":
+            gate.wait(DEADLINE_S)
+        return model(seen)
+
+    async def run(server):
+        async with AsyncClient(quick(server.url)) as client, client.watch("a") as watch:
+            task = asyncio.ensure_future(anext(watch))
+            while not any(seen.method == "GET" for seen in server.seen):
+                await asyncio.sleep(0.001)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            gate.set()
+            event = await watch.next_event(DEADLINE_S)
+            assert [record.data for record in event.records] == wanted({"a": 2})["a"]
+            assert watch.reconnects == 0
+
+    with scripted(answer) as server:
+        asyncio.run(run(server))
+    assert [seen.method for seen in server.seen] == ["POST", "GET"], "it was asked once"
+
+
+@pytest.mark.parametrize("kind", ["watch", "work"])
+@pytest.mark.parametrize("hangs_at", ["POST", "GET"])
+def test_closing_a_stream_ends_whoever_waits_for_it_to_be_opened(kind, hangs_at):
+    model = LogServer({"a": 1}, [])
+
+    def answer(seen):
+        return [HANG] if kind == "work" or seen.method == hangs_at else model(seen)
+
+    with scripted(answer) as server, Client(quick(server.url)) as client:
+        stream = client.watch("a") if kind == "watch" else client.work("q", "me")
+        found = []
+        thread = threading.Thread(target=lambda: found.extend(stream))
+        thread.start()
+        method = "GET" if kind == "work" else hangs_at
+        while not any(seen.method == method for seen in server.seen):
+            thread.join(0.001)
+        stream.close()
+        thread.join(SOON_S)
+        assert not thread.is_alive()
+        assert found == []

@@ -635,3 +635,62 @@ def test_who_has_no_key_is_told_so_before_its_body_is_read():
     other = Peer(echo, service=peer.service)
     other.send(post("/", b"x" * 200).replace(b"Host", b"Authorization: Bearer k\r\nHost")[:-50])
     assert other.service.budget.used == 150
+
+
+def test_an_answer_that_was_taken_slowly_does_not_count_against_the_next_one():
+    limits = TransportLimits(write_stall_s=20, write_buffer_bytes_max=1_000)
+    peer = Peer(lambda exchange: exchange.reply(200, b"x" * 5_000), limits)
+    for _ in range(2):
+        peer.transport.stuck = True
+        peer.send(get("/"))
+        peer.wait(5)
+        peer.transport.unstick()
+        assert not peer.transport.lost
+        for _ in range(10):  # others are answered at once meanwhile
+            peer.wait(5)
+            peer.send(get("/"))
+    assert len(peer.answers()) == 22
+
+
+def test_a_body_of_very_many_chunks_leaves_others_their_turn():
+    peer = Peer(echo)
+    peer.send(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+    body = b"1\r\nx\r\n" * 50_000 + b"0\r\n\r\n"
+    peer.transport.protocol.data_received(body)
+    assert not peer.transport.reading, "the rest of it comes first"
+    turns = []
+
+    def another() -> None:
+        turns.append(len(peer.sent))
+        if not peer.sent:
+            peer.loop.call_soon(another)
+
+    peer.loop.call_soon(another)
+    peer.loop.run()
+    assert len(turns) > 10
+    assert json.loads(peer.answers()[0].body)[-1] == "x" * 50_000
+    assert peer.transport.reading
+    assert peer.service.budget.used == 0
+
+
+def test_a_few_empty_lines_before_a_request_are_passed_over_and_very_many_are_not():
+    peer = Peer(echo)
+    peer.send(b"\r\n" * 8 + get("/"))
+    peer.send(b"\r\n" * 100_000 + get("/"))
+    assert [answer.status for answer in peer.answers()] == [200, 400]
+    assert peer.transport.lost or peer.transport.eof_written
+
+
+def test_a_body_is_let_go_with_its_answer_though_the_exchange_is_kept():
+    kept = []
+
+    def application(exchange):
+        kept.append(exchange)
+        exchange.expect_again(application)
+        exchange.reply_json(b"1")
+
+    peer = Peer(application)
+    for size in (3, 100_000, 100_000):
+        peer.send(post("/", b"x" * size))
+    assert len(peer.answers()) == 3
+    assert [exchange.request.body for exchange in kept] == [b""] * 3

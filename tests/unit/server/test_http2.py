@@ -549,3 +549,35 @@ def test_a_body_of_somebody_without_a_key_is_refused_at_its_head():
     assert (client.status[stream_id], code_of(client, stream_id)) == (401, "unauthorized")
     assert client.peer.service.budget.used == 0
     assert client.status[client.ask()] == 200
+
+
+def test_very_many_requests_that_waited_are_answered_each_at_once():
+    answered = []
+
+    def application(exchange):
+        answered.append(exchange.request.path)
+        exchange.reply(200, b"x" * (5_000 if exchange.request.path == "/first" else 1))
+
+    limits = TransportLimits(http2_answers_bytes_max=1_000, http2_streams_max=2_000)
+    client = Client(application, limits, window=10)
+    client.opens_windows = False
+    first = client.ask("/first")
+    others = [client.ask("/other") for _ in range(1_000)]
+    assert answered == ["/first"]
+    client.h2.increment_flow_control_window(10_000, first)
+    client.h2.increment_flow_control_window(10_000)
+    client.flush()
+    assert len(answered) == 1_001
+    assert client.ended == {first, *others}
+    assert set(client.status.values()) == {200}
+
+
+def test_whoever_went_in_the_same_read_is_known_to_be_gone():
+    desk = Desk()
+    client = Client(desk)
+    stream_id = client.h2.get_next_available_stream_id()
+    headers = [(":method", "GET"), (":path", "/"), (":scheme", "http"), (":authority", "a")]
+    client.h2.send_headers(stream_id, headers, end_stream=True)
+    client.h2.reset_stream(stream_id, ErrorCodes.CANCEL)
+    client.flush()
+    assert desk.exchanges[0].is_gone

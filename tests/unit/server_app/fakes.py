@@ -108,6 +108,7 @@ class FakeExchange:
     """One request; remembers its answer."""
 
     is_head = False
+    is_gone = False
 
     def __init__(self, request: Request, room: int | None = None) -> None:
         self.request = request

@@ -574,8 +574,7 @@ def test_a_job_whose_claimer_goes_before_the_answer_was_not_delivered():
             await client.write("q", "a")
             for _ in range(2):
                 asked = client.start("POST", "/v0/topics/q/claim", {"node": "n"})
-                await until(lambda asked=asked: asked.on_gone is not None)
-                asked.on_gone()
+                asked.is_gone = True  # over HTTP/2 perhaps before its handler has begun
                 await until(lambda: not client.application.context.tasks)
             again = (await client.ask("POST", "/v0/topics/q/claim", {"node": "m"})).json["claimed"]
             assert [(job["$seq"], job["deliveries"]) for job in again] == [(1, 1)]

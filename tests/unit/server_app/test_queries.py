@@ -6,7 +6,9 @@ from math import inf
 import pytest
 
 from penstock.server.errors import NotAcceptable, UnsupportedMediaType
+from penstock.server.message import PayloadTooLarge
 from penstock.server.queries import (
+    OBJECT_BYTES_MAX,
     Query,
     check_accepts_events,
     json_object,
@@ -125,3 +127,11 @@ def test_a_stream_is_for_those_who_accept_it():
 )
 def test_arrow_is_for_those_who_name_it_and_do_not_like_json_better(accept, expected):
     assert wants_arrow({"accept": accept}) is expected
+
+
+def test_a_body_that_becomes_objects_has_a_limit_of_its_own():
+    blank = b" " * (OBJECT_BYTES_MAX - 2)
+    assert json_object(b"{%b}" % blank, JSON) == {}
+    with pytest.raises(PayloadTooLarge) as refused:
+        json_object(b"{ %b}" % blank, JSON)
+    assert refused.value.status == 413

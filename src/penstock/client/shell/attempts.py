@@ -1,8 +1,9 @@
 """Requests that outlive the wait for them.
 
-A caller's deadline that comes first says nothing about the server, so what was asked goes on, and
-the next call waits for the same answer. Were it asked anew each time, a caller whose patience is
-always shorter than the server's answer takes would never get there.
+A caller's deadline that comes first, or a wait that is cancelled, says nothing about the server, so
+what was asked goes on, and the next call waits for the same answer. Were it asked anew each time, a
+caller whose patience is always shorter than the server's answer takes would never get there; and
+what the server had sent to the one before would be lost.
 """
 
 from __future__ import annotations
@@ -33,8 +34,6 @@ class Underway:
         """What is asked for; None if the deadline comes first: then ask for the same again."""
         attempt: Attempt[T] | None = self._attempt
         if attempt is None:
-            if deadline_s == inf:
-                return await ask()
             attempt = self._attempt = self._transport.begin(ask())
         if not await attempt.over(deadline_s):
             return None
@@ -82,8 +81,11 @@ class ThreadAttempt(threading.Thread, Generic[T]):
         super().__init__(name="penstock request", daemon=True)
         self._work = work
         self._answer: T | None = None
-        self._error: Exception | None = Disconnected("expected an answer, found a fork before it")
+        self._error: Exception | None = Disconnected(
+            "expected an answer, found a fork or the end before it"
+        )
         self._wanted = True
+        self._over = threading.Event()
         self.start()
 
     def run(self) -> None:
@@ -94,10 +96,12 @@ class ThreadAttempt(threading.Thread, Generic[T]):
             self._error = error
         if not self._wanted:
             _let_go(self._answer)
+        self._over.set()
 
     async def over(self, deadline_s: float) -> bool:
-        self.join(min(max(0.0, deadline_s - monotonic()), threading.TIMEOUT_MAX))
-        return not self.is_alive()
+        if not self.is_alive():
+            return True  # also in a forked child, where nobody would tell
+        return self._over.wait(min(max(0.0, deadline_s - monotonic()), threading.TIMEOUT_MAX))
 
     def result(self) -> T:
         if self._error is not None:
@@ -107,6 +111,7 @@ class ThreadAttempt(threading.Thread, Generic[T]):
     def drop(self) -> None:
         self._wanted = False  # before the look at the answer: one of the two threads sees both
         _let_go(self._answer)
+        self._over.set()
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:

@@ -30,10 +30,8 @@ async def claim(call: Call) -> Answer:
     if engine.topic(call.name).config.type != "queue":
         raise NotAQueue(call.name)
     request = request._replace(node=parse_node(body, engine.limits))
-    gone: list[bool] = []
-    call.exchange.on_gone = lambda: gone.append(True)
     claims = await engine.work.claim(call.name, request)
-    if gone and claims.jobs:  # nobody gets the answer
+    if call.exchange.is_gone and claims.jobs:  # nobody gets the answer
         seqs, fences = zip(*((job.lease.seq, job.lease.fence) for job in claims.jobs), strict=True)
         await engine.work.nack(call.name, Settle(request.node, seqs, fences), 0, unseen=True)
     fields = {

@@ -325,18 +325,11 @@ async def _wait(
         return found
     loop = asyncio.get_running_loop()
     until_s = loop.time() + wait_ms / 1_000
-    task = asyncio.current_task()
-    assert task is not None
-    call.context.parked[task] = None
-    call.exchange.on_gone = task.cancel  # type: ignore[assignment]
-    try:
+    with call.parked():
         while found is None and loop.time() < until_s:
             await asyncio.sleep(POLL_S)
             found = await tables.do(ask)
         return found
-    finally:
-        del call.context.parked[task]
-        call.exchange.on_gone = None
 
 
 def _limit(call: Call) -> int:

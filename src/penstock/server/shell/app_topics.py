@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -166,15 +165,8 @@ async def _read(call: Call, request: ReadRequest) -> Diff:
     """A read that may wait: it ends early if the asker goes or the server does."""
     if not request.wait_ms:
         return await call.context.engine.diff(call.name, request)
-    task = asyncio.current_task()
-    assert task is not None
-    call.context.parked[task] = None
-    call.exchange.on_gone = task.cancel  # type: ignore[assignment]
-    try:
+    with call.parked():
         return await call.context.engine.diff(call.name, request)
-    finally:
-        del call.context.parked[task]
-        call.exchange.on_gone = None
 
 
 def _page(call: Call, found: Diff, request: ReadRequest) -> bytes:

@@ -18,6 +18,8 @@ class Body:
         self.line = line
         self.terms = terms
         self.size = 0
+        self.has_more = False
+        """Whether `take` left something in the buffer that it can go on with."""
         self.pace = Pace(service.now_s)
         self._left = terms.length
         self._chunks = Chunks(limits.head_bytes_max) if terms.length == CHUNKED else None
@@ -34,6 +36,7 @@ class Body:
             limit = format_bytes(self._bytes_max)
             raise PayloadTooLarge(f"expected a body of at most {limit}, found more")
         self.size = len(self._content)
+        self.has_more = self._chunks.has_more
         return whole
 
     def content(self) -> bytes:

@@ -14,6 +14,8 @@ from penstock.server.message import BadRequest
 _SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _TRAILER_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
 _LINE_BYTES_MAX: Final = 4_096
+PARTS_AT_ONCE: Final = 192
+"""So many lines and chunks' bytes are taken in one call: others want their turn."""
 
 
 class Chunks:
@@ -24,10 +26,18 @@ class Chunks:
         self._between = False
         self._trailing = False
         self._trailer_bytes_left = trailer_bytes_max
+        self.has_more = False
+        """Whether there was more in the buffer than was taken at once."""
 
     def take(self, buffer: bytearray, body: bytearray) -> bool:
-        """Move what is there of the body from the buffer to the body; True at its end."""
-        while buffer:
+        """Move what is there of the body from the buffer to the body; True at its end.
+
+        Not all of it if it has very many chunks: then it `has_more`.
+        """
+        self.has_more = False
+        for _ in range(PARTS_AT_ONCE):
+            if not buffer:
+                return False
             if self._left:
                 self._take_data(buffer, body)
             else:
@@ -36,6 +46,7 @@ class Chunks:
                     return False
                 if self._read_line(line):
                     return True
+        self.has_more = bool(buffer)
         return False
 
     def _take_data(self, buffer: bytearray, body: bytearray) -> None:

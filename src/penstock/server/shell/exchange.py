@@ -66,6 +66,11 @@ class Http1Exchange(msgspec.Struct, eq=False):
         """Whether only the head of the answer is asked for."""
         return self.terms.is_head
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the peer went before the answer."""
+        return self.state == GONE
+
     def reply_json(self, body: bytes) -> None:
         """Answer 200 with JSON."""
         if self.state == HOT and len(body) <= GZIP_ABOVE_BYTES:

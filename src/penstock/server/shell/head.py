@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from sys import intern
 from typing import Final
 
 import httptools
@@ -188,7 +187,7 @@ def _meaning(headers: dict[str, str]) -> Terms:
         wants_upgrade=wants_upgrade,
         expects_continue=headers.get("expect", "").lower() == "100-continue",
         hot=keep_alive and "host" in headers and not wants_upgrade,
-        family=intern("\n".join(f"{k}:{v}" for k, v in headers.items() if k != "content-length")),
+        family="\n".join(f"{k}:{v}" for k, v in headers.items() if k != "content-length"),
     )
 
 

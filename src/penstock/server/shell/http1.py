@@ -32,6 +32,9 @@ STOPPED: Final = "stopped"
 STEPS_A_TURN: Final = 16
 """So many heads and bodies of one connection are read before others get their turn."""
 
+BLANK_LINES_MAX: Final = 16
+"""Fewer may stand before a request."""
+
 _BLANK_LINE: Final = b"\r\n\r\n"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _REFUSED_LINE: Final = Line("GET", "", "", is_head=False, old=False)
@@ -186,6 +189,7 @@ class Http1Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The peer reads again."""
         self._writes_paused = False
+        self._stall.lasted_s(0, self.service.now_s)
         if self._live is not None:
             self._live.resume_writing()
         else:
@@ -247,8 +251,9 @@ class Http1Connection(asyncio.Protocol):
         line = self.line
         if self._simple and len(line) == 1:
             line.clear()
-            body = exchange.request.body
-            self._budget.give(len(body), body)
+            request = exchange.request
+            self._budget.give(len(request.body), request.body)
+            request.body = b""  # the exchange may be kept, to be used again
             self._counters.bytes_out += len(answer)
             self._touched_s = self.service.now_s
             self._transport.write(answer)
@@ -319,7 +324,7 @@ class Http1Connection(asyncio.Protocol):
         request, line = exchange.request, self._same_line
         is_same = request.method == line.method and request.path == line.path
         is_same = is_same and request.query == line.query
-        if is_same and exchange.terms.family is self._same_terms.family and exchange.terms.hot:
+        if is_same and exchange.terms.family == self._same_terms.family and exchange.terms.hot:
             self._again, self._handle_again = exchange, handle
 
     def _hand_again(self, exchange: Http1Exchange, body: bytes) -> None:
@@ -350,7 +355,7 @@ class Http1Connection(asyncio.Protocol):
         if not self._may_begin(line):
             return False
         again = self._again
-        if line is not self._same_line or terms.family is not self._same_terms.family:
+        if line is not self._same_line or terms.family != self._same_terms.family:
             again = self._again = None
         self._same_head = data[:end]
         self._same_size = len(data)
@@ -417,8 +422,12 @@ class Http1Connection(asyncio.Protocol):
         buffer = self._buffer
         if buffer and not buffer[:1].isupper() and buffer[:1] != b"\r":
             raise BadRequest("expected an HTTP request, found bytes that are none")
-        while buffer.startswith(b"\r\n"):
+        for _ in range(BLANK_LINES_MAX):
+            if not buffer.startswith(b"\r\n"):
+                break
             del buffer[:2]
+        else:
+            raise BadRequest("expected an HTTP request, found empty lines")
         if not self._scanned:
             self._began_s = self.service.now_s
         end = buffer.find(_BLANK_LINE, max(0, self._scanned - 3)) + 4
@@ -460,7 +469,7 @@ class Http1Connection(asyncio.Protocol):
             self._body_waits = True
         if whole:
             self._complete(body.line, body.terms, body.content())
-        return whole
+        return whole or (body.has_more and not self._body_waits)
 
     def _count(self, size: int) -> bool:
         self._held_bytes += size
@@ -562,6 +571,7 @@ class Http1Connection(asyncio.Protocol):
                 break  # a thread compresses it
             del line[0]
             self._give_back(exchange.request.body)
+            exchange.request.body = b""
             if exchange is self._upgrading:
                 self._upgrading = None
             if exchange.ends:

@@ -59,6 +59,7 @@ class Http2Connection(InPortions):
         self._held: deque[Http2Exchange] = deque()
         """Whole requests that begin when the answers before them are on their way."""
         self._pumping = False
+        self._beginning = False
         self._leaving = False
         self._resets = 0
         self._resets_since_s = service.now_s
@@ -329,8 +330,15 @@ class Http2Connection(InPortions):
         return sum(len(each.outbox) for each in self._exchanges.values() if each.live is None)
 
     def _begin_held(self) -> None:
-        while self._held and self._owed_bytes() <= self._limits.http2_answers_bytes_max:
-            self._held.popleft().hand_over()
+        """Begin requests that were held. What answers at once comes back here, and is not heard."""
+        if self._beginning:
+            return
+        self._beginning = True
+        try:
+            while self._held and self._owed_bytes() <= self._limits.http2_answers_bytes_max:
+                self._held.popleft().hand_over()
+        finally:
+            self._beginning = False
 
     def pump(self) -> None:
         """Send from every outbox, a frame each in turn, as far as windows and the socket allow."""

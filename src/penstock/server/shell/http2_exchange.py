@@ -66,6 +66,11 @@ class Http2Exchange:
         self._counted_bytes = 0
         self._inflation: Inflation | None = None
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the peer went before the answer."""
+        return self.state == GONE
+
     # the request ---------------------------------------------------------------------------------
 
     def take(self, data: bytes) -> None:
