@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import secrets
 import signal
 import ssl
@@ -71,8 +72,17 @@ def serve(settings: Settings, *, say: Say, on_progress: OnProgress | None = None
     server = Server(settings)
     set_up_logging(settings.log)
     sys.setswitchinterval(SWITCH_S)
+    _take_descriptors()
     gc.set_threshold(*COLLECT_AFTER)
     uvloop.run(_run(server, say, on_progress))
+
+
+def _take_descriptors() -> None:
+    """Open as many files and connections as the machine allows this user: by default too few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _run(server: Server, say: Say, on_progress: OnProgress | None) -> None:

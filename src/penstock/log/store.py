@@ -93,6 +93,8 @@ class StoreStatus:
     bytes_on_disk: int
     syncs: int
     read_only_reason: str | None
+    rotations: int = 0
+    """Files that were begun since the store was opened, where it has several."""
 
 
 class NotContiguous(Rejected):
@@ -117,6 +119,12 @@ class DiskFull(ReadOnly):
     """No space is left; writes are taken again by themselves once there is."""
 
     code = "disk_full"
+
+
+class Starved(ReadOnly):
+    """The machine has no descriptor or memory for a new file; writes go on once it has."""
+
+    code = "starved"
 
 
 class SyncFailed(Unknown):

@@ -44,6 +44,7 @@ class FakeDisk:
     `space_bytes`: so many more bytes may be written or allocated, then the disk is full.
     `sync_error_after`: so many more syncs succeed, then one fails and drops what it should have
     kept, as Linux does.
+    `create_error`: no file can be made, for this reason (an `errno`).
     `read_error`: every read fails.
     `short_writes`: the chance that a write takes only a part.
     """
@@ -53,6 +54,7 @@ class FakeDisk:
         self.lose_power_after: int | None = None
         self.space_bytes: int | None = None
         self.sync_error_after: int | None = None
+        self.create_error: int | None = None
         self.read_error = False
         self.short_writes = 0.0
         self._random = random
@@ -82,6 +84,8 @@ class FakeDisk:
     def create(self, name: str, size: int) -> FakeFile:
         """A file of zeros; not synced."""
         self._step()
+        if self.create_error is not None:
+            raise OSError(self.create_error, os.strerror(self.create_error), name)
         if self._take_space(size) < size:
             raise OSError(errno.ENOSPC, "No space left on device", name)
         inode = _Inode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -99,3 +100,19 @@ def is_cut(link: socket.socket) -> bool:
         return link.recv(1) == b""
     except ConnectionError:
         return True
+
+
+def test_a_server_takes_all_the_descriptors_it_may_have(launched) -> None:
+    server = launched("one")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+    try:
+        server.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert server.process is not None
+    limits = Path(f"/proc/{server.process.pid}/limits").read_text()
+    soft, hard = next(
+        line.split()[3:5] for line in limits.splitlines() if line.startswith("Max open files")
+    )
+    assert soft == hard

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from concurrent.futures import Future
 from contextlib import suppress
 from random import Random
@@ -9,7 +10,7 @@ from random import Random
 import pytest
 
 from penstock.log.shell import LocalLog, LogOptions
-from penstock.log.store import DiskFull, ReadOnly, SyncFailed
+from penstock.log.store import DiskFull, ReadOnly, Starved, SyncFailed
 from penstock.log.stores.segment.store import SegmentOptions, SegmentStore
 from penstock.testing import seeded, seeds
 from penstock.testing.disk import FakeDisk, InlineExecutor, PowerLoss
@@ -112,3 +113,25 @@ def test_whatever_was_acknowledged_is_there_after_a_power_loss(seed: int) -> Non
             ]
             assert len(found) >= max(synced, default=0), "every acknowledged synced entry is there"
         again.close()
+
+
+@pytest.mark.parametrize("reason", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_machine_without_means_for_a_file_refuses_writes_until_it_has_some(reason: int) -> None:
+    disk = FakeDisk(Random(1))
+    log = open_log(disk)
+    written = 0
+    disk.create_error = reason
+    with suppress(Starved):
+        for _ in range(100):  # until the next segment is wanted
+            append(log, 0, b"x" * 1_000)
+            written += 1
+    with pytest.raises(Starved, match="no means left"):
+        append(log, 0, b"x")
+    assert "no means left" in (log.status().store.read_only_reason or "")
+    disk.create_error = None
+    assert append(log, 0, b"and on") == written + 1
+    assert log.status().store.read_only_reason is None
+    log.close()
+    again = open_log(disk.after_power_loss(Random(2)))
+    assert payloads(again, 0) == [b"x" * 1_000] * written + [b"and on"]
+    again.close()

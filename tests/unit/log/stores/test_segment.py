@@ -14,6 +14,7 @@ from penstock.log.store import (
     Append,
     Compact,
     Damaged,
+    DiskFull,
     Entry,
     HardState,
     NotContiguous,
@@ -494,3 +495,40 @@ def test_reads_go_on_while_segments_are_compacted_away(tmp_path: Path) -> None:
 def test_options_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(Rejected):
         SegmentOptions(**wrong)  # type: ignore[arg-type]
+
+
+def test_older_segments_stay_while_the_current_one_has_no_checkpoint() -> None:
+    disk, store = fresh()
+    write(store, SetHardState(0, 3, 1), append(0, 1, count=20))
+    write(store, Compact(0, 20))  # nothing of the only segment is wanted now
+    assert len(segments(disk)) == 2, "the next one is made"
+    disk.space_bytes = 0
+    assert isinstance(store.write([append(0, 21, size=1_900)], sync=True)[0], DiskFull)
+    assert store.reclaim() == 0
+    disk = disk.after_power_loss(Random(2))
+    again = SegmentStore(disk, options())
+    assert (again.bounds(0).last_index, again.hard_state(0)) == (20, HardState(3, 1))
+    write(again, append(0, 21, size=1_900))
+    again.reclaim()
+    assert segments(disk)[0] != fmt.segment_name(1), "with a checkpoint they may go"
+
+
+def test_a_store_whose_last_sync_fails_says_so_and_lets_go() -> None:
+    disk, store = fresh()
+    write(store, append(1, 1))
+    write(store, append(1, 2), sync=False)
+    disk.sync_error_after = 0
+    with pytest.raises(SyncFailed):
+        store.close()
+    disk.sync_error_after = None
+    again = SegmentStore(disk, options())
+    assert again.bounds(1).last_index in (1, 2)
+    store.close()
+
+
+def test_segments_that_were_begun_are_counted() -> None:
+    _, store = fresh()
+    assert store.status().rotations == 0
+    for index in range(1, 100):
+        write(store, append(1, index))
+    assert store.status().rotations == store.status().bytes_on_disk // 4096 - 1 > 2

@@ -28,6 +28,7 @@ from penstock.log.store import (
     HardState,
     Operation,
     ReadOnly,
+    Starved,
     StoreStatus,
     SyncFailed,
 )
@@ -39,6 +40,7 @@ from penstock.log.stores.segment.recovery import Fold, Report
 from penstock.log.stores.segment.staging import Staged, TooLarge, stage
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+STARVED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.ENOSYS)
 _RECLAIM_BYTES: Final = MIB
 _LOGGER: Final = logging.getLogger("penstock.log")
@@ -124,7 +126,8 @@ class SegmentStore:
         self._closed = False
         self._unsynced = False
         self._read_only: ReadOnly | None = None
-        self._full: DiskFull | None = None
+        self._rotations = 0
+        self._full: DiskFull | Starved | None = None
         self._syncs = 0
         self._store_id = b""
         self._chain = fmt.Chain(0)
@@ -356,6 +359,7 @@ class SegmentStore:
             self._catalog.segments[segment.number] = segment
         self._current = segment
         self._offset = fmt.SEGMENT_HEADER_BYTES
+        self._rotations += 1
 
     def _sync(self, upto: int | None = None) -> None:
         """Make every block up to a number durable that was written, or else all."""
@@ -372,9 +376,12 @@ class SegmentStore:
         return SyncFailed(f"{ended}; what this group wrote may be there or not")
 
     def _refuse(self, error: OSError) -> ReadOnly:
-        if error.errno not in FULL:
+        if error.errno in FULL:
+            self._full = DiskFull(f"no space left for {self._disk.path}: {error}")
+        elif error.errno in STARVED:
+            self._full = Starved(f"no means left to write in {self._disk.path}: {error}")
+        else:
             return self._end_writing(f"write in {self._current.name} failed: {error}")
-        self._full = DiskFull(f"no space left for {self._disk.path}: {error}")
         return self._full
 
     def _end_writing(self, reason: str) -> ReadOnly:
@@ -383,13 +390,16 @@ class SegmentStore:
 
     # Giving space back
 
-    def _collect(self) -> None:
-        """Remove the oldest segments nobody wants.
+    def _collect(self) -> bool:
+        """Remove the oldest segments nobody wants. False if that must wait.
 
         Called when all is synced: what made their entries dead, and the checkpoint that stands
-        for their other records, are durable.
+        for their other records, are durable. But for a segment whose first block found no space.
         """
+        if self._offset == fmt.SEGMENT_HEADER_BYTES:
+            return False
         self._files.remove(self._catalog.unwanted(self._current))
+        return True
 
     def reclaim(self) -> int:
         """Copy what is left of mostly dead oldest segments forward and remove them.
@@ -414,7 +424,8 @@ class SegmentStore:
                 if not oldest.live_entries:
                     if self._unsynced:
                         self._sync()
-                    self._collect()
+                    if not self._collect():
+                        return freed
                     freed += oldest.size
             finally:
                 self._writing.release()
@@ -505,6 +516,7 @@ class SegmentStore:
             bytes_on_disk=bytes_on_disk,
             syncs=self._syncs,
             read_only_reason=refusal.message if refusal else None,
+            rotations=self._rotations,
         )
 
     # Opening and closing
@@ -520,13 +532,15 @@ class SegmentStore:
         try:
             if self._closed:
                 return
-            if self._read_only is None and not self._sealed:
-                self._seal()
-            self._closed = True
-            # Readers that hold a segment keep its file open; nobody else does from here on.
-            self._catalog.close(_closed(self._disk))
-            self._let_go()
-            del self._current
+            try:
+                if self._read_only is None and not self._sealed:
+                    self._seal()
+            finally:
+                self._closed = True
+                # Readers that hold a segment keep its file open; nobody else does from here on.
+                self._catalog.close(_closed(self._disk))
+                self._let_go()
+                del self._current
         finally:
             self._writing.release()
 
