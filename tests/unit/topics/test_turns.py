@@ -35,14 +35,19 @@ class Timers:
             due_ns, _, callback = heapq.heappop(self._waiting)
             self.clock.advance(max(0, due_ns - self.clock.monotonic_ns()) / 1e6)
             callback()
-        self.clock.advance((end_ns - self.clock.monotonic_ns()) / 1e6)
+        self.clock.advance(max(0, end_ns - self.clock.monotonic_ns()) / 1e6)
 
 
-def start(served: list[str]) -> tuple[Turns, Timers]:
+def start(served: list[str], serving_ms: float = 0) -> tuple[Turns, Timers]:
     clock = ManualClock()
     timers = Timers(clock)
+
+    def serve(topic: str) -> None:
+        served.append(topic)
+        clock.advance(serving_ms)
+
     turns = Turns(
-        served.append,
+        serve,
         lambda _topic: Urgency(),
         loop=timers,  # type: ignore[arg-type]
         clock=clock,
@@ -86,3 +91,15 @@ def test_topics_that_wait_for_the_loop_raise_the_pressure():
         timers.clock.advance(10)  # the loop was busy with something else
         timers.pass_ms(0)
     assert turns.rung.coalesce_ms > 0
+
+
+def test_a_backlog_is_served_without_pauses_once_its_turn_has_come():
+    served: list[str] = []
+    turns, timers = start(served, serving_ms=1)
+    turns.force_pressure(0.7)
+    for number in range(200):
+        turns.mark(f"t{number}")
+    timers.pass_ms(turns.rung.coalesce_ms - 1)
+    assert not served, "it is held back once"
+    timers.pass_ms(1 + 200)
+    assert len(served) == 200, "and not again after each slice of it"

@@ -178,7 +178,10 @@ class Turns:
             self.served += 1
             now_ns = clock.monotonic_ns()
         if self._queue.has_ready() and not self._scheduled:
-            self._schedule()
+            # At once: what waits now carries all there is. Held back again, it would be served for
+            # one slice in each hold, and a backlog that lasts is itself a reason to hold back.
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_MS / 1e3, self._tick)
