@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 import penstock
-from penstock.cli.failing import leave_broken_output, leave_output, told
+from penstock.cli.failing import leave_broken_output, leave_output, open_closed_streams, told
 
 COMMANDS: Final = (
     "serve", "topic", "entity", "ingest", "table", "query", "backup", "restore", "inspect", "demo",
@@ -34,6 +34,7 @@ class LazyGroup(click.Group):
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Run; help and the version are printed before a command is known."""
+        open_closed_streams()
         try:
             return super().main(*args, **options)
         except OSError as error:

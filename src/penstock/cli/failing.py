@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from penstock.kernel.errors import PenstockError
@@ -27,6 +28,17 @@ def told(error: BaseException) -> str | None:
     else:
         return None
     return " ".join(text.split())
+
+
+def open_closed_streams() -> None:
+    """Put nothing in the place of standard streams that whoever started this has closed.
+
+    Else Python has none, and a file or socket that is opened gets the number of one.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            nothing = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115
+            setattr(sys, name, nothing)
 
 
 def leave_output() -> None:

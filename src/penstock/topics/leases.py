@@ -65,7 +65,8 @@ def parse_claim(body: dict[str, Any], limits: TopicLimits) -> ClaimRequest:
     """Read a claim, with defaults and clamps."""
     node = parse_node(body, limits)
     jobs_max = parse_u64("max", body.get("max", 0)) or 1
-    lease_ms = clamp_lease_ms(parse_u64("lease_ms", body["lease_ms"])) if "lease_ms" in body else 0
+    wanted_ms = body.get("lease_ms")
+    lease_ms = 0 if wanted_ms is None else clamp_lease_ms(parse_u64("lease_ms", wanted_ms))
     return ClaimRequest(node, min(jobs_max, limits.claim_max), lease_ms)
 
 

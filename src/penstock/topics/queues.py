@@ -14,6 +14,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -31,7 +32,7 @@ BURIED_MAX: Final = 1_000
 BURIED_BYTES_MAX: Final = 16 * MIB
 """How many bytes they may have, but for the last: they are in one entry of the log."""
 PASSED_MAX: Final = 8_192
-"""How many more such jobs a claim passes over: behind them, the next claims find others."""
+"""How many more such jobs a claim passes over; the next one goes on behind them."""
 CLAIMED_BYTES_MAX: Final = 8 * MIB
 """How many bytes the jobs of one claim may have, but for the first of each claimer."""
 _FEW: Final = 16
@@ -97,6 +98,7 @@ class Queue:
         self._removals_seen = topic.removals
         self._scattered_seen = topic.scattered_removals
         self._earliest_seq = topic.earliest_seq  # when removals were last looked at
+        self._resume_seq = 0  # where the last claim gave up, if it had to pass over too many
 
     def counts(self, now_ms: int) -> QueueCounts:
         """How the queue stands now."""
@@ -149,18 +151,21 @@ class Queue:
         buried: list[int] = []
         room, buried_room = CLAIMED_BYTES_MAX, BURIED_BYTES_MAX
         turn, passed = next(turns, None), 0
-        for seq in self._waiting():
-            if turn is None:
-                break
+        resume_seq, self._resume_seq = self._resume_seq, 0
+        waiting = self._waiting()
+        while turn is not None and (seq := next(waiting, None)) is not None:
             deliveries = self._deliveries.get(seq, 0) + 1
             if config.dead_letter is not None and 0 < config.max_deliveries < deliveries:
                 if len(buried) < BURIED_MAX and buried_room > 0:
                     buried.append(seq)
                     buried_room -= self.topic.bytes_of(seq)
                 elif passed == PASSED_MAX:
+                    self._resume_seq = seq
                     break
                 else:
                     passed += 1
+                    if seq < resume_seq:
+                        waiting = self._waiting(resume_seq)
                 continue
             room -= self.topic.bytes_of(seq)
             if room < 0 and len(leases) >= len(requests):
@@ -257,6 +262,12 @@ class Queue:
             # Whatever is fresh again was taken by what is taken back now.
             self._fresh_seq = fresh_seq
             del self._returned[bisect_left(self._returned, fresh_seq) :]
+
+    def forget_leases(self) -> None:
+        """Have all jobs wait: after a restart, leases that need not survive are over."""
+        self._give_back([*self._leases, *self._delayed])
+        self._leases.clear()
+        self._delayed.clear()
 
     def state(self) -> QueueState:
         """Everything that entries and time have made of it, for a snapshot or to compare."""
@@ -376,9 +387,9 @@ class Queue:
             self._give_back([*self.topic.live_seqs(self._fresh_seq - 1, seq - 1)])
             self._fresh_seq = seq + 1
 
-    def _waiting(self) -> Iterator[int]:
-        """The jobs to hand out, in order."""
-        yield from self._returned
+    def _waiting(self, from_seq: int = 0) -> Iterator[int]:
+        """The jobs to hand out, in order, from a seq on."""
+        yield from islice(self._returned, bisect_left(self._returned, from_seq), None)
         yield from self.topic.live_seqs(self._fresh_seq - 1, self.topic.head_seq)
 
     def _held(self, settle: Settle) -> tuple[tuple[int, ...], list[int]]:

@@ -93,7 +93,7 @@ def parse_read(body: dict[str, Any], limits: TopicLimits) -> ReadRequest:
         _field(body, "include_meta", parse_bool, True),
         min(_field(body, "wait_ms", _u32, 0), WAIT_MS_MAX),
         min(batch_bytes, limits.read_bytes_max),
-        _field(body, "epoch", parse_u64, None),
+        None if body.get("epoch") is None else parse_u64("epoch", body["epoch"]),
         parse_predicate(body["tag"]) if body.get("tag") is not None else None,
     )
 

@@ -119,6 +119,13 @@ class Registry:
     def _total_bytes(self) -> int:
         return self.size_bytes + self.staged_bytes
 
+    def expire_all(self, now_ms: int) -> None:
+        """Let time pass in every topic."""
+        for topic in self.topics.values():
+            if topic.config.ttl_ms:
+                topic.expire(now_ms)
+                self.recount(topic)
+
     def _expire(self, now_ms: int) -> None:
         """Let time pass in every topic, some at a time, unless it did just now."""
         if not self._to_expire:

@@ -296,10 +296,14 @@ class Slots:
         return None
 
     def seq_before(self, ts_ms: int) -> int:
-        """The last seq, live or not, that is older than a time; one before the first if none."""
+        """The last seq, live or not, that is older than a time; 0 if no live one is.
+
+        Then those that left may have been of that time or later: whoever begins at 0 is told.
+        """
         if self._fresh:
             self._place()
-        return self._base_seq + bisect_left(self._times, ts_ms) - 1
+        place = bisect_left(self._times, ts_ms, self._first)
+        return self._base_seq + place - 1 if place > self._first else 0
 
     def seq_to_shed(self, bytes_max: int) -> int | None:
         """The last seq that must leave, oldest first, so that at most `bytes_max` stay."""

@@ -187,7 +187,7 @@ class Topic:
 
     def seq_before(self, ts_ms: int) -> int:
         """The cursor from which a reader gets the records of a time and later."""
-        return max(self._slots.seq_before(ts_ms), 0)
+        return self._slots.seq_before(ts_ms)
 
     @property
     def has_pending(self) -> bool:

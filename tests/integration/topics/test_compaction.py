@@ -225,3 +225,22 @@ def spoil(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF
     path.write_bytes(data)
+
+
+@on_a_loop
+async def test_leases_that_need_not_survive_any_more_are_over_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    for compacts in (False, True):
+        directory = tmp_path / str(compacts)
+        async with node(directory, end_well=False) as engine:
+            await engine.put_topic("q", {"type": "queue", "leases_durable": True})
+            await write(engine, "q", 0, 3)
+            await engine.work.claim("q", ClaimRequest("n", 3, 600_000))
+            await engine.put_topic("q", {"leases_durable": False})
+            await engine.work.nack("q", Settle("n", (1,)), 0)
+            if compacts:
+                await engine.compact()
+        async with node(directory) as engine:
+            claims = await engine.work.claim("q", ClaimRequest("m", 9))
+            assert [job.lease.seq for job in claims.jobs] == [1, 2, 3]

@@ -11,8 +11,9 @@ import pytest
 from penstock.log.store import DiskFull
 from penstock.testing import ManualClock
 from penstock.topics.batch import parse_write
-from penstock.topics.errors import Saturated, TopicFull, TopicNotFound, TopicsApart
+from penstock.topics.errors import Saturated, Throttled, TopicFull, TopicNotFound, TopicsApart
 from penstock.topics.leases import ClaimRequest, Settle
+from penstock.topics.model import TopicLimits
 from penstock.topics.predicate import Predicate
 from penstock.topics.queues import BURIED_MAX
 from penstock.topics.read import ReadRequest
@@ -702,5 +703,42 @@ def test_a_listener_that_fails_stops_neither_others_nor_routers() -> None:
             await until(lambda: engine.topic("copies").count == 1)
             await engine.put_topic("new", {})
             assert "new" in woken
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("cap", [{"cap_records": 2}, {"cap_bytes": 200}])
+def test_a_topic_of_dead_letters_takes_as_many_as_it_has_room_for(cap: dict[str, int]) -> None:
+    async def main() -> None:
+        async with engine_on(partitions=1) as engine:
+            await engine.put_topic("dead", {"discard": "reject", **cap})
+            config = {"type": "queue", "max_deliveries": 1, "dead_letter": "dead"}
+            await engine.put_topic("q", config)
+            for number in range(5):
+                await write(engine, "q", number)
+            await engine.work.claim("q", ClaimRequest("n", 5))
+            await engine.work.nack("q", Settle("n", (1, 2, 3, 4, 5)), 0)
+            assert (await engine.work.claim("q", ClaimRequest("n"))).jobs == []
+            assert await data(engine, "dead") == [b"0", b"1"]
+            await engine.delete("dead", before_seq=3)
+            assert (await engine.work.claim("q", ClaimRequest("n"))).jobs == []
+            assert await data(engine, "dead") == [b"2", b"3"]
+            view = await engine.show_topic("q")
+            assert view.queue == (1, 0, 4)
+
+    asyncio.run(main())
+
+
+def test_what_was_written_to_several_topics_is_answered_again_though_there_is_no_room() -> None:
+    async def main() -> None:
+        async with engine_on(partitions=1, limits=TopicLimits(total_bytes_max=4)) as engine:
+            body = b'{"records":[{"data":1},{"data":2}],"idempotency_key":"k"}'
+            writes = [("a", parse_write(body)), ("b", parse_write(body))]
+            first = await engine.write_many(writes)
+            again = await engine.write_many(writes)
+            assert [each.deduped for each in again] == [True, True]
+            assert [each.last_seq for each in again] == [each.last_seq for each in first]
+            with pytest.raises(Throttled):
+                await engine.write_many([("a", parse_write(b'{"records":[{"data":3}]}'))])
 
     asyncio.run(main())

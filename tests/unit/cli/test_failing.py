@@ -92,3 +92,12 @@ def test_a_reader_that_had_enough_is_no_error():
         assert process.stderr is not None
         assert process.stderr.read() == b""
         assert process.wait() == 0
+
+
+@pytest.mark.parametrize("closing", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_that_are_closed_take_and_give_nothing(closing):
+    command = f"{sys.executable} -m penstock topic write t {closing}"
+    done = subprocess.run(
+        ["sh", "-c", command], env=ENVIRON, input=b"", capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), "no line, no record"

@@ -387,3 +387,47 @@ def test_the_document_and_the_scheduler_are_told():
             assert found.json["topic"]["topic"] == "t"
 
     run(go)
+
+
+def test_what_is_null_counts_as_not_said():
+    async def go():
+        async with serving() as client:
+            await client.ask("PUT", "/v0/topics/q", {"type": "queue"})
+            await client.write("q", 1)
+            page = await client.ask("POST", "/v0/topics/q/diff", {"epoch": None, "tag": None})
+            assert (page.status, len(page.json["records"])) == (200, 1)
+            asked = {"node": "n", "lease_ms": None}
+            claimed = await client.ask("POST", "/v0/topics/q/claim", asked)
+            assert (claimed.status, claimed.json["count"]) == (200, 1)
+
+    run(go)
+
+
+def test_writes_to_several_topics_tell_what_the_log_took_unless_all_were_there():
+    async def go():
+        async with serving() as client:
+            await client.ask("PUT", "/v0/topics/t", {"durability": "fsync"})
+            write = {"topic": "t", "records": [{"data": 1}], "idempotency_key": "k"}
+            spent = (await client.ask("POST", "/v0/write", {"writes": [write]})).json["performance"]
+            assert {"wal_append_ms", "fsync_ms"} < spent.keys()
+            assert spent["fsync_ms"] > 0
+            again = (await client.ask("POST", "/v0/write", {"writes": [write]})).json["performance"]
+            assert again.keys() == {"server_total_ms"}
+
+    run(go)
+
+
+def test_metrics_count_no_record_that_is_over_its_age():
+    async def go():
+        async with serving() as client:
+            for name, kind in (("t", "log"), ("q", "queue")):
+                await client.ask("PUT", f"/v0/topics/{name}", {"ttl_ms": 1, "type": kind})
+                await client.write(name, 1)
+            before_ms = client.engine.clock.now_ms()
+            await until(lambda: client.engine.clock.now_ms() > before_ms + 2)
+            told = (await client.ask("GET", "/v0/metrics")).body.decode()
+            for topic in ("t", "q"):
+                assert f'topics_topic_records_live{{topic="{topic}"}} 0' in told
+            assert "topics_records_live 0" in told
+
+    run(go)

@@ -387,3 +387,28 @@ def test_a_claim_does_not_look_at_every_job_that_is_to_be_buried() -> None:
     first = claim(queue, 2_000)
     assert (seqs(first), len(first.buried)) == ([], BURIED_MAX), "it gave up before the good one"
     assert seqs(claim(queue, 2_000)) == [count + 1], "which the next one finds"
+
+
+def test_jobs_behind_very_many_that_nobody_takes_as_dead_letters_are_handed_out() -> None:
+    count = 2 * (BURIED_MAX + PASSED_MAX)
+    queue = make_queue(count, dead_letter="d", max_deliveries=1)
+    claim(queue, 0, jobs_max=count)
+    write(queue, 1, now_ms=2_000)
+    found: list[int] = []
+    for _ in range(3):  # the topic of dead letters is full
+        claimed = queue.claim([ClaimRequest("n", 1, 1_000)], 2_000, token=7).without_burials()
+        queue.apply(claimed)
+        found += seqs(claimed)
+    assert found == [count + 1]
+
+
+def test_leases_and_delays_can_be_over_all_at_once() -> None:
+    queue = make_queue(5)
+    claim(queue, 0, jobs_max=4)
+    nack(queue, 0, 2, delay_ms=50)
+    queue.forget_leases()
+    assert queue.counts(0) == (5, 0, 0)
+    assert [(lease.seq, lease.deliveries) for lease in claim(queue, 0, jobs_max=9).leases] == [
+        (1, 2), (2, 2), (3, 2), (4, 2), (5, 1),
+    ]  # fmt: skip
+    assert queue.counts(60) == (0, 5, 0), "what was due once is not any more"

@@ -382,3 +382,15 @@ def test_holes_with_no_record_between_them_are_told_at_once() -> None:
     page = diff(topic)
     assert page.tombstone == Tombstone(1, 8, "source_trim", 8, 9, 9)
     assert seqs(page) == [9]
+
+
+@pytest.mark.parametrize(("written", "cap"), [(3, 1), (6, 3), (6, 2), (10, 3)])
+def test_who_begins_at_a_time_before_all_that_is_left_is_told_of_all_that_left(written, cap):
+    topic = make_topic(cap_records=cap)
+    for number in range(written):
+        topic.apply(topic.append(Batch.of([make_record(b"1")]), 100 + number))
+    assert topic.seq_before(50) == topic.seq_before(100 + written - cap) == 0
+    gap = diff(topic, from_seq=topic.seq_before(50)).tombstone
+    assert gap is not None
+    assert (gap.gap_from, gap.gap_to, gap.missed_estimate) == (1, written - cap, written - cap)
+    assert topic.seq_before(100 + written) == written

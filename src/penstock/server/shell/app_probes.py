@@ -87,6 +87,7 @@ def sample(context: Context, shown: Callable[[str], bool] = lambda _name: True) 
     topics = engine.registry.topics
     queues = [topic for topic in topics.values() if topic.config.type == "queue"]
     now_ms = engine.clock.now_ms()
+    engine.registry.expire_all(now_ms)
     return Sample(
         topics_total=len(topics),
         by_class=dict(Counter(topic.config.durability for topic in topics.values())),
@@ -132,6 +133,7 @@ def _wal_sample(context: Context) -> WalSample:
         fsyncs=counters.fsyncs,
         bytes_written=counters.bytes_written,
         submit_full=counters.submit_full,
+        rotations=status.rotations,
         failures=counters.failures,
         queue_depth=journal.queue_depth,
         queue_depth_peak=counters.queue_depth_peak,

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.server.answers import Answer, encode, performance, spliced
+from penstock.server.answers import Answer, data_body, encode, performance, spliced
 from penstock.server.arrow import arrow_stream, larger, page_facts
 from penstock.server.auth import ADMIN
 from penstock.server.call import Call
@@ -140,7 +140,11 @@ async def write_many(call: Call) -> Answer:
     answers = await engine.write_many(writes)
     shown = [_written(name, answer) for (name, _), answer in zip(writes, answers, strict=True)]
     created = any(answer.created for answer in answers)
-    return call.answer(201 if created else 200, writes=shown)
+    total_ms, spent = call.total_ms(), {}
+    if not all(answer.deduped for answer in answers):
+        fsync_ms = max(engine.fsync_ms(name) for name, _ in writes)
+        spent = {"wal_append_ms": round(total_ms, 3), "fsync_ms": fsync_ms}
+    return Answer(201 if created else 200, data_body({"writes": shown}, total_ms, **spent))
 
 
 HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {

@@ -276,7 +276,7 @@ class Socket(Pusher):
 
     def _unsubscribe(self, operation: ws.Unsubscribe) -> None:
         names = list(self.followers) if operation.topics is None else operation.topics
-        ended = [name for name in names if name in self.followers]
+        ended = [name for name in dict.fromkeys(names) if name in self.followers]
         for name in ended:
             self.leave(name)
         if operation.topics is None:

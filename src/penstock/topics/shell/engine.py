@@ -279,11 +279,13 @@ class Engine:
             await lane.settled()
         self.registry.check_topics(len(set(names) - self._topics.keys()))
         now_ms = self.clock.now_ms()
-        self.registry.check_total(sum(write.batch.size_bytes for _, write in writes), now_ms)
         decided: list[Change | Written] = []
+        new_bytes = 0  # what was written before is answered again, room or no room
         for name, write in writes:
             self.check_pressure(lane, disable=write.disable_backpressure)
             decided.append(lane.partition.write(name, write, now_ms))
+            new_bytes += write.batch.size_bytes if isinstance(decided[-1], Change) else 0
+        self.registry.check_total(new_bytes, now_ms)
         changes = [each for each in decided if isinstance(each, Change)]
         change = Change(
             tuple(entry for each in changes for entry in each.entries),

@@ -108,7 +108,14 @@ class Recovery:
         self._done = self._total
 
     async def settle(self, boot_id: str | None) -> None:
-        """After a crash of the machine, pass over seqs that may have been given out and lost."""
+        """After a crash of the machine, pass over seqs that may have been given out and lost.
+
+        Leases that the log has, though they need not survive any more, are over.
+        """
+        for lane in self._lanes:
+            for queue in lane.partition.queues.values():
+                if not queue.topic.config.leases_durable:
+                    queue.forget_leases()
         if self._directory is None:
             return
         boot_id = boot_id or this_boot_id()

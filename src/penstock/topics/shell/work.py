@@ -179,16 +179,22 @@ class WorkDesk:
             queue = await self._queue(queue.topic.name)
 
     def _bury_near(self, queue: Queue, entry: Claimed) -> tuple[Change, Claimed]:
-        """A claim and the dead letters of its own partition, as one change."""
+        """A claim and the dead letters of its own partition, as many as have room: one change."""
         partition, dest = self._engine.lane(entry.topic).partition, queue.topic.config.dead_letter
         if not entry.buried or dest is None:
             return partition.settle(entry), entry
+        letters, now_ms = queue.letters(entry).records, self._engine.clock.now_ms()
+        buried, fits, left = Change((), ()), 0, len(letters)
+        count = left  # most often all of them have room
+        while left:
+            try:
+                buried = partition.bury(dest, Batch.of(letters[: fits + count]), now_ms)
+                fits, left = fits + count, left - count
+            except _REFUSALS:
+                left = count - 1
+            count = (left + 1) // 2
+        entry = replace(entry, buried=entry.buried[:fits])
         settled = partition.settle(entry)
-        try:
-            buried = partition.bury(dest, queue.letters(entry), self._engine.clock.now_ms())
-        except _REFUSALS:
-            entry = entry.without_burials()
-            return partition.settle(entry), entry
         entries = (*buried.entries, *settled.entries)
         return Change(entries, (*buried.to_log, *settled.to_log)), entry
 
