@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from penstock.cli.failing import leave_output
 from penstock.cli.visible import visible
 from penstock.client.results import (
     Gap,
@@ -69,7 +70,10 @@ class Output:
         self._count += written.count
         self._last_seq = written.last_seq
         if self._plain:
-            self._json(written)
+            try:
+                self._json(written)
+            except BrokenPipeError:
+                leave_output()  # who reads this has had enough; who wrote the input has not
         now_s = monotonic()
         if now_s >= self._counted_s + COUNT_S:
             self._counted_s = now_s

@@ -74,6 +74,17 @@ def test_lines_of_standard_input_are_records(environ, name):
     assert [record["$seq"] for record in rest] == [2499, 2500]
 
 
+def test_all_lines_are_written_though_nobody_reads_what_is_said_of_them(environ, name):
+    lines = "".join(f"{number}\n" for number in range(20_000))
+    command = f"{sys.executable} -m penstock topic write {name} | head -n 1"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"],
+        env=environ, input=lines, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert run(environ, "show", name)[0]["count"] == 20_000
+
+
 def test_a_key_makes_the_same_command_land_once(environ, name):
     run(environ, "write", name, "1", "--key", "k")
     assert run(environ, "write", name, "1", "--key", "k")[0]["deduped"]
