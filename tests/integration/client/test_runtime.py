@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -461,14 +462,17 @@ def test_a_callback_that_raises_does_not_stop_a_runtime(server, space, caplog):
     assert "a callback of a runtime raised" in caplog.text
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # of connections that nobody closed
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_loop_that_ends_under_a_runtime_does_not_hurt_the_next_one(server, space):
-    client = AsyncClient(server.settings)
-
-    async def run(expected: int) -> None:
+    async def run(client: AsyncClient, expected: int) -> None:
         runtime = await AsyncRuntime(client, space).start()
         runtime.register("increment", increment)
         await runtime.send("increment")
         assert runtime.get("count") == expected
 
+    client = AsyncClient(server.settings)
     for expected in (1, 2, 3):
-        asyncio.run(asyncio.wait_for(run(expected), DEADLINE_S))
+        asyncio.run(asyncio.wait_for(run(client, expected), DEADLINE_S))
+    del client
+    gc.collect()  # here, and not in a test that has nothing to do with it
