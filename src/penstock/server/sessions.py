@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.server.auth import Grant
@@ -11,6 +11,8 @@ from penstock.server.watching import WatchRequest
 from penstock.topics.errors import Throttled
 
 SESSION_TTL_MS: Final = 300_000
+NO_EPOCH: Final = 0
+"""Of no topic's life."""
 _COLLECT_MS: Final = 1_000
 """How often all sessions are looked at, at most, while there is room for more."""
 
@@ -28,16 +30,33 @@ class Session:
     cursors: dict[str, int]
     epochs: dict[str, int]
     used_ms: int
+    lives: dict[str, int] = field(default_factory=dict)
+    """The epochs of topics that were made anew during the session."""
     streams: int = 0
     step_out: Callable[[], None] | None = None
     """Brings the cursors up to date, while a cohort keeps them."""
 
-    def resume(self, places: dict[str, int]) -> None:
-        """Go back to where a client says it was; never forward, and only in known topics."""
+    def resume(self, places: dict[str, int], lives: dict[str, int]) -> None:
+        """Go back to where a client says it was; never forward, and only in known topics.
+
+        A place in an earlier life of a topic is none in this one: the client has yet to hear of it.
+        """
         for name, seq in places.items():
             cursor = self.cursors.get(name)
-            if cursor is not None and seq < cursor:
+            if cursor is None:
+                continue
+            if name in self.lives and lives.get(name) != self.lives[name]:
+                self.cursors[name] = 0
+                self.epochs[name] = lives.get(name, NO_EPOCH)
+                del self.lives[name]
+            elif seq < cursor:
                 self.cursors[name] = seq
+
+    def enter(self, topic: str, epoch: int) -> None:
+        """The cursor of a topic is in this life of it."""
+        if self.epochs.get(topic, epoch) != epoch:
+            self.lives[topic] = epoch
+        self.epochs[topic] = epoch
 
 
 class Sessions:

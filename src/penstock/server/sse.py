@@ -11,7 +11,7 @@ from __future__ import annotations
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -27,22 +27,36 @@ LEFT_OUT_NAMES_MAX: Final = 16
 SHUTDOWN_CODE: Final = "server_shutting_down"
 SHUTDOWN_TEXT: Final = "the server is shutting down; connect again"
 
+LIVES: Final = "$epochs"
+"""A key of an event's id that is no topic's name."""
+
 _sorted_encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
-def event_id(cursors: Mapping[str, int]) -> bytes:
-    """The place of a whole session: the last seq examined of every topic, as one word."""
-    return urlsafe_b64encode(_sorted_encode(dict(cursors))).rstrip(b"=")
+def event_id(cursors: Mapping[str, int], lives: Mapping[str, int] | None = None) -> bytes:
+    """The place of a whole session: the last seq examined of every topic, as one word.
+
+    Of topics that were made anew during the session, it also tells which life that seq is of.
+    """
+    place: dict[str, Any] = dict(cursors)
+    if lives:
+        place[LIVES] = dict(lives)
+    return urlsafe_b64encode(_sorted_encode(place)).rstrip(b"=")
 
 
-def parse_event_id(text: str) -> dict[str, int]:
-    """The places in a `Last-Event-ID`; none if it cannot be read."""
+def parse_event_id(text: str) -> tuple[dict[str, int], dict[str, int]]:
+    """The places in a `Last-Event-ID`, and the lives it tells of; none if it cannot be read."""
     try:
         value = msgspec.json.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (ValueError, binascii.Error, msgspec.DecodeError, RecursionError):
-        return {}
+        return {}, {}
     if not isinstance(value, dict):
-        return {}
+        return {}, {}
+    lives = value.pop(LIVES, None)
+    return _numbers(value), _numbers(lives if isinstance(lives, dict) else {})
+
+
+def _numbers(value: dict[str, Any]) -> dict[str, int]:
     return {name: seq for name, seq in value.items() if type(seq) is int and seq >= 0}
 
 

@@ -645,3 +645,61 @@ def test_subscriptions_begin_and_end_in_the_order_in_which_they_are_asked_for():
             assert client.engine.watchers.has("t")
 
     run(test)
+
+
+def test_topics_of_one_peer_take_turns_however_much_one_of_them_has():
+    async def go():
+        async with serving() as client:
+            for name in ("busy", "quiet"):
+                await client.ask("PUT", f"/v0/topics/{name}", {})
+            stream, _ = await client.watch(room=4, topics={"busy": {}, "quiet": {}}, limit=1)
+            stream.room = 0
+            await client.write("busy", *range(50))
+            await client.write("quiet", "one")
+            await until(lambda: not client.engine.turns.view()["waiting"])
+            for _ in range(3):
+                stream.read(1)
+                await client.write("busy", "more")
+            assert "one" in payloads(stream.events())
+
+    run(go)
+
+
+def test_whoever_opens_very_much_at_once_leaves_others_their_turn():
+    async def go():
+        async with serving() as client:
+            topics = [f"t{number}" for number in range(4)]
+            for topic in topics:
+                await client.write(topic, *range(400))
+            stream, _ = await client.watch(topics={topic: {} for topic in topics}, limit=10)
+            assert len(payloads(stream.events())) <= 80, "a few pages, not a few of each topic"
+            await until(lambda: len(payloads(stream.events())) == 4 * 400)
+
+    run(go)
+
+
+def test_whoever_comes_back_to_an_earlier_life_of_a_topic_is_told_and_gets_all_of_this_one():
+    async def go(old_seqs):
+        async with serving() as client:
+            await client.write("t", *range(old_seqs))
+            await client.ask("PUT", "/v0/topics/keep", {})
+            stream, url = await client.watch(topics={"keep": {}, "t": {}})
+            last_id = stream.text.rpartition(b"id: ")[2].partition(b"\n")[0].decode()
+            await client.ask("DELETE", "/v0/topics/t")
+            await client.write("t", "a", "b", "c", "d", "e")
+            await until(lambda: "e" in payloads(stream.events()))  # of which the peer saw nothing
+            stream.on_gone()
+            for _ in range(2):  # and if that is lost as well, again
+                again = client.start("GET", url, last_event_id=last_id).live
+                await until(lambda again=again: "e" in payloads(again.events()))
+                assert payloads(again.events()) == ["a", "b", "c", "d", "e"]
+                assert "tombstone" in kinds(again.events())
+                again.on_gone()
+            here = again.text.rpartition(b"id: ")[2].partition(b"\n")[0].decode()
+            await client.write("t", "f")
+            then = client.start("GET", url, last_event_id=here).live
+            await until(lambda: payloads(then.events()) == ["f"])
+            assert "tombstone" not in kinds(then.events())
+
+    for old_seqs in (10, 3):
+        run(lambda old_seqs=old_seqs: go(old_seqs))

@@ -41,5 +41,5 @@ def test_old_sessions_make_room_for_new_ones():
 def test_a_client_may_go_back_in_topics_it_watches_and_nowhere_else():
     session = sessions().add(WatchRequest(), None, now_ms=0)
     session.cursors = {"a": 5, "b": 5}
-    session.resume({"a": 3, "b": 9, "c": 1})
+    session.resume({"a": 3, "b": 9, "c": 1}, {})
     assert session.cursors == {"a": 3, "b": 5}

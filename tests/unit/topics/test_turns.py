@@ -103,3 +103,21 @@ def test_a_backlog_is_served_without_pauses_once_its_turn_has_come():
     assert not served, "it is held back once"
     timers.pass_ms(1 + 200)
     assert len(served) == 200, "and not again after each slice of it"
+
+
+def test_what_is_marked_while_a_backlog_is_served_does_not_hold_it_back():
+    served: list[str] = []
+    turns, timers = start(served, serving_ms=1)
+    turns.force_pressure(0.7)
+    serve = turns._serve
+
+    def serve_and_mark(topic: str) -> None:
+        serve(topic)
+        if len(served) < 200:
+            turns.mark(topic)  # as a source with very many routers does
+
+    turns._serve = serve_and_mark
+    for number in range(10):
+        turns.mark(f"t{number}")
+    timers.pass_ms(turns.rung.coalesce_ms + 210)
+    assert len(served) >= 200

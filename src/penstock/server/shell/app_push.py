@@ -14,7 +14,8 @@ from penstock.topics.shell.watch import Behind, Page
 
 _LOGGER: Final = logging.getLogger("penstock.server")
 PAGES_A_TURN_MAX: Final = 8
-"""Pages of one topic to one peer before others get their turn."""
+SLICE_NS: Final = 2_000_000
+"""How many pages one peer is sent, and for how long, before others get their turn."""
 LEFT_OUT_MAX: Final = 1_024
 """So many topics that found no room are remembered, to be followed when there is room."""
 
@@ -32,8 +33,9 @@ class Pusher:
         self.engine = context.engine
         self.followers: dict[str, Follower] = {}
         self.is_over = False
-        self._waiting: dict[str, None] = {}  # topics to push when the peer has room
-        self._is_full = False
+        self._waiting: dict[str, None] = {}  # topics to push, one page of each in turn
+        self._is_full = False  # they wait for the peer to read
+        self._is_serving = False  # or for their turn
         # An empty dict is less than a third of an empty set, and most watchers need neither.
         self._gone: dict[str, None] = {}
         self._left_out: dict[str, None] = {}  # topics of a prefix that found no room
@@ -128,39 +130,65 @@ class Pusher:
                 self._owing[task] = None
                 task.add_done_callback(self._owing.pop)
             else:
-                self.push(topic)
+                self._waiting[topic] = None
+        self._serve()
 
     def on_room(self) -> None:
         """The peer has read: go on where it was left."""
         self._is_full = False
-        waiting, self._waiting = self._waiting, {}
-        for topic in waiting:
-            self.push(topic)
+        self._serve()
 
     def push(self, topic: str) -> None:
-        """Send what the peer does not have of a topic: its listener, called in each turn.
+        """Send what the peer does not have of a topic: its listener, called in each turn."""
+        if topic in self.followers and not self.is_over:
+            self._waiting.setdefault(topic)
+            self._serve()
+
+    def _serve(self) -> None:
+        """Push what waits, a page of each topic in turn, for a slice of time; then others go on.
+
+        A topic that has had its page goes behind those that have not; one that found no room for
+        it is the first when there is some.
+        """
+        if self._is_full or self._is_serving:
+            return
+        self._is_serving = True
+        clock = self.context.clock
+        until_ns, pages = clock.monotonic_ns() + SLICE_NS, 0
+        while self._waiting and self._may_push() and pages < PAGES_A_TURN_MAX:
+            topic = next(iter(self._waiting))
+            del self._waiting[topic]
+            if self._push(topic):
+                self._waiting.setdefault(topic)
+            pages += 1 if clock.monotonic_ns() < until_ns else PAGES_A_TURN_MAX
+        if self._waiting and self._may_push():
+            asyncio.get_running_loop().call_soon(self._go_on)
+        else:
+            self._is_serving = False
+
+    def _may_push(self) -> bool:
+        return not (self._is_full or self.is_over)
+
+    def _go_on(self) -> None:
+        self._is_serving = False
+        self._serve()
+
+    def _push(self, topic: str) -> bool:
+        """Send one page of a topic; whether there may be another.
 
         A peer to which that fails is let go, so that the others get theirs.
         """
         follower = self.followers.get(topic)
-        if follower is None or self.is_over:
-            return
-        if self._is_full:
-            self._waiting[topic] = None
-            return
+        if follower is None:
+            return False
         try:
-            self._push_pages(follower)
+            return self._push_page(follower)
         except PenstockError as error:
             self.unreadable(follower, error)
         except Exception:
             _LOGGER.exception("topic %r could not be pushed to a watcher", topic)
             self.abort()
-
-    def _push_pages(self, follower: Follower) -> None:
-        for _ in range(PAGES_A_TURN_MAX):
-            if not self._push_page(follower):
-                return
-        asyncio.get_running_loop().call_soon(self.push, follower.topic)
+        return False
 
     def _push_page(self, follower: Follower) -> bool:
         """Send one page; whether there may be another."""
@@ -198,7 +226,7 @@ class Pusher:
         if follower is None or found is None:
             return Behind()
         if topic in self._waiting:
-            return Behind(readers=1)
+            return Behind(readers=1) if self._is_full else Behind(turns=1)
         self.load(follower)
         return Behind(loads=int(follower.cursor < found.head_seq))
 
@@ -229,7 +257,7 @@ class Pusher:
     def _pause(self, topic: str) -> None:
         if not self.is_over:
             self._is_full = True
-            self._waiting[topic] = None
+            self._waiting = {topic: None, **self._waiting}
 
     async def _drained(self, topic: str) -> None:
         await self.engine.forwarder.drain(topic)

@@ -117,7 +117,7 @@ def open_watch(call: Call) -> None:
             session.step_out()
         last_id = call.request.headers.get("last-event-id")
         if last_id:
-            session.resume(sse.parse_event_id(last_id))
+            session.resume(*sse.parse_event_id(last_id))
         stream = WatchStream(call, session)
     stream.start()
 
@@ -173,7 +173,7 @@ class WatchStream(Pusher):
         """The server ends."""
         if not self.is_over:
             self.step_out()
-            event_id = sse.event_id(self._session.cursors)
+            event_id = self._event_id()
             self._stream.write(sse.frame(event_id, b"error", sse.shutdown_data()))
             self._stream.close()
             self._close()
@@ -186,12 +186,13 @@ class WatchStream(Pusher):
     def send(self, follower: Follower, page: Page, events: list[Event]) -> int:
         """Send a page in one write. Watchers of one topic alone share its bytes."""
         kinds = tuple([event.kind for event in events])
-        if len(self._session.cursors) == 1 and "tombstone" not in kinds:
+        session = self._session
+        if len(session.cursors) == 1 and "tombstone" not in kinds and not session.lives:
             frames = page.frames.get(kinds)
             if frames is None:
-                frames = page.frames[kinds] = self._frames(follower.topic, events)
+                frames = page.frames[kinds] = self._frames(follower, events)
         else:
-            frames = self._frames(follower.topic, events)
+            frames = self._frames(follower, events)
         if not self._stream.write(frames):
             return 0
         self._spoke_s = self._loop.time()
@@ -199,7 +200,7 @@ class WatchStream(Pusher):
 
     def lost(self, follower: Follower) -> bool:
         """Tell that a topic is gone; the stream ends with the last one."""
-        event_id = sse.event_id(self._session.cursors)
+        event_id = self._event_id()
         data = sse.deleted_data(follower.topic)
         if not self._stream.write(sse.frame(event_id, b"topic-deleted", data)):
             return False
@@ -210,7 +211,7 @@ class WatchStream(Pusher):
     def arrived(self, follower: Follower) -> None:
         """Caught up: go on together with all others who stand here and want the same."""
         session = self._session
-        is_alone = session.streams == 1 and len(session.cursors) == 1
+        is_alone = session.streams == 1 and len(session.cursors) == 1 and not session.lives
         if self.rank is None and is_alone and not self._request.prefixes and not self.is_over:
             stand = Stand(follower.cursor, session.epochs[follower.topic])
             self.context.cohorts.join(self, follower.topic, follower.shape, stand)
@@ -258,16 +259,25 @@ class WatchStream(Pusher):
         """Move the cursor that all streams of the session share."""
         self._session.cursors[follower.topic] = follower.cursor
         if follower.epoch is not None:
-            self._session.epochs[follower.topic] = follower.epoch
+            self._session.enter(follower.topic, follower.epoch)
 
-    def _frames(self, topic: str, events: list[Event]) -> bytes:
-        cursors = dict(self._session.cursors)
+    def _event_id(self) -> bytes:
+        return sse.event_id(self._session.cursors, self._session.lives)
+
+    def _frames(self, follower: Follower, events: list[Event]) -> bytes:
+        session, topic = self._session, follower.topic
+        cursors, lives = dict(session.cursors), session.lives
+        if (
+            follower.epoch is not None
+            and session.epochs.get(topic, follower.epoch) != follower.epoch
+        ):
+            lives = {**lives, topic: follower.epoch}
         frames = []
         event_id = b""
         for event in events:
             if cursors[topic] != event.cursor or not event_id:
                 cursors[topic] = event.cursor
-                event_id = sse.event_id(cursors)
+                event_id = sse.event_id(cursors, lives)
             frames.append(sse.frame(event_id, event.kind.encode(), event.data))
         return b"".join(frames)
 
@@ -295,11 +305,11 @@ class WatchStream(Pusher):
     def left_out(self, topics: list[str]) -> None:
         """Tell that there is no room for topics of a prefix."""
         data = sse.left_out_data(topics, self.context.watch_topics_max)
-        self._stream.write(sse.frame(sse.event_id(self._session.cursors), b"left-out", data))
+        self._stream.write(sse.frame(self._event_id(), b"left-out", data))
 
     def unreadable(self, follower: Follower, error: PenstockError) -> None:
         """Tell why, and end: the client comes back, and may find it mended."""
-        event_id = sse.event_id(self._session.cursors)
+        event_id = self._event_id()
         data = sse.unreadable_data(follower.topic, error)
         self._stream.write(sse.frame(event_id, b"error", data))
         self.abort()
@@ -318,6 +328,7 @@ class WatchStream(Pusher):
             if not is_kept:
                 del session.cursors[name]
                 session.epochs.pop(name, None)
+                session.lives.pop(name, None)
 
     def _on_created(self, name: str) -> None:
         if not name.startswith(self._request.prefixes) or not self._call.reaches(name):

@@ -157,7 +157,7 @@ class Turns:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        self._scheduled = False
+        self._scheduled = True  # until the end: what is marked meanwhile is served with the rest
         clock = self._clock
         began_ns = now_ns = clock.monotonic_ns()
         pop = self._queue.pop
@@ -177,10 +177,10 @@ class Turns:
             self._queue.done(topic, now_ns // 1_000_000)
             self.served += 1
             now_ns = clock.monotonic_ns()
-        if self._queue.has_ready() and not self._scheduled:
+        self._scheduled = self._queue.has_ready()
+        if self._scheduled:
             # At once: what waits now carries all there is. Held back again, it would be served for
             # one slice in each hold, and a backlog that lasts is itself a reason to hold back.
-            self._scheduled = True
             self._loop.call_soon(self._turn)
 
     def _tick(self) -> None:
