@@ -36,7 +36,7 @@ def encode_record(record: object) -> bytes:
     """A record as the protocol wants it. Text that is not JSON is refused here, by name."""
     if not isinstance(record, Record):
         return b'{"data":%b}' % encode_data(record)
-    if isinstance(record.data, bytes | bytearray | memoryview):
+    if isinstance(record.data, bytes | bytearray | memoryview | msgspec.Raw):
         record = msgspec.structs.replace(record, data=msgspec.Raw(checked_json(record.data)))
     try:
         encoded = _ENCODER.encode(record)
@@ -48,7 +48,7 @@ def encode_record(record: object) -> bytes:
 
 def encode_data(data: object) -> bytes:
     """A payload as JSON."""
-    if isinstance(data, bytes | bytearray | memoryview):
+    if isinstance(data, bytes | bytearray | memoryview | msgspec.Raw):
         return checked_json(data)
     try:
         encoded = _ENCODER.encode(data)
@@ -76,7 +76,7 @@ def check_numbers(value: object, encoded: bytes) -> None:
         raise InvalidRequest(f"expected numbers that JSON has, or None, found {number}{where}")
 
 
-def checked_json(text: bytes | bytearray | memoryview) -> bytes:
+def checked_json(text: bytes | bytearray | memoryview | msgspec.Raw) -> bytes:
     """JSON text that is known to be JSON: a slip in it must not become another record."""
     raw = bytes(text)
     try:
@@ -105,7 +105,7 @@ class _Plain(msgspec.Struct, gc=False):
     data: Any
 
 
-_SPECIAL: Final = (Record, bytes, bytearray, memoryview)
+_SPECIAL: Final = (Record, bytes, bytearray, memoryview, msgspec.Raw)
 
 _NOT_FINITE: Final = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 """How nan and inf begin in MessagePack; text may look the same."""

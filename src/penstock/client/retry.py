@@ -35,16 +35,16 @@ from penstock.kernel.errors import Rejected
 class RetryPolicy:
     """Delays double from `base_ms` to `cap_ms`, less a random share; the call's time is the limit.
 
-    `tries_max` of 1 never tries again.
+    `tries_max` of 1 never tries again; None is as often as there is time for.
     """
 
     base_ms: float = 25
     cap_ms: float = 2_000
     jitter: float = 0.5
-    tries_max: int = 30
+    tries_max: int | None = None
 
     def __post_init__(self) -> None:
-        if self.tries_max < 1:
+        if self.tries_max is not None and self.tries_max < 1:
             raise Rejected(f"expected tries_max of at least 1, found {self.tries_max}")
 
 
@@ -79,7 +79,10 @@ class Tries:
             self._last = error  # one that only says that time is over would hide what was wrong
         self._failures += 1
         self._maybe_done = self._maybe_done or error.maybe_done
-        if self._failures >= self._policy.tries_max or not self._worth_another(error):
+        tries_max = self._policy.tries_max
+        if tries_max is not None and self._failures >= tries_max:
+            return None
+        if not self._worth_another(error):
             return None
         delay_ms = self._backoff.nominal_ms(self._failures)
         delay_ms *= 1.0 - self._backoff.jitter * random.random()

@@ -166,7 +166,7 @@ class AnswerReader:
 
     @property
     def _chunked(self) -> bool:
-        return "chunked" in self.headers.get("transfer-encoding", "")
+        return "chunked" in self.headers.get("transfer-encoding", "").lower()
 
     def take(self) -> Answer:
         """The whole answer; the next bytes are those of the next one."""
@@ -186,17 +186,27 @@ class AnswerReader:
         self.body_bytes = 0
         return body
 
-    # What the parser calls.
+    # What the parser calls. What comes behind the answer in one read is no part of it.
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            self.keep_alive = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self.complete:
+            return
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
+        if self.complete:
+            return
         self.status = self._parser.get_status_code()
         self.keep_alive = self._parser.should_keep_alive()
         self.head_complete = self.status >= 200
 
     def on_body(self, body: bytes) -> None:
+        if self.complete:
+            return
         self._chunks.append(body)
         self.body_bytes += len(body)
 

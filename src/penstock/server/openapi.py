@@ -99,6 +99,8 @@ def _parameter(param: Param, place: str) -> dict[str, Any]:
 
 def _responses(route: Route) -> dict[str, Any]:
     common: tuple[int, ...] = (401, 403, 500, 503) if route.is_data else (401, 403)
+    if route.guard == "key":
+        common += (429,)  # a key may have only so many requests under way
     of_body: tuple[int, ...] = (400, 413, 415) if route.body else (400,)
     responses: dict[str, Any] = {}
     for status in route.statuses:

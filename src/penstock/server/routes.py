@@ -60,7 +60,7 @@ ROUTES: Final = RouteTable(
         Route(
             "POST", _TOPIC, "write", "Append records, all of them or none.", "Written", WRITE,
             "topic", "Write", query=(Param("return_seqs", FLAG, "List every seq."),),
-            statuses=(200, 201), errors=(404, 413, 422, 429), headers=(_KEY,),
+            statuses=(200, 201), errors=(404, 409, 413, 422, 429), headers=(_KEY,),
         ),
         Route(
             "GET", "/v0/topics", "list_topics", "Topics by name.", "TopicList", READ,

@@ -173,3 +173,38 @@ def test_a_backup_names_the_source_file_that_cannot_be_read(data: Path, tmp_path
 def files_named(data: Path) -> set[str]:
     snapshots = SnapshotFiles(data / "snapshots").all()
     return {name for each in snapshots for name in summary_of(each.path).files}
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "empty"])
+def test_a_backup_that_is_not_what_its_list_says_is_damaged(
+    data: Path, tmp_path: Path, damage: str
+) -> None:
+    backup = tmp_path / "backup"
+    back_up_directory(data, backup, now_ms=0)
+    assert penstock("inspect", backup, "verify").exit_code == 0
+    victim = next((backup / "log").glob("*.segment"))
+    if damage == "missing":
+        victim.unlink()
+    else:
+        victim.write_bytes(victim.read_bytes()[:300] if damage == "cut" else b"")
+    found = penstock("inspect", backup, "--json", "verify")
+    assert found.exit_code == 1
+    assert "Traceback" not in found.output
+    assert found.exception is None or isinstance(found.exception, SystemExit)
+    assert penstock("restore", backup, "--data-dir", tmp_path / "again").exit_code == 1
+
+
+def test_a_backup_is_restored_through_a_link_and_into_the_directory_one_is_in(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = tmp_path / "backup"
+    back_up_directory(data, backup, now_ms=0)
+    (tmp_path / "one").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "one")
+    assert penstock("restore", backup, "--data-dir", tmp_path / "link").exit_code == 0
+    (tmp_path / "two").mkdir()
+    monkeypatch.chdir(tmp_path / "two")
+    assert penstock("restore", backup, "--data-dir", ".").exit_code == 0
+    monkeypatch.undo()
+    for name in ("one", "two"):
+        assert penstock("inspect", tmp_path / name, "verify").exit_code == 0

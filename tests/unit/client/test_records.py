@@ -73,3 +73,11 @@ def test_text_that_is_not_utf_8_is_refused():
     with pytest.raises(InvalidRequest, match=r"expected JSON text, found b'\"caf.xe9\"'.*utf-8"):
         encode_record(b'"caf\xe9"')
     assert encode_record('"café"'.encode()) == '{"data":"café"}'.encode()
+
+
+def test_raw_json_is_checked_as_bytes_are():
+    slip = msgspec.Raw(b'1},{"data":2')
+    for records in ([slip], [Record(slip)], [b'1},{"data":2']):
+        with pytest.raises(InvalidRequest, match="JSON text"):
+            encode_records(records)
+    assert encode_records([msgspec.Raw(b'{"a": 1}')]) == b'[{"data":{"a": 1}}]'

@@ -78,3 +78,20 @@ def test_a_connection_that_ends_in_the_middle_leaves_the_answer_incomplete():
     reader.filled(10)
     reader.end()
     assert not reader.complete
+
+
+def test_what_comes_behind_an_answer_in_one_read_is_no_part_of_it():
+    reader = AnswerReader(answer_bytes_max=1 << 20)
+    good = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+    reader.feed(good + b"HTTP/1.1 400 Bad Request\r\nContent-Length: 3\r\n\r\nbad")
+    assert reader.complete
+    assert not reader.keep_alive, "whoever says more than was asked is not asked again"
+    answer = reader.take()
+    assert (answer.status, bytes(answer.body)) == (200, b"{}")
+
+
+def test_an_answer_in_chunks_is_not_complete_when_it_is_cut_however_that_is_spelt():
+    reader = AnswerReader(answer_bytes_max=1 << 20)
+    reader.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n2\r\n{}\r\n")
+    reader.end()
+    assert not reader.complete

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -282,7 +283,10 @@ def test_a_writer_does_not_survive_a_fork():
         child = os.fork()
         if child == 0:
             try:
-                writer.send(1)
+                with suppress(ClientClosed):
+                    writer.send(1)
+                    os._exit(2)
+                writer.flush()
             except ClientClosed:
                 os._exit(7)
             finally:

@@ -90,6 +90,7 @@ class Writer:
         """Wait until everything sent so far is acknowledged, or raise why it is not."""
         batcher = self._batcher
         deadline_s = None if timeout_s is None else monotonic() + timeout_s
+        self._check_process()  # before the lock, which may be held in the parent
         with self._lock:
             target = batcher.sent
             while batcher.acked < target and batcher.failure is None:
@@ -130,6 +131,9 @@ class Writer:
     def _check(self) -> None:
         if self._closed:
             raise ClientClosed("expected an open writer, found it closed")
+        self._check_process()
+
+    def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise ClientClosed("expected a writer of this process, found one from before a fork")
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Final
 
 import msgspec
@@ -188,6 +191,8 @@ def _page(call: Call, found: Diff, request: ReadRequest) -> bytes:
 
 async def _arrow(call: Call, request: ReadRequest) -> Answer:
     """A page of columns: those of whole runs are kept, so that the next reader has them at once."""
+    if "pyarrow" not in sys.modules:  # it takes long to load, and is not always wanted
+        await asyncio.get_running_loop().run_in_executor(None, import_module, "pyarrow")
     is_filtered = bool(request.nodes) or request.tag is not None
     found = await _read(call, request if is_filtered else request._replace(limit=1))
     pieces: list[Columns] | None = None

@@ -154,10 +154,17 @@ def read_list(directory: Path) -> BackupList:
     return found
 
 
+def check_listed(directory: Path, file: BackupFile) -> None:
+    """Refuse a file of a backup that is not what its list says."""
+    with _reading(directory / file.path):
+        _check_sum(directory / file.path, file, _sum(_pieces(directory / file.path)))
+
+
 def restore(source: Path, directory: Path, *, on_progress: OnProgress = silent) -> BackupList:
     """Make a data directory of a backup, every byte checked; refuses one that is not empty."""
     listed = read_list(source)
     check_empty(directory)
+    directory = directory.resolve()
     draft = directory.with_name(directory.name + _RESTORING)
     with _whole_or_nothing(draft):
         shutil.rmtree(draft, ignore_errors=True)
@@ -200,14 +207,8 @@ def _copy_listed(listed: BackupList, source: Path, draft: Path, on_progress: OnP
         path = source / file.path
         target = draft / file.path
         make_directory(target.parent)
-        size_bytes, checksum = _copy(path, target)
-        if (size_bytes, checksum) != (file.size_bytes, file.checksum):
-            raise Corrupt(
-                f"{path}: expected {file.size_bytes} bytes with checksum {file.checksum:#010x}, "
-                f"found {size_bytes} with {checksum:#010x}",
-                file=str(path),
-            )
-        done += size_bytes
+        _check_sum(path, file, _copy(path, target))
+        done += file.size_bytes
         on_progress("restoring", done, listed.size_bytes)
     for made in {draft, *(path for path in draft.rglob("*") if path.is_dir())}:
         sync_directory(made)
@@ -315,6 +316,15 @@ def _log_of(pin: Pin, store: Store) -> Iterator[tuple[Operation, int]]:
 def _hard_state(partition: int, store: Store) -> Operation:
     term, vote = store.hard_state(partition)
     return SetHardState(partition, max(term, 1), vote)
+
+
+def _check_sum(path: Path, file: BackupFile, found: tuple[int, int]) -> None:
+    if found != (file.size_bytes, file.checksum):
+        raise Corrupt(
+            f"{path}: expected {file.size_bytes} bytes with checksum {file.checksum:#010x}, "
+            f"found {found[0]} with {found[1]:#010x}",
+            file=str(path),
+        )
 
 
 def _listed(dest: Path, on_progress: OnProgress) -> Iterator[BackupFile]:

@@ -28,7 +28,14 @@ from penstock.topics.model import TopicLimits
 from penstock.topics.partition import Partition
 from penstock.topics.registry import Registry
 from penstock.topics.segments import Block, NotLoaded, Run
-from penstock.topics.shell.backups import OnProgress, silent
+from penstock.topics.shell.backups import (
+    LIST_FILE,
+    BackupFile,
+    OnProgress,
+    check_listed,
+    read_list,
+    silent,
+)
 from penstock.topics.shell.compactor import restore
 from penstock.topics.shell.snapshots import (
     BOOT_FILE,
@@ -169,6 +176,7 @@ class Inspection:
         segments = (self._cold.path / name for name in self._cold.names())
         return [
             *self._verified("file", files, self._verify_file),
+            *self._verified("listed file", self._listed(), self._verify_listed),
             *self._verified("snapshot", self._snapshots.all(), self._verify_snapshot),
             *self._verified("segment", segments, self._verify_segment),
             *self._verified("partition", range(self.layout.partitions), self._verify_partition),
@@ -230,6 +238,14 @@ class Inspection:
         if boot is None:
             return path.name, "not there yet"
         return path.name, "a clean end" if boot.clean else "no clean end, or a server that runs"
+
+    def _listed(self) -> list[BackupFile]:
+        """The files of a backup, which tells what it has; of a data directory none."""
+        return read_list(self.directory).files if (self.directory / LIST_FILE).exists() else []
+
+    def _verify_listed(self, file: BackupFile) -> tuple[str, str]:
+        check_listed(self.directory, file)
+        return file.path, f"{file.size_bytes} bytes, as its list says"
 
     def _verify_snapshot(self, found: FoundSnapshot) -> tuple[str, str]:
         _, summary = verify_snapshot(found.path)
@@ -377,7 +393,8 @@ class MemoryFile:
 
     def pread_into(self, buffer: memoryview, offset: int) -> int:
         data = self._data[offset : offset + len(buffer)]
-        buffer[: len(data)] = data
+        if data:  # else the buffer may be one that takes none
+            buffer[: len(data)] = data
         return len(data)
 
     def pwrite(self, data: bytes | memoryview, offset: int) -> int:
