@@ -32,6 +32,15 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     meta: Mapping[str, Any] | None = None
 
 
+class _Encoded(Record, frozen=True, omit_defaults=True):
+    """A record as it was encoded: its payload is JSON text."""
+
+    data: msgspec.Raw
+
+
+_RECORD: Final = msgspec.json.Decoder(_Encoded)
+
+
 def encode_record(record: object) -> bytes:
     """A record as the protocol wants it. Text that is not JSON is refused here, by name."""
     if not isinstance(record, Record):
@@ -44,6 +53,11 @@ def encode_record(record: object) -> bytes:
         raise InvalidRequest(f"expected a record that can be JSON, found {error}") from error
     check_numbers(record, encoded)
     return encoded
+
+
+def decode_record(encoded: bytes) -> Record:
+    """The record that was encoded to these bytes, to be looked at or sent again."""
+    return _RECORD.decode(encoded)
 
 
 def encode_data(data: object) -> bytes:

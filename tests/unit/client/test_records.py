@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from penstock.client.errors import InvalidRequest
-from penstock.client.records import Record, encode_record, encode_records
+from penstock.client.records import Record, decode_record, encode_record, encode_records
 from penstock.client.space_calls import commit
 from penstock.commits.model import Commit, Write
 
@@ -81,3 +81,9 @@ def test_raw_json_is_checked_as_bytes_are():
         with pytest.raises(InvalidRequest, match="JSON text"):
             encode_records(records)
     assert encode_records([msgspec.Raw(b'{"a": 1}')]) == b'[{"data":{"a": 1}}]'
+
+
+def test_a_record_that_was_encoded_can_be_sent_again():
+    for record in (Record({"n": 1.5}, "tag", "node", {"m": None}), Record(None), Record("x")):
+        encoded = encode_record(record)
+        assert encode_record(decode_record(encoded)) == encoded

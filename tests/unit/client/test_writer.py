@@ -188,7 +188,7 @@ def test_senders_wait_when_memory_is_full():
         while writer.sent < 50:
             thread.join(0.001)
         assert not done.is_set()
-        assert sum(map(len, writer.unacked())) <= 1_000
+        assert sum(len(record.data) for record in writer.unacked()) <= 1_000
         sink.gate.set()
         thread.join(20)
         writer.close()
@@ -203,7 +203,7 @@ def test_what_a_failed_writer_did_not_write_can_be_taken_back():
             writer.send(n)
         with pytest.raises(TopicFull):
             writer.flush()
-        assert writer.unacked() == [b'{"data":2}', b'{"data":3}', b'{"data":4}']
+        assert [bytes(record.data) for record in writer.unacked()] == [b"2", b"3", b"4"]
         with pytest.raises(TopicFull):
             writer.send(6)
         with pytest.raises(TopicFull):

@@ -14,7 +14,7 @@ from uuid import uuid4
 from penstock.client.batching import Batch, Batcher, BatchLimits, as_failure
 from penstock.client.calls import write_body, write_encoded
 from penstock.client.errors import ClientClosed, TimedOut
-from penstock.client.records import encode_record
+from penstock.client.records import Record, decode_record, encode_record
 from penstock.client.results import Written
 from penstock.client.shell.running import Runner
 from penstock.client.shell.transport import finish
@@ -67,10 +67,13 @@ class Writer:
         """Records that the server acknowledged so far."""
         return self._batcher.acked
 
-    def unacked(self) -> list[bytes]:
-        """The records that are not known to be written, in order, as JSON."""
+    def unacked(self) -> list[Record]:
+        """The records that are not known to be written, in order, as `send` takes them.
+
+        Their data is JSON text.
+        """
         with self._lock:
-            return self._batcher.unacked()
+            return [decode_record(each) for each in self._batcher.unacked()]
 
     def send(self, record: object) -> None:
         """Take a record in; waits only if there is no room for it."""
