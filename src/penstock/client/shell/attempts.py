@@ -29,12 +29,20 @@ class Underway:
         self._attempt: Attempt[Any] | None = None
 
     async def answer(
-        self, ask: Callable[[], Coroutine[Any, Any, T]], deadline_s: float
+        self,
+        ask: Callable[[], Coroutine[Any, Any, T]],
+        deadline_s: float,
+        is_ended: Callable[[], bool],
     ) -> T | None:
-        """What is asked for; None if the deadline comes first: then ask for the same again."""
+        """What is asked for; None if the deadline comes first: then ask for the same again.
+
+        Another thread may end the stream and `drop` this before there is anything to drop.
+        """
         attempt: Attempt[T] | None = self._attempt
         if attempt is None:
             attempt = self._attempt = self._transport.begin(ask())
+            if is_ended():
+                self.drop()
         if not await attempt.over(deadline_s):
             return None
         self._attempt = None

@@ -119,7 +119,9 @@ class WatchFlow:
     async def _create(self, step: Create, deadline_s: float) -> bool:
         """Make a session; False if the deadline comes first."""
         call = calls.create_watch(step.body, lenient=step.lenient)
-        answer = await self._underway.answer(partial(self._runner.run, call), deadline_s)
+        answer = await self._underway.answer(
+            partial(self._runner.run, call), deadline_s, self._is_ended
+        )
         if answer is None:
             return False
         self._events.extend(self.core.created(answer))
@@ -128,7 +130,9 @@ class WatchFlow:
     async def _open(self, step: Open, deadline_s: float) -> bool:
         """Open the stream of a session; False if the deadline comes first."""
         request = calls.watch_request(step.wid)
-        stream = await self._underway.answer(partial(self._runner.open, request), deadline_s)
+        stream = await self._underway.answer(
+            partial(self._runner.open, request), deadline_s, self._is_ended
+        )
         if stream is None:
             return False
         self._stream = stream
@@ -155,6 +159,9 @@ class WatchFlow:
         self.core.ended(monotonic() * 1_000, error)
         if is_news and self.core.trouble is not None:
             self._runner.tell(error)
+
+    def _is_ended(self) -> bool:
+        return self.ended
 
     def _drop(self) -> None:
         self._underway.drop()

@@ -84,7 +84,7 @@ class WorkFlow:
     async def _open(self, deadline_s: float) -> bool:
         """Open the stream; False if the deadline came first."""
         ask = partial(self._runner.open, self._request)
-        stream = await self._underway.answer(ask, deadline_s)
+        stream = await self._underway.answer(ask, deadline_s, self._is_ended)
         if stream is None:
             return False
         self._stream = stream
@@ -143,6 +143,9 @@ class WorkFlow:
         if left_s > 0:
             await self._runner.transport.pause(left_s)
         return self._rest_until_s <= deadline_s
+
+    def _is_ended(self) -> bool:
+        return self.ended
 
     def _drop(self) -> None:
         self._underway.drop()
