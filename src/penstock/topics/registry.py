@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from penstock.topics.errors import Throttled
@@ -121,8 +121,12 @@ class Registry:
 
     def expire_all(self, now_ms: int) -> None:
         """Let time pass in every topic."""
-        for topic in self.topics.values():
-            if topic.config.ttl_ms:
+        self._pass_time(self.topics, now_ms)
+
+    def _pass_time(self, names: Iterable[str], now_ms: int) -> None:
+        for name in names:
+            topic = self.topics.get(name)
+            if topic is not None and topic.config.ttl_ms:
                 topic.expire(now_ms)
                 self.recount(topic)
 
@@ -133,9 +137,5 @@ class Registry:
                 return
             self._expired_ms = now_ms
             self._to_expire = list(self.topics)
-        for name in self._to_expire[-EXPIRE_TOPICS:]:
-            topic = self.topics.get(name)
-            if topic is not None and topic.config.ttl_ms:
-                topic.expire(now_ms)
-                self.recount(topic)
+        self._pass_time(self._to_expire[-EXPIRE_TOPICS:], now_ms)
         del self._to_expire[-EXPIRE_TOPICS:]

@@ -155,16 +155,17 @@ class Pusher:
         self._is_serving = True
         clock = self.context.clock
         until_ns, pages = clock.monotonic_ns() + SLICE_NS, 0
-        while self._waiting and self._may_push() and pages < PAGES_A_TURN_MAX:
-            topic = next(iter(self._waiting))
-            del self._waiting[topic]
-            if self._push(topic):
-                self._waiting.setdefault(topic)
-            pages += 1 if clock.monotonic_ns() < until_ns else PAGES_A_TURN_MAX
-        if self._waiting and self._may_push():
-            asyncio.get_running_loop().call_soon(self._go_on)
-        else:
-            self._is_serving = False
+        try:
+            while self._waiting and self._may_push() and pages < PAGES_A_TURN_MAX:
+                topic = next(iter(self._waiting))
+                del self._waiting[topic]
+                if self._push(topic):
+                    self._waiting.setdefault(topic)
+                pages += 1 if clock.monotonic_ns() < until_ns else PAGES_A_TURN_MAX
+        finally:  # whatever failed, what comes later is pushed
+            self._is_serving = bool(self._waiting) and self._may_push()
+            if self._is_serving:
+                asyncio.get_running_loop().call_soon(self._go_on)
 
     def _may_push(self) -> bool:
         return not (self._is_full or self.is_over)
