@@ -12,8 +12,8 @@ import signal
 import ssl
 import sys
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,7 @@ import uvloop
 import penstock
 from penstock.config import Settings
 from penstock.kernel.clock import Clock
-from penstock.kernel.errors import Rejected
+from penstock.kernel.errors import Corrupt, Rejected
 from penstock.kernel.shell import SystemClock
 from penstock.log.shell.local import partitions_of
 from penstock.log.store import Store
@@ -40,6 +40,7 @@ from penstock.server.shell.listener import Listener
 from penstock.server.shell.tables_desk import TablesDesk, WarehousePlace
 from penstock.topics.sealing import SealOptions
 from penstock.topics.shell.engine import Engine
+from penstock.topics.shell.snapshots import check_log_is_there
 from penstock.topics.shell.views import EngineOptions
 
 SHARDS_MAX: Final = 8
@@ -163,7 +164,8 @@ class Server:
         loop = asyncio.get_running_loop()
         # Not before the log is held: the port file may be that of a server that runs and holds it.
         tell = partial(_tell_port, settings.port_file, *self.address)
-        self._store = await loop.run_in_executor(None, _open_store, settings, tell)
+        with _telling_of_salvage(settings):
+            self._store = await loop.run_in_executor(None, _open_store, settings, tell)
         if settings.store != "segment":
             tell()
         options = _engine_options(settings, self._store)
@@ -193,7 +195,8 @@ class Server:
         self._gate.application = self.application
         shown = asyncio.ensure_future(_show_progress(engine, on_progress)) if on_progress else None
         try:
-            await engine.open()
+            with _telling_of_salvage(settings):
+                await engine.open()
         finally:
             if shown is not None:
                 shown.cancel()
@@ -306,6 +309,19 @@ def write_atomically(path: Path, text: str) -> None:
     draft.replace(path)
 
 
+@contextmanager
+def _telling_of_salvage(settings: Settings) -> Iterator[None]:
+    """Say at the end of what is damaged what to do about it."""
+    try:
+        yield
+    except Corrupt as error:
+        raise Corrupt(
+            f"{error.message}; to see what can still be read, and to save it: "
+            f"penstock salvage {settings.data_dir}",
+            **error.detail,
+        ) from error
+
+
 def _tell_port(path: Path | None, host: str, port: int) -> None:
     if path is None:
         return
@@ -343,6 +359,7 @@ def _open_store(settings: Settings, on_held: Callable[[], None]) -> Store:
     try:
         if settings.store != "memory":
             settings.data_dir.mkdir(parents=True, exist_ok=True)
+            check_log_is_there(settings.data_dir)
         return open_store(settings.store, settings.data_dir / LOG_DIR, **options)
     except OSError as error:
         raise Rejected(

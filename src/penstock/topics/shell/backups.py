@@ -30,7 +30,10 @@ from penstock.topics.shell.snapshots import (
     FoundSnapshot,
     Layout,
     SnapshotFiles,
+    check_end,
+    check_log_is_there,
     decode_file,
+    read_boot,
     read_layout,
     summary_of,
     sync_directory,
@@ -109,9 +112,13 @@ def back_up_directory(
     layout = read_layout(directory)
     if layout is None:
         raise Rejected(f"expected a data directory, found no layout in {directory}")
+    check_log_is_there(directory)
     store = open_store(layout.store, directory / LOG_DIR)
     try:
         snapshots = SnapshotFiles(directory / SNAPSHOT_DIR)
+        boot = read_boot(directory)
+        for number in range(layout.partitions):
+            check_end(boot, number, store.bounds(number))
         pins = pin_newest(store, snapshots, layout.partitions)
         cold = ColdFiles(cold_dir or directory / COLD_DIR)
         return copy_data(store, pins, cold, dest, now_ms=now_ms, on_progress=on_progress)
@@ -136,9 +143,9 @@ def copy_data(
         kind = store.status().kind
         _copy_log(store, kind, pins, dest, on_progress)
         write_layout(dest, Layout(1, kind, len(pins)))
-        write_boot(dest, Boot(None, clean=True))
-        files = list(_listed(dest, on_progress))
         indexes = [pin.upto_index for pin in pins]
+        write_boot(dest, Boot(None, clean=True, indexes=indexes))
+        files = list(_listed(dest, on_progress))
         made = BackupList(VERSION, now_ms, kind, len(pins), indexes, files)
         write_file(dest / LIST_FILE, [msgspec.json.format(msgspec.json.encode(made), indent=2)])
     return made

@@ -48,6 +48,8 @@ from penstock.topics.shell.snapshots import (
     Layout,
     SnapshotFiles,
     check_boot,
+    check_end,
+    check_log_is_there,
     read_boot,
     read_layout,
     verify_snapshot,
@@ -193,7 +195,9 @@ class Inspection:
 
     def _replayed(self, number: int) -> Partition:
         partition = Partition(Registry(TopicLimits(topics_max=0, routers_max=0)))
-        boundary = self._store.bounds(number).boundary_index
+        bounds = self._store.bounds(number)
+        check_end(read_boot(self.directory), number, bounds)
+        boundary = bounds.boundary_index
         index = 0
         for found in self._snapshots.found(number):
             if found.index >= boundary:
@@ -283,6 +287,7 @@ def inspect_directory(
     layout = read_layout(directory)
     if layout is None:
         raise Rejected(f"expected a data directory, found no layout in {directory}")
+    check_log_is_there(directory)
     with _opened(layout, directory / LOG_DIR) as store:
         yield Inspection(directory, layout, store, cold_dir=cold_dir, on_progress=on_progress)
 

@@ -30,6 +30,7 @@ from penstock.topics.shell.snapshots import (
     FoundSnapshot,
     Layout,
     SnapshotFiles,
+    check_end,
     read_boot,
     read_layout,
     take_cold_dir,
@@ -84,6 +85,8 @@ class Recovery:
         """Take in everything."""
         self._check_directory()
         bounds = [self._journal.bounds(lane.number) for lane in self._lanes]
+        for lane, bound in zip(self._lanes, bounds, strict=True):
+            check_end(self._boot, lane.number, bound)
         self._total = 1 + sum(bound.last_index - bound.boundary_index for bound in bounds)
         chosen: list[FoundSnapshot | None] = []
         for lane, bound in zip(self._lanes, bounds, strict=True):
@@ -126,7 +129,8 @@ class Recovery:
         )
         if has_lost and not is_new:
             await self._skip()
-        write_boot(self._directory, Boot(boot_id, clean=False))
+        indexes = last.indexes if last is not None else []
+        write_boot(self._directory, Boot(boot_id, clean=False, indexes=indexes))
 
     async def _skip(self) -> None:
         for lane in self._lanes:
@@ -271,4 +275,5 @@ async def close_clean(
         if error is not None:
             raise error
     if directory is not None:
-        write_boot(directory, Boot(boot_id or this_boot_id(), clean=True))
+        indexes = [journal.bounds(lane.number).last_index for lane in lanes]
+        write_boot(directory, Boot(boot_id or this_boot_id(), clean=True, indexes=indexes))

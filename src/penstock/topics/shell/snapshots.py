@@ -17,7 +17,8 @@ from typing import Final, NamedTuple, Self, TypeVar
 import msgspec
 
 from penstock.kernel.errors import Corrupt, Rejected
-from penstock.log.disk import make_directory
+from penstock.log.disk import LOCK_NAME, make_directory
+from penstock.log.store import Bounds
 from penstock.topics.segments import (
     Block,
     BlockPlace,
@@ -231,10 +232,15 @@ def segment_name(partition: int, index: int, now_ms: int, number: int) -> str:
 
 
 class Boot(msgspec.Struct, frozen=True):
-    """How a life of the node began and ended: on which start of the machine, and whether well."""
+    """How a life of the node began and ended: on which start of the machine, and whether well.
+
+    `indexes` are the ends of the partitions' logs at the last clean end: a log that ends before
+    has lost something.
+    """
 
     boot_id: str | None
     clean: bool
+    indexes: list[int] = []
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -257,6 +263,18 @@ def read_boot(directory: Path) -> Boot | None:
 def check_boot(directory: Path) -> Boot | None:
     """How the last life ended; None if nobody said, `Corrupt` if it cannot be read."""
     return decode_file(directory / BOOT_FILE, Boot, "how the last life ended")
+
+
+def check_end(boot: Boot | None, number: int, bounds: Bounds) -> None:
+    """Refuse a partition's log that has lost its end since the node last ended well."""
+    ends = boot.indexes if boot is not None else []
+    if number < len(ends) and bounds.last_index < ends[number]:
+        raise Corrupt(
+            f"expected the log of partition {number} to reach index {ends[number]}, where it was "
+            f"at the last clean end, found it to end at {bounds.last_index}",
+            partition=number,
+            index=ends[number],
+        )
 
 
 def write_boot(directory: Path, boot: Boot) -> None:
@@ -282,6 +300,19 @@ def decode_file(path: Path, kind: type[_T], what: str) -> _T | None:
         return None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Corrupt(f"{path}: expected {what}, found {error}", file=str(path)) from error
+
+
+def check_log_is_there(directory: Path) -> None:
+    """Refuse a data directory whose log is gone: it would begin again with nothing.
+
+    The layout is written after the first file of the log is durable.
+    """
+    log = directory / LOG_DIR
+    has_files = log.is_dir() and any(path.name != LOCK_NAME for path in log.iterdir())
+    if not has_files and (directory / LAYOUT_FILE).exists():
+        raise Corrupt(
+            f"expected the log of the data directory in {log}, found no file there", file=str(log)
+        )
 
 
 def take_cold_dir(cold: Path, layout: Layout) -> None:

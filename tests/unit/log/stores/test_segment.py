@@ -202,6 +202,52 @@ def test_a_torn_tail_is_cut_and_reported() -> None:
     assert store.bounds(1).last_index == 2
 
 
+@pytest.mark.parametrize("kept", [0, 63, 64, 5_000, 4 * 65_536 - 1])
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_segment_that_was_cut_short_is_damage(tmp_path: Path, kept: int, is_closed: bool) -> None:
+    store = open_segment(tmp_path, segment_bytes=4 * 65_536)
+    for index in range(1, 41):
+        write(store, append(1, index))
+    if is_closed:
+        store.close()
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    name = fmt.segment_name(1)
+    (copy / name).write_bytes((tmp_path / name).read_bytes()[:kept])
+    with pytest.raises(Damaged) as damaged:
+        open_segment(copy, segment_bytes=4 * 65_536)
+    assert damaged.value.detail["file"] == name
+    assert damaged.value.detail["offset"] == (kept if kept >= 64 else 0)
+    assert (copy / name).stat().st_size == kept, "nothing was written to it"
+
+
+def test_a_segment_of_another_size_than_is_made_now_is_whole(tmp_path: Path) -> None:
+    for segment_bytes in (65_536, 262_144, 65_536):
+        store = open_segment(tmp_path, segment_bytes=segment_bytes)
+        first = store.bounds(1).last_index + 1
+        write(store, append(1, first, count=3, size=100_000))
+        store.close()
+    store = open_segment(tmp_path)
+    assert store.bounds(1).last_index == 9
+
+
+def test_a_segment_that_does_not_say_its_size_is_read_as_ever(tmp_path: Path) -> None:
+    store = open_segment(tmp_path, segment_bytes=65_536)
+    write(store, append(1, 1, count=3))
+    store.close()
+    path = tmp_path / fmt.segment_name(1)
+    data = bytearray(path.read_bytes())
+    data[fmt.SEGMENT_HEADER.size : fmt.SEGMENT_HEADER_BYTES] = bytes(24)
+    path.write_bytes(data)
+    store = open_segment(tmp_path)
+    assert store.bounds(1).last_index == 3
+    store.close()
+    data[fmt.SEGMENT_HEADER.size + 1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(Damaged, match="expected the size it was made with"):
+        open_segment(tmp_path)
+
+
 def test_a_missing_segment_is_named() -> None:
     disk, store = fresh()
     for index in range(1, 100):

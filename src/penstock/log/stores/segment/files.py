@@ -53,8 +53,9 @@ class SegmentFiles:
         name = fmt.segment_name(number)
         preparing = name + fmt.PREPARING_SUFFIX
         try:
-            file = self._disk.create(preparing, max(self._segment_bytes, bytes_min))
-            write_all(file, fmt.encode_segment_header(store_id, number))
+            size_bytes = max(self._segment_bytes, bytes_min)
+            file = self._disk.create(preparing, size_bytes)
+            write_all(file, fmt.encode_segment_header(store_id, number, size_bytes))
             file.fdatasync()
             self._disk.rename(preparing, name)
             self._disk.fsync_dir()

@@ -6,7 +6,8 @@ share one. Nothing is read in the gap. A block is what one `write` made: a heade
 last a table of fixed-size records. The table comes last because its final byte is never zero: a
 write cut short can then not pass for a whole block just because the missing bytes were zeros.
 
-    segment header   magic 8 · version 1 · pad 3 · store id 16 · number 8 · crc 4 · pad
+    segment header   magic 8 · version 1 · pad 3 · store id 16 · number 8 · crc 4 ·
+                     allocated size 8 · crc of that 4 · pad
     block header     crc 4 · magic 4 · version 1 · kind 1 · pad 2 · records 4 · body length 4 ·
                      sequence 8 · synced up to 8 · crc of the block before 4
     record           index 8 · term 8 · length and crc of the payload 8 · partition 4 · kind 4
@@ -31,6 +32,7 @@ READABLE: Final = (1, 2)  # the first had no gaps
 SEGMENT_MAGIC: Final = b"PENSTSEG"
 SEGMENT_HEADER: Final = struct.Struct("<8sBxxx16sQI")
 SEGMENT_HEADER_BYTES: Final = 64
+_ALLOCATED: Final = struct.Struct("<QI")  # right after the header's checksum
 
 BLOCK_MAGIC: Final = b"\xf5PBK"
 BLOCK_HEADER: Final = struct.Struct("<I4sBBxxIIQQI")
@@ -102,10 +104,37 @@ def seed_of(store_id: bytes) -> int:
     return crc32c(store_id)
 
 
-def encode_segment_header(store_id: bytes, number: int) -> bytes:
-    """The first bytes of a segment file."""
+def encode_segment_header(store_id: bytes, number: int, size_bytes: int) -> bytes:
+    """The first bytes of a segment file that is made with so many bytes."""
     body = SEGMENT_HEADER.pack(SEGMENT_MAGIC, VERSION, store_id, number, 0)[:-4]
-    return (body + _CRC.pack(crc32c(body))).ljust(SEGMENT_HEADER_BYTES, b"\0")
+    size = _ALLOCATED.pack(size_bytes, 0)[:-4]
+    header = body + _CRC.pack(crc32c(body)) + size + _CRC.pack(crc32c(size))
+    return header.ljust(SEGMENT_HEADER_BYTES, b"\0")
+
+
+def check_allocated(name: str, data: bytes | bytearray | memoryview) -> None:
+    """Refuse a segment that is shorter than it was made: a part of it was lost.
+
+    A segment has its name only once all of its bytes are on the disk, so no crash makes one like
+    this. Segments of earlier versions do not say how long they were made: they pass.
+    """
+    size_bytes, crc = _ALLOCATED.unpack_from(data, SEGMENT_HEADER.size)
+    if not size_bytes and not crc:
+        return
+    if crc != crc32c(_ALLOCATED.pack(size_bytes, 0)[:-4]):
+        raise Damaged(
+            f"{name} at offset {SEGMENT_HEADER.size}: expected the size it was made with, "
+            "found a checksum that does not match",
+            file=name,
+            offset=SEGMENT_HEADER.size,
+        )
+    if len(data) < size_bytes:
+        raise Damaged(
+            f"{name} at offset {len(data)}: expected the file to have the {size_bytes} bytes it "
+            "was made with, found it cut short",
+            file=name,
+            offset=len(data),
+        )
 
 
 def check_segment_header(name: str, data: bytes | bytearray | memoryview) -> bytes:

@@ -110,6 +110,7 @@ class Fold:
 
     def _check_header(self, number: int, name: str, data: memoryview) -> None:
         store_id = fmt.check_segment_header(name, data)
+        fmt.check_allocated(name, data)
         if self.store_id is None:
             self.store_id = store_id
             self.chain.seed = fmt.seed_of(store_id)
