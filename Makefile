@@ -21,6 +21,7 @@ TESTS_property := tests/property
 TESTS_system := tests/scripts tests/sim
 TESTS_conformance := tests/conformance
 TESTS_repository := tests/docs tests/tools
+TESTS_bench := tests/bench
 TESTS_server := $(addprefix tests/integration/,server server_app)
 TESTS_client := $(addprefix tests/integration/,client commits ingest)
 TESTS_topics := tests/integration/topics
@@ -31,10 +32,10 @@ TESTS_integration = $(filter-out %/__pycache__ \
 	$(TESTS_server) $(TESTS_client) $(TESTS_topics) $(TESTS_lake) $(TESTS_tables) $(TESTS_spark), \
 	$(patsubst %/,%,$(wildcard tests/integration/*/)) $(wildcard tests/integration/test_*.py))
 TESTS_unit = $(filter-out %/__pycache__ tests/integration $(TESTS_property) $(TESTS_system) \
-	$(TESTS_conformance) $(TESTS_repository), \
+	$(TESTS_conformance) $(TESTS_repository) $(TESTS_bench), \
 	$(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
 # The longest first, so that two at a time end at about the same time.
-CHECKS := tests-tables tests-server tests-spark tests-client tests-repository tests-lake \
+CHECKS := tests-tables tests-server tests-spark tests-client tests-repository tests-bench tests-lake \
 	tests-integration tests-system tests-property tests-topics tests-conformance tests-unit types \
 	lint layers
 
@@ -72,8 +73,8 @@ tests-%:
 	@mkdir -p $(REPORTS)
 	@$(DEV)/bin/python tools/group.py $* $(REPORTS)/$*.xml $(wildcard $(TESTS_$*)) -- $(PYTEST_ARGS)
 
-bench: env-dev ## run the benchmarks and print ratios (BENCH="fairqueue" for one)
-	@$(DEV)/bin/python -m bench $(BENCH)
+bench: env-dev ## run the benchmarks and print ratios (BENCH="--keep fairqueue": one, kept for the docs)
+	@JAVA_HOME="$$(head -n 1 $(DEV)/java-home)" $(DEV)/bin/python -m bench $(BENCH)
 
 compiled: env-dev ## build the optional compiled parts into build/compiled
 	@rm -rf $(COMPILED)

@@ -24,6 +24,7 @@ COMMIT = (
     b'"writes":[{"entity":"e%03d","set":%b}]}'
 )
 PLAIN = "plain writes"
+TINY = {"CONNECTIONS": 4, "SECONDS": 0.1, "ROUNDS": 1}
 COMMITS = "commits, each to an entity of its own"
 
 

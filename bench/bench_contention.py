@@ -22,6 +22,7 @@ WRITERS = 50
 SECONDS = 5.0
 WARM_UP_S = 2.0
 ROUNDS = 3
+TINY = {"WRITERS": 3, "SECONDS": 0.3, "WARM_UP_S": 0.1, "ROUNDS": 1}
 AT_ONCE = "retry at once"
 NO_DELAY = "runtime, all delays 0"
 RUNTIME = "runtime"

@@ -9,11 +9,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from statistics import median_low
 from typing import NamedTuple
 
 from bench import servers
 from bench.load import connect, pin, post
+from bench.peers import MissingError, take_turns
 from bench.report import Report
 
 WRITES_A_SECOND = 1_000
@@ -25,6 +27,7 @@ WRITERS = 32
 TIMED_MAX = 25
 ASIDE_S = 0.01
 MARK = b'"sent_ns":'
+TINY = {"SECONDS": 0.1, "ROUNDS": 1, "WATCHERS": (10,)}
 
 
 class Delays(NamedTuple):
@@ -44,18 +47,12 @@ class Delays(NamedTuple):
 def run(report: Report) -> None:
     pin(1)
     for watchers in WATCHERS:
-        found: dict[str, list[Delays]] = {}
-        for _ in range(ROUNDS):  # they take turns, as the machine is shared
-            for name, measure in MEASURED.items():
-                try:
-                    found.setdefault(name, []).append(measure(watchers))
-                except (FileNotFoundError, RuntimeError) as missing:
-                    print(f"left out: {name}, {watchers} watchers: {missing}")
+        ways = {name: partial(measure, watchers) for name, measure in MEASURED.items()}
+        found = take_turns(ROUNDS, {OURS: ways.pop(OURS)}, ways)
         ours = middle(found.pop(OURS))
         tell_ours(report, watchers, ours)
         for peer, delays in found.items():
-            if delays:
-                tell_peer(report, f"{peer}, {watchers} watchers", middle(delays), ours)
+            tell_peer(report, f"{peer}, {watchers} watchers", middle(delays), ours)
 
 
 def middle(delays: list[Delays]) -> Delays:
@@ -132,8 +129,8 @@ class Drive:
         while len(self.seen) < expected or len(self.answered_ns) < self.total:
             now = time.perf_counter()
             if now > until:
-                raise RuntimeError(
-                    f"expected {expected} deliveries and {self.total} answers, "
+                raise MissingError(
+                    f"too slow: expected {expected} deliveries and {self.total} answers, "
                     f"found {len(self.seen)} and {len(self.answered_ns)}"
                 )
             due = min(self.total, int((now - began) * WRITES_A_SECOND) + 1)

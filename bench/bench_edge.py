@@ -23,6 +23,7 @@ SECONDS = 3.0
 WARM_UP_S = 0.5
 ROUNDS = 3
 GOAL_PER_S = 100_000
+TINY = {"CONNECTIONS": 2, "SECONDS": 0.1, "WARM_UP_S": 0.1, "ROUNDS": 1}
 ECHO = "bare TCP echo of the same bytes"
 
 

@@ -17,6 +17,7 @@ KEYS = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
 ROUNDS = 200_000
 WEIGHTS = (1, 1, 2, 4, 8)
 COMPILED = Path("build/compiled")
+TINY = {"KEYS": (10, 1_000), "ROUNDS": 2_000}
 
 
 def run(report: Report) -> None:

@@ -17,6 +17,7 @@ ITEMS = 200_000
 PINGS = 10_000
 BATCH = 256
 WINDOW = 1_024
+TINY = {"ITEMS": 2_000, "PINGS": 100}
 
 
 def run(report: Report) -> None:

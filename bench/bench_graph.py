@@ -34,6 +34,12 @@ GRAPH = {
              "GROUP BY h.hour",
     "total": "SELECT count(*) AS n FROM extremes",
 }  # fmt: skip
+TINY = {
+    "WARM_S": 0,
+    "MEASURE_S": 0,
+    "ROUNDS_MAX": 1,
+    "GRAPH": {name: GRAPH[name] for name in ("by_meter", "busy")},
+}
 
 
 def run(report: Report) -> None:

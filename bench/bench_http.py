@@ -29,6 +29,7 @@ HEADERS = (
     b"Host: localhost:4000\r\nUser-Agent: bench\r\nAccept: */*\r\nAuthorization: Bearer 0123\r\n"
 )
 BARE = "bare httptools protocol"
+TINY = {"CONNECTIONS": 4, "SECONDS": 0.1, "ROUNDS": 1}
 KEPT: list[object] = []
 """Servers, for as long as their process lives."""
 USUAL = "transport, one head again and again"

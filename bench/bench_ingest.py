@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,12 +18,12 @@ from bench import servers
 from bench.ingest_load import DEVICES, METER_COUNT, READINGS
 from bench.load import free_port
 from bench.report import Report
+from bench.table_shop import bench_spark
 from penstock.client import Client, Record
 from penstock.client.shell.tariffs import TariffSpace
 from penstock.ingest.readings import READING_DTYPE, pack_rows, unpack
 from penstock.ingest.tariff_files import Row, Sheet
 from penstock.lake.shell import Catalog, open_catalog
-from penstock.spark.embedded import start_spark
 from penstock.spark.ingest.metering import metering
 from penstock.spark.ingest.pipeline import Pipeline, parsed_frame, raw_frame
 from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions, _messages
@@ -42,6 +41,7 @@ ROUNDS = 3
 DELAY_S = 3.0
 LOAD = 0.5
 """The share of what was reached that a steady load has."""
+TINY = {"MESSAGES": 160, "BATCHES": (80,), "ROUNDS": 1, "DELAY_S": 0.5}
 FUSED = "one fused job"
 NUMBERS = count()
 BEGIN = "2026-01-01"
@@ -50,8 +50,7 @@ BEGIN = "2026-01-01"
 def run(report: Report) -> None:
     with (
         servers.penstock() as port,
-        tempfile.TemporaryDirectory() as place,
-        start_spark(SparkOptions(cores=2)) as embedded,
+        bench_spark(cores=2) as (embedded, home),
         Client(f"http://127.0.0.1:{port}") as client,
     ):
         url = f"http://127.0.0.1:{port}"
@@ -59,7 +58,7 @@ def run(report: Report) -> None:
         fill(client, "raw", MESSAGES)
         sparks = Sparks(SparkOptions(remote=embedded.url))
         load_tariffs(url)
-        with open_catalog(f"sqlite:{place}/lake.sqlite") as lake:
+        with open_catalog(f"sqlite:{home}/lake.sqlite") as lake:
             stages_against_fused(report, lake, url, sparks)
             end_to_end(report, lake, url, sparks)
         sparks.close()
@@ -167,7 +166,7 @@ def steady(
 ) -> Iterator[float]:
     """At a rate that it can keep up with: of each message, how long until it was in the lake."""
     before = runner.stored_seq
-    count = int(per_second * DELAY_S) // DEVICES * DEVICES
+    count = max(1, int(per_second * DELAY_S) // DEVICES) * DEVICES
     stored: list[tuple[int, float]] = []
 
     def is_done() -> bool:

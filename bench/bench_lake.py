@@ -27,6 +27,7 @@ from penstock.lake.shell import Catalog, open_catalog
 COMMITS = 150
 ROWS = 1_000
 GOAL_MS = 10
+TINY = {"COMMITS": 3, "ROWS": 10}
 BARE_TABLES = {
     "data_file": "(a PRIMARY KEY, b, c, d, e, f, g, h, i, j)",
     "stats": "(a, b, c, d, e, f, g, h, i)",

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from bench import servers
@@ -18,6 +19,7 @@ from bench.report import Report
 RECORDS = 1_000_000
 HOT = 40_000
 WATCHERS = 1_000
+TINY = {"RECORDS": 2_000, "HOT": 500, "WATCHERS": 5}
 
 
 def run(report: Report) -> None:
@@ -113,11 +115,9 @@ class run_on:  # noqa: N801
 
 def server_pid(port: int) -> int:
     """The process that listens on a port."""
-    found = subprocess.run(
-        ["pgrep", "-f", "penstock serve"], capture_output=True, text=True, check=True
-    ).stdout.split()
-    for pid in reversed(found):
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
-        if f"PENSTOCK_PORT={port}\0".encode() in environment:
-            return int(pid)
+    for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+        with suppress(OSError):  # it ended, or is not ours to look at
+            is_server = b"\0serve\0" in (process / "cmdline").read_bytes()
+            if is_server and b"PENSTOCK_PORT=%d\0" % port in (process / "environ").read_bytes():
+                return int(process.name)
     raise RuntimeError(f"expected a server on port {port}, found none")

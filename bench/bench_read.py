@@ -15,6 +15,7 @@ RECORDS = 200_000
 RECORD = b'{"data":{"meter":17,"kwh":1.25,"at":"2026-01-01T00:00:00Z"}}'
 ROUNDS = 9
 ARROW_PAGE = 50_000
+TINY = {"RECORDS": 2_000, "ROUNDS": 1}
 
 
 def run(report: Report) -> None:

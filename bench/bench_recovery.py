@@ -26,6 +26,7 @@ PARTITIONS = 64
 PAYLOAD_BYTES = 200
 ROUNDS = 7
 GOAL = 1.5
+TINY = {"ENTRIES": 6_400, "ROUNDS": 1}
 
 
 def run(report: Report) -> None:

@@ -24,6 +24,7 @@ MEASURE_S = 20
 SINGLES_MAX = 100
 OVERHEAD_MS = 25
 START_MS = 20
+TINY = {"TABLES": 1, "WARM_S": 0, "MEASURE_S": 0}
 PHASES = ("claim", "inputs", "bind", "compare", "write")
 
 

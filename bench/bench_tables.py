@@ -39,6 +39,7 @@ MEASURE_S = {10: 8, 50: 12, 100: 14}
 BARE_QUERIES_MAX = 30
 WARM_S = 15
 SHARE_MAX = 1.25
+TINY = {"COUNTS": (2,), "ROUNDS_MAX": {2: 1}, "MEASURE_S": {2: 0}, "WARM_S": 0}
 
 
 def run(report: Report) -> None:

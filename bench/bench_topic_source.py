@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,15 +12,16 @@ import pyarrow.parquet as pq
 
 from bench import servers
 from bench.report import Report
+from bench.table_shop import bench_spark
 from penstock.client import Client
-from penstock.spark.options import SparkOptions
-from penstock.spark.session import open_session
+from penstock.spark.session import connect
 from penstock.spark.topic_http import TopicAddress
 from penstock.spark.topic_pages import SeqRange
 from penstock.spark.topic_source import fetch, read_topic
 
 SIZES = (1_000, 20_000, 100_000, 400_000)
 ROUNDS = 4
+TINY = {"SIZES": (2_000,), "ROUNDS": 1}
 TOPIC = "bench"
 PARQUET = "Spark reading Parquet"
 
@@ -29,13 +29,13 @@ PARQUET = "Spark reading Parquet"
 def run(report: Report) -> None:
     with (
         servers.penstock() as port,
-        tempfile.TemporaryDirectory() as place,
-        open_session(SparkOptions(cores=2)) as spark,
+        bench_spark(cores=2) as (embedded, home),
+        connect(embedded.url) as spark,
     ):
         url = f"http://127.0.0.1:{port}"
         fill(url, max(SIZES))
         for size in SIZES:
-            best = measure(spark, url, size, Path(place) / f"{size}.parquet")
+            best = measure(spark, url, size, home / f"{size}.parquet")
             report.row(f"{PARQUET}, {size:,} rows", size / best[PARQUET], "rows/s")
             for name in ("by tasks", "fetched", "as chosen"):
                 ratio = best[PARQUET] / best[name]

@@ -19,6 +19,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 import uvloop
 
+from bench.load import scratch
 from bench.report import Report
 from penstock.log.shell import (
     LocalLog,
@@ -44,6 +45,16 @@ ROUND_S = 1.5
 FILE_BYTES = 64 << 20
 SWITCH_S = 0.00005  # a finished sync must not wait long for the GIL
 COMPILED = Path("build/compiled").absolute()
+LONE_WRITES = 2_000
+GROWTH = (1, 4, 16, 64, 256, 1_024)
+TINY = {
+    "SLICES": 1,
+    "SLICE_RECORDS": 64 * 8,
+    "ROUND_RECORDS": 64 * 8,
+    "ROUND_S": 0.05,
+    "LONE_WRITES": 20,
+    "GROWTH": (1, 64),
+}
 
 
 def run(report: Report) -> None:
@@ -97,8 +108,9 @@ def compiled(report: Report) -> None:
     if not COMPILED.exists() or loopwal.__file__.endswith(".so"):
         return
     program = (
-        "import sys; from bench.bench_wal import SWITCH_S, in_turns; "
-        "sys.setswitchinterval(SWITCH_S); print(*in_turns(64))"
+        "import sys; from bench import bench_wal; "
+        f"bench_wal.SLICES = {SLICES}; bench_wal.SLICE_RECORDS = {SLICE_RECORDS}; "
+        "sys.setswitchinterval(bench_wal.SWITCH_S); print(*bench_wal.in_turns(64))"
     )
     found = subprocess.run(
         [sys.executable, "-c", program],
@@ -129,7 +141,7 @@ def lone(report: Report) -> None:
         store = open_segment(path / "log")
         wal = WalScheduler(store)
         wal.start()
-        for index in range(1, 2_001):
+        for index in range(1, LONE_WRITES + 1):
             began = perf_counter()
             wal.write(Append(1, (Entry(index, 1, PAYLOAD),)))
             middle = perf_counter()
@@ -148,7 +160,7 @@ def lone(report: Report) -> None:
 def growth(report: Report) -> None:
     """One writer on each partition: more of them share each sync."""
     first = 0.0
-    for partitions in (1, 4, 16, 64, 256, 1_024):
+    for partitions in GROWTH:
         rate, groups = once(partitions)
         first = first or rate
         report.row(f"{partitions:,} partitions, one writer each", rate, "records/s",
@@ -390,7 +402,7 @@ def block_bytes(records: int) -> int:
 @contextmanager
 def directory() -> Iterator[Path]:
     """A directory on the disk of the project, not on a memory disk."""
-    path = Path(tempfile.mkdtemp(prefix="bench-", dir=Path.cwd() / "build"))
+    path = Path(tempfile.mkdtemp(prefix="bench-", dir=scratch()))
     try:
         yield path
     finally:

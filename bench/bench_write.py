@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from bench import servers
 from bench.load import IsWhole, Outcome, closed_loop, connect, http_is_whole, pin, post
+from bench.peers import MissingError, postgres_bin, take_turns
 from bench.report import Report
 
 CONNECTIONS = 64
@@ -21,24 +22,23 @@ BARE = "bare httptools with a group commit"
 REDIS = "Redis Streams, appendfsync always"
 NATS = "NATS JetStream, sync always"
 REDIS_BATCHES = f"{REDIS}, MULTI of 100"
-POSTGRES = "PostgreSQL 15, single-row inserts"
+POSTGRES = "PostgreSQL, single-row inserts"
+TINY = {"CONNECTIONS": 4, "SECONDS": 0.1, "ROUNDS": 1}
 
 Measure = Callable[[], dict[str, Outcome]]
 
 
 def run(report: Report) -> None:
     pin(1)
+    others = {"the compiled build": compiled, "Redis": redis, "NATS": nats, "PostgreSQL": postgres}
     found: dict[str, list[Outcome]] = {}
-    for _ in range(ROUNDS):  # they take turns, as the machine is shared
-        for measure in (bare, penstock, compiled, redis, nats, postgres):
-            try:
-                outcomes = measure()
-            except FileNotFoundError as missing:
-                print(f"left out: {missing}")
-                continue
-            for name, outcome in outcomes.items():
-                found.setdefault(name, []).append(outcome)
-    best = {name: max(outcomes) for name, outcomes in found.items()}
+    for rounds in take_turns(ROUNDS, {"bare": bare, "penstock": penstock}, others).values():
+        for name, outcome in (pair for outcomes in rounds for pair in outcomes.items()):
+            found.setdefault(name, []).append(outcome)
+    tell(report, {name: max(outcomes) for name, outcomes in found.items()})
+
+
+def tell(report: Report, best: dict[str, Outcome]) -> None:
     for count in (1, 100):
         limit, ours = best[f"{BARE}, {count} a request"], best[f"penstock, {count} a request"]
         report.row(f"{BARE}, {count} a request", limit.a_second * count, "records/s")
@@ -90,7 +90,7 @@ def penstock() -> dict[str, Outcome]:
 
 def compiled() -> dict[str, Outcome]:
     if not servers.is_compiled():
-        raise FileNotFoundError("the compiled build (`make compiled`)")
+        raise MissingError("not built (`make compiled`)")
     with durable_topics(PYTHONPATH=str(servers.COMPILED)) as port:
         return {f"penstock compiled, {count} a request": http(port, count) for count in (1, 100)}
 
@@ -148,9 +148,9 @@ def postgres() -> dict[str, Outcome]:
         script.write(f"insert into bench (data) values ('{RECORD.decode()}');\n")
         script.flush()
         done = subprocess.run(
-            ["pgbench", "-n", "-h", "127.0.0.1", "-p", str(port), "-U", "postgres",
-             "-c", str(CONNECTIONS), "-T", str(int(SECONDS) + 1), "-f", script.name,
-             "-M", "prepared", "postgres"],
+            [f"{postgres_bin()}/pgbench", "-n", "-h", "127.0.0.1", "-p", str(port),
+             "-U", "postgres", "-c", str(CONNECTIONS), "-T", str(int(SECONDS) + 1),
+             "-f", script.name, "-M", "prepared", "postgres"],
             capture_output=True, text=True, check=True,
         )  # fmt: skip
     rate = re.search(r"tps = ([0-9.]+)", done.stdout)

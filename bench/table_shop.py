@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Self
 from uuid import uuid4
@@ -27,18 +29,33 @@ ROWS = 20_000
 PATIENCE_S = 240
 RUNNER = "penstock.spark.refresh:make"
 WORKERS = min(4, os.cpu_count() or 1)
+IS_SHARED = False
+"""Tiny runs share a Spark: its start takes longer than they do."""
 CACHE = Path(__file__).parents[1] / "build" / "spark"
 
 
+_shared = ExitStack()
+
+
 @contextmanager
-def bench_spark() -> Iterator[tuple[EmbeddedSpark, Path]]:
+def bench_spark(cores: int | None = None) -> Iterator[tuple[EmbeddedSpark, Path]]:
     """A Spark of our own, and a place for files; both gone afterwards."""
     home = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
     try:
-        with start_spark(SparkOptions(cache_dir=CACHE)) as spark:
-            yield spark, home
+        if IS_SHARED:
+            yield shared_spark(), home
+        else:
+            with start_spark(SparkOptions(cores=cores, cache_dir=CACHE)) as spark:
+                yield spark, home
     finally:
         shutil.rmtree(home, ignore_errors=True)
+
+
+@cache
+def shared_spark() -> EmbeddedSpark:
+    """One Spark for all benchmarks of this process, until it ends."""
+    atexit.register(_shared.close)
+    return _shared.enter_context(start_spark(SparkOptions(cache_dir=CACHE)))
 
 
 def within(seconds: float, most: int = 1_000) -> Iterator[None]:
@@ -72,6 +89,7 @@ class Shop:
     """A warehouse with a source of facts and as many tables as are asked for."""
 
     def __init__(self, home: Path, url: str, mode: str, workers: int) -> None:
+        home.mkdir()
         self.warehouse = Warehouse.open(
             f"sqlite:{home}/catalog.sqlite", runner=RUNNER, runner_options={"remote": url},
             parallel_refresh_mode=mode, max_concurrent_refreshes=workers, max_workers=workers,

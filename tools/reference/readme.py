@@ -13,7 +13,7 @@ PEERS: Final = (
     "Redis Streams",
     "Redis Streams, 100 a request",
     "NATS JetStream",
-    "PostgreSQL 15",
+    "PostgreSQL",
 )
 """Peers that a run leaves out where they are not installed."""
 
