@@ -48,6 +48,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             with one_at_a_time(venv):
                 prepare(Path(options.root), options.kind, venv)
                 java = provide_java(Path(options.root), venv, os.environ)
+                if options.kind == "dev":
+                    provide_chromium(os.environ)
             say("Java %s at %s" % (java.version, java.home))
     except CannotGoOn as error:
         print("penstock: %s" % " ".join(str(error).split()), file=sys.stderr)
@@ -335,6 +337,22 @@ def bring_java(root: Path, venv: Path, environ: Mapping[str, str]) -> Java:
     return java
 
 
+# A browser for tests -----------------------------------------------------------------------------
+
+
+def provide_chromium(environ: Mapping[str, str]) -> None:
+    """Install Chromium if it is missing and we may; without it, its tests are left out or fail."""
+    if shutil.which("chromium", path=environ.get("PATH", "")):
+        return
+    if not can_apt(environ):
+        say("no Chromium: tests in a browser are left out (Debian: apt-get install chromium)")
+        return
+    try:
+        apt_install(["chromium"])
+    except CannotGoOn as error:
+        say("%s; tests in a browser will fail" % error)
+
+
 # Debian ------------------------------------------------------------------------------------------
 
 
@@ -350,7 +368,10 @@ def apt_install(packages: Sequence[str]) -> None:
         run(["apt-get", "update", "-qq"])
     for package in packages:
         with contextlib.suppress(subprocess.CalledProcessError):
-            run(["apt-get", "install", "-qq", "-y", "--no-install-recommends", package])
+            # Another process may be installing something: it has its minutes.
+            patiently = ["-o", "DPkg::Lock::Timeout=300"]
+            quietly = ["-qq", "-y", "--no-install-recommends"]
+            run(["apt-get", *patiently, "install", *quietly, package])
             return
     raise CannotGoOn("apt-get could not install %s: install it by hand" % " or ".join(packages))
 

@@ -32,6 +32,7 @@ from penstock.server.auth import KeyRing, parse_keys
 from penstock.server.call import Context
 from penstock.server.caps import CapLimits, Caps
 from penstock.server.message import TransportLimits
+from penstock.server.origins import Origins
 from penstock.server.routes import is_write
 from penstock.server.sessions import Sessions
 from penstock.server.shell.app import TopicApplication
@@ -54,6 +55,9 @@ fortieth of the time of writes in batches."""
 
 SLOW_S: Final = 1.0
 """How long an end may take before a person at the terminal is told how to cut it short."""
+
+_WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+"""Addresses that stand for all of this machine's, and one of those."""
 
 LOG_DIR: Final = "log"
 """Where in the data directory the log is."""
@@ -134,6 +138,7 @@ class Server:
             limits,
             overlaps=is_write,
             check_head=self._gate.check_head,
+            origins=origins_of(settings),
             tls=tls_context(settings.tls_cert, settings.tls_key),
         )
         self._store: Store | None = None
@@ -266,9 +271,25 @@ class Server:
             _LOGGER.warning("some connections were still busy after %g s", span_s)
 
 
+def origins_of(settings: Settings) -> Origins:
+    """Whose pages may use the server, and under which names.
+
+    The address that it is told to listen on is one of them, as it is the one that is told.
+    """
+    hosts: list[str] | None = None
+    if not settings.has_keys:
+        listens_on = [] if settings.host in _WILDCARDS else [settings.host.partition("%")[0]]
+        hosts = [*settings.allowed_hosts, *listens_on]
+    return Origins(
+        allowed_origins=settings.allowed_origins,
+        allowed_hosts=hosts,
+        is_tls=settings.tls_cert is not None,
+    )
+
+
 def own_url(settings: Settings, host: str, port: int) -> str:
     """The address under which the server is reached from its own machine."""
-    near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    near = _WILDCARDS.get(host, host)
     return _url(settings, near, port)
 
 
@@ -281,10 +302,13 @@ def describe(settings: Settings, host: str, port: int, keys: KeyRing | None) -> 
     """The line that says where the server is, where its data is, and who may come in."""
     where = "in memory only" if settings.store == "memory" else f"in {settings.data_dir}"
     auth = "off: everybody may do everything" if keys is None else f"on: {len(keys)} keys"
-    return (
+    line = (
         f"penstock {penstock.__version__} listens on {_url(settings, host, port)} · "
         f"data {where} ({settings.store}) · auth {auth}"
     )
+    if keys is None and settings.host in _WILDCARDS and not settings.allowed_hosts:
+        line += " · answers to localhost only: --allowed-host adds the names that clients use"
+    return line
 
 
 def set_up_logging(level: str) -> None:

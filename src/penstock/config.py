@@ -67,6 +67,16 @@ class Settings:
     allow_insecure_no_auth: bool = _setting(
         False, "Listen beyond this machine although there are no keys."
     )
+    allowed_origins: tuple[str, ...] = _setting(
+        (),
+        "Web origins beside the server's own whose pages may use it, such as "
+        "`https://app.example`, joined by commas; `*`: any.",
+    )
+    allowed_hosts: tuple[str, ...] = _setting(
+        (),
+        "Names and addresses beside localhost and loopback under which a server without keys "
+        "answers, joined by commas; `*`: any.",
+    )
     probe_auth: bool = _setting(False, "Ask for a key on the health and ready probes too.")
     tls_cert: Path | None = _setting(None, "Certificate chain (PEM); with `tls_key` it turns on.")
     tls_key: Path | None = _setting(None, "Private key (PEM) of the certificate.")
@@ -159,12 +169,16 @@ class Settings:
             )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise Rejected("expected both tls_cert and tls_key or neither, found one of them")
-        has_keys = bool(self.api_keys.replace(",", " ").strip())  # commas alone are no keys
-        if not (is_loopback(self.host) or has_keys or self.allow_insecure_no_auth):
+        if not (is_loopback(self.host) or self.has_keys or self.allow_insecure_no_auth):
             raise Rejected(
                 f"expected API keys for a server that listens on {self.host}, found none: set "
                 f"{PREFIX}API_KEYS, listen on 127.0.0.1, or set {PREFIX}ALLOW_INSECURE_NO_AUTH=1"
             )
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether keys are asked for; commas alone are no keys."""
+        return bool(self.api_keys.replace(",", " ").strip())
 
     @property
     def heartbeat_ms_min(self) -> int:
@@ -370,7 +384,7 @@ def described(table: str = FILE_TABLE) -> list[tuple[str, str, str]]:
     return [
         (
             setting.name,
-            "" if setting.default in (None, MISSING, "") else str(setting.default),
+            "" if setting.default in (None, MISSING, "", ()) else str(setting.default),
             setting.metadata["doc"],
         )
         for setting in _FIELDS_OF[table].values()
@@ -406,6 +420,8 @@ def _parse(name: str, value: Any, kind: str) -> Any:
         return _parse_bool(name, value)
     if kind == "int":
         return _parse_int(name, value)
+    if kind.startswith("tuple"):
+        return _parse_words(name, value)
     if not isinstance(value, str | Path):
         raise Rejected(f"expected {name} to be text, found {value!r}")
     if kind.startswith("Path"):
@@ -433,6 +449,14 @@ def _parse_int(name: str, value: Any) -> int:
         except (ValueError, Rejected):
             pass
     raise Rejected(f"expected {name} to be a whole number, found {value!r}")
+
+
+def _parse_words(name: str, value: Any) -> tuple[str, ...]:
+    """Words, as a list or joined by commas."""
+    words = value.split(",") if isinstance(value, str) else value
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+        raise Rejected(f"expected {name} to be a list of texts, found {value!r}")
+    return tuple(word.strip() for word in words if word.strip())
 
 
 def _check_bounds(name: str, value: Any, metadata: Mapping[str, Any]) -> None:

@@ -30,6 +30,7 @@ class H2Client:
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        self.authority = f"{address.host}:{address.port}"
         self.socket = socket.create_connection(address, timeout=DEADLINE_S)
         self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
         self.replies: dict[int, Reply] = {}
@@ -47,7 +48,7 @@ class H2Client:
             (":method", method),
             (":path", path),
             (":scheme", "http"),
-            (":authority", f"{self.address.host}:{self.address.port}"),
+            (":authority", self.authority),
         ]
 
     def send_and_reset(self, method: str, path: str) -> None:

@@ -30,6 +30,9 @@ ROWS: dict[str, str] = {
     "1.0 compact": "what the server writes itself has no blanks",
     "1.0 times": "ms since the epoch as integers; the first seq is 1, 0 means none",
     "1.0 names": "what is a name; an invalid one is 400 where it would create, else 404",
+    "1.0 foreign origin": "a page of another origin changes nothing: 403 foreign_origin",
+    "1.0 foreign host": "without keys, a Host that is not loopback or named: 421 foreign_host",
+    "1.0 cors": "origins that are let in get CORS headers on every answer, and preflights",
     # 1.1 Topic config
     "1.1 defaults": "seventeen keys, always echoed in full",
     "1.1 values": "every key keeps what it is given",

@@ -243,6 +243,41 @@ def test_an_interrupted_install_is_started_afresh(tmp_path, monkeypatch):
     assert steps == ["create", "install"]
 
 
+# A browser
+
+
+@pytest.mark.parametrize(
+    ("found", "may_apt", "installed", "said"),
+    [
+        (True, True, [], ""),
+        (False, True, ["chromium"], ""),
+        (False, False, [], "tests in a browser are left out"),
+    ],
+)
+def test_chromium_is_installed_where_it_is_missing_and_we_may(
+    monkeypatch, capsys, tmp_path, found, may_apt, installed, said
+):
+    if found:
+        (tmp_path / "chromium").write_text("")
+        (tmp_path / "chromium").chmod(0o755)
+    asked: list[str] = []
+    monkeypatch.setattr(bootstrap, "can_apt", lambda environ: may_apt)
+    monkeypatch.setattr(bootstrap, "apt_install", asked.extend)
+    bootstrap.provide_chromium({"PATH": str(tmp_path)})
+    assert asked == installed
+    assert said in capsys.readouterr().out
+
+
+def test_a_chromium_that_cannot_be_installed_stops_no_other_test(monkeypatch, capsys, tmp_path):
+    def fail(packages):
+        raise bootstrap.CannotGoOn("apt-get could not install it")
+
+    monkeypatch.setattr(bootstrap, "can_apt", lambda environ: True)
+    monkeypatch.setattr(bootstrap, "apt_install", fail)
+    bootstrap.provide_chromium({"PATH": str(tmp_path)})
+    assert "tests in a browser will fail" in capsys.readouterr().out
+
+
 # Error lines
 
 

@@ -116,6 +116,17 @@ def test_loopback_is_known_by_address_and_one_name():
     ]  # fmt: skip
 
 
+def test_lists_are_written_with_commas_as_lists_or_by_repeated_flags(tmp_path):
+    file = written(tmp_path, '[server]\nallowed_origins = ["https://a", "https://b"]\n')
+    assert load({}, file=file).allowed_origins == ("https://a", "https://b")
+    environ = {"PENSTOCK_ALLOWED_ORIGINS": " https://c ,https://d,", "PENSTOCK_ALLOWED_HOSTS": ""}
+    settings = load(environ, file=file, flags={"allowed_hosts": ("x", "y")})
+    assert settings.allowed_origins == ("https://c", "https://d")
+    assert settings.allowed_hosts == ("x", "y")
+    with pytest.raises(Rejected, match="expected allowed_hosts to be a list of texts"):
+        load({}, file=written(tmp_path, "[server]\nallowed_hosts = [1]\n"))
+
+
 def test_keys_are_not_shown_with_the_settings():
     assert "s3cret" not in repr(Settings(api_keys="s3cret"))
 

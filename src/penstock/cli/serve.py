@@ -30,6 +30,21 @@ from penstock.log.stores import KINDS
     default=None,
     help="Listen beyond this machine without keys.",
 )
+@click.option(
+    "--allowed-origin",
+    "allowed_origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Let web pages of this origin use the server; may be repeated. [default: its own only]",
+)
+@click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Without keys, answer under this name too; may be repeated. "
+    "[default: localhost and loopback]",
+)
 @click.option("--log", type=click.Choice(LOG_LEVELS), help="What is logged. [default: info]")
 @click.option(
     "--config",
@@ -46,6 +61,7 @@ def serve(config: Path | None, **flags: Any) -> None:
     from penstock.cli.data_place import check_layout, refuse_backup
 
     try:
+        flags = {name: value for name, value in flags.items() if value != ()}
         settings = load(file=config, flags=flags)
         if settings.store != "memory":
             refuse_backup(settings.data_dir)

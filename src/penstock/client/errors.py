@@ -71,6 +71,18 @@ class Forbidden(ClientError, Rejected):
     code = "forbidden"
 
 
+class ForeignOrigin(Forbidden):
+    """The server takes changes from web pages of its own origin only."""
+
+    code = "foreign_origin"
+
+
+class ForeignHost(ClientError, Rejected):
+    """A server without keys does not answer under this name: its `allowed_hosts` lack it."""
+
+    code = "foreign_host"
+
+
 class NotFound(ClientError, Rejected):
     """There is no such route, or no such watch session any more."""
 
@@ -297,17 +309,18 @@ class OutcomeUnknown(ClientError, Unknown):
 _BY_CODE: Final[dict[str, type[ClientError]]] = {
     kind.code: kind
     for kind in (
-        InvalidRequest, BatchTooLarge, RecordTooLarge, Unauthorized, Forbidden, NotFound,
-        TopicNotFound, RouterNotFound, MethodNotAllowed, NotAcceptable, PayloadTooLarge,
-        UnsupportedMediaType, RouterCycle, TopicExistsIncompatible, TopicNotEmpty, NotAQueue,
-        NotASpace, IsASpace, EntityNotFound, PastGone, CommitConflict, PreconditionFailed,
-        CommitProtocol, RefusedByRule, Throttled, TopicFull, NotReady, ShuttingDown, Internal,
+        InvalidRequest, BatchTooLarge, RecordTooLarge, Unauthorized, Forbidden, ForeignOrigin,
+        ForeignHost, NotFound, TopicNotFound, RouterNotFound, MethodNotAllowed, NotAcceptable,
+        PayloadTooLarge, UnsupportedMediaType, RouterCycle, TopicExistsIncompatible, TopicNotEmpty,
+        NotAQueue, NotASpace, IsASpace, EntityNotFound, PastGone, CommitConflict,
+        PreconditionFailed, CommitProtocol, RefusedByRule, Throttled, TopicFull,
+        NotReady, ShuttingDown, Internal,
     )
 }  # fmt: skip
 _BY_STATUS: Final[dict[int, type[ClientError]]] = {
     400: InvalidRequest, 401: Unauthorized, 403: Forbidden, 404: NotFound, 405: MethodNotAllowed,
     406: NotAcceptable, 413: PayloadTooLarge, 415: UnsupportedMediaType, 422: TopicFull,
-    429: Throttled, 503: ServerUnavailable,
+    421: ForeignHost, 429: Throttled, 503: ServerUnavailable,
 }  # fmt: skip
 
 

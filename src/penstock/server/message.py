@@ -24,6 +24,40 @@ JSON: Final = b"application/json"
 EVENT_STREAM: Final = b"text/event-stream"
 
 
+class Sender(msgspec.Struct, frozen=True, gc=False, eq=False, kw_only=True):
+    """What the headers of a request say of its sender; the same object for the same headers."""
+
+    foreign_host: str | None = None
+    """The host that was named, if the server must not answer to it."""
+    foreign_page: str | None = None
+    """The page that sent it, if that may change nothing here."""
+    origin: str = ""
+    """That page's origin, if it has one."""
+    cors: tuple[tuple[bytes, bytes], ...] = ()
+    """Headers of every answer, so that the page may read it."""
+
+    def check(self, *, changes: bool) -> None:
+        """Refuse a request, of which is known whether it would change something."""
+        if self.foreign_host is not None:
+            raise ForeignHost(
+                f"expected Host to be localhost or an address of loopback, found "
+                f"{self.foreign_host!r}: to serve that name without API keys, add it to "
+                "allowed_hosts (penstock serve --allowed-host)",
+                host=self.foreign_host,
+            )
+        if changes and self.foreign_page is not None:
+            raise ForeignOrigin(
+                f"expected a request of this server's own origin, found one of "
+                f"{self.foreign_page}: to let it in, add it to allowed_origins "
+                "(penstock serve --allowed-origin)",
+                **({"origin": self.origin} if self.origin else {}),
+            )
+
+
+USUAL: Final = Sender()
+"""No page sent the request, and it names this server."""
+
+
 class Request(msgspec.Struct, gc=False, eq=False):
     """One complete request.
 
@@ -38,6 +72,8 @@ class Request(msgspec.Struct, gc=False, eq=False):
     query: str
     headers: dict[str, str]
     body: bytes
+    sender: Sender = USUAL
+    """What the headers say of who sent it."""
 
 
 class Direct(NamedTuple):
@@ -192,6 +228,8 @@ class Refused(Rejected):
     status: ClassVar[int]
     is_passing: ClassVar[bool] = False
     """Whether it is worth another try, and the answer says so."""
+    sender: Sender = USUAL
+    """Of the request, if that is known: a page that was let in may read why it is refused."""
 
 
 class BadRequest(Refused):
@@ -220,6 +258,20 @@ class NoKey(Refused):
 
     code = "unauthorized"
     status = 401
+
+
+class ForeignHost(Refused):
+    """The request names a host that this server is not known by: a page may have rebound a name."""
+
+    code = "foreign_host"
+    status = 421
+
+
+class ForeignOrigin(Refused):
+    """A web page of another origin asks for something that changes the server."""
+
+    code = "foreign_origin"
+    status = 403
 
 
 class TooManyConnections(Refused):

@@ -18,7 +18,7 @@ _TEXTS: Final = {
     202: "Asked for; not done yet.",
     400: "The request is wrong.",
     401: "No known key was presented.",
-    403: "The key does not reach as far.",
+    403: "The key does not reach as far, or a web page of another origin asks for a change.",
     404: "There is no such thing.",
     406: "The client does not take an event stream.",
     409: "What exists cannot become what was asked for.",
@@ -26,6 +26,7 @@ _TEXTS: Final = {
     412: "What was asked for is not so, and never will be.",
     413: "The body is too large.",
     415: "The body is not declared to be JSON.",
+    421: "The Host is not one that a server without keys answers to.",
     422: "The topic is full.",
     429: "A limit is reached; try again after `Retry-After` seconds.",
     500: "The server failed.",
@@ -98,7 +99,7 @@ def _parameter(param: Param, place: str) -> dict[str, Any]:
 
 
 def _responses(route: Route) -> dict[str, Any]:
-    common: tuple[int, ...] = (401, 403, 500, 503) if route.is_data else (401, 403)
+    common: tuple[int, ...] = (401, 403, 421, 500, 503) if route.is_data else (401, 403, 421)
     if route.guard == "key":
         common += (429,)  # a key may have only so many requests under way
     of_body: tuple[int, ...] = (400, 413, 415) if route.body else (400,)

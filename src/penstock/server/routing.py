@@ -44,6 +44,16 @@ class Route(NamedTuple):
     media: str = "application/json"
     headers: tuple[Param, ...] = ()
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether the answer is a connection that stays open."""
+        return self.handler.startswith("open_")
+
+    @property
+    def changes(self) -> bool:
+        """Whether a call may change something; streams take leases and move cursors."""
+        return self.method != "GET" or self.is_stream
+
 
 class RouteTable:
     """Finds the route of a request."""

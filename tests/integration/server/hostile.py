@@ -96,7 +96,7 @@ def post(path: str, body: bytes, *headers: bytes) -> bytes:
     """A request as bytes."""
     lines = [
         b"POST %b HTTP/1.1" % path.encode(),
-        b"Host: x",
+        b"Host: localhost",
         b"Content-Type: application/json",
         b"Content-Length: %d" % len(body),
         b"Connection: close",
@@ -109,7 +109,7 @@ def post(path: str, body: bytes, *headers: bytes) -> bytes:
 def malformed() -> dict[str, bytes]:
     """Requests that are wrong each in its own way."""
     good = b'{"records":[{"data":1}]}'
-    head = b"POST /v0/topics/t HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = b"POST /v0/topics/t HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     chunked = head + b"Transfer-Encoding: chunked\r\n\r\n"
     return {
         "nothing": b"",
@@ -119,15 +119,15 @@ def malformed() -> dict[str, bytes]:
         "zeros": bytes(4_096),
         "tls hello": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
         "cut in the line": b"GET /hea",
-        "cut in the headers": b"GET /healthz HTTP/1.1\r\nHost: x\r\nA",
+        "cut in the headers": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nA",
         "cut in the body": head + b"Content-Length: 100\r\n\r\n{",
-        "a huge line": b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        "a huge line": b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
         "a huge header": b"GET / HTTP/1.1\r\nA: " + b"b" * 200_000 + b"\r\n\r\n",
         "many headers": b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 20_000 + b"\r\n",
         "a header without name": b"GET / HTTP/1.1\r\n: x\r\n\r\n",
         "a header without colon": b"GET / HTTP/1.1\r\nhost x\r\n\r\n",
-        "a NUL in a header": b"GET / HTTP/1.1\r\nHost: x\x00y\r\n\r\n",
-        "a folded header": b"GET / HTTP/1.1\r\nHost: x\r\n folded\r\n\r\n",
+        "a NUL in a header": b"GET / HTTP/1.1\r\nHost: localhost\x00y\r\n\r\n",
+        "a folded header": b"GET / HTTP/1.1\r\nHost: localhost\r\n folded\r\n\r\n",
         "a bare line feed": b"GET /healthz HTTP/1.1\nHost: x\n\n",
         "two lengths": head + b"Content-Length: 24\r\nContent-Length: 5\r\n\r\n" + good,
         "length and chunks": head
@@ -150,17 +150,17 @@ def malformed() -> dict[str, bytes]:
         "half a gzip": post("/v0/topics/t", gzip.compress(good)[:-6], b"Content-Encoding: gzip"),
         "HTTP 3": b"GET /healthz HTTP/3.0\r\n\r\n",
         "HTTP 0.9": b"GET /healthz HTTP/0.9\r\n\r\n",
-        "an unknown method": b"FROB /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
-        "connect": b"CONNECT example.org:443 HTTP/1.1\r\nHost: x\r\n\r\n",
-        "another server": b"GET http://example.org/ HTTP/1.1\r\nHost: x\r\n\r\n",
-        "no path": b"GET  HTTP/1.1\r\nHost: x\r\n\r\n",
-        "a path that is no UTF-8": b"GET /v0/topics/%ff%fe HTTP/1.1\r\nHost: x\r\n\r\n",
-        "half an escape": b"GET /v0/topics/%f HTTP/1.1\r\nHost: x\r\n\r\n",
-        "a NUL in the path": b"GET /v0/topics/a%00b HTTP/1.1\r\nHost: x\r\n\r\n",
-        "upwards": b"GET /v0/../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n",
-        "an upgrade to nothing": b"GET /v0/ws HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\n"
+        "an unknown method": b"FROB /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "connect": b"CONNECT example.org:443 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "another server": b"GET http://example.org/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "no path": b"GET  HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "a path that is no UTF-8": b"GET /v0/topics/%ff%fe HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "half an escape": b"GET /v0/topics/%f HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "a NUL in the path": b"GET /v0/topics/a%00b HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "upwards": b"GET /v0/../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "an upgrade to nothing": b"GET /v0/ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: h2c\r\n"
         b"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMA\r\n\r\n",
-        "a socket without key": b"GET /v0/ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n"
+        "a socket without key": b"GET /v0/ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
         b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\r\n",
         "an expectation": head + b"Expect: 200-ok\r\nContent-Length: 24\r\n\r\n" + good,
     }
@@ -223,7 +223,7 @@ def bodies() -> dict[str, bytes]:
 
 
 HANDSHAKE = (
-    b"GET /v0/ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"GET /v0/ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
 

@@ -80,7 +80,8 @@ def assert_refused_any(answer: bytes) -> None:
 
 
 def test_what_follows_a_refused_request_is_not_taken_for_another(server):
-    smuggled = b"POST /v0/topics/smuggled HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    smuggled = b"POST /v0/topics/smuggled HTTP/1.1\r\nHost: localhost\r\n"
+    smuggled += b"Content-Type: application/json\r\n"
     smuggled += b'Content-Length: 24\r\n\r\n{"records":[{"data":1}]}'
     for what in ("two lengths", "length and chunks", "chunked not last", "a length with a sign"):
         head = malformed()[what].partition(b"\r\n\r\n")[0] + b"\r\n\r\n0\r\n\r\n"
@@ -123,7 +124,7 @@ def test_an_impossible_name_is_refused_on_every_route(server, name):
         if route.named and "open_" not in route.handler:
             path = route.path.replace("{name}", name).encode()
             body = b'{"records":[{"data":1}],"node":"n","seqs":[1],"lease_ms":1,"before_seq":1}'
-            request = b"%b %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" % (
+            request = b"%b %b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" % (
                 route.method.encode(),
                 path,
             )
@@ -145,7 +146,7 @@ def test_a_bomb_is_not_inflated(server):
         )
         assert statuses(answer)[-1] in (400, 413), answer[:300]
     raw = zlib.compressobj(9, zlib.DEFLATED, 31)
-    head = b"POST /v0/topics/t HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = b"POST /v0/topics/t HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += b"Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n"
     pieces = [raw.compress(bytes(MIB)) + raw.flush(zlib.Z_SYNC_FLUSH) for _ in range(64)]
     chunks = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces]
@@ -156,7 +157,7 @@ def test_a_bomb_is_not_inflated(server):
 
 def test_bodies_that_never_end_hold_no_more_than_they_may(server):
     before = rss_bytes(server)
-    head = b"POST /v0/topics/t HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = b"POST /v0/topics/t HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     with ExitStack() as stack:
         for _ in range(100):
             link = stack.enter_context(socket.create_connection(server.address, timeout=15))

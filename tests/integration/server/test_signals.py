@@ -36,7 +36,7 @@ def begin_upload(address: Address) -> socket.socket:
     """A write that says how long it is and then stops; the server has seen its head."""
     link = socket.create_connection(address, timeout=30)
     link.sendall(
-        b"POST /v0/topics/t HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"POST /v0/topics/t HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Content-Length: 100\r\nExpect: 100-continue\r\n\r\n"
     )
     assert link.recv(100).startswith(b"HTTP/1.1 100")

@@ -67,7 +67,7 @@ def silent(api: Api, path: str) -> socket.socket:
     link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     link.settimeout(DEADLINE_S)
     link.connect(api.address)
-    link.sendall(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path.encode())
+    link.sendall(b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode())
     return link
 
 

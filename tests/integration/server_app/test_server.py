@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.app import Server, describe
+from penstock.app import Server, describe, origins_of
 from penstock.config import Settings
 from penstock.kernel.errors import Rejected
 
@@ -21,7 +21,7 @@ async def ask(server: Server, method: str, path: str, body: object = None) -> tu
     raw = b"" if body is None else json.dumps(body).encode()
     kind = b"" if body is None else b"Content-Type: application/json\r\n"
     writer.write(
-        b"%b %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%bContent-Length: %d\r\n\r\n%b"
+        b"%b %b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n%bContent-Length: %d\r\n\r\n%b"
         % (method.encode(), path.encode(), kind, len(raw), raw)
     )
     answer = await reader.read()
@@ -133,7 +133,7 @@ def test_an_end_in_a_hurry_waits_for_nobody(tmp_path):
         host, port = await server.listen()
         await server.open()
         reader, writer = await asyncio.open_connection(host, port)
-        writer.write(b"POST /v0/topics/t HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+        writer.write(b"POST /v0/topics/t HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
         assert (await ask(server, "GET", "/healthz"))[0] == 200
         server.hurry()
         await asyncio.wait_for(server.close(), 30)
@@ -152,7 +152,7 @@ def test_a_worker_that_is_cut_off_by_the_end_gives_its_jobs_back(tmp_path):
         await ask(server, "PUT", "/v0/topics/q", {"type": "queue", "leases_durable": True})
         await ask(server, "POST", "/v0/topics/q", {"records": [{"data": 1}]})
         reader, writer = await asyncio.open_connection(host, port)
-        writer.write(b"GET /v0/topics/q/work?node=n HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write(b"GET /v0/topics/q/work?node=n HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await reader.readuntil(b"event: job")
         await server.close()
         assert b"server_shutting_down" in await reader.read()
@@ -219,6 +219,20 @@ def test_the_first_line_says_where_what_and_who(tmp_path):
     assert "auth on: 2 keys" in line
 
 
+@pytest.mark.parametrize(("hosts", "said"), [((), True), (("t.example",), False)])
+def test_the_first_line_of_a_server_on_all_addresses_says_under_which_it_answers(hosts, said):
+    chosen = Settings(host="0.0.0.0", allow_insecure_no_auth=True, allowed_hosts=hosts)
+    assert ("--allowed-host" in describe(chosen, "0.0.0.0", 4000, None)) == said
+
+
+def test_the_address_that_a_server_listens_on_is_one_that_it_answers_to(tmp_path):
+    """Without keys too: it is the one that the server tells."""
+    chosen = Settings(host="10.1.2.3", allow_insecure_no_auth=True, data_dir=tmp_path)
+    policy = origins_of(chosen)
+    assert policy.sender({"host": "10.1.2.3:4000"}).foreign_host is None
+    assert policy.sender({"host": "10.1.2.4:4000"}).foreign_host is not None
+
+
 def test_cold_records_are_read_and_pushed_like_any_other(tmp_path):
     async def go():
         cold = {"segment_max_events": 50, "hot_retain_segments": 1}
@@ -247,7 +261,7 @@ def test_cold_records_are_read_and_pushed_like_any_other(tmp_path):
         assert cold_segments > 0
         _, session = await ask(again, "POST", "/v0/watch", {"topics": {"t": {}}, "limit": 1_000})
         reader, writer = await asyncio.open_connection(host, port)
-        writer.write(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % session["stream_url"].encode())
+        writer.write(b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % session["stream_url"].encode())
         text = await asyncio.wait_for(reader.readuntil(b"event: caught-up"), 10)
         pushed = [
             record["data"]

@@ -16,6 +16,8 @@ from penstock.cli import main
         ([], {"PENSTOCK_STOER": "x"}, "did you mean PENSTOCK_STORE"),
         ([], {"PENSTOCK_API_KEYS": "k:reed"}, "found 'reed'"),
         (["--config", "absent.toml"], {}, "found none at absent.toml"),
+        (["--allowed-origin", "app.example"], {}, "expected allowed_origins such as https://"),
+        (["--allowed-host", "http://a/"], {}, "expected allowed_hosts such as example.org"),
         (["--tls-cert", "absent.pem"], {}, "both tls_cert and tls_key"),
         (["--catalog", "foo:bar"], {}, "expected catalog as sqlite:<path> or postgres:<words>"),
         (["--catalog", "sqlite:none/a"], {}, "expected a directory for the lake 'none/a'"),
@@ -47,7 +49,16 @@ def test_what_is_wrong_with_the_settings_is_said_in_one_line(
 def test_help_names_every_flag():
     found = CliRunner().invoke(main, ["serve", "--help"])
     assert found.exit_code == 0
-    for flag in ("--host", "--port", "--data-dir", "--config", "--log", "--store"):
+    for flag in (
+        "--host",
+        "--port",
+        "--allowed-origin",
+        "--allowed-host",
+        "--data-dir",
+        "--config",
+        "--log",
+        "--store",
+    ):
         assert flag in found.output
 
 

@@ -625,7 +625,7 @@ def test_very_many_requests_in_one_read_leave_others_their_turn():
 
 def test_who_has_no_key_is_told_so_before_its_body_is_read():
     peer = Peer(echo)
-    peer.service.check_head = lambda method, headers: (
+    peer.service.check_head = lambda method, headers, _sender: (
         None if headers.get("authorization") == "Bearer k" else NoKey(f"expected a key: {method}")
     )
     peer.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 100)

@@ -544,7 +544,7 @@ def test_a_peer_that_takes_its_answer_byte_by_byte_is_let_go():
 
 def test_a_body_of_somebody_without_a_key_is_refused_at_its_head():
     client = Client(echo)
-    client.peer.service.check_head = lambda _method, _headers: NoKey("expected a key")
+    client.peer.service.check_head = lambda *_head: NoKey("expected a key")
     stream_id = client.ask(method="POST", body=b"x" * 100, ends=False)
     assert (client.status[stream_id], code_of(client, stream_id)) == (401, "unauthorized")
     assert client.peer.service.budget.used == 0

@@ -24,7 +24,9 @@ _KNOWN_MAX: Final = 256
 class AnswerHeads:
     """The beginning of every answer: status line, type and date."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, varies: bool = False) -> None:
+        self.varies = varies
+        """Whether answers differ with the Origin of the request."""
         self._known: dict[tuple[int, bytes], bytes] = {}
         self.date = b""
         self.json = b""
@@ -45,6 +47,8 @@ class AnswerHeads:
             if has_body(status):
                 head += b"Content-Type: %b\r\n" % content_type
             head += b"Date: %b\r\n" % self.date
+            if self.varies:
+                head += b"Vary: Origin\r\n"
             if len(self._known) < _KNOWN_MAX:
                 self._known[status, content_type] = head
         return head

@@ -16,7 +16,8 @@ from penstock.server.answers import Answer, Flags, Numbers, Spent, written, writ
 from penstock.server.auth import ADMIN, Grant, bearer, query_token
 from penstock.server.call import Call, Context
 from penstock.server.errors import NotReady, ShuttingDown, describe, error_answer
-from penstock.server.message import Exchange, Request
+from penstock.server.message import USUAL, Exchange, Request
+from penstock.server.origins import preflight
 from penstock.server.queries import Query, check_json, keyed
 from penstock.server.routes import ROUTES, TOKEN_IN_QUERY, Route
 from penstock.server.shell import (
@@ -90,7 +91,7 @@ class TopicApplication:
     def __call__(self, exchange: Exchange) -> None:
         """Answer a request, now or later."""
         request = exchange.request
-        if self._is_plain and request.method == "POST":
+        if self._is_plain and request.method == "POST" and request.sender is USUAL:
             path = request.path
             name = self._written_paths.get(path) or self._learn(path)
             if name is not None:
@@ -190,9 +191,12 @@ class TopicApplication:
         try:
             started_ns = self._now_ns()
             request = exchange.request
+            asked = preflight(request.method, request.headers, request.sender)
+            if asked is not None:
+                self._finish(exchange, asked, None)
+                return
             route, name, grant = self._admit(request)
-            is_stream = route.handler.startswith("open_")
-            if grant is not None and not is_stream:
+            if grant is not None and not route.is_stream:
                 self.context.caps.enter(grant)
                 entered = grant
             if route.handler == "write":
@@ -210,14 +214,16 @@ class TopicApplication:
             self._refuse(exchange, error, entered)
 
     def _admit(self, request: Request) -> tuple[Route, str, Grant | None]:
-        """The route of a request and what its key may do; the key is asked for before all else."""
+        """The route of a request and what its key may do, if its sender may come in at all."""
         context = self.context
         grant = None
+        request.sender.check(changes=False)
         try:
             route, name = ROUTES.find(request.method, request.path)
         except PenstockError:
             self._identify(request, None)
             raise
+        request.sender.check(changes=route.changes)
         if route.guard == "key" or (route.guard == "probe" and context.probe_auth):
             grant = self._identify(request, route)
         if grant is not None:

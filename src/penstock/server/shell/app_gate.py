@@ -8,7 +8,8 @@ from penstock.kernel.errors import PenstockError
 from penstock.server.answers import Answer, encode
 from penstock.server.auth import KeyRing, Unauthorized, bearer, query_token
 from penstock.server.errors import NotReady, error_answer
-from penstock.server.message import Application, Exchange, NoKey, Refused
+from penstock.server.message import Application, Exchange, NoKey, Refused, Sender
+from penstock.server.origins import preflight
 from penstock.server.routes import ROUTES, TOKEN_IN_QUERY, Route
 
 
@@ -30,19 +31,29 @@ class Gate:
         answer = self._answer(exchange)
         exchange.reply(answer.status, answer.body, headers=answer.headers)
 
-    def check_head(self, method: str, headers: dict[str, str]) -> Refused | None:
-        """Who has no key gets no memory for a body: every call that has one needs a key."""
-        if self._keys is None or method not in ("POST", "PUT"):
-            return None
+    def check_head(self, method: str, headers: dict[str, str], sender: Sender) -> Refused | None:
+        """Whether a sender gets no memory for a body.
+
+        Every call that has one changes something, and needs a key where there are keys.
+        """
         try:
-            self._keys.identify(bearer(headers))
+            sender.check(changes=method != "GET")
+            if self._keys is not None and method in ("POST", "PUT"):
+                self._keys.identify(bearer(headers))
+        except Refused as refused:
+            return refused
         except Unauthorized as error:
             return NoKey(error.message)
         return None
 
     def _answer(self, exchange: Exchange) -> Answer:
         request = exchange.request
+        sender = request.sender
         try:
+            asked = preflight(request.method, request.headers, sender)
+            if asked is not None:
+                return asked
+            sender.check(changes=False)
             route = None
             try:
                 route, _ = ROUTES.find(request.method, request.path)
@@ -52,6 +63,7 @@ class Gate:
                     if key is None and route is not None and route.handler == TOKEN_IN_QUERY:
                         key = query_token(request.query)
                     self._keys.identify(key)
+            sender.check(changes=route.changes)
             if route.handler != "health":
                 raise NotReady(0.0)
         except PenstockError as error:

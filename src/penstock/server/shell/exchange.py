@@ -92,7 +92,7 @@ class Http1Exchange(msgspec.Struct, eq=False):
         """Answer with a whole body."""
         if self._closed():
             return
-        lines = header_lines(headers)
+        lines = header_lines((*headers, *self.terms.sender.cors))
         first = self.connection.service.answers.head(status, content_type) + lines
         self.state = ANSWERED
         if len(body) <= GZIP_ABOVE_BYTES or not has_body(status):
@@ -109,7 +109,8 @@ class Http1Exchange(msgspec.Struct, eq=False):
     def stream(self, content_type: bytes = EVENT_STREAM, headers: Headers = ()) -> SocketStream:
         """Answer 200 with a body that ends with the connection."""
         service = self.connection.service
-        first = service.answers.head(200, content_type) + header_lines(headers)
+        lines = header_lines((*headers, *self.terms.sender.cors))
+        first = service.answers.head(200, content_type) + lines
         live = SocketStream(service, first + b"Connection: close\r\n\r\n")
         if self._closed():
             service.loop.call_soon(live.lost)
@@ -169,7 +170,7 @@ class Http1Exchange(msgspec.Struct, eq=False):
 def refusal(answers: AnswerHeads, refused: Refused, *, ends: bool) -> bytes:
     """The whole answer to a request that is not handed on."""
     body = error_body(refused.code, refused.message, refused.detail)
-    first = answers.head(refused.status, JSON)
+    first = answers.head(refused.status, JSON) + header_lines(refused.sender.cors)
     if refused.is_passing:
         first += header_lines(COME_BACK)
     if ends:

@@ -16,13 +16,17 @@ import msgspec
 
 from penstock.kernel.units import KIB, format_bytes
 from penstock.server.message import (
+    USUAL,
     BadRequest,
     PayloadTooLarge,
+    Refused,
+    Sender,
     TransportLimits,
     UnsupportedMediaType,
 )
+from penstock.server.origins import Origins
 from penstock.server.shell.coding import accepts_gzip
-from penstock.server.shell.target import split_target
+from penstock.server.shell.target import split_target, target_authority
 
 CHUNKED: Final = -1
 """`Terms.length` of a body whose length is not known before its end."""
@@ -51,6 +55,8 @@ class Line(msgspec.Struct, gc=False, eq=False):
     """Whether it is HTTP/1.0."""
     overlaps: bool = False
     """Whether it may begin while others before it that may too are not answered."""
+    authority: bytes = b""
+    """The host that the target names, which counts instead of the Host header."""
 
 
 class Terms(msgspec.Struct, gc=False, eq=False, frozen=True, kw_only=True):
@@ -67,6 +73,8 @@ class Terms(msgspec.Struct, gc=False, eq=False, frozen=True, kw_only=True):
     is_head: bool = False
     hot: bool = False
     """Whether it is HTTP/1.1 as usual: an answer needs a status, a type and a length only."""
+    sender: Sender = USUAL
+    """What they say of who sent it."""
     family: str = ""
     """The headers but for the body's length: the same object for those that differ in it alone."""
 
@@ -86,8 +94,14 @@ REFUSED_TERMS: Final = Terms(
 class Heads:
     """Parses lines and headers and remembers a bounded number of each by their bytes."""
 
-    def __init__(self, limits: TransportLimits, overlaps: Overlaps = nothing_overlaps) -> None:
+    def __init__(
+        self,
+        limits: TransportLimits,
+        overlaps: Overlaps = nothing_overlaps,
+        origins: Origins | None = None,
+    ) -> None:
         self._overlaps = overlaps
+        self._origins = origins or Origins()
         self._headers_max = limits.headers_max
         self._body_bytes_max = limits.body_bytes_max
         self.lines: dict[bytes, Line] = {}
@@ -101,9 +115,9 @@ class Heads:
         line = self.lines.get(raw[:end])
         if line is None:
             line = self._read_line(raw[:end])
-        terms = self.terms.get(raw[end + 2 :])
+        terms = self.terms.get(raw[end + 2 :]) if not line.authority else None
         if terms is None:
-            terms = self._read_terms(raw[end + 2 :])
+            terms = self._read_terms(raw[end + 2 :], line.authority)
         if not line.old and not line.is_head:
             if not terms.hot:
                 _check_host(terms)
@@ -112,11 +126,22 @@ class Heads:
 
     def mean(self, fields: list[tuple[bytes, bytes]]) -> Terms:
         """The meaning of headers; raises a `Refused`."""
-        terms = _meaning(join_headers(fields, self._headers_max))
+        headers = join_headers(fields, self._headers_max)
+        sender = self._origins.sender(headers)
+        try:
+            terms = _meaning(headers, sender)
+        except Refused as refused:
+            refused.sender = sender
+            raise
+        if terms.hot and terms.length > self._body_bytes_max:
+            return msgspec.structs.replace(terms, hot=False)
+        return terms
+
+    def check_length(self, terms: Terms) -> None:
+        """Refuse a body that says that it is too long."""
         if terms.length > self._body_bytes_max:
             limit = format_bytes(self._body_bytes_max)
             raise PayloadTooLarge(f"expected a body of at most {limit}, found {terms.length} bytes")
-        return terms
 
     def _read_line(self, raw: bytes) -> Line:
         match = _LINE.fullmatch(raw)
@@ -126,17 +151,22 @@ class Heads:
             )
         method, target, minor = match.groups()
         path, query = split_target(target)
+        named = target_authority(target)
         is_head = method == b"HEAD"
         name = "GET" if is_head else method.decode()
-        line = Line(name, path, query, is_head, minor == b"0", self._overlaps(name, path))
-        if not is_head and not line.old and len(raw) <= _REMEMBERED_BYTES_MAX:
+        line = Line(name, path, query, is_head, minor == b"0", self._overlaps(name, path), named)
+        if not (is_head or line.old or named) and len(raw) <= _REMEMBERED_BYTES_MAX:
             if len(self.lines) >= _REMEMBERED_MAX:
                 self.lines.clear()
             self.lines[raw] = line
         return line
 
-    def _read_terms(self, raw: bytes) -> Terms:
-        terms = self.mean(_fields(raw))
+    def _read_terms(self, raw: bytes, named: bytes = b"") -> Terms:
+        fields = _fields(raw)
+        if named:
+            others = [field for field in fields if field[0].lower() != b"host"]
+            return self.mean([*others, (b"host", named)])
+        terms = self.mean(fields)
         if len(raw) <= _REMEMBERED_BYTES_MAX and not terms.wants_upgrade:
             if len(self.terms) >= _REMEMBERED_MAX:
                 self.terms.clear()
@@ -172,7 +202,7 @@ def _fields(raw: bytes) -> list[tuple[bytes, bytes]]:
     return found.headers
 
 
-def _meaning(headers: dict[str, str]) -> Terms:
+def _meaning(headers: dict[str, str], sender: Sender) -> Terms:
     options: tuple[str, ...] = ()
     if "connection" in headers:
         options = tuple(each.strip() for each in headers["connection"].lower().split(","))
@@ -186,7 +216,8 @@ def _meaning(headers: dict[str, str]) -> Terms:
         accepts_gzip=accepts_gzip(headers.get("accept-encoding", "")),
         wants_upgrade=wants_upgrade,
         expects_continue=headers.get("expect", "").lower() == "100-continue",
-        hot=keep_alive and "host" in headers and not wants_upgrade,
+        hot=keep_alive and "host" in headers and not wants_upgrade and sender is USUAL,
+        sender=sender,
         family="\n".join(f"{k}:{v}" for k, v in headers.items() if k != "content-length"),
     )
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Final, cast
 
 from penstock.kernel.errors import Rejected
-from penstock.server.message import BadRequest, Refused, Request
+from penstock.server.message import USUAL, BadRequest, Refused, Request
 from penstock.server.shell.body import Body
 from penstock.server.shell.exchange import ANSWERED, GONE, HOT, OPEN, Http1Exchange, refusal
 from penstock.server.shell.head import REFUSED_TERMS, Line, Terms
@@ -74,6 +74,7 @@ class Http1Connection(asyncio.Protocol):
         "_same_size",
         "_same_terms",
         "_scanned",
+        "_sender",
         "_simple",
         "_stage",
         "_stall",
@@ -118,6 +119,8 @@ class Http1Connection(asyncio.Protocol):
         self._inflation: Inflation | None = None
         self._inflated = (_REFUSED_LINE, REFUSED_TERMS)
         """The head of the request whose body is inflated."""
+        self._sender = USUAL
+        """The sender of the request that is read."""
         self._upgrading: Http1Exchange | None = None
         self._live: SocketStream | None = None
         self._overlaps = False
@@ -303,7 +306,7 @@ class Http1Connection(asyncio.Protocol):
     def _hand_over(self, line: Line, terms: Terms, body: bytes) -> None:
         exchange = Http1Exchange(
             self,
-            Request(line.method, line.path, line.query, terms.headers, body),
+            Request(line.method, line.path, line.query, terms.headers, body, terms.sender),
             terms,
             HOT if terms.hot and not self.last else OPEN,
         )
@@ -419,6 +422,7 @@ class Http1Connection(asyncio.Protocol):
 
     def _step_head(self) -> bool:
         """Read one head, if it is whole."""
+        self._sender = USUAL
         buffer = self._buffer
         if buffer and not buffer[:1].isupper() and buffer[:1] != b"\r":
             raise BadRequest("expected an HTTP request, found bytes that are none")
@@ -448,10 +452,12 @@ class Http1Connection(asyncio.Protocol):
         return True
 
     def _begin(self, line: Line, terms: Terms) -> None:
+        self._sender = terms.sender
         if not terms.length:
             self._complete(line, terms, b"")
             return
-        refused = self.service.check_head(line.method, terms.headers)
+        self.service.heads.check_length(terms)
+        refused = self.service.check_head(line.method, terms.headers, terms.sender)
         if refused is not None:
             raise refused
         self._stage = BODY
@@ -524,6 +530,8 @@ class Http1Connection(asyncio.Protocol):
         self.service.counters.refusals_total += 1
         exchange = Http1Exchange(self, _REFUSED_REQUEST, REFUSED_TERMS, ANSWERED)
         exchange.ends = ends = ends or self.last
+        if self._sender is not USUAL:
+            refused.sender = self._sender
         exchange.answer = refusal(self.service.answers, refused, ends=ends)
         if ends:
             self._lingers = True

@@ -8,6 +8,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Final, cast
 
+import msgspec
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
@@ -191,14 +192,18 @@ class Http2Connection(InPortions):
             with suppress(StreamClosedError):  # cancelled in what is being read
                 self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
             return
+        terms = REFUSED_TERMS
         try:
             line, terms = self._head(event.headers)
             if event.stream_ended is None:
-                no_key = self.service.check_head(line.method, terms.headers)
+                self.service.heads.check_length(terms)
+                no_key = self.service.check_head(line.method, terms.headers, terms.sender)
                 if no_key is not None:
                     raise no_key
         except Refused as refused:
-            refused_exchange = Http2Exchange(self, stream_id, _REFUSED_LINE, REFUSED_TERMS)
+            if terms is REFUSED_TERMS:
+                terms = msgspec.structs.replace(terms, sender=refused.sender)
+            refused_exchange = Http2Exchange(self, stream_id, _REFUSED_LINE, terms)
             self._exchanges[stream_id] = refused_exchange
             self.refuse(stream_id, refused_exchange, refused)
             return
@@ -309,6 +314,8 @@ class Http2Connection(InPortions):
     ) -> None:
         """Send the head of an answer; the body follows from the exchange's outbox."""
         headers = [(b":status", b"%d" % status), *lines, (b"date", self.service.answers.date)]
+        if self.service.answers.varies:
+            headers.append((b"vary", b"origin"))
         try:
             self._h2.send_headers(exchange.stream_id, headers, end_stream=ends)
         except H2Error:

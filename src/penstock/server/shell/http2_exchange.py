@@ -45,7 +45,7 @@ class Http2Exchange:
         self.stream_id = stream_id
         self.terms = terms
         self.is_head = line.is_head
-        self.request = Request(line.method, line.path, line.query, terms.headers, b"")
+        self.request = Request(line.method, line.path, line.query, terms.headers, b"", terms.sender)
         self.on_gone: Callable[[], None] | None = None
         self.state = OPEN
         self.complete = False
@@ -155,6 +155,7 @@ class Http2Exchange:
         """Answer with a whole body."""
         if self._closed():
             return
+        headers = (*headers, *self.terms.sender.cors)
         check_headers([*headers, (b"content-type", content_type)])
         self.state = ANSWERED
         lines = [(name.lower(), value) for name, value in headers]
@@ -182,6 +183,7 @@ class Http2Exchange:
 
     def stream(self, content_type: bytes = EVENT_STREAM, headers: Headers = ()) -> Http2Stream:
         """Answer 200 with a body that is written bit by bit."""
+        headers = (*headers, *self.terms.sender.cors)
         check_headers([*headers, (b"content-type", content_type)])
         live = Http2Stream(self)
         if self._closed():

@@ -8,9 +8,10 @@ from typing import Final
 
 from penstock.kernel.errors import Rejected
 from penstock.server.message import Application, TransportLimits
+from penstock.server.origins import Origins
 from penstock.server.shell.doorman import Doorman
 from penstock.server.shell.head import Overlaps, nothing_overlaps
-from penstock.server.shell.service import CheckHead, Counters, Service
+from penstock.server.shell.service import CheckHead, Counters, Service, nothing_refused
 
 _BACKLOG: Final = 1_024
 
@@ -28,13 +29,15 @@ class Listener:
         limits: TransportLimits | None = None,
         *,
         overlaps: Overlaps = nothing_overlaps,
-        check_head: CheckHead = lambda _method, _headers: None,
+        check_head: CheckHead = nothing_refused,
+        origins: Origins | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._application = application
         self._limits = limits or TransportLimits()
         self._overlaps = overlaps
         self._check_head = check_head
+        self._origins = origins
         self._tls = tls
         self._server: asyncio.Server | None = None
         self._service: Service | None = None
@@ -50,6 +53,7 @@ class Listener:
             loop,
             overlaps=self._overlaps,
             check_head=self._check_head,
+            origins=self._origins,
         )
         if self._tls is not None:
             self._tls.set_alpn_protocols(["h2", "http/1.1"])

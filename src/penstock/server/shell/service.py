@@ -14,14 +14,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from penstock.server.message import Application, Exchange, Refused, TransportLimits, error_body
+from penstock.server.message import (
+    Application,
+    Exchange,
+    Refused,
+    Sender,
+    TransportLimits,
+    error_body,
+)
+from penstock.server.origins import Origins
 from penstock.server.shell.answer_head import AnswerHeads
 from penstock.server.shell.budget import BodyBudget
 from penstock.server.shell.head import Heads, Overlaps, nothing_overlaps
 
 TICK_S: Final = 1.0
-CheckHead = Callable[[str, dict[str, str]], Refused | None]
-"""Why a request with this method and these headers is refused without a look at its body."""
+CheckHead = Callable[[str, dict[str, str], Sender], Refused | None]
+"""Why a request of this method, headers and sender is refused without a look at its body."""
+
+
+def nothing_refused(_method: str, _headers: dict[str, str], _sender: Sender) -> None:
+    """Every body is read."""
+
 
 log = logging.getLogger("penstock.server")
 
@@ -64,16 +77,18 @@ class Service:
         loop: asyncio.AbstractEventLoop,
         *,
         overlaps: Overlaps = nothing_overlaps,
-        check_head: CheckHead = lambda _method, _headers: None,
+        check_head: CheckHead = nothing_refused,
+        origins: Origins | None = None,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         self.application = application
         self.limits = limits
         self.loop = loop
-        self.heads = Heads(limits, overlaps)
+        origins = origins or Origins()
+        self.heads = Heads(limits, overlaps, origins)
         self.check_head = check_head
         """Asked before a body is read that does not come with its head."""
-        self.answers = AnswerHeads()
+        self.answers = AnswerHeads(varies=origins.varies)
         self.budget = BodyBudget(limits.buffered_bytes_max, limits.buffered_bytes_refused)
         self.counters = Counters()
         self.connections: set[Connection] = set()

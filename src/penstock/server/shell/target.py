@@ -19,7 +19,7 @@ from penstock.server.message import BadRequest
 _PLAIN: Final = re.compile(rb"(/[A-Za-z0-9._~:@/-]*)(?:\?([!-\"$-~]*))?")
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _SLASH: Final = re.compile(rb"%2f", re.IGNORECASE)
-_ABSOLUTE: Final = re.compile(rb"https?://[^/?#]+", re.IGNORECASE)
+_ABSOLUTE: Final = re.compile(rb"https?://([^/?#]+)", re.IGNORECASE)
 
 
 def split_target(target: bytes) -> tuple[str, str]:
@@ -31,6 +31,16 @@ def split_target(target: bytes) -> tuple[str, str]:
         raise BadRequest("expected a target without a fragment, found '#'")
     path, _, query = _origin_form(target).partition(b"?")
     return _decode_path(path), _decode(query, "query")
+
+
+def target_authority(target: bytes) -> bytes:
+    """The host and port of an absolute-form target; nothing of any other.
+
+    >>> target_authority(b"http://example.org:80/v0"), target_authority(b"/v0")
+    (b'example.org:80', b'')
+    """
+    absolute = _ABSOLUTE.match(target)
+    return absolute[1] if absolute is not None else b""
 
 
 def _origin_form(target: bytes) -> bytes:
