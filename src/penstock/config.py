@@ -1,9 +1,9 @@
-"""Settings of the server and of the ingest edge: typed, checked once, from flags to file.
+"""Settings of the server, the ingest edge and Spark: typed, checked once, from flags to file.
 
 A flag wins over the environment, the environment over the file, the file over the default. In the
-file the keys stand in the tables `[server]` and `[ingest]`; in the environment each is `PENSTOCK_`
-or `PENSTOCK_INGEST_` and its name in capitals. A name that nobody knows is refused with the nearest
-one that exists.
+file the keys stand in the tables `[server]`, `[ingest]` and `[spark]`; in the environment each is
+`PENSTOCK_`, `PENSTOCK_INGEST_` or `PENSTOCK_SPARK_` and its name in capitals. A name that nobody
+knows is refused with the nearest one that exists.
 
 >>> settings = load({"PENSTOCK_HOST": "127.0.0.1:0", "PENSTOCK_MAX_BODY_BYTES": "1 MiB"})
 >>> settings.host, settings.port, settings.max_body_bytes
@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import json
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,12 +29,14 @@ from penstock.ingest.raw import RAW_TOPIC, REJECT_TOPIC, TopicNames
 from penstock.kernel.errors import Rejected
 from penstock.kernel.units import KIB, MIB, parse_bytes
 from penstock.log.stores import KINDS as STORES
+from penstock.spark.options import SparkOptions, named, spark_options
 from penstock.topics.model import TopicLimits
 
 PREFIX: Final = "PENSTOCK_"
 FILE_NAME: Final = "penstock.toml"
 FILE_TABLE: Final = "server"
 INGEST_TABLE: Final = "ingest"
+SPARK_TABLE: Final = "spark"
 GROWTHS: Final = ("aimd", "cubic")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error", "off")
 OTHER_VARIABLES: Final = frozenset(
@@ -274,8 +277,12 @@ class IngestSettings:
         return TopicNames(self.raw_topic, self.reject_topic)
 
 
-_KINDS: Final[dict[str, type[Any]]] = {FILE_TABLE: Settings, INGEST_TABLE: IngestSettings}
-_PREFIXES: Final = {FILE_TABLE: PREFIX, INGEST_TABLE: f"{PREFIX}INGEST_"}
+_KINDS: Final[dict[str, type[Any]]] = {
+    FILE_TABLE: Settings, INGEST_TABLE: IngestSettings, SPARK_TABLE: SparkOptions,
+}  # fmt: skip
+_PREFIXES: Final = {
+    FILE_TABLE: PREFIX, INGEST_TABLE: f"{PREFIX}INGEST_", SPARK_TABLE: f"{PREFIX}SPARK_",
+}  # fmt: skip
 _FIELDS_OF: Final = {
     table: {setting.name: setting for setting in fields(kind)} for table, kind in _KINDS.items()
 }
@@ -308,6 +315,25 @@ def load_ingest(
     0
     """
     return IngestSettings(**_merged(INGEST_TABLE, environ, file, flags))
+
+
+def load_spark(
+    environ: Mapping[str, str] | None = None,
+    *,
+    file: Path | None = None,
+    place: str | None = None,
+) -> SparkOptions:
+    """As `load`, for Spark; `place` is a server that runs or a master, and counts before both.
+
+    >>> load_spark({"PENSTOCK_SPARK_CONF": '{"spark.cores.max": 4}'}, place="local[2]").conf
+    {'spark.cores.max': '4'}
+    """
+    found = spark_options(_merged(SPARK_TABLE, environ, file, named(place)))
+    if place and found.remote and not named(place).get("remote"):
+        found = replace(found, remote=None)  # the file's server, where a master was asked for
+    for name, setting in _FIELDS_OF[SPARK_TABLE].items():
+        _check_bounds(name, getattr(found, name), setting.metadata)
+    return found
 
 
 def _merged(
@@ -418,15 +444,36 @@ def _split_host(layer: Mapping[str, Any]) -> dict[str, Any]:
 def _parse(name: str, value: Any, kind: str) -> Any:
     if kind == "bool":
         return _parse_bool(name, value)
-    if kind == "int":
+    if kind.startswith("int"):
         return _parse_int(name, value)
     if kind.startswith("tuple"):
         return _parse_words(name, value)
+    if kind.startswith("Mapping"):
+        return dict(_parse_mapping(name, value))
     if not isinstance(value, str | Path):
         raise Rejected(f"expected {name} to be text, found {value!r}")
     if kind.startswith("Path"):
         return Path(value) if str(value) or kind == "Path" else None
     return str(value)
+
+
+def _parse_mapping(name: str, value: Any, within: str = "") -> Iterator[tuple[str, str]]:
+    """Names and texts; a table of a file in which the names' dots made tables is taken apart."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise Rejected(f"expected {name} to be a JSON object, found: {error}") from error
+    if not isinstance(value, Mapping):
+        raise Rejected(f"expected {name} to be a table, found {value!r}")
+    for key, found in value.items():
+        if isinstance(found, Mapping):
+            yield from _parse_mapping(name, found, f"{within}{key}.")
+        elif isinstance(found, str | int | float):
+            text = str(found).lower() if isinstance(found, bool) else str(found)
+            yield f"{within}{key}", text
+        else:
+            raise Rejected(f"expected {name}.{within}{key} to be text, found {found!r}")
 
 
 def _parse_bool(name: str, value: Any) -> bool:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from penstock.config import Settings, described, is_loopback, load, variable
+from penstock.config import Settings, described, is_loopback, load, load_spark, variable
 from penstock.kernel.errors import Rejected
 from penstock.kernel.units import MIB
 
@@ -149,3 +150,42 @@ def test_every_setting_is_described_and_has_a_variable():
 
 def test_the_variables_of_clients_are_no_settings_and_no_mistakes():
     assert load({"PENSTOCK_URL": "http://127.0.0.1:4000", "PENSTOCK_TOKEN": "t"}) == Settings()
+
+
+def test_spark_is_told_of_a_table_of_its_own(tmp_path):
+    file = tmp_path / "penstock.toml"
+    file.write_text(
+        '[spark]\nmaster = "spark://a:7077"\ncores = 3\ndriver_host = "10.0.0.5"\n'
+        "[spark.conf]\nspark.executor.memory = '4g'\n'spark.ui.enabled' = false\n"
+    )
+    found = load_spark({}, file=file)
+    assert (found.master, found.cores, found.driver_host) == ("spark://a:7077", 3, "10.0.0.5")
+    assert found.conf == {"spark.executor.memory": "4g", "spark.ui.enabled": "false"}
+
+
+def test_a_place_for_spark_wins_over_the_environment_and_that_over_the_file(tmp_path):
+    file = tmp_path / "penstock.toml"
+    file.write_text('[spark]\nremote = "sc://a:1"\ncores = 3\n')
+    assert load_spark({}, file=file).remote == "sc://a:1"
+    assert load_spark({"PENSTOCK_SPARK_REMOTE": "sc://b:1"}, file=file).remote == "sc://b:1"
+    here = load_spark({}, file=file, place="local[2]")
+    assert (here.remote, here.master, here.cores) == (None, "local[2]", 3)
+    assert load_spark({}, file=file, place="sc://c:1").remote == "sc://c:1"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cors = 3", "found cors; did you mean cores?"),
+        ("cores = 0", "found 0"),
+        ("start_timeout_ms = 0", "expected start_timeout_ms at least 1"),
+        ('archive = "often"', "expected archive to be one of use, build, off"),
+        ("conf = 3", "expected conf to be a table"),
+        ("conf = { spark.jars = [1] }", "expected conf.spark.jars to be text"),
+    ],
+)
+def test_a_bad_setting_of_spark_is_refused(tmp_path, text, said):
+    file = tmp_path / "penstock.toml"
+    file.write_text(f"[spark]\n{text}\n")
+    with pytest.raises(Rejected, match=re.escape(said)):
+        load_spark({}, file=file)

@@ -6,7 +6,7 @@ from click import Command
 
 from penstock.cli.ingest_edge import edge
 from penstock.cli.serve import serve
-from penstock.config import FILE_NAME, FILE_TABLE, INGEST_TABLE, described, variable
+from penstock.config import FILE_NAME, FILE_TABLE, INGEST_TABLE, SPARK_TABLE, described, variable
 from penstock.kernel.units import format_bytes
 from tools.reference.packages import cell
 
@@ -21,12 +21,15 @@ def settings_page() -> str:
     lines += _table(FILE_TABLE, serve)
     lines += ["", f"What `penstock ingest` can be told; its table is `[{INGEST_TABLE}]`.", ""]
     lines += _table(INGEST_TABLE, edge)
+    lines += ["", "What `penstock table`, `query` and `ingest run` tell Spark; its table is"]
+    lines += [f"`[{SPARK_TABLE}]`. `--spark` names a server or a master and wins over both.", ""]
+    lines += _table(SPARK_TABLE)
     return "\n".join(lines) + "\n"
 
 
-def _table(table: str, command: Command) -> list[str]:
+def _table(table: str, command: Command | None = None) -> list[str]:
     lines = ["| setting | variable | flag | default | meaning |", "|---|---|---|--:|---|"]
-    flags = {option.name: option.opts[0] for option in command.params}
+    flags = {option.name: option.opts[0] for option in command.params} if command else {}
     for name, default, meaning in described(table):
         flag = f"`{flags[name]}`" if name in flags else ""
         shown = f"`{sized(name, default)}`" if default else "–"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import click
 
-from penstock.cli.ingest_run import lake_options, spark_options
-from penstock.config import load_ingest
+from penstock.cli.ingest_run import lake_options
+from penstock.config import load_ingest, load_spark
 from penstock.kernel.errors import PenstockError
 
 
@@ -40,17 +41,17 @@ def replay(
     from penstock.spark.ingest.replay import replay as replay_letters
     from penstock.spark.ingest.sparks import Sparks
 
-    sparks = Sparks(spark_options(spark))
     try:
         settings = load_ingest(file=config, flags=flags)
         key = settings.api_key or None
         pipeline = metering(settings.url, settings.raw_topic, tariffs=tariffs, api_key=key)
-        with open_catalog(catalog, data_path, create=False) as lake:
+        with (
+            closing(Sparks(load_spark(file=config, place=spark))) as sparks,
+            open_catalog(catalog, data_path, create=False) as lake,
+        ):
             done = replay_letters(sparks.session(), lake, pipeline, reason=reason)
     except PenstockError as error:
         raise click.ClickException(" ".join(error.message.split())) from error
-    finally:
-        sparks.close()
     click.echo(
         f"{done.letters:,} letters tried: {done.rows:,} rows stored, {done.dead:,} letters are left"
     )

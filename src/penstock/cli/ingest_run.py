@@ -14,14 +14,13 @@ import click
 
 from penstock.cli.ingest_edge import make_edge, run_edge
 from penstock.cli.ingest_status import line_of, table_of
-from penstock.config import IngestSettings, load_ingest
+from penstock.config import IngestSettings, load_ingest, load_spark
 from penstock.ingest.shell.edge import Edge
 from penstock.ingest.tariffs import SPACE
 from penstock.kernel.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.spark.ingest.runner import PipelineRunner
-    from penstock.spark.options import SparkOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_CATALOG: Final = "sqlite:warehouse.sqlite"
@@ -41,8 +40,9 @@ def lake_options(function: F) -> F:
             help="Where a new lake keeps its files. [default: beside the SQLite file]",
         ),
         click.option(
-            "--spark", envvar="PENSTOCK_SPARK", show_envvar=True, metavar="sc://HOST:PORT",
-            help="A Spark that runs already. [default: one is started]",
+            "--spark", envvar="PENSTOCK_SPARK", show_envvar=True, metavar="sc://…|MASTER",
+            help="A Spark Connect server that runs, or the master of a Spark to start, such as "
+                 "spark://HOST:PORT. [default: one is started on this machine]",
         ),
         click.option(
             "--tariffs", default=SPACE, show_default=True, help="The space that has the tariffs."
@@ -75,8 +75,8 @@ def run(
 
     Prices are those of `penstock ingest tariffs`. Edge and Spark stages share one planner: when the
     lake is slow, devices wait. SIGUSR1 holds the store stage, and the next one lets it go on.
-    Settings of the edge stand in the table [ingest] of the file, or in the environment as
-    PENSTOCK_INGEST_…
+    Settings of the edge stand in the table [ingest] of the file, those of Spark in [spark]; or in
+    the environment as PENSTOCK_INGEST_… and PENSTOCK_SPARK_…
     """
     import uvloop
 
@@ -89,7 +89,7 @@ def run(
     try:
         settings = load_ingest(file=config, flags=flags)
         set_up_logging(settings.log)
-        sparks = Sparks(spark_options(spark))
+        sparks = Sparks(load_spark(file=config, place=spark))
         with open_catalog(catalog, data_path) as lake:
             key = settings.api_key or None
             runner = PipelineRunner(
@@ -107,13 +107,6 @@ def run(
                 sparks.close()
     except PenstockError as error:
         raise click.ClickException(" ".join(error.message.split())) from error
-
-
-def spark_options(remote: str | None) -> SparkOptions:
-    """A Spark that runs already, or one of our own."""
-    from penstock.spark.options import SparkOptions
-
-    return SparkOptions(remote=remote) if remote else SparkOptions()
 
 
 async def run_whole(settings: IngestSettings, runner: PipelineRunner, *, live: bool) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
 from penstock.cli.placing import Placing, before, behind, placed
 from penstock.cli.table_view import Output
+from penstock.config import load_spark
 from penstock.kernel.errors import PenstockError, Rejected
+from penstock.spark.options import named, plain_options
 from penstock.tables.shell import Warehouse
 from penstock.tables.shell.settings import SPARK
 
@@ -33,8 +36,13 @@ WAREHOUSE: Final = (
         "show_envvar": True, "help": "The engine, as package.module:function.",
     }),
     Placing("--spark", {
-        "envvar": "PENSTOCK_SPARK", "show_envvar": True, "metavar": "sc://HOST:PORT",
-        "help": "A Spark that runs already. [default: one is started]",
+        "envvar": "PENSTOCK_SPARK", "show_envvar": True, "metavar": "sc://…|MASTER",
+        "help": "A Spark Connect server that runs, or the master of a Spark to start, such as "
+                "spark://HOST:PORT. [default: one is started on this machine]",
+    }),
+    Placing("--config", {
+        "type": click.Path(dir_okay=False, path_type=Path),
+        "help": "Settings file, for its table [spark]. [default: penstock.toml if it is here]",
     }),
     Placing("--token", {
         "envvar": "PENSTOCK_TOKEN", "show_envvar": True,
@@ -52,18 +60,25 @@ place_options = before(WAREHOUSE)
 
 def open_warehouse(place: dict[str, Any], *, make: bool, **settings: Any) -> Warehouse:
     """Open the warehouse that the options name, or say that there is none."""
+    options = _runner_options(place)
+    return Warehouse.open(
+        place["catalog"], place["data_path"], runner=place["runner"], runner_options=options,
+        make=make, topics_token=place["token"] or None, **settings,
+    )  # fmt: skip
+
+
+def _runner_options(place: dict[str, Any]) -> dict[str, Any]:
+    """The engine's options; those of Spark from its settings as well."""
     try:
         options = json.loads(place["runner_options"])
     except ValueError as error:
         raise Rejected(f"expected JSON in --runner-options, found: {error}") from error
     if not isinstance(options, dict):
         raise Rejected(f"expected a JSON object in --runner-options, found {options!r}")
-    if place["spark"]:
-        options["remote"] = place["spark"]
-    return Warehouse.open(
-        place["catalog"], place["data_path"], runner=place["runner"], runner_options=options,
-        make=make, topics_token=place["token"] or None, **settings,
-    )  # fmt: skip
+    if place["runner"] != SPARK:
+        return options | named(place["spark"])
+    settings = load_spark(file=place["config"], place=place["spark"])
+    return plain_options(settings) | options
 
 
 def told(function: F) -> F:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from penstock.spark.options import SparkOptions, is_local
+
 POOLS: Final = """<?xml version="1.0"?>
 <allocations>
   <pool name="default">
@@ -161,16 +163,13 @@ def jvm_flags(place: Place) -> Sequence[str]:
 
 def server_conf(place: Place, master: str) -> dict[str, str]:
     """Every setting of the JVM, before a person's own."""
-    files = _PLAIN_FILES if place.jar else _WITHOUT_JAR
     return {
         **SESSION_CONF,
-        **files,
+        **(_local_conf(place) if is_local(master) else {}),
         "spark.master": master,
         "spark.app.name": "penstock",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(place.work_dir),
         "spark.sql.warehouse.dir": str(place.work_dir / "warehouse"),
         "spark.sql.catalogImplementation": "in-memory",
@@ -189,6 +188,29 @@ def server_conf(place: Place, master: str) -> dict[str, str]:
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
         "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
     }
+
+
+def _local_conf(place: Place) -> dict[str, str]:
+    """What holds where tasks run in this JVM too: our classes, and an address nobody else sees."""
+    return {
+        **(_PLAIN_FILES if place.jar else _WITHOUT_JAR),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+
+
+def cluster_conf(options: SparkOptions, address: str | None) -> dict[str, str]:
+    """What options say of a master that is not this JVM; `address` is ours on the way to it.
+
+    Executors there have Spark's classes and not ours, so nothing names ours.
+    """
+    if options.is_local:
+        return {}
+    found = {
+        "spark.driver.host": options.driver_host or address,
+        "spark.cores.max": options.cores,
+    }
+    return {key: str(value) for key, value in found.items() if value is not None}
 
 
 def _has_room_for_sockets(place: Place) -> bool:

@@ -10,12 +10,14 @@ import logging
 import os
 import secrets
 import shutil
+import socket
 import struct
 import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,14 +25,15 @@ from typing import Any, Final, Self
 
 from penstock.spark import leftovers
 from penstock.spark.cache import archive_path, cache_dir, filesystem_jar, one_at_a_time
-from penstock.spark.command import LOGGING, POOLS, Place, class_path, jvm_command
+from penstock.spark.command import LOGGING, POOLS, Place, class_path, cluster_conf, jvm_command
 from penstock.spark.errors import SparkMissing, SparkNotStarted
 from penstock.spark.java import Java, find_java
-from penstock.spark.options import Archive, SparkOptions
+from penstock.spark.options import Archive, SparkOptions, masters
 
 _LOG: Final = logging.getLogger(__name__)
 _POLL_S: Final = 0.02
 _STOP_TIMEOUT_S: Final = 20
+_MASTER_TIMEOUT_S: Final = 5
 _TRAINING_TIMEOUT_S: Final = 120
 _LOG_TAIL_BYTES: Final = 4_000
 
@@ -94,6 +97,7 @@ class EmbeddedSpark:
 def start_spark(options: SparkOptions, tell: Tell = _LOG.info) -> EmbeddedSpark:
     """Start a JVM with Spark in it and wait until it can be connected to."""
     machine = look_around(options)
+    look_for_master(options.master)
     if options.archive is Archive.BUILD and not machine.archive.exists():
         tell("making Spark start faster from now on, once for this machine")
         build_archive(machine)
@@ -109,6 +113,33 @@ def look_around(options: SparkOptions) -> Machine:
     cache = cache_dir(options.cache_dir)
     jar = filesystem_jar(cache, java, jars_dir) if options.plain_files else None
     return Machine(java, jars_dir, cache, jar)
+
+
+def look_for_master(master: str) -> None:
+    """Refuse a standalone master that nobody listens for: Spark itself asks for a minute."""
+    reasons: list[str] = []
+    for host, port in masters(master):
+        try:
+            socket.create_connection((host, port), timeout=_MASTER_TIMEOUT_S).close()
+        except OSError as error:
+            reasons.append(f"{host}:{port}: {error.strerror or error}")
+        else:
+            return
+    if reasons:
+        raise SparkNotStarted(f"expected a Spark master at {master}, found {'; '.join(reasons)}")
+
+
+def own_address(master: str) -> str | None:
+    """The address of this machine on the way to a standalone master; sends nothing."""
+    for host, port in masters(master):
+        with suppress(OSError):
+            family, kind, *_, address = socket.getaddrinfo(host, port or 1, type=socket.SOCK_DGRAM)[
+                0
+            ]
+            with socket.socket(family, kind) as probe:
+                probe.connect(address)
+                return str(probe.getsockname()[0])
+    return None
 
 
 def _pyspark_home() -> Path:
@@ -174,11 +205,12 @@ def _start(
         place.logging.write_text(LOGGING)
         command = jvm_command(
             machine.java.program, place, master=options.master_url(os.cpu_count() or 1),
-            memory_mb=options.memory_mb, conf=options.conf,
+            memory_mb=options.memory_mb,
+            conf={**cluster_conf(options, own_address(options.master)), **options.conf},
         )  # fmt: skip
         token = secrets.token_hex(16)
         tell(f"starting Spark with Java {machine.java.version}")
-        process = _spawn(command, place, _environment(machine, place, token))
+        process = _spawn(command, place, _environment(machine, place, options, token))
         leftovers.mark(work_dir, process.pid)
         deadline = started + options.start_timeout_ms / 1_000
         gateway = _greeted(process, place, deadline)
@@ -193,7 +225,9 @@ def _start(
     return EmbeddedSpark(process, place, f"sc://localhost:{port}/;token={token}")
 
 
-def _environment(machine: Machine, place: Place, token: str) -> Mapping[str, str]:
+def _environment(
+    machine: Machine, place: Place, options: SparkOptions, token: str
+) -> Mapping[str, str]:
     """Our environment without what would make this JVM another Spark."""
     foreign = ("SPARK_", "PYSPARK_", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
@@ -203,7 +237,7 @@ def _environment(machine: Machine, place: Place, token: str) -> Mapping[str, str
         "SPARK_CONNECT_MODE": "0",
         "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
         "PYSPARK_PIN_THREAD": "false",
-        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON") or _python(),
+        "PYSPARK_PYTHON": options.python or os.environ.get("PYSPARK_PYTHON") or _python(),
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(place.greeting),
     }
 

@@ -1,9 +1,11 @@
 """Where Spark runs and how much of the machine it may have."""
 
+# ruff: noqa: RUF009 -- `_option` is dataclasses.field with a text
+
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any, Final
 
 from penstock.kernel.errors import Rejected
 
-_MASTER: Final = re.compile(r"local(\[(\d+|\*)\])?|(spark|k8s)://.+|yarn")
+_MASTER: Final = re.compile(r"local(\[(\d+|\*)\])?|spark://.+:\d+|k8s://.+|yarn")
 
 
 class Archive(StrEnum):
@@ -25,32 +27,59 @@ class Archive(StrEnum):
     OFF = "off"
 
 
+def _option(default: Any, doc: str, *, least: int = 0) -> Any:
+    return field(default=default, metadata={"doc": doc, "least": least, "most": None})
+
+
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
     """A Spark of our own (`master`), or one that runs already (`remote`, as `sc://host:port`).
 
-    `cores` is how many tasks run at the same time where the master is `local`; None is as many as
-    the machine has. `conf` goes over everything that Penstock sets.
+    In the settings file they stand in the table `[spark]`, with `conf` as `[spark.conf]`.
     """
 
-    master: str = "local"
-    remote: str | None = None
-    cores: int | None = None
-    memory_mb: int = 2_048
-    conf: Mapping[str, str] = field(default_factory=dict)
-    cache_dir: Path | None = None
-    java_home: Path | None = None
-    archive: Archive = Archive.USE
-    plain_files: bool = True
-    start_timeout_ms: int = 120_000
+    master: str = _option(
+        "local",
+        "Where tasks run: `local`, `local[n]`, `spark://host:port`, `k8s://…` or `yarn`. The "
+        "driver is started here.",
+    )
+    remote: str | None = _option(
+        None, "A Spark Connect server that runs already, `sc://host:port`; none is started then."
+    )
+    cores: int | None = _option(
+        None,
+        "Tasks that run at the same time: with `local` as many as the machine has cores, with "
+        "`spark://` it is `spark.cores.max`.",
+        least=1,
+    )
+    memory_mb: int = _option(2_048, "Heap of the JVM that is started here.", least=512)
+    driver_host: str | None = _option(
+        None,
+        "Address under which executors reach the driver; for `spark://` it is found by asking "
+        "which way leads to the master.",
+    )
+    python: str | None = _option(
+        None, "Python of the executors; Penstock must be installed there. Else this one's path."
+    )
+    conf: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata={"doc": "Settings of Spark's own; they go over all that Penstock sets."},
+    )
+    cache_dir: Path | None = _option(None, "Directory of what is made once to start faster.")
+    java_home: Path | None = _option(None, "Java to use; else JAVA_HOME, PATH, the system's.")
+    archive: Archive = _option(
+        Archive.USE, "The class archive: `use` one that is there, `build` it first, or `off`."
+    )
+    plain_files: bool = _option(True, "Write local files without checksums and mode changes.")
+    start_timeout_ms: int = _option(120_000, "How long a start may take.", least=1)
 
     def __post_init__(self) -> None:
         if self.remote is not None and not self.remote.startswith("sc://"):
             raise Rejected(f"expected a remote Spark as 'sc://host:port', found {self.remote!r}")
         if not _MASTER.fullmatch(self.master):
             raise Rejected(
-                "expected the master to be local, local[n], spark://…, k8s://… or yarn, "
-                f"found {self.master!r}"
+                "expected Spark as sc://host:port, or a master: local, local[n], spark://…, "
+                f"k8s://… or yarn; found {self.master!r}"
             )
         if self.cores is not None and self.cores < 1:
             raise Rejected(f"expected at least 1 core, found {self.cores}")
@@ -60,13 +89,41 @@ class SparkOptions:
     @property
     def is_local(self) -> bool:
         """Whether tasks run inside the JVM that we start."""
-        return self.remote is None and self.master.startswith("local")
+        return self.remote is None and is_local(self.master)
 
     def master_url(self, machine_cores: int) -> str:
         """The master as Spark takes it."""
         if self.master != "local":
             return self.master
         return f"local[{self.cores or machine_cores}]"
+
+
+def is_local(master: str) -> bool:
+    """Whether a master is the driver's own JVM."""
+    return master.startswith("local")
+
+
+def named(place: str | None) -> dict[str, str]:
+    """What one word says of where Spark is: a server that runs, or a master.
+
+    >>> named("sc://h:15002"), named("spark://h:7077"), named(None)
+    ({'remote': 'sc://h:15002'}, {'master': 'spark://h:7077'}, {})
+    """
+    if not place:
+        return {}
+    return {"remote": place} if place.startswith("sc://") else {"master": place}
+
+
+def masters(master: str) -> Iterator[tuple[str, int]]:
+    """Host and port of each standalone master that a URL names.
+
+    >>> list(masters("spark://a:7077,b:7078")), list(masters("yarn"))
+    ([('a', 7077), ('b', 7078)], [])
+    """
+    if master.startswith("spark://"):
+        for part in master.removeprefix("spark://").split(","):
+            host, _, port = part.rpartition(":")
+            yield host.strip("[]"), int(port) if port.isdecimal() else 0
 
 
 def spark_options(found: Mapping[str, Any]) -> SparkOptions:
@@ -83,8 +140,16 @@ def spark_options(found: Mapping[str, Any]) -> SparkOptions:
         if made.get(name) is not None:
             made[name] = Path(made[name])
     if "archive" in made:
-        made["archive"] = Archive(made["archive"])
+        made["archive"] = _archive(made["archive"])
     return SparkOptions(**made)
+
+
+def _archive(word: str) -> Archive:
+    try:
+        return Archive(word)
+    except ValueError:
+        known = ", ".join(Archive)
+        raise Rejected(f"expected archive to be one of {known}, found {word!r}") from None
 
 
 def plain_options(options: SparkOptions) -> dict[str, Any]:

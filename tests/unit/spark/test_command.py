@@ -2,7 +2,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.spark.command import Place, class_path, jvm_command, jvm_flags, server_conf
+from penstock.spark.command import (
+    Place,
+    class_path,
+    cluster_conf,
+    jvm_command,
+    jvm_flags,
+    server_conf,
+)
+from penstock.spark.embedded import own_address
+from penstock.spark.options import SparkOptions
 
 
 def place(tmp_path: Path, **more: Path) -> Place:
@@ -64,3 +73,25 @@ def test_flags_of_the_jvm_go_to_java_itself(tmp_path: Path) -> None:
     )  # fmt: skip
     before = command[: command.index("org.apache.spark.deploy.SparkSubmit")]
     assert before[-2:] == ["-XX:TieredStopAtLevel=1", "-Dname=two words"]
+
+
+def test_a_cluster_is_told_where_the_driver_is_and_nothing_of_our_classes(tmp_path: Path) -> None:
+    with_jar = place(tmp_path, jar=tmp_path / "ours.jar")
+    here, there = (server_conf(with_jar, master) for master in ("local[2]", "spark://h:7077"))
+    assert here["spark.driver.host"] == "127.0.0.1"
+    assert "spark.driver.host" not in there
+    assert any("penstock.fs" in value for value in here.values())
+    assert not any("penstock.fs" in value for value in there.values())
+    options = SparkOptions(master="spark://h:7077", cores=4)
+    assert cluster_conf(options, "10.0.0.5") == {
+        "spark.driver.host": "10.0.0.5",
+        "spark.cores.max": "4",
+    }
+    named = SparkOptions(master="yarn", driver_host="driver.example")
+    assert cluster_conf(named, None) == {"spark.driver.host": "driver.example"}
+    assert cluster_conf(SparkOptions(cores=4), None) == {}
+
+
+def test_the_way_to_a_master_on_this_machine_is_loopback() -> None:
+    assert own_address("spark://127.0.0.1:7077") == "127.0.0.1"
+    assert own_address("yarn") is None
