@@ -217,7 +217,7 @@ def penstock(count: int) -> Delays:
             wid = json.loads(answer.partition(b"\r\n\r\n")[2])["wid"]
             watcher = connect(port, 1)[0]
             watcher.sendall(
-                b"GET /v0/watch/%b HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n\r\n"
+                b"GET /v0/watch/%b HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
                 % wid.encode()
             )
             watchers.append(watcher)

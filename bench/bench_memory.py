@@ -58,7 +58,7 @@ def idle_watcher() -> float:
             answer = ask(setup, post("/v0/watch", b'{"topics":{"t":{"tail":true}}}'))
             wid = json.loads(answer.partition(b"\r\n\r\n")[2])["wid"]
             watcher = connect(port, 1)[0]
-            watcher.sendall(b"GET /v0/watch/%b HTTP/1.1\r\nHost: x\r\n\r\n" % wid.encode())
+            watcher.sendall(b"GET /v0/watch/%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % wid.encode())
             received = b""
             while b"caught-up" not in received:
                 received += watcher.recv(1 << 16)

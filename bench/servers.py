@@ -89,7 +89,9 @@ def wait_until_ready(port: int, *, seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         with socket.create_connection(("127.0.0.1", port)) as connection:
-            connection.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            connection.sendall(
+                b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+            )
             if connection.recv(4096).startswith(b"HTTP/1.1 200"):
                 return
         threading.Event().wait(0.05)

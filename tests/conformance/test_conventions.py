@@ -69,11 +69,11 @@ def test_a_connection_serves_many_requests(api, topic):
 def test_pipelined_requests_are_answered_in_order(api, topic):
     api.make(topic)
     body = b'{"records":[{"data":%d}]}'
-    head = f"POST {at(topic)} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = f"POST {at(topic)} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     sent = b"".join(
         head.encode() + b"Content-Length: %d\r\n\r\n" % len(body % n) + body % n for n in range(8)
     )
-    last = f"GET {at(topic)} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+    last = f"GET {at(topic)} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
     with socket.create_connection(api.address, timeout=DEADLINE_S) as raw:
         raw.sendall(sent + last)
         received = b""
@@ -87,7 +87,7 @@ def test_pipelined_requests_are_answered_in_order(api, topic):
 
 def raw_request(method: str, path: str, body: object = None, *headers: str) -> bytes:
     content = b"" if body is None else json.dumps(body).encode()
-    lines = ("Host: x", "Content-Type: application/json", f"Content-Length: {len(content)}")
+    lines = ("Host: localhost", "Content-Type: application/json", f"Content-Length: {len(content)}")
     head = "\r\n".join((f"{method} {path} HTTP/1.1", *lines, *headers))
     return head.encode() + b"\r\n\r\n" + content
 
@@ -167,7 +167,7 @@ def test_a_request_may_arrive_byte_by_byte_and_chunked(api, topic):
     body = json.dumps(records("slow")).encode()
     chunks = b"".join(b"%x\r\n%b\r\n" % (1, bytes([byte])) for byte in body) + b"0\r\n\r\n"
     head = (
-        f"POST {at(topic)} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"POST {at(topic)} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         "Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
     ).encode()
     with socket.create_connection(api.address, timeout=DEADLINE_S) as raw:
@@ -186,7 +186,7 @@ def test_a_request_may_arrive_byte_by_byte_and_chunked(api, topic):
 def test_a_client_that_asks_before_it_sends_is_told_to_go_on(api, topic):
     body = json.dumps(records("x")).encode()
     head = (
-        f"POST {at(topic)} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"POST {at(topic)} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n"
     )
     with socket.create_connection(api.address, timeout=DEADLINE_S) as raw:
@@ -636,9 +636,9 @@ def test_data_that_is_nested_too_deep_is_refused_or_kept_and_harms_nobody(api, t
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 64,
         b"NOISE\r\n\r\n",
         b"GET /v0/topics HTTP/9.9\r\n\r\n",
-        b"POST /v0/topics/x HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-        b"POST /v0/topics/x HTTP/1.1\r\nHost: x\r\nContent-Length: ten\r\n\r\n",
-        b"GET /v0/topics HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 300_000 + b"\r\n\r\n",
+        b"POST /v0/topics/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v0/topics/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: ten\r\n\r\n",
+        b"GET /v0/topics HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 300_000 + b"\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 64,
     ],
     ids=["tls", "no request", "version", "negative", "no length", "large head", "bad frames"],

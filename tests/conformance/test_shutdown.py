@@ -119,7 +119,7 @@ def test_a_request_that_comes_while_draining_is_told_or_cut_but_never_left_hangi
     address = process.address
     api = Api(address)
     body = json.dumps({"records": [{"data": 1}]}).encode()
-    head = f"POST {at('t')} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = f"POST {at('t')} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(body)}\r\n\r\n"
     connection = api.connect()
     with socket.create_connection(address, timeout=10) as begun:

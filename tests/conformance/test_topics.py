@@ -253,8 +253,8 @@ def crowded(launch) -> Api:
     """A server with more topics than a page or the metrics show."""
     api = Api(launch().address)
     body = '{"records":[{"data":0}]}'
-    head = "POST /v0/topics/crowd-%04d HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    head += f"Content-Length: {len(body)}\r\n\r\n{body}"
+    head = "POST /v0/topics/crowd-%04d HTTP/1.1\r\nHost: localhost\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}"
     with socket.create_connection(api.address, timeout=6 * DEADLINE_S) as raw:
         for start in range(0, CROWD, 100):
             count = min(100, CROWD - start)
