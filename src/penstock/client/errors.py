@@ -22,6 +22,7 @@ import msgspec
 from penstock.kernel.errors import (
     Busy,
     Conflict,
+    Corrupt,
     Gone,
     PenstockError,
     Rejected,
@@ -278,6 +279,15 @@ class Internal(ServerUnavailable):
     maybe_done = True
 
 
+class RecordsUnreadable(ClientError, Corrupt):
+    """A file of the records that were asked for is missing or damaged; all others can be read.
+
+    `detail` has `first_seq` and `last_seq`; a reader that goes on after these passes over them.
+    """
+
+    code = "records_unreadable"
+
+
 class NotPenstock(ClientError, Rejected):
     """Something answered that does not speak the protocol."""
 
@@ -314,7 +324,7 @@ _BY_CODE: Final[dict[str, type[ClientError]]] = {
         PayloadTooLarge, UnsupportedMediaType, RouterCycle, TopicExistsIncompatible, TopicNotEmpty,
         NotAQueue, NotASpace, IsASpace, EntityNotFound, PastGone, CommitConflict,
         PreconditionFailed, CommitProtocol, RefusedByRule, Throttled, TopicFull,
-        NotReady, ShuttingDown, Internal,
+        NotReady, ShuttingDown, Internal, RecordsUnreadable,
     )
 }  # fmt: skip
 _BY_STATUS: Final[dict[int, type[ClientError]]] = {

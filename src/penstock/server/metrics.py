@@ -42,6 +42,14 @@ class WalSample:
     fsync_counts: Sequence[int] = (0,) * (len(FSYNC_BOUNDS_US) + 1)
 
 
+class StorageSample(NamedTuple):
+    """What was found damaged since the start."""
+
+    damaged_snapshots: int = 0
+    missing_segments: int = 0
+    unreadable_reads: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """Every number at one moment. `topics` holds at most as many as are shown."""
@@ -60,6 +68,7 @@ class Sample:
     replay_progress: float = 0.0
     uptime_ms: int = 0
     wal: WalSample = field(default_factory=WalSample)
+    storage: StorageSample = field(default_factory=StorageSample)
 
 
 _TOPIC_GAUGES: Final = (
@@ -106,6 +115,7 @@ def json_values(sample: Sample) -> dict[str, Any]:
             "fsync_count": sum(wal.fsync_counts),
             "fsync_micros_total": wal.fsync_micros_total,
         },
+        "storage": sample.storage._asdict(),
     }
 
 
@@ -130,6 +140,7 @@ def _lines(sample: Sample) -> Iterator[str]:
     )
     yield from _gauge("topics_uptime_ms", "Milliseconds since the start.", sample.uptime_ms)
     yield from _wal_lines(sample.wal)
+    yield from _storage_lines(sample.storage)
 
 
 def _topic_lines(sample: Sample) -> Iterator[str]:
@@ -167,6 +178,22 @@ def _wal_lines(wal: WalSample) -> Iterator[str]:
         "topics_wal_read_only", "1 if the log takes no writes after an error.", int(wal.read_only)
     )
     yield from _fsync_histogram(wal)
+
+
+def _storage_lines(storage: StorageSample) -> Iterator[str]:
+    yield from _gauge(
+        "topics_storage_damaged_snapshots",
+        "Snapshots that were damaged at the start; older ones were used in their place.",
+        storage.damaged_snapshots,
+    )
+    yield from _gauge(
+        "topics_storage_missing_segments",
+        "Files of cold records that were missing at the start; reads of them fail.",
+        storage.missing_segments,
+    )
+    name = "topics_storage_unreadable_reads_total"
+    yield from _head(name, "counter", "Reads of cold records that found their file damaged.")
+    yield f"{name} {storage.unreadable_reads}"
 
 
 def _fsync_histogram(wal: WalSample) -> Iterator[str]:

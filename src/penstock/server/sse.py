@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.server.answers import encode
+from penstock.topics.errors import RecordsUnreadable
 from penstock.topics.read import Diff, Tombstone
 
 CONTENT_TYPE: Final = b"text/event-stream"
@@ -114,7 +115,10 @@ def left_out_data(topics: Sequence[str], topics_max: int) -> bytes:
 
 def unreadable_data(topic: str, error: Exception) -> bytes:
     """What the last event of a watch tells when records cannot be read."""
-    return encode({"code": "internal", "message": f"topic {topic} cannot be read: {error}"})
+    text = f"topic {topic} cannot be read: {error}"
+    if isinstance(error, RecordsUnreadable):
+        return encode({"code": error.code, "message": text, "topic": topic, **error.detail})
+    return encode({"code": "internal", "message": text})
 
 
 def shutdown_data() -> bytes:

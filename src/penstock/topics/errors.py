@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from penstock.kernel.errors import Busy, Conflict, Gone, Rejected
+from penstock.kernel.errors import Busy, Conflict, Corrupt, Gone, Rejected
 
 
 class InvalidRequest(Rejected):
@@ -169,4 +169,23 @@ class TopicsApart(Conflict):
             f"expected topics that share a partition, found {topic!r} and {other!r} apart",
             topic=other,
             reason="topics_apart",
+        )
+
+
+class RecordsUnreadable(Corrupt):
+    """The file of some cold records is missing or damaged; all others can be read.
+
+    A reader that goes on after `last_seq` passes over them.
+    """
+
+    code = "records_unreadable"
+    status: ClassVar[int] = 500
+
+    def __init__(self, file: str, first_seq: int, last_seq: int, reason: Exception) -> None:
+        found = (reason.strerror if isinstance(reason, OSError) else None) or str(reason)
+        super().__init__(
+            f"the records {first_seq} to {last_seq} cannot be read from {file}: {found}; "
+            f"to go on without them, read from seq {last_seq}",
+            first_seq=first_seq,
+            last_seq=last_seq,
         )

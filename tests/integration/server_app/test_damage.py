@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from penstock.cli import main
 from tests.conformance.servers import ServerProcess
-from tests.conformance.wire import Api
+from tests.conformance.wire import Api, payloads, until
 
 FSYNC = {"durability": "fsync"}
 SEGMENT = "0000000001.segment"
@@ -113,3 +114,118 @@ def test_a_log_without_files_is_not_begun_anew_after_a_kill_either(
     shutil.copytree(killed, data)
     without_its_file(data / "log")
     assert "found no file there" in refused(tmp_path)
+
+
+COLD = {"COMPACT_LOG_BYTES": 20_000, "SEGMENT_MAX_EVENTS": 40, "HOT_RETAIN_SEGMENTS": 1}
+
+
+@pytest.fixture(scope="module")
+def compacted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a killed server has left that made snapshots and cold files."""
+    directory = tmp_path_factory.mktemp("compacted")
+    server = ServerProcess(directory, LOG_SEGMENT_BYTES="1 MiB", WAL_SHARDS=1, **COLD)
+    try:
+        api = Api(server.start().address)
+        for snapshots in (1, 2, 3):
+            for number in range(40):
+                api.write("t", *[f"{number}" + "x" * 100] * 10)
+                api.write("other", number)
+
+            def made(wanted: int = snapshots) -> bool:
+                view = api.get("/v0/scheduler").json["compaction"]
+                return view["done_total"] >= wanted and not view["running"]
+
+            until(made, "a snapshot")
+        server.kill()
+    finally:
+        server.discard()
+    return directory / "data"
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 0xFF
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("harm", [flip, cut, Path.unlink])
+def test_a_cold_file_that_is_gone_or_damaged_fails_only_reads_of_its_records(
+    compacted: Path, tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    shutil.copytree(compacted, tmp_path / "data")
+    server = ServerProcess(tmp_path, **COLD)
+    cold = min((tmp_path / "data" / "cold").iterdir())
+    first = next(
+        json.loads(line)["record"]
+        for line in penstock(
+            "inspect", tmp_path / "data", "--json", "record", "t", 1
+        ).stdout.splitlines()
+    )
+    assert first["$seq"] == 1
+    harm(cold)
+    try:
+        api = Api(server.start().address)
+        head = api.state("t")["head_seq"]
+        assert head == 1_200
+        answer = api.post("/v0/topics/t/diff", {"from_seq": 0})
+        assert answer.status == 500
+        error = answer.json["error"]
+        assert error["code"] == "records_unreadable"
+        assert error["detail"]["first_seq"] == 1
+        assert str(tmp_path) not in error["message"]
+        assert payloads(api.diff("other")), "other topics are read as ever"
+        at, lost, seen = 0, 0, 0
+        while at < head:  # as a reader may: it passes over what is lost, and gets all else
+            answer = api.post("/v0/topics/t/diff", {"from_seq": at, "limit": 1000})
+            if answer.status == 500:
+                detail = answer.json["error"]["detail"]
+                lost += detail["last_seq"] - detail["first_seq"] + 1
+                at = detail["last_seq"]
+            else:
+                seen += len(answer.json["records"])
+                at = answer.json["next_from_seq"]
+        assert 0 < lost <= 40
+        assert seen + lost == head
+        assert api.write("t", "more")["last_seq"] == head + 1
+        text = api.get("/v0/metrics").body.decode()
+        assert f"topics_storage_missing_segments {int(harm is Path.unlink)}" in text
+        assert "topics_storage_unreadable_reads_total 0" not in text
+    finally:
+        server.discard()
+
+
+@pytest.mark.parametrize("harm", [flip, cut])
+def test_a_damaged_snapshot_is_replaced_by_the_one_before_it_and_told(
+    compacted: Path, tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    shutil.copytree(compacted, tmp_path / "data")
+    newest = max((tmp_path / "data" / "snapshots").iterdir())
+    harm(newest)
+    server = ServerProcess(tmp_path, **COLD)
+    try:
+        api = Api(server.start().address)
+        assert api.state("t")["count"] == 1_200
+        assert f"snapshot {newest} is damaged" in server.log
+        assert "topics_storage_damaged_snapshots 1" in api.get("/v0/metrics").body.decode()
+    finally:
+        server.discard()
+
+
+def test_damage_in_the_middle_of_the_log_is_refused_with_its_place(
+    killed: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(killed, data)
+    with (data / "log" / SEGMENT).open("r+b") as file:
+        file.seek(10_000)
+        found = file.read(1)
+        file.seek(10_000)
+        file.write(bytes([found[0] ^ 0xFF]))
+    said = refused(tmp_path)
+    assert f"{SEGMENT} at offset 9" in said
+    assert f"penstock salvage {data}" in said

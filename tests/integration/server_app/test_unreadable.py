@@ -34,12 +34,13 @@ def test_a_watcher_is_told_that_records_cannot_be_read(tmp_path):
         for _ in range(2):  # and again: it is not forgotten, nor tried without end
             with EventStream(api.address, api.watch("t", "other")) as stream:
                 told = stream.until("error")[-1]
-                assert told.data["code"] == "internal"
+                assert told.data["code"] == "records_unreadable"
+                assert (told.data["topic"], told.data["first_seq"]) == ("t", 1)
                 assert told.data["message"].startswith("topic t cannot be read: ")
                 assert stream.rest() == [], "then the stream ends"
         with Socket(api.address) as ws:
             ws.ask("subscribe", "subscribed", topics={"t": {}, "other": {}})
-            assert ws.until("error")["code"] == "internal"
+            assert ws.until("error")["code"] == "records_unreadable"
             api.write("other", 2)
             assert [record["data"] for record in ws.records(2)][-1] == 2, "the others go on"
         for path, data in kept.items():

@@ -38,7 +38,7 @@ def arm(engine: Any, step: str) -> None:
 
             compaction._logged = logged
         case "log-cut":
-            engine.snapshots.remove_older = die
+            engine.snapshots.keep = die
         case "older-removed":
             compaction._tidy = die
         case "segments-removed":

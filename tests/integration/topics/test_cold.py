@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.kernel.errors import Corrupt, Rejected
+from penstock.kernel.ids import partition_of
 from penstock.testing import ManualClock
 from penstock.topics.leases import ClaimRequest, Settle
 from penstock.topics.predicate import Predicate
@@ -22,7 +23,15 @@ from penstock.topics.shell.cold import ColdCache
 from penstock.topics.shell.engine import Engine
 from penstock.topics.shell.scheduler_view import scheduler_view
 from penstock.topics.shell.watch import Shape
-from tests.integration.topics.node import SMALL, drained, node, on_a_loop, until, write
+from tests.integration.topics.node import (
+    PARTITIONS,
+    SMALL,
+    drained,
+    node,
+    on_a_loop,
+    until,
+    write,
+)
 
 
 async def make_cold(engine: Engine, topic: str, count: int = 100) -> None:
@@ -166,6 +175,13 @@ async def test_cold_records_are_deleted_and_lost_like_any_other(tmp_path: Path) 
         assert await drained(engine, "t") == expected
 
 
+def beside(topic: str) -> str:
+    """The name of another topic in the same partition."""
+    names = (f"beside-{number}" for number in range(100))
+    wanted = partition_of(topic, PARTITIONS)
+    return next(name for name in names if partition_of(name, PARTITIONS) == wanted)
+
+
 @on_a_loop
 async def test_segments_go_when_nobody_needs_them(tmp_path: Path) -> None:
     async with node(tmp_path, seal=SMALL) as engine:
@@ -176,9 +192,15 @@ async def test_segments_go_when_nobody_needs_them(tmp_path: Path) -> None:
         assert len(files.names()) == 18
         await engine.delete("t", before_seq=45)
         await engine.compact()
+        assert len(files.names()) == 18, "the snapshot before this one names them"
+        await write(engine, "t", 100)
+        await engine.compact()
         assert len(files.names()) == 14
+        await engine.put_topic(beside("t"), {})
         await engine.routing.drop_topic("t")
+        await engine.compact()
         assert len(files.names()) == 14
+        await write(engine, beside("t"), 0)
         await engine.compact()
         assert len(files.names()) == 9
         assert await drained(engine, "u") == list(range(100))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from penstock.topics.routers import RouterConfig
 from penstock.topics.shell.compaction import CompactionFailed
 from penstock.topics.shell.engine import Engine
 from penstock.topics.shell.scheduler_view import scheduler_view
+from penstock.topics.shell.snapshots import verify_snapshot
 from tests.integration.topics.node import PARTITIONS, drained, node, on_a_loop, until, write
 
 
@@ -71,16 +75,19 @@ async def test_what_was_compacted_comes_back_with_what_came_later(
 
 
 @on_a_loop
-async def test_the_log_is_cut_and_one_snapshot_is_kept(tmp_path: Path) -> None:
+async def test_two_snapshots_are_kept_and_the_log_since_the_older(tmp_path: Path) -> None:
     async with node(tmp_path, end_well=False) as engine:
-        for round_number in range(3):
+        assert engine.snapshots is not None
+        older = dict.fromkeys(range(PARTITIONS), 0)
+        for round_number in range(4):
             await fill(engine, 30 * round_number)
             await engine.compact()
             for number in range(PARTITIONS):
                 bounds = engine.journal.bounds(number)
-                assert bounds.boundary_index == bounds.last_index
-        assert engine.snapshots is not None
-        assert len(engine.snapshots.all()) == PARTITIONS
+                assert bounds.boundary_index == older[number]
+                indexes = [each.index for each in engine.snapshots.found(number)]
+                assert indexes == [bounds.last_index, older[number]][: 1 + (round_number > 0)]
+                older[number] = bounds.last_index
         expected = seen(engine)
         assert await engine.compact() == 0
     async with node(tmp_path) as engine:
@@ -180,43 +187,64 @@ async def test_who_stops_a_compaction_that_waits_for_its_first_sync_is_heard(
             await task
 
 
+@pytest.mark.parametrize("harm", ["spoil", "cut", "empty", "delete"])
 @on_a_loop
-async def test_a_damaged_snapshot_is_reported_and_an_older_one_used_if_the_log_reaches_it(
-    tmp_path: Path,
+async def test_a_damaged_snapshot_is_told_and_the_one_before_and_the_log_used(
+    tmp_path: Path, harm: str
 ) -> None:
     async with node(tmp_path, end_well=False) as engine:
-        await fill(engine)
-        await engine.compact()
-        assert engine.snapshots is not None
-        older = {each.path: each.path.read_bytes() for each in engine.snapshots.all()}
-        await fill(engine, 30)
+        for first in (0, 30, 60):
+            await fill(engine, first)
+            await engine.compact()
+        await fill(engine, 90)
         expected = seen(engine)
-    async with node(tmp_path, end_well=False) as engine:
-        cut = engine.journal.submit
-        engine.journal.submit = lambda op, done: cut(  # type: ignore[method-assign]
-            op if type(op).__name__ != "Compact" else type(op)(op.partition, 0), done
-        )
-        await engine.compact()
         assert engine.snapshots is not None
-        newest = [each.path for each in engine.snapshots.all()]
-    for path, data in older.items():
-        path.write_bytes(data)
-    spoil(newest[0])
+        newest = engine.snapshots.found(0)[0].path
+    HARMS[harm](newest)
     async with node(tmp_path, end_well=False) as engine:
-        assert len(engine.recovery.damaged) == 1
-        assert newest[0].name in engine.recovery.damaged[0]
         assert seen(engine) == expected
+        told = [] if harm == "delete" else [str(newest)]
+        assert engine.recovery.damaged_snapshots == told
+        assert scheduler_view(engine)["storage"]["damaged_snapshots"] == len(told)
+        assert engine.compaction is not None
+        if told:  # a new one is made at once: two whole ones again
+            await until(lambda: engine.compaction.view()["done_total"] == 1)
+            await engine.compaction.lock.acquire()
+            whole = [each.path for each in engine.snapshots.found(0)]
+            assert len(whole) == 2
+            assert newest not in whole
+            for path in whole:
+                verify_snapshot(path)
+            engine.compaction.lock.release()
+        expected = seen(engine)
+    async with node(tmp_path) as engine:
+        assert seen(engine) == expected
+        assert engine.recovery.damaged_snapshots == []
 
 
 @on_a_loop
-async def test_a_damaged_snapshot_without_an_older_one_stops_the_node(tmp_path: Path) -> None:
-    async with node(tmp_path) as engine:
+async def test_a_node_stops_when_both_snapshots_are_damaged(tmp_path: Path) -> None:
+    async with node(tmp_path, end_well=False) as engine:
+        for first in (0, 30):
+            await fill(engine, first)
+            await engine.compact()
+        assert engine.snapshots is not None
+        paths = [each.path for each in engine.snapshots.found(0)]
+    for path in paths:
+        spoil(path)
+    with pytest.raises(Corrupt, match="expected a whole snapshot of partition") as stopped:
+        async with node(tmp_path):
+            raise AssertionError("it must not open")
+    assert all(path.name in stopped.value.message for path in paths)
+
+
+@on_a_loop
+async def test_a_log_that_ends_before_a_snapshot_of_it_stops_the_node(tmp_path: Path) -> None:
+    async with node(tmp_path, end_well=False) as engine:
         await fill(engine)
         await engine.compact()
-        assert engine.snapshots is not None
-        path = engine.snapshots.all()[0].path
-    spoil(path)
-    with pytest.raises(Corrupt, match="expected a whole snapshot of partition"):
+    shutil.rmtree(tmp_path / "log")
+    with pytest.raises(Corrupt, match="expected the log of partition 0 to reach index"):
         async with node(tmp_path):
             raise AssertionError("it must not open")
 
@@ -225,6 +253,14 @@ def spoil(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF
     path.write_bytes(data)
+
+
+HARMS: dict[str, Callable[[Path], object]] = {
+    "spoil": spoil,
+    "cut": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "empty": lambda path: os.truncate(path, 0),
+    "delete": Path.unlink,
+}
 
 
 @on_a_loop

@@ -16,6 +16,7 @@ from penstock.server.metrics import (
     CONTENT_TYPE,
     TOPICS_SHOWN_MAX,
     Sample,
+    StorageSample,
     TopicSample,
     WalSample,
     json_values,
@@ -23,7 +24,7 @@ from penstock.server.metrics import (
 )
 from penstock.server.openapi import document
 from penstock.server.routes import ROUTES
-from penstock.topics.shell.scheduler_view import scheduler_view
+from penstock.topics.shell.scheduler_view import scheduler_view, storage_view
 from penstock.topics.topic import Topic
 
 
@@ -109,6 +110,7 @@ def sample(context: Context, shown: Callable[[str], bool] = lambda _name: True) 
         replay_progress=round(engine.replay_progress, 4),
         uptime_ms=context.clock.monotonic_ms() - context.started_ms,
         wal=_wal_sample(context),
+        storage=StorageSample(**storage_view(engine)),
     )
 
 

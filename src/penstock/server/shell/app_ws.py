@@ -36,7 +36,7 @@ from penstock.server.watching import (
     shape_of,
 )
 from penstock.topics.batch import parse_write
-from penstock.topics.errors import InvalidRequest
+from penstock.topics.errors import InvalidRequest, RecordsUnreadable
 from penstock.topics.shell.watch import Page, Shape
 from penstock.topics.topic import Written
 
@@ -260,7 +260,8 @@ class Socket(Pusher):
     def unreadable(self, follower: Follower, error: PenstockError) -> None:
         """Tell why; the other topics go on."""
         self.leave(follower.topic)
-        self._reply(ws.closing("internal", f"topic {follower.topic} cannot be read: {error}"))
+        code = error.code if isinstance(error, RecordsUnreadable) else "internal"
+        self._reply(ws.closing(code, f"topic {follower.topic} cannot be read: {error}"))
 
     def _shape_of(self, topic: str) -> Shape | None:
         """How the records of a topic are wanted; None if it begins with no prefix."""

@@ -93,10 +93,11 @@ def silent(_what: str, _done: int, _total: int) -> None:
 
 
 def pin_newest(store: Store, snapshots: SnapshotFiles, partitions: int) -> list[Pin]:
-    """The newest snapshots of a directory at rest, and all of its log."""
+    """The newest whole snapshots of a directory at rest, and all of its log."""
+    bounds = [store.bounds(number) for number in range(partitions)]
     return [
-        Pin(number, next(iter(snapshots.found(number)), None), store.bounds(number).last_index)
-        for number in range(partitions)
+        Pin(number, snapshots.choose(number, bound)[0], bound.last_index)
+        for number, bound in enumerate(bounds)
     ]
 
 

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self, TypeVar
 
-from penstock.kernel.errors import Corrupt, Unavailable
+from penstock.kernel.errors import Corrupt
 from penstock.kernel.units import MIB
+from penstock.topics.errors import RecordsUnreadable
 from penstock.topics.segments import Block, NotLoaded, Run
 from penstock.topics.shell.snapshots import ColdFiles
 
@@ -46,6 +47,7 @@ class ColdCache:
         self._loading: dict[Block, asyncio.Future[None]] = {}
         self._failed: dict[Block, tuple[float, Exception]] = {}  # of late, and until when
         self.loads = 0
+        self.failures = 0
 
     def hold(self) -> Hold:
         """Keep what is loaded through it until it ends."""
@@ -111,7 +113,8 @@ class ColdCache:
             run = await self._read(block)
         except Exception as error:
             # Whatever it was: whoever is told asks again, and must not do so without a pause.
-            _LOGGER.error("cold records cannot be read: %s", error)
+            _LOGGER.error("cold records cannot be read: %s", error.__cause__ or error)
+            self.failures += 1
             self._failed[block] = (self._loop.time() + _RETRY_S, error)
             raise
         finally:
@@ -126,8 +129,8 @@ class ColdCache:
             self._thread = ThreadPoolExecutor(2, thread_name_prefix="cold")
         try:
             return await self._loop.run_in_executor(self._thread, self._files.read, block)
-        except OSError as error:
-            raise Unavailable(f"cannot read segment {block.file}: {error}") from error
+        except (OSError, Corrupt) as error:
+            raise RecordsUnreadable(block.file, block.first_seq, block.last_seq, error) from error
 
     def _keep(self, block: Block, run: Run) -> None:
         self.loads += 1

@@ -1,8 +1,9 @@
 """Snapshots of a running node: when to make them, and what to do once one is there.
 
 The work is done by another process (`compactor`). A step that fails changes nothing that counts:
-the log is cut only after the snapshot is durable, older snapshots go only after the log is cut,
-segments go only when no snapshot names them.
+the log is cut only after the snapshot is durable, and only up to the snapshot before it, which
+stays too; older snapshots go only after the log is cut, segments go only when no snapshot names
+them.
 """
 
 from __future__ import annotations
@@ -119,6 +120,11 @@ class Compaction:
         self._indexes, self._sizes = indexes, sizes
         self._counted_bytes = self._journal.counters.bytes_written - log_bytes
         self._timer = self._loop.call_later(CHECK_S, self._check)
+
+    def start_again(self) -> None:
+        """Make snapshots now: one of those that should be there is damaged."""
+        if self._run is None:
+            self._run = self._loop.create_task(self._run_due())
 
     @property
     def log_bytes(self) -> int:
@@ -287,13 +293,20 @@ class Compaction:
         )
 
     async def _take(self, manifest: Manifest) -> None:
-        """A snapshot is there: cut the log, forget older snapshots, let go of cold records."""
+        """A snapshot is there: let go of cold records, cut the log, forget older snapshots.
+
+        The one before it stays, and the log since that one: if the new one cannot be read one
+        day, nothing is lost.
+        """
         number, index = manifest.partition, manifest.index
+        previous = self._indexes.get(number, 0)
         self._indexes[number] = index
         self._sizes[number] = manifest.size_bytes
         await self._seal_live(manifest)
-        await self._logged(Compact(number, index))
-        await self._loop.run_in_executor(None, self._snapshots.remove_older, number, index)
+        if previous > self._store.bounds(number).boundary_index:
+            await self._logged(Compact(number, previous))
+        keep = partial(self._snapshots.keep, number, (previous, index))
+        await self._loop.run_in_executor(None, keep)
 
     async def _logged(self, operation: Operation) -> None:
         future: asyncio.Future[None] = self._loop.create_future()

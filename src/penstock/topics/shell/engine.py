@@ -178,6 +178,8 @@ class Engine:
         await recovery.settle(self._boot_id)
         if self.compaction is not None:
             self.compaction.start(recovery.indexes, recovery.sizes, recovery.log_bytes)
+            if recovery.damaged_snapshots:
+                self.compaction.start_again()
         self.ready = True
         self.turns.start()
         for name in self.registry.topics:

@@ -197,19 +197,11 @@ class Inspection:
         partition = Partition(Registry(TopicLimits(topics_max=0, routers_max=0)))
         bounds = self._store.bounds(number)
         check_end(read_boot(self.directory), number, bounds)
-        boundary = bounds.boundary_index
         index = 0
-        for found in self._snapshots.found(number):
-            if found.index >= boundary:
-                verify_snapshot(found.path)
-                restore(partition, found.path)
-                index = found.index
-                break
-        if index < boundary:
-            raise Corrupt(
-                f"expected a snapshot of partition {number} at index {boundary} or later, found "
-                "none"
-            )
+        found, _ = self._snapshots.choose(number, bounds)
+        if found is not None:
+            restore(partition, found.path)
+            index = found.index
         while entries := self._store.read(
             number, index + 1, max_entries=_READ_ENTRIES, max_bytes=4 * MIB
         ):

@@ -12,6 +12,7 @@ import gc
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -33,9 +34,9 @@ from penstock.topics.shell.snapshots import (
     check_end,
     read_boot,
     read_layout,
+    summary_of,
     take_cold_dir,
     this_boot_id,
-    verify_snapshot,
     write_boot,
     write_layout,
 )
@@ -73,8 +74,14 @@ class Recovery:
         self.indexes: dict[int, int] = {}  # the snapshot that each partition began with
         self.sizes: dict[int, int] = {}
         self.log_bytes = 0
-        self.damaged: list[str] = []  # what is wrong with snapshots that were passed over
+        self.damaged_snapshots: list[str] = []  # passed over
+        self.missing_segments: list[str] = []  # of cold records: reads of these fail
         self._boot: Boot | None = None
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether a file was missing or damaged; then nothing is removed."""
+        return bool(self.damaged_snapshots or self.missing_segments)
 
     @property
     def progress(self) -> float:
@@ -172,37 +179,34 @@ class Recovery:
         self._boot = read_boot(self._directory)
 
     async def _choose(self, number: int, bounds: Bounds) -> FoundSnapshot | None:
-        """The newest whole snapshot from which the log goes on, or None to begin with nothing."""
-        found = self._snapshots.found(number) if self._snapshots else []
-        for each in found:
-            if each.index < bounds.boundary_index:
-                break  # the log does not reach back to it, nor to any older one
-            try:
-                await asyncio.get_running_loop().run_in_executor(None, self._check, each, bounds)
-            except (Corrupt, OSError) as error:
-                self.damaged.append(f"{each.path}: {error}")
-                _LOGGER.error("snapshot %s cannot be used: %s", each.path, error)
-            else:
-                return each
-        if not bounds.boundary_index:
-            return None
-        reasons = "; ".join(self.damaged) or f"found {len(found)} snapshots, all of them older"
-        raise Corrupt(
-            f"expected a whole snapshot of partition {number} at log index "
-            f"{bounds.boundary_index} or later, for the log begins after it: {reasons}",
-            partition=number,
-            boundary_index=bounds.boundary_index,
-        )
+        """The snapshot that a partition begins with, or None to begin with nothing.
 
-    def _check(self, found: FoundSnapshot, bounds: Bounds) -> None:
-        _, summary = verify_snapshot(found.path)
-        missing = self._cold.missing(summary.files) if self._cold else summary.files
-        if missing:
-            raise Corrupt(f"expected segment {missing[0]} and {len(missing) - 1} more, found none")
-        if found.index > bounds.last_index:
-            raise Corrupt(
-                f"expected a log up to index {found.index} or later, found it to end at "
-                f"{bounds.last_index}: it is not the log that this snapshot was made of"
+        One that is damaged is passed over, loudly: an older one and the log after it say the same.
+        """
+        if self._snapshots is None:
+            return None
+        choose = partial(self._snapshots.choose, number, bounds)
+        loop = asyncio.get_running_loop()
+        found, damaged = await loop.run_in_executor(None, choose)
+        for path, reason in damaged:
+            self.damaged_snapshots.append(str(path))
+            _LOGGER.error(
+                "snapshot %s is damaged (%s); %s is used in its place, and the log after it",
+                path,
+                reason,
+                "the whole log" if found is None else found.path.name,
+            )
+        if found is not None and self._cold is not None:
+            await loop.run_in_executor(None, self._look_for_segments, found)
+        return found
+
+    def _look_for_segments(self, found: FoundSnapshot) -> None:
+        """Tell of cold segments that are gone; only reads of their records fail."""
+        assert self._cold is not None
+        for name in self._cold.missing(summary_of(found.path).files):
+            self.missing_segments.append(name)
+            _LOGGER.error(
+                "cold segment %s is missing: reads of its records fail", self._cold.path / name
             )
 
     async def _restore(self, lane: Lane, bounds: Bounds, found: FoundSnapshot | None) -> None:
@@ -239,7 +243,7 @@ class Recovery:
 
     async def _sweep(self) -> None:
         """Remove what the last life left half done. Nothing is removed while something is wrong."""
-        if self._snapshots is None or self._cold is None or self.damaged:
+        if self._snapshots is None or self._cold is None or self.is_damaged:
             return
         snapshots, cold = self._snapshots, self._cold
 

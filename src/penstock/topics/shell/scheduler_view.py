@@ -36,12 +36,22 @@ def scheduler_view(
         "failures": journal.counters.failures,
         "last_failure": journal.counters.last_failure,
     }
+    view["storage"] = storage_view(engine)
     if engine.compaction is not None:
         view["compaction"] = engine.compaction.view()
     if topic is not None:
         routers = [each for each in engine.forwarder.view(topic) if shown(each["dest"])]
         view["topic"] |= _push_of(engine, topic, view["topic"], routers)
     return view
+
+
+def storage_view(engine: Engine) -> dict[str, int]:
+    """What was found damaged since the start."""
+    return {
+        "damaged_snapshots": len(engine.recovery.damaged_snapshots),
+        "missing_segments": len(engine.recovery.missing_segments),
+        "unreadable_reads": engine.cold.failures,
+    }
 
 
 def _push_of(

@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, Self, TypeVar
 
@@ -82,6 +82,13 @@ class FoundSnapshot(NamedTuple):
     path: Path
 
 
+class DamagedSnapshot(NamedTuple):
+    """A snapshot that cannot be used, and why."""
+
+    path: Path
+    reason: str
+
+
 class SnapshotFiles:
     """The snapshots of a data directory. Every call blocks."""
 
@@ -107,10 +114,48 @@ class SnapshotFiles:
         """Where a snapshot lies."""
         return self.path / f"{header.partition:05d}-{header.index:020d}.snapshot"
 
-    def remove_older(self, partition: int, index: int) -> None:
-        """Forget the snapshots of a partition before an index."""
+    def choose(
+        self, partition: int, bounds: Bounds
+    ) -> tuple[FoundSnapshot | None, list[DamagedSnapshot]]:
+        """The newest whole snapshot from which the log goes on, and those that are damaged.
+
+        None to begin with nothing. `Corrupt` if the log does not begin there, or if it ends before
+        a snapshot that was made of it.
+        """
+        damaged: list[DamagedSnapshot] = []
+        found = self.found(partition)
+        for each in found:
+            if each.index > bounds.last_index:
+                raise Corrupt(
+                    f"expected the log of partition {partition} to reach index {each.index}, up to "
+                    f"which {each.path.name} was made of it, found it to end at "
+                    f"{bounds.last_index}",
+                    partition=partition,
+                    index=each.index,
+                )
+            if each.index < bounds.boundary_index:
+                break  # the log does not reach back to it, nor to any older one
+            try:
+                verify_snapshot(each.path)
+            except (Corrupt, OSError) as error:
+                damaged.append(DamagedSnapshot(each.path, str(error)))
+            else:
+                return each, damaged
+        if not bounds.boundary_index:
+            return None, damaged
+        reasons = "; ".join(f"{each.path.name}: {each.reason}" for each in damaged)
+        raise Corrupt(
+            f"expected a whole snapshot of partition {partition} at log index "
+            f"{bounds.boundary_index} or later, for the log begins after it: "
+            + (reasons or f"found {len(found)} snapshots, all of them older"),
+            partition=partition,
+            boundary_index=bounds.boundary_index,
+        )
+
+    def keep(self, partition: int, indexes: Collection[int]) -> None:
+        """Forget the snapshots of a partition but for some."""
         for each in self.found(partition):
-            if each.index < index:
+            if each.index not in indexes:
                 with contextlib.suppress(FileNotFoundError):
                     each.path.unlink()
 
