@@ -363,6 +363,7 @@ def _engine_options(settings: Settings, store: Store) -> EngineOptions:
         disk_sync_ms=settings.disk_sync_ms,
         waiting_bytes_max=settings.max_waiting_bytes,
         data_dir=None if settings.store == "memory" else settings.data_dir,
+        identity=secrets.randbits(52),
         cold_dir=settings.cold_dir,
         compact_bytes_min=settings.compact_log_bytes,
         seal=SealOptions(

@@ -142,7 +142,7 @@ def read(
         topic.head_seq,
         topic.earliest_seq,
         tombstone,
-        topic.epoch,
+        topic.told_epoch,
         next_from_seq - start,
     )
 
@@ -150,7 +150,7 @@ def read(
 def find_tombstone(topic: Topic, from_seq: int, epoch: int | None = None) -> Tombstone | None:
     """What a cursor has lost by caps, age or a trimmed source, or because the topic is another."""
     head_seq = topic.head_seq
-    if from_seq > head_seq or (epoch is not None and epoch != topic.epoch):
+    if from_seq > head_seq or (epoch is not None and epoch != topic.told_epoch):
         missed = max(head_seq - 1, 0) + 1
         return Tombstone(1, head_seq, "recreated", missed, topic.earliest_seq, head_seq)
     gap_to = max(from_seq, topic.floors.involuntary)

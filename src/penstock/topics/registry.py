@@ -29,6 +29,7 @@ class Registry:
         self.routers = RouterTable(self.limits)
         self.size_bytes = 0
         self.staged_bytes = 0  # of records that are on their way to a log
+        self.identity = 0  # of the data directory: readers of another one never know an epoch
         self._epoch = 0
         self._expired_ms = -EXPIRE_EVERY_MS  # when time last began to pass in every topic
         self._to_expire: list[str] = []  # topics where it has not passed since
@@ -40,6 +41,7 @@ class Registry:
         if topic.name not in self.topics:
             self._added.append(topic.name)
         self.topics[topic.name] = topic
+        topic.told_epoch = self.identity + topic.epoch
         self.recount(topic)
 
     def remove(self, name: str) -> None:

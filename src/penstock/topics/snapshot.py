@@ -85,11 +85,16 @@ class KeptBlock(Struct, frozen=True, array_like=True, tag="B"):
 
 
 class KeptRecords(Struct, frozen=True, array_like=True, tag="R"):
-    """The next slots of the topic, empty ones too, and the records of those that are not."""
+    """The next slots of the topic, empty ones too, and the records of those that are not.
+
+    `topic` and `first_seq` say no more than what came before it, where that can be read.
+    """
 
     times: bytes
     sizes: bytes
     batch: bytes
+    topic: str = ""
+    first_seq: int = 0
 
 
 class KeptAnswers(Struct, frozen=True, array_like=True, tag="A"):
@@ -371,7 +376,8 @@ def _topics(partition: Partition, files: set[str]) -> Iterator[Kept]:
         yield from _blocks(slots, files)
         for run in slots.runs(slots.cold_count):
             batch = encode_live(run.records)
-            yield KeptRecords(run.times.tobytes(), run.sizes.tobytes(), batch)
+            times, sizes = run.times.tobytes(), run.sizes.tobytes()
+            yield KeptRecords(times, sizes, batch, topic.name, run.first_seq)
         for answers in _parts(tuple(topic.answers.kept().items())):
             yield KeptAnswers(answers)
         queue = partition.queues.get(topic.name)

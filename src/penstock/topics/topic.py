@@ -96,6 +96,7 @@ class Topic:
         self.name = name
         self.config = config
         self.epoch = epoch
+        self.told_epoch = epoch  # what readers are told: see `Registry.add`
         self.is_simple = _is_simple(config)
         self.now_ms = now_ms
         self.last_write_ms: int | None = None
@@ -412,10 +413,10 @@ class Topic:
         if feed is not None:
             self.fed[feed.router] = feed
             if feed.trimmed:
-                self._leave_hole(feed.trimmed, entry.now_ms)
+                self.leave_hole(feed.trimmed, entry.now_ms)
         return True
 
-    def _leave_hole(self, seqs: int, now_ms: int) -> None:
+    def leave_hole(self, seqs: int, now_ms: int) -> None:
         """Pass over seqs, of which cursors that come to them are told."""
         first_seq, last_seq = self.head_seq + 1, self.head_seq + seqs
         if self.count:

@@ -83,7 +83,7 @@ async def resolve(call: Call, request: WatchRequest, *, lenient: bool) -> dict[s
             "from_seq": topic.head_seq if place.tail else place.from_seq,
             "head_seq": topic.head_seq,
             "earliest_seq": topic.earliest_seq,
-            "epoch": topic.epoch if place.epoch is None else place.epoch,
+            "epoch": topic.told_epoch if place.epoch is None else place.epoch,
         }
         engine.touch(name)
     return places

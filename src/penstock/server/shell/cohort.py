@@ -132,7 +132,7 @@ class Rank:
     def is_behind(self, topic: Topic) -> bool:
         """Whether there is something they do not have."""
         cursor, epoch, _ = self.stand
-        return cursor != topic.head_seq or epoch != topic.epoch
+        return cursor != topic.head_seq or epoch != topic.told_epoch
 
     def is_beside(self, other: Rank) -> bool:
         """Whether both stand at one place and are few enough to be one."""

@@ -143,7 +143,7 @@ def copy_data(
         _copy_files(pins, cold, dest, on_progress)
         kind = store.status().kind
         _copy_log(store, kind, pins, dest, on_progress)
-        write_layout(dest, Layout(1, kind, len(pins)))
+        write_layout(dest, Layout(1, kind, len(pins), mixes_epochs=True))
         indexes = [pin.upto_index for pin in pins]
         write_boot(dest, Boot(None, clean=True, indexes=indexes))
         files = list(_listed(dest, on_progress))
@@ -177,6 +177,9 @@ def restore(source: Path, directory: Path, *, on_progress: OnProgress = silent) 
     with _whole_or_nothing(draft):
         shutil.rmtree(draft, ignore_errors=True)
         _copy_listed(listed, source, draft, on_progress)
+        # Readers may know more of the old directory than the backup has: they are told that this
+        # is another one.
+        write_layout(draft, Layout(1, listed.store, listed.partitions, mixes_epochs=True))
         if directory.exists():
             directory.rmdir()
         draft.rename(directory)

@@ -74,6 +74,7 @@ class Engine:
         self.limits = self.options.limits
         self.clock = SteadyClock(clock or SystemClock())
         self.registry = Registry(self.limits)
+        self.registry.identity = self.options.identity
         self._topics = self.registry.topics
         self.watchers = Watchers(self.limits)
         self.ready = False
@@ -561,7 +562,7 @@ class Engine:
             topic.head_seq + 1,
             topic.count,
             topic.size_bytes,
-            topic.epoch,
+            topic.told_epoch,
             self.effective_priority(name),
             topic.last_write_ms,
             consumed[0] if consumed else None,

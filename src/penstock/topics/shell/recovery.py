@@ -159,7 +159,8 @@ class Recovery:
         """Refuse a directory that was made for another store or number of partitions."""
         if self._directory is None:
             return
-        made = Layout(LAYOUT_VERSION, self._journal.store.status().kind, len(self._lanes))
+        kind = self._journal.store.status().kind
+        made = Layout(LAYOUT_VERSION, kind, len(self._lanes), mixes_epochs=True)
         found = read_layout(self._directory)
         if found is None:
             found = made
@@ -176,6 +177,7 @@ class Recovery:
             )
         if self._cold is not None and self._cold.path.parent != self._directory:
             take_cold_dir(self._cold.path, found)
+        self._registry.identity = found.identity
         self._boot = read_boot(self._directory)
 
     async def _choose(self, number: int, bounds: Bounds) -> FoundSnapshot | None:

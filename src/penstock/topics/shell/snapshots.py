@@ -289,12 +289,22 @@ class Boot(msgspec.Struct, frozen=True):
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """What a data directory was made with, and a name that no other has."""
+    """What a data directory was made with, and a name that no other has.
+
+    Readers are told epochs that are mixed with the name, but for directories of earlier versions:
+    their readers know the plain ones.
+    """
 
     version: int
     store: str
     partitions: int
     id: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
+    mixes_epochs: bool = False
+
+    @property
+    def identity(self) -> int:
+        """What is added to epochs that are told: the sum fits a JSON number."""
+        return int(self.id, 16) >> 12 if self.mixes_epochs else 0
 
 
 def read_boot(directory: Path) -> Boot | None:

@@ -117,7 +117,7 @@ class SpaceDesk:
             return
         if isinstance(decided, Committed):
             assert space is not None, "a space that is made comes with the entry that makes it"
-            lane.land(space, decided, partial(self._landed, space.topic.epoch, done))
+            lane.land(space, decided, partial(self._landed, space.topic.told_epoch, done))
         elif isinstance(decided, Change):
             lane.submit(decided, partial(self._made, name, done), sync=True)
         else:
@@ -224,7 +224,9 @@ class SpaceDesk:
 
     def _accepted(self, name: str, answer: Answer, *, replayed: bool) -> Accepted:
         topic = self._engine.registry.topics.get(name)
-        return Accepted(answer.seq, answer.ts_ms, replayed, 0 if topic is None else topic.epoch)
+        return Accepted(
+            answer.seq, answer.ts_ms, replayed, 0 if topic is None else topic.told_epoch
+        )
 
     async def _view(self, space: TopicSpace, entity: str, head_seq: int) -> EntityView | None:
         """An entity as it was at a seq; None if there was none."""

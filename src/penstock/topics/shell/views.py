@@ -21,7 +21,8 @@ class EngineOptions:
     `data_dir` there are no snapshots: the log is never cut, and every record stays in memory.
     Snapshots are made when the log since the last ones has more than `compact_bytes_min`, and
     more than they have; four times as much while the loop is busy. `cold_dir` is in the data
-    directory unless it is named.
+    directory unless it is named. `identity` is added to the epochs that readers are told, where
+    there is no data directory that has one of its own.
     """
 
     partitions: int = 2
@@ -33,6 +34,7 @@ class EngineOptions:
     seal: SealOptions = field(default_factory=SealOptions)
     compact_bytes_min: int = 64 * MIB
     cold_cache_bytes: int = 128 * MIB
+    identity: int = 0
 
 
 class Deletion(NamedTuple):

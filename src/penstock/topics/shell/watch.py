@@ -175,7 +175,7 @@ class Watchers:
             raise error
         mark = partial(self.mark, topic.name)
         self.cold.soon(block, mark, failed=mark)
-        epoch = topic.epoch if epoch is None else epoch
+        epoch = topic.told_epoch if epoch is None else epoch
         diff = Diff(Found((), (), ()), from_seq, topic.head_seq, topic.earliest_seq, None, epoch, 0)
         return Page(diff, b"", waits=True)
 
