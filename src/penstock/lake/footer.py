@@ -6,16 +6,17 @@ Pure: takes pyarrow's view of a footer that somebody else has read.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from itertools import zip_longest
 from typing import Any, Final
 from uuid import UUID
 
 import pyarrow as pa
 
-from penstock.kernel.errors import Rejected
-from penstock.lake.columns import FIELD_ID, Column, fields_of, flat
+from penstock.kernel.errors import Corrupt, Rejected
+from penstock.lake.columns import FIELD_ID, Column, arrow_type, fields_of, flat
 from penstock.lake.model import NameMap
 from penstock.lake.stats import ColumnStats, sort_key
 
@@ -27,6 +28,12 @@ _BOUNDED: Final = (
 )  # fmt: skip
 _TEXT_CHARACTERS_MAX: Final = 1_000
 _UNITS: Final = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
+
+
+class WrongFields(Corrupt):
+    """A file was written with columns that are not its table's: an internal error."""
+
+    code = "wrong_fields"
 
 
 def field_id(field: pa.Field) -> int | None:
@@ -60,6 +67,19 @@ def name_map(schema: pa.Schema, columns: Iterable[Column], path: str) -> tuple[N
             f"expected {path!r} to hold columns of the table only, found {', '.join(strangers)}"
         )
     return tuple(_map_entry(field, known[field.name.lower()], field.name) for field in schema)
+
+
+def check_fields(schema: pa.Schema, columns: Sequence[Column], path: str) -> None:
+    """Refuse a file whose fields differ from the columns it was written for: name, id or type.
+
+    Readers find a column by its field id, so a wrong id shows the values of another column. What is
+    below a list or a map may lack its id, as Spark writes none there: that file is mapped by name.
+    """
+    for wanted, found in _wrong(list(schema), columns):
+        raise WrongFields(
+            f"internal error: expected {wanted} in {path!r}, found {found}; nothing was committed",
+            path=path,
+        )
 
 
 def leaf_ids(schema: pa.Schema, names: tuple[NameMap, ...] | None) -> list[int | None]:
@@ -173,6 +193,36 @@ def _clock_text(kind: str, physical: Any, raw: int) -> str:
     text = text if kind == "time" else f"{moment.year:04d}{text[text.index('-') :]}"
     text += f".{fraction}" if fraction else ""
     return f"{text}+00" if kind == "timestamptz" else text
+
+
+def _wrong(
+    fields: Sequence[pa.Field], columns: Sequence[Column], above: str = "", *, unnamed: bool = False
+) -> Iterator[tuple[str, str]]:
+    """Where fields differ from columns: what was expected, and what was found."""
+    for field, column in zip_longest(fields, columns):
+        if field is None:
+            yield _said(above, column.name, column.id, arrow_type(column)), "no such column"
+            continue
+        if column is None:
+            yield "no more columns", _said(above, field.name, field_id(field), field.type)
+            continue
+        # Writers choose their own names for what is below a list or a map.
+        name, number = field.name, field_id(field)
+        if unnamed:
+            name, number = column.name, column.id if number is None else number
+        found = _said(above, name, number, field.type)
+        wanted = _said(above, column.name, column.id, arrow_type(column))
+        if found != wanted:
+            yield wanted, found
+        inner, is_struct = children_of(field.type), column.type == "struct"
+        yield from _wrong(inner, column.children, f"{above}{column.name}.", unnamed=not is_struct)
+
+
+def _said(above: str, name: str, number: int | None, kind: pa.DataType) -> str:
+    """A field for people; of a nested type only its kind, as its own fields are told one by one."""
+    word = str(kind).partition("<")[0] if pa.types.is_nested(kind) else str(kind)
+    mark = "no field id" if number is None else f"field id {number}"
+    return f"column {above + name!r} ({mark}, {word})"
 
 
 def _has_ids(field: pa.Field) -> bool:

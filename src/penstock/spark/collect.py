@@ -63,14 +63,6 @@ def arriving(frame: DataFrame, *, bytes_max: int | None) -> Arrivals:
     return Arrivals(frame, bytes_max)
 
 
-def rows_scanned(frame: DataFrame) -> int | None:
-    """How many rows the scans of a query gave that has run."""
-    info = frame.executionInfo
-    if info is None or info.metrics is None:
-        return None
-    return scanned(info.metrics._metrics)
-
-
 def scanned(metrics: Iterable[PlanMetrics]) -> int | None:
     """The rows that scans of files gave, or None if no scan told."""
     rows = [

@@ -8,31 +8,20 @@ Files that came out small are put together before anybody sees them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.kernel.errors import Rejected
-from penstock.lake.columns import Column
 from penstock.lake.model import NewFile, TableInfo, TableVersion
-from penstock.lake.paths import joined
-from penstock.lake.shell import Storage, describe_file, write_file
-from penstock.spark.collect import TooLarge, arriving, rows_scanned
+from penstock.lake.shell import Storage, write_file
+from penstock.spark.collect import TooLarge, arriving
 from penstock.spark.difference import Difference, RecentFiles, difference
-from penstock.spark.reading import spark_path
-from penstock.spark.types import (
-    arrived_schema,
-    check_types,
-    for_lake,
-    is_writable,
-    lake_schema,
-    spark_schema,
-)
+from penstock.spark.task_files import tidy, write_by_tasks
+from penstock.spark.types import arrived_schema, for_lake, is_writable, lake_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -210,43 +199,14 @@ def _portions(batches: Iterable[pa.Table], target_bytes: int, *, whole: bool) ->
 def _write_there(
     storage: Storage, table: TableInfo, frame: DataFrame, token: str | None, limits: WriteOptions
 ) -> Written:
-    check_types(frame.schema, table.columns)
-    directory = joined(table.path, f"penstock-{token or uuid4().hex}-{uuid4().hex[:8]}/")
-    named = frame.toDF(*_own_names(frame.schema.fieldNames(), table.columns))
-    writer = named.to(spark_schema(table.columns)).write.mode("error")
-    # Bounds leave NaN out while readers order it above everything: floats have none.
-    without = {f"parquet.column.statistics.enabled#{path}": "false"
-               for path in _float_paths(table.columns)}  # fmt: skip
-    began = time.monotonic()
-    writer.options(compression="zstd", **without).parquet(spark_path(directory.rstrip("/")))
-    ran_ms = (time.monotonic() - began) * 1_000
-    files = _described(storage, table, directory)
-    files = _merged(storage, table, files, token, limits)
-    if storage.is_local and not any(file.path.startswith(directory) for file in files):
-        Path(directory).rmdir()
-    _check_nulls(table, files)
-    return Written(table, tuple(files), _count(files), rows_scanned(named), ran_ms=ran_ms)
-
-
-def _own_names(found: Sequence[str], columns: Iterable[Column]) -> list[str]:
-    """The table's spelling of each name."""
-    known = {column.name.lower(): column.name for column in columns}
-    return [known[name.lower()] for name in found]
-
-
-def _described(storage: Storage, table: TableInfo, directory: str) -> list[NewFile]:
-    """The files that Spark left in its directory, safely on the disk."""
-    found = []
-    for stored in sorted(storage.files(directory), key=lambda stored: stored.path):
-        if not stored.path.endswith(".parquet"):
-            continue
-        storage.sync(stored.path)
-        file = describe_file(storage, stored.path, table.columns)
-        if file.record_count:
-            found.append(file)
-        else:
-            storage.remove(stored.path)
-    return found
+    wrote = write_by_tasks(storage, table, frame, token)
+    files: list[NewFile] = []
+    try:
+        _check_nulls(table, wrote.files)
+        files = _merged(storage, table, wrote.files, token, limits)
+    finally:
+        tidy(storage, wrote.directory, [file.path for file in files])
+    return Written(table, tuple(files), _count(files), ran_ms=wrote.ran_ms)
 
 
 def _merged(
@@ -269,8 +229,6 @@ def _merged(
                 pieces.append(pq.ParquetFile(source).read())
         rows = pa.concat_tables([_unmarked(piece) for piece in pieces])
         kept.append(write_file(storage, table.path, table.columns, rows, token=token))
-        for file in pack:
-            storage.remove(file.path)
     return kept
 
 
@@ -307,16 +265,6 @@ def _check_nulls(table: TableInfo, files: Iterable[NewFile]) -> None:
             if entry.column_id in strict and entry.null_count != 0:
                 name = strict[entry.column_id]
                 raise Rejected(f"expected no NULL in column {name!r}, found {entry.null_count}")
-
-
-def _float_paths(columns: Iterable[Column], above: str = "") -> Iterator[str]:
-    """Parquet's paths of all columns of floats."""
-    for column in columns:
-        path = above + column.name
-        if column.type in ("float32", "float64"):
-            yield path
-        middle = {"list": ".list.", "map": ".key_value."}.get(column.type, ".")
-        yield from _float_paths(column.children, path + middle)
 
 
 def _count(files: Iterable[NewFile]) -> int:

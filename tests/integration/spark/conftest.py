@@ -1,4 +1,4 @@
-"""One Spark for all tests here, and a lake with DuckDB beside it."""
+"""One Spark for all tests here, two for those that write, and a lake with DuckDB beside it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.lake.shell import Catalog, open_catalog
 from penstock.spark.embedded import EmbeddedSpark
 from penstock.spark.session import connect
 from tests.integration.lake.duck import Duck
-from tests.integration.spark.one import one_spark
+from tests.integration.spark.one import WITH_OUR_CLASSES, one_spark
 
 
 @pytest.fixture(scope="session")
-def embedded() -> EmbeddedSpark:
-    return one_spark()
+def embedded(request: pytest.FixtureRequest) -> EmbeddedSpark:
+    return one_spark(getattr(request, "param", WITH_OUR_CLASSES))
 
 
 @pytest.fixture(scope="session")

@@ -8,24 +8,22 @@ import pyarrow as pa
 import pytest
 
 from penstock.kernel.errors import Rejected
-from penstock.lake import TableVersion
 from penstock.lake.shell import Catalog
-from penstock.lake.transaction import Transaction
 from penstock.spark.embedded import EmbeddedSpark
 from penstock.spark.options import SparkOptions
 from penstock.spark.progress import QueryProgress
 from penstock.spark.refresh import FullRefresh, make, query_frame, shared
 from penstock.spark.writing import WriteOptions
 from penstock.tables.failures import FailureKind
-from penstock.tables.frontier import Frontier, LakePosition
 from penstock.tables.history import ReasonCode
-from penstock.tables.model import Mode, define
-from penstock.tables.shell import Made, RefreshTask, Warehouse
+from penstock.tables.model import Mode
+from penstock.tables.shell import Warehouse
 from penstock.tables.shell.outcomes import kind_of
-from penstock.tables.shell.refresher import Input
 from tests.integration.lake.agree import bag
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.agree import assert_agree
+from tests.integration.spark.one import WRITES
+from tests.integration.spark.refreshing import note, refresh, task_of, versions
 
 SHOP = (
     "CREATE SCHEMA sales",
@@ -50,50 +48,7 @@ def shop(duck: Duck) -> None:
         duck.run(statement)
 
 
-def versions(lake: Catalog, query: str, at: int | None = None) -> dict[str, TableVersion]:
-    return {name: lake.table_at(name, at) for name in define("t", query).sources}
-
-
-def task_of(lake: Catalog, name: str, query: str, change: Transaction) -> RefreshTask:
-    """A table to bring up to date from what is there now."""
-    inputs = {
-        source: Input(source, LakePosition(version.snapshot.id), version=version)
-        for source, version in versions(lake, query).items()
-    }
-    known = [table.name for table in lake.tables()]
-    current = lake.table_at(name) if name in known else None
-    return RefreshTask(
-        definition=define(name, query),
-        inputs=inputs,
-        current=current,
-        frontier=Frontier() if current else None,
-        reason=ReasonCode.AS_CONFIGURED,
-        target=lambda columns: (
-            current.table if current else change.create_table(lake.schema("main"), name, columns)
-        ),
-        token=change.token or "",
-    )
-
-
-def note(change: Transaction, made: Made) -> None:
-    if made.replace and made.changed:
-        change.replace_contents(made.table, made.files)
-    elif made.changed:
-        change.delete_rows(made.table, made.deletes)
-        change.delete_inlined(made.table, made.inlined_deletes)
-        change.add_files(made.table, made.files)
-
-
-def refresh(spark: Any, lake: Catalog, name: str, query: str, **options: Any) -> Made:
-    """Refresh a table, which is made where it is missing, and commit it."""
-    change = lake.begin(reserve_ms=600_000)
-    full = FullRefresh(lake, write=WriteOptions(**options))
-    made = full.refresh(spark, task_of(lake, name, query, change))
-    note(change, made)
-    lake.commit(change)
-    return made
-
-
+@WRITES
 @pytest.mark.parametrize("query", QUERIES)
 def test_the_table_is_its_query(spark: Any, lake: Catalog, duck: Duck, query: str) -> None:
     shop(duck)
@@ -105,6 +60,7 @@ def test_the_table_is_its_query(spark: Any, lake: Catalog, duck: Duck, query: st
     assert done.rows_read > 0
 
 
+@WRITES
 def test_a_refresh_reads_the_snapshots_it_was_given_whatever_is_committed_meanwhile(
     spark: Any, lake: Catalog, duck: Duck
 ) -> None:
@@ -124,6 +80,7 @@ def test_a_refresh_reads_the_snapshots_it_was_given_whatever_is_committed_meanwh
     assert lake.scan("made").to_pylist() != before
 
 
+@WRITES
 def test_many_refreshes_leave_few_live_files(spark: Any, lake: Catalog, duck: Duck) -> None:
     shop(duck)
     query = "SELECT name, count(*) AS n FROM customer GROUP BY name"
@@ -136,6 +93,7 @@ def test_many_refreshes_leave_few_live_files(spark: Any, lake: Catalog, duck: Du
     assert lake.scan("made").num_rows == 9 + 5
 
 
+@WRITES
 def test_two_tables_change_in_one_snapshot(spark: Any, lake: Catalog, duck: Duck) -> None:
     shop(duck)
     for name in ("one", "two"):
@@ -198,6 +156,7 @@ def test_progress_is_told_until_the_query_is_done(spark: Any, lake: Catalog, duc
     assert shares == sorted(shares)
 
 
+@WRITES
 def test_contents_that_stay_the_same_are_not_written_again(
     spark: Any, lake: Catalog, duck: Duck
 ) -> None:
@@ -212,6 +171,7 @@ def test_contents_that_stay_the_same_are_not_written_again(
     assert_agree(spark, lake, duck, "made")
 
 
+@WRITES
 def test_downstream_receives_only_the_difference(spark: Any, lake: Catalog, duck: Duck) -> None:
     shop(duck)
     query = "SELECT id, customer, price, day FROM sales.orders WHERE id < 1000"
@@ -233,6 +193,7 @@ def test_downstream_receives_only_the_difference(spark: Any, lake: Catalog, duck
     assert_agree(spark, lake, duck, "made")
 
 
+@WRITES
 def test_rows_of_any_type_are_told_apart(spark: Any, lake: Catalog, duck: Duck) -> None:
     duck.run("""CREATE TABLE odd AS SELECT i AS id, CASE WHEN i % 3 = 0 THEN 'NaN'::DOUBLE END AS f,
         [i, NULL] AS l, {'a': i, 'b': 'x' || i} AS s, MAP {'k': i} AS m, i::DECIMAL(10, 2) AS d,
@@ -247,6 +208,7 @@ def test_rows_of_any_type_are_told_apart(spark: Any, lake: Catalog, duck: Duck) 
     assert_agree(spark, lake, duck, "made")
 
 
+@WRITES
 def test_a_refresh_in_full_is_never_recorded_as_anything_else(
     spark: Any, lake: Catalog, duck: Duck
 ) -> None:
@@ -277,6 +239,7 @@ def test_options_are_checked_by_name(lake: Catalog) -> None:
         make(lake, {"memory": 3})
 
 
+@WRITES
 def test_a_warehouse_refreshes_its_tables_with_spark(
     embedded: EmbeddedSpark, address: str, lake: Catalog, duck: Duck
 ) -> None:

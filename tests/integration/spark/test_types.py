@@ -14,6 +14,7 @@ from tests.integration.lake.agree import bag
 from tests.integration.lake.duck import Duck
 from tests.integration.lake.test_duckdb_writes import EVERY_TYPE
 from tests.integration.spark.agree import THERE, THERE_ONLY, assert_agree, rows_of, store
+from tests.integration.spark.one import WRITES
 
 SHARED = """
 SELECT * FROM VALUES
@@ -39,6 +40,7 @@ AS t(n, flag, i8, i16, i64, f32, f64, de, big, day, ts, tz, text, raw, list, rec
      deeper)"""
 
 
+@WRITES
 @pytest.mark.parametrize("options", [WriteOptions(), THERE, THERE_ONLY])
 def test_what_spark_writes_of_every_type_is_what_everybody_reads(
     spark: Any, lake: Catalog, duck: Duck, options: WriteOptions
@@ -68,6 +70,7 @@ def test_what_duckdb_writes_of_every_type_spark_reads(
     assert assert_agree(spark, lake, duck, "deep").total() == 2
 
 
+@WRITES
 def test_spark_writes_into_tables_of_types_it_does_not_have(
     spark: Any, lake: Catalog, duck: Duck
 ) -> None:

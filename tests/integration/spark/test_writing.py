@@ -13,7 +13,9 @@ from penstock.lake.shell import Catalog, sweep
 from penstock.spark.writing import WriteOptions, write_table
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.agree import THERE, THERE_ONLY, assert_agree, store
+from tests.integration.spark.one import WRITES
 
+pytestmark = WRITES
 NUMBERS = """SELECT id AS n, double(id) / 2 AS f, if(id = 3, double('NaN'), double(id)) AS odd,
     concat('k', lpad(string(id), 4, '0')) AS k, date_add(date'1500-01-01', int(id)) AS day,
     cast(id AS decimal(12,2)) AS de, named_struct('x', id, 'f', float(id)) AS s

@@ -20,7 +20,14 @@ from penstock.lake.columns import (
     arrow_schema,
     leaves,
 )
-from penstock.lake.footer import field_id, file_stats, has_field_ids, leaf_ids, name_map
+from penstock.lake.footer import (
+    check_fields,
+    field_id,
+    file_stats,
+    has_field_ids,
+    leaf_ids,
+    name_map,
+)
 from penstock.lake.model import NewFile
 from penstock.lake.paths import joined
 from penstock.lake.shell.storage import Storage
@@ -119,16 +126,24 @@ def write_delete_file(
 
 
 def describe_file(
-    storage: Storage, path: str, columns: tuple[Column, ...], *, read_nans: bool = False
+    storage: Storage,
+    path: str,
+    columns: tuple[Column, ...],
+    *,
+    read_nans: bool = False,
+    is_ours: bool = False,
 ) -> NewFile:
     """What a table must know of a Parquet file to hold it, from its footer alone.
 
     A file whose fields do not all carry ids is mapped by name. Whether there are NaNs a footer
-    does not say; with `read_nans` the columns of floats are read to find out.
+    does not say; with `read_nans` the columns of floats are read to find out. One that was written
+    for these columns (`is_ours`) must hold just them: else `WrongFields`.
     """
     with storage.open_input(path) as source:
         file = pq.ParquetFile(source)
         schema, metadata = file.schema_arrow, file.metadata
+        if is_ours:
+            check_fields(schema, columns, path)
         names = None if has_field_ids(schema) else name_map(schema, columns, path)
         ids = leaf_ids(schema, names)
         stats = file_stats(metadata, ids, columns)
