@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from sqlglot import exp
+from sqlglot import exp, tokenize
 
 from penstock.spark.shapes import quoted
 from penstock.tables.names import DEFAULT_SCHEMA, relation_name
-from penstock.tables.sources import parse_query
+from penstock.tables.sources import parse_query, refuse_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,10 @@ def bind(query: str, prefix: str = "penstock_view") -> Bound:
 def _found(query: str) -> _Found:
     """What to replace in a query; the same text comes at every refresh."""
     tree = parse_query(query)
+    refuse_code(tree)
     tables = list(_tables(tree, frozenset()))
     names = {relation_name([part.name for part in table.parts]): table for table in tables}
-    splices = [_table_splice(table) for table in tables]
+    splices = [splice for table in tables for splice in _table_splices(query, table)]
     splices += _column_splices(tree, names.values())
     return _Found(tuple(names), tuple(sorted(splices)))
 
@@ -74,14 +75,31 @@ def _tables(node: exp.Expr, known: frozenset[str]) -> Iterator[exp.Table]:
         if len(parts) > 1 or parts[0].lower() not in known:
             yield node
     for child in node.iter_expressions():
-        if child is not clause:
+        if child is not clause and not isinstance(child, exp.Hint):
             yield from _tables(child, known)
 
 
-def _table_splice(table: exp.Table) -> _Splice:
+def _table_splices(query: str, table: exp.Table) -> Iterator[_Splice]:
     parts = [part.name for part in table.parts]
     alias = "" if table.alias else f" AS {quoted(parts[-1])}"
-    return _Splice(*_span(table.parts), alias, relation_name(parts))
+    start, end = _span(table.parts)
+    if alias and table.args.get("sample"):  # Spark has the alias behind it
+        at = _sample_end(query, end)
+        yield _Splice(at, at, alias)
+        alias = ""
+    yield _Splice(start, end, alias, relation_name(parts))
+
+
+def _sample_end(query: str, start: int) -> int:
+    """Where `TABLESAMPLE (…) REPEATABLE (…)` ends that stands behind a place of a query."""
+    depth, end = 0, start
+    for token in tokenize(query[start:], read="spark"):
+        word = token.text.upper()
+        if depth == 0 and word not in ("TABLESAMPLE", "REPEATABLE", "("):
+            break
+        depth += {"(": 1, ")": -1}.get(word, 0)
+        end = start + token.end + 1
+    return end
 
 
 def _column_splices(tree: exp.Expr, tables: Iterable[exp.Table]) -> Iterator[_Splice]:

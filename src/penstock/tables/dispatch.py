@@ -278,11 +278,11 @@ class Coordinator:
             elif event.kind is FailureKind.AWAY:
                 policy, now_ms = self.settings.retry, self.now_ms
                 state.retry = state.retry.waited(policy, now_ms, self._random, event.detail)
-            elif requested:
-                pass  # a person has been told; it counts for nothing
             elif event.kind is FailureKind.PERMANENT:
                 state.retry = Retry()
                 self._stop(at_fault, Status.ERROR, event.detail)
+            elif requested:
+                pass  # a person has been told; it counts for nothing
             else:
                 retry = state.retry.failed(self.settings.retry, self.now_ms, self._random)
                 self._try_again(state, retry, at_fault, event.detail)

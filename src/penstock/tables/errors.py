@@ -76,10 +76,18 @@ class TableNotFound(Rejected):
     code = "table_not_found"
     status: ClassVar[int] = 404
 
-    def __init__(self, table: str) -> None:
+    def __init__(self, table: str, near: str | None = None) -> None:
+        hint = "" if near is None else f" (did you mean {near!r}?)"
         super().__init__(
-            f"expected an existing stream table, found none named {table!r}", table=table
+            f"expected an existing stream table, found none named {table!r}{hint}", table=table
         )
+
+
+class RelationNotFound(Rejected):
+    """Neither a table nor a topic that tables can read has that name."""
+
+    code = "relation_not_found"
+    status: ClassVar[int] = 404
 
 
 class NoContents(Conflict):

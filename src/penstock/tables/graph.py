@@ -19,6 +19,7 @@ from typing import Final
 
 from penstock.tables.errors import InvalidTable, TableCycle, TableInUse, TableNotFound
 from penstock.tables.model import Mode, TableDefinition
+from penstock.tables.pointing import nearest
 
 Edges = Mapping[str, tuple[str, ...]]
 TABLES_MAX: Final = 100_000
@@ -66,7 +67,7 @@ class StreamGraph:
         try:
             return self.tables[name]
         except KeyError:
-            raise TableNotFound(name) from None
+            raise TableNotFound(name, nearest(name, self.tables)) from None
 
     def downstream(self, name: str) -> tuple[str, ...]:
         """Every table that reads a relation, directly or through others, in order."""

@@ -18,11 +18,28 @@ from penstock.tables.names import TOPICS_SCHEMA, relation_name
 
 _FILE_FORMATS: Final = frozenset({"parquet", "orc", "csv", "json", "text", "avro", "delta", "xml"})
 _FILE_FUNCTIONS: Final = frozenset({"read_files", "identifier", "table"})
+_CODE_FUNCTIONS: Final = frozenset({"java_method", "reflect", "try_reflect"})
+"""They call any static method of Java, `System.exit` too."""
 
 
 def read_sources(query: str) -> tuple[str, ...]:
     """The relations that a query reads, sorted, each once."""
-    return tuple(sorted(set(_relations(parse_query(query), frozenset()))))
+    tree = parse_query(query)
+    refuse_code(tree)
+    return tuple(sorted(set(_relations(tree, frozenset()))))
+
+
+def refuse_code(tree: exp.Expr) -> None:
+    """Refuse what runs code of any kind inside of the engine, which all queries share."""
+    for node in tree.walk():
+        if isinstance(node, exp.QueryTransform):
+            raise InvalidQuery("a query cannot run programs: TRANSFORM … USING is refused")
+        if isinstance(node, exp.Anonymous) and node.name.lower() in _CODE_FUNCTIONS:
+            raise InvalidQuery(f"a query cannot call Java: {node.name.lower()}(…) is refused")
+        if isinstance(node, exp.Aliases) and any(
+            called.name.lower() == "identifier" for called in node.this.find_all(exp.Anonymous)
+        ):  # `identifier('reflect')(…)`, which the parser takes for aliases
+            raise InvalidQuery("a function must be called by its name: identifier(…) is refused")
 
 
 def parse_query(query: str) -> exp.Query:
@@ -65,7 +82,8 @@ def _relations(node: exp.Expr, known: frozenset[str]) -> Iterator[str]:
     if isinstance(node, exp.Table):
         yield from _relation(node, known)
     for child in node.iter_expressions():
-        if child is not clause:
+        # A hint names aliases, which only look like tables.
+        if child is not clause and not isinstance(child, exp.Hint):
             yield from _relations(child, known)
 
 

@@ -31,8 +31,7 @@ _KNOWN: Final[dict[type[exp.Expr], str]] = {
 _BY_NAME: Final = frozenset(
     {
         "getdate", "input_file_block_length", "input_file_block_start", "input_file_name",
-        "java_method", "monotonically_increasing_id", "now", "random", "reflect",
-        "spark_partition_id", "try_reflect", "user", "version",
+        "monotonically_increasing_id", "now", "random", "spark_partition_id", "user", "version",
     }
 )  # fmt: skip
 """Functions that the parser knows by name only."""

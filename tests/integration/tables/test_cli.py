@@ -120,7 +120,8 @@ def test_mistakes_are_told_in_one_line(cli: Any, tmp_path: Path) -> None:
     assert "expected a lake" in cli("table", "--catalog", absent, "list", fails=True)
 
 
-def test_a_folder_is_planned_then_applied(cli: Any, tmp_path: Path) -> None:
+def test_a_folder_is_planned_then_applied(place: Place, cli: Any, tmp_path: Path) -> None:
+    place.write("raw", [1])
     (tmp_path / "a.sql").write_text("-- schedule: 1m\nSELECT id FROM raw\n")
     assert cli("table", "plan", str(tmp_path))[0] | {"unchanged": []} == {
         "applied": False, "declare": [], "create": ["a"], "replace": [], "alter": [], "drop": [],

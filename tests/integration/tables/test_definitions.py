@@ -5,21 +5,29 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from penstock.kernel.errors import Rejected
-from penstock.tables.errors import TableCycle, TableExists, TableInUse
+from penstock.tables.errors import (
+    InvalidQuery,
+    RelationNotFound,
+    TableCycle,
+    TableExists,
+    TableInUse,
+)
 from penstock.tables.history import ReasonCode
 from penstock.tables.shell import Warehouse
 from tests.integration.tables.place import Place
 
 
 def test_a_cycle_is_refused_with_its_path_and_nothing_changes(warehouse: Warehouse) -> None:
-    warehouse.create("a", "SELECT * FROM b")
+    warehouse.create("a", "SELECT 1 AS id")
+    warehouse.create("b", "SELECT id FROM a")
     before = warehouse.lake.query("SELECT * FROM penstock_warehouse ORDER BY name")
     with pytest.raises(TableCycle, match="a > b > a"):
-        warehouse.create("b", "SELECT * FROM a")
-    assert [table.name for table in warehouse.tables()] == ["a"]
+        warehouse.create_or_replace("a", "SELECT * FROM b")
+    assert [table.query for table in warehouse.tables()] == ["SELECT 1 AS id", "SELECT id FROM a"]
     assert warehouse.lake.query("SELECT * FROM penstock_warehouse ORDER BY name") == before
 
 
@@ -112,16 +120,174 @@ def test_a_refresh_by_hand_minds_gates_and_says_what_it_did(
     assert warehouse.health().state.value == "not_running"
 
 
-def test_a_wrong_query_is_told_to_the_person_and_counts_for_nothing(
+def test_a_wrong_query_is_told_to_the_person_and_left_with_the_table(
     place: Place, warehouse: Warehouse
 ) -> None:
     place.write("raw", [1])
-    warehouse.create("a", "SELECT nothing_like_it FROM raw")
+    warehouse.create("a", "SELECT nothing_like_it(id) AS n FROM raw")
     answer = warehouse.refresh("a")
     assert not answer.ok
     assert "nothing_like_it" in answer.detail
-    assert warehouse.table("a").status.value == "ACTIVE"
     assert [record.outcome.value for record in warehouse.history("a")] == ["failed"]
+    (row,) = warehouse.status()
+    assert (row.status.value, row.reason.value) == ("ERROR", "error")
+    assert "nothing_like_it" in warehouse.why("a").text
+    warehouse.create_or_replace("a", "SELECT id FROM raw")
+    assert warehouse.refresh("a").ok
+    assert warehouse.table("a").status.value == "ACTIVE"
+
+
+def test_a_first_refresh_that_fails_leaves_the_reason_and_a_later_one_does_not(
+    place: Place, warehouse: Warehouse
+) -> None:
+    place.write("raw", [1])
+    warehouse.create("a", "SELECT id FROM raw")
+    place.fault("a", "away")
+    assert not warehouse.refresh("a").ok
+    assert warehouse.table("a").status.value == "ACTIVE", "an engine that is away is not its fault"
+    place.fault("a", "retryable")
+    assert not warehouse.refresh("a").ok
+    assert warehouse.table("a").status.value == "ERROR", "nothing would try it again"
+    assert "a is" in warehouse.why("a").text
+    place.fault("a", None)
+    assert warehouse.refresh("a").ok
+    assert warehouse.table("a").status.value == "ACTIVE", "it is well again"
+    place.fault("a", "retryable")
+    assert not warehouse.refresh("a", force=True).ok
+    assert warehouse.table("a").status.value == "ACTIVE", "it has contents"
+    warehouse.pause("a")
+    place.fault("a", "permanent")
+    assert not warehouse.refresh("a", force=True).ok
+    assert warehouse.table("a").status.value == "PAUSED"
+
+
+def test_names_that_are_not_there_are_refused_with_the_nearest_and_nothing_changes(
+    place: Place, warehouse: Warehouse, tmp_path: Path
+) -> None:
+    place.write("raw", [1])
+    warehouse.declare_topic("readings", "meter BIGINT, kwh DOUBLE")
+    before = warehouse.lake.query("SELECT * FROM penstock_warehouse ORDER BY name")
+    for query, said in (
+        ("SELECT nocol FROM topics.readings", "no column 'nocol' (line 1, column 8): topics."),
+        ("SELECT kw FROM topics.readings", "did you mean 'kwh'?"),
+        ("SELECT kwh FROM readings", "did you mean 'topics.readings'?"),
+        ("SELECT id FROM rwa", "no table 'rwa' (line 1, column 16): did you mean 'raw'?"),
+        ("SELECT kwh FROM topics.reading", "did you mean 'topics.readings'?"),
+    ):
+        for put in (warehouse.create, warehouse.create_or_replace):
+            with pytest.raises(Rejected) as refused:
+                put("a", query)
+            assert said in refused.value.message
+        (tmp_path / "a.sql").write_text(f"-- schedule: 1m\n{query}\n")
+        for act in (warehouse.plan, warehouse.apply):
+            with pytest.raises(Rejected) as refused:
+                act(tmp_path)
+            assert refused.value.message.startswith("a: ")
+            assert said in refused.value.message
+    assert warehouse.lake.query("SELECT * FROM penstock_warehouse ORDER BY name") == before
+
+
+def test_a_table_may_read_what_the_same_folder_declares_and_defines(
+    warehouse: Warehouse, tmp_path: Path
+) -> None:
+    (tmp_path / "z.sql").write_text("-- topic: z\nid BIGINT, v INT\n")
+    (tmp_path / "a.sql").write_text("SELECT twice FROM b")
+    (tmp_path / "b.sql").write_text("SELECT *, v * 2 AS twice FROM topics.z")
+    assert [table.name for table in warehouse.plan(tmp_path).create] == ["b", "a"]
+    (tmp_path / "a.sql").write_text("SELECT thrice FROM b")
+    with pytest.raises(InvalidQuery, match=r"a: no column 'thrice' .*did you mean 'twice'"):
+        warehouse.plan(tmp_path)
+
+
+def test_a_change_that_would_break_a_reader_is_refused_by_a_folder(
+    place: Place, warehouse: Warehouse, tmp_path: Path
+) -> None:
+    place.write("raw", [1])
+    (tmp_path / "z.sql").write_text("-- topic: z\nid BIGINT, v INT\n")
+    (tmp_path / "up.sql").write_text("SELECT id, id + 1 AS more FROM raw")
+    (tmp_path / "down.sql").write_text("SELECT more FROM up")
+    (tmp_path / "seen.sql").write_text("SELECT v FROM topics.z")
+    warehouse.apply(tmp_path)
+    assert warehouse.refresh("up").ok
+    (tmp_path / "up.sql").write_text("SELECT id FROM raw")
+    with pytest.raises(InvalidQuery, match="down: no column 'more'"):
+        warehouse.apply(tmp_path)
+    (tmp_path / "down.sql").write_text("SELECT id FROM up")
+    (tmp_path / "z.sql").write_text("-- topic: z\nid BIGINT\n")
+    with pytest.raises(InvalidQuery, match="seen: no column 'v'"):
+        warehouse.plan(tmp_path)
+    (tmp_path / "seen.sql").write_text("SELECT id FROM topics.z")
+    assert len(warehouse.apply(tmp_path).replace) == 3
+
+
+def test_a_table_that_lost_its_source_can_still_be_altered_and_holds_nothing_up(
+    place: Place, warehouse: Warehouse, tmp_path: Path
+) -> None:
+    place.write("raw", [1])
+    (tmp_path / "a.sql").write_text("SELECT id FROM raw")
+    warehouse.apply(tmp_path)
+    change = place.lake.begin()
+    change.drop_table(place.lake.table("raw"))
+    place.lake.commit(change)
+    warehouse.alter("a", schedule="7s")
+    (tmp_path / "b.sql").write_text("SELECT 1 AS one")
+    assert [table.name for table in warehouse.apply(tmp_path).create] == ["b"]
+
+
+def test_columns_that_came_to_a_source_count_for_tables_below_one_that_was_not_refreshed_yet(
+    place: Place, warehouse: Warehouse
+) -> None:
+    place.write("raw", [1])
+    warehouse.create("a", "SELECT * FROM raw")
+    assert warehouse.refresh("a").ok
+    change = place.lake.begin()
+    change.add_column(place.lake.table("raw"), pa.field("late", pa.string()))
+    place.lake.commit(change)
+    warehouse.create("b", "SELECT late FROM a")
+
+
+def test_a_gate_is_closed_for_what_is_there_and_nothing_else(
+    place: Place, warehouse: Warehouse
+) -> None:
+    place.write("raw", [1])
+    warehouse.declare_topic("readings", "id BIGINT")
+    warehouse.create("a", "SELECT id FROM raw")
+    for relation in ("raw", "topics.readings", "a"):
+        warehouse.gate(relation)
+        warehouse.ungate(relation)
+        warehouse.ungate(relation)
+    for act in (warehouse.gate, warehouse.ungate):
+        with pytest.raises(RelationNotFound, match="'rwa': did you mean 'raw'"):
+            act("rwa")
+        with pytest.raises(RelationNotFound, match=r"no table or declared topic 'nosuch'$"):
+            act("nosuch")
+    assert warehouse.gates() == ()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "reflect('java.lang.System', 'exit')",
+        "JAVA_METHOD ('java.lang.System', 'exit')",
+        "`try_reflect`('java.lang.System', 'exit')",
+        "system.builtin.`Reflect`('java.lang.System', 'exit')",
+        "identifier('reflect')(a, b)",
+    ],
+)
+def test_a_query_that_calls_java_is_refused(warehouse: Warehouse, call: str) -> None:
+    for query in (
+        f"SELECT {call} FROM VALUES (1, 2) AS t(a, b)",
+        f"WITH c AS (SELECT {call} FROM VALUES (1, 2) AS t(a, b)) SELECT * FROM c",
+    ):
+        with pytest.raises(InvalidQuery, match="refused"):
+            warehouse.create("a", query)
+        with pytest.raises(InvalidQuery, match="refused"):
+            warehouse.query(query)
+
+
+def test_a_query_that_runs_a_program_is_refused(warehouse: Warehouse) -> None:
+    with pytest.raises(InvalidQuery, match="cannot run programs"):
+        warehouse.create("a", "SELECT TRANSFORM(a) USING 'cat' AS (b) FROM VALUES (1) AS t(a)")
 
 
 def test_people_who_define_tables_at_the_same_time_do_not_disturb_each_other(place: Place) -> None:

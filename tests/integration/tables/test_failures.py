@@ -105,7 +105,7 @@ def test_a_corrected_query_does_not_pay_for_the_wrong_one_that_was_still_running
     warehouse = place.warehouse
     place.write("raw", [1])
     place.fault("a", "hold")
-    warehouse.create("a", "SELECT nope FROM raw", schedule=EVERY)
+    warehouse.create("a", "SELECT nope(id) AS id FROM raw", schedule=EVERY)
     with warehouse.coordinator():
         place.until((place.faults / "a.held").exists, "the wrong query to run")
         warehouse.create_or_replace("a", "SELECT id FROM raw", schedule=EVERY)
@@ -116,22 +116,31 @@ def test_a_corrected_query_does_not_pay_for_the_wrong_one_that_was_still_running
     place.check_contents()
 
 
-def test_failures_of_a_person_are_told_on_record_and_count_for_nothing(serial: Place) -> None:
+def test_failures_of_a_person_count_for_nothing_but_a_wrong_query_is_an_error(
+    serial: Place,
+) -> None:
     warehouse = serial.warehouse
     warehouse.create("a", "SELECT id FROM raw", schedule="on demand")
-    faults = ("retryable", "retryable", "retryable", "retryable", "permanent")
-    for fault in faults:
-        serial.fault("a", fault)
-        assert not warehouse.refresh("a", force=True).ok
-        assert status(serial, "a") == "ACTIVE"
-    with warehouse.coordinator():
-        serial.until(lambda: warehouse.health().state.value == "ok")
+    assert warehouse.refresh("a").ok
+    faults = ("retryable", "retryable", "retryable", "retryable")
+
+    def fail() -> None:
         for fault in faults:
             serial.fault("a", fault)
             assert not warehouse.refresh("a", force=True).ok
             assert status(serial, "a") == "ACTIVE"
-    assert len(warehouse.history("a")) == 2 * len(faults)
-    assert {r.outcome for r in warehouse.history("a")} == {Outcome.FAILED}
+        serial.fault("a", "permanent")
+        assert not warehouse.refresh("a", force=True).ok
+        serial.until(lambda: status(serial, "a") == "ERROR", "the error to be told")
+        serial.until(lambda: "is wrong" in warehouse.why("a").text, "why to say so")
+
+    fail()
+    warehouse.resume("a")
+    with warehouse.coordinator():
+        serial.until(lambda: warehouse.health().state.value == "ok")
+        fail()
+    history = [record.outcome for record in warehouse.history("a")]
+    assert history == [Outcome.FAILED] * 2 * (len(faults) + 1) + [Outcome.SUCCEEDED]
 
 
 def test_a_person_who_refreshes_a_suspended_table_by_hand_brings_it_back(serial: Place) -> None:

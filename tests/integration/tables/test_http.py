@@ -117,10 +117,13 @@ def test_mistakes_are_told_with_what_was_expected(api: Api) -> None:
     refused(put(api, "x-y", "SELECT 1 AS one"), 400, "invalid_table")
     refused(put(api, "x", "SELECT 1 AS one", schedule="soon"), 400, "invalid_schedule")
     assert "found x > x" in refused(put(api, "x", "SELECT * FROM x"), 409, "table_cycle")
+    assert "no table 'nosuch'" in refused(
+        put(api, "x", "SELECT * FROM nosuch"), 400, "invalid_query"
+    )
     assert "no rule for projection" in refused(
         put(api, "x", "SELECT * FROM raw", mode="differential"), 400, "not_differentiable"
     )
-    assert "undeclared" in refused(
+    assert "was not declared" in refused(
         put(api, "x", "SELECT * FROM topics.nobody"), 400, "invalid_table"
     )
     refused(api.request("POST", "/v0/tables/x/refresh"), 404, "table_not_found")
@@ -325,3 +328,26 @@ def test_the_server_never_loads_spark(api: Api, server: ServerProcess) -> None:
     maps = Path(f"/proc/{server.process.pid}/maps").read_text()
     assert "py4j" not in maps
     assert "grpc" not in maps
+
+
+def test_rows_come_in_the_order_of_the_definition_whatever_refreshes_did(
+    api: Api, place: Place
+) -> None:
+    place.write("digits", [3, 1, 2])
+    query = "SELECT id, id % 3 AS third FROM digits ORDER BY third DESC NULLS LAST, id"
+    put(api, "ordered", query, schedule="on demand")
+    for more in ([9, 8, 7, 6], [0, 100], [50]):
+        assert place.warehouse.refresh("ordered", here=True).ok
+        rows = place.lake.scan("digits").column("id").to_pylist()
+        wanted = sorted(rows, key=lambda number: (-(number % 3), number))
+        assert place.warehouse.query("ordered").column("id").to_pylist() == wanted
+        seen: list[int] = []
+        at: dict[str, Any] = {"limit": 2}
+        while at.get("offset", 0) is not None:
+            page = api.get("/v0/tables/ordered/rows", columns="id", **at).json
+            seen += [row["id"] for row in page["rows"]]
+            at |= {"offset": page["next_offset"], "snapshot": page["snapshot"]}
+        assert seen == wanted
+        place.write("digits", more)
+    text = api.request("GET", "/v0/tables/ordered/rows", None, {"Accept": "text/csv"}).body
+    assert text.decode().splitlines()[1:3] == ["2,2", "8,2"]

@@ -69,6 +69,7 @@ def test_differential_is_refused_at_creation_with_the_reason_and_nothing_changes
     serial: Place, tmp_path: Path
 ) -> None:
     warehouse = serial.warehouse
+    serial.write("raw", [1])
     warehouse.create("a", "SELECT id FROM raw")
     query = "SELECT id, rand() AS r FROM raw"
     with pytest.raises(NotDifferentiable, match=r"rand\(\) may answer differently"):

@@ -157,7 +157,7 @@ def test_a_topic_server_that_is_away_is_retried_and_told(
 
 def test_a_declaration_is_checked_kept_and_taken_back(place: Place, topics: Client) -> None:
     warehouse = place.warehouse
-    with pytest.raises(InvalidTable, match="found 'orders' undeclared"):
+    with pytest.raises(InvalidTable, match=r"topic 'orders' .line 1, column 15. was not declared"):
         warehouse.create("a", "SELECT * FROM topics.orders")
     declare(warehouse, topics, "orders")
     with pytest.raises(SourceExists):

@@ -255,11 +255,20 @@ def test_a_failed_request_never_counts_and_is_answered():
     stage.write("raw")
     for number in range(5):
         assert starts(stage.tell(RefreshRequested(f"r{number}", "a"))) == ["table:a"]
-        kind = FailureKind.PERMANENT if number % 2 else FailureKind.RETRYABLE
-        effects = stage.fail("a", kind)
+        effects = stage.fail("a", FailureKind.RETRYABLE)
         assert answers(effects) == [(f"r{number}", False)]
         assert statuses(effects) == []
     assert stage.why("a") == "not_due"
+
+
+def test_a_request_that_finds_the_query_wrong_stops_the_table():
+    stage = quiet(reads("a", "raw", schedule="1h"))
+    stage.write("raw")
+    stage.tell(RefreshRequested("r", "a"))
+    effects = stage.fail("a", FailureKind.PERMANENT)
+    assert answers(effects) == [("r", False)]
+    assert statuses(effects) == [("a", "ERROR")]
+    assert stage.why("a") == "error"
 
 
 @pytest.mark.parametrize("schedule", ["on demand", "1d"])

@@ -1,13 +1,14 @@
 """Reading a table a page at a time, here, without an engine.
 
-At one snapshot the rows of a table have one order: rows kept in the catalog, then file after file.
-So a page is told by snapshot, offset and limit, and files before it are not opened.
+At one snapshot the rows of a table lie in one order: rows kept in the catalog, then file after
+file. So a page is told by snapshot, offset and limit, and files before it are not opened. Where an
+order is asked for, the columns it goes by are read as a whole, and of the others only the page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from penstock.lake.model import DataFile, TableVersion
 from penstock.lake.selection import FileRows, live
 from penstock.lake.shell.catalog import Catalog
 from penstock.lake.shell.scan import file_history, read_rows
+from penstock.tables.ordering import SortKey, sorted_places
 
 
 class Page(NamedTuple):
@@ -43,14 +45,20 @@ def read_page(
     offset: int = 0,
     limit: int,
     columns: Sequence[str] | None = None,
+    order: Sequence[SortKey] = (),
 ) -> Page:
-    """The rows from an offset on, at most so many."""
+    """The rows from an offset on, at most so many: in the order of the keys, or as they lie."""
     if offset < 0 or limit < 0:
         raise Rejected(f"expected offset and limit from 0 on, found {offset} and {limit}")
     wanted = _wanted(version.table.columns, columns)
     inlined = version.inlined.rows.select([column.name for column in wanted])
     stored = list(_stored(lake, version))
     total = inlined.num_rows + sum(rows.count for rows in stored)
+    if order:
+        keys = read_page(lake, version, limit=total, columns=[key.column for key in order]).rows
+        places = sorted_places(keys, order)[offset : offset + limit]
+        table = _picked(lake, version, wanted, stored, places)
+        return Page(version.table.name, version.snapshot.id, table, offset, total)
     pieces = [inlined.slice(offset, limit)]
     skip = max(0, offset - inlined.num_rows)
     left = limit - pieces[0].num_rows
@@ -65,6 +73,29 @@ def read_page(
         skip, left = 0, left - piece.num_rows
     table = pa.concat_tables([piece.cast(plain_schema(wanted)) for piece in pieces])
     return Page(version.table.name, version.snapshot.id, table, offset, total)
+
+
+def _picked(
+    lake: Catalog,
+    version: TableVersion,
+    wanted: tuple[Column, ...],
+    stored: Sequence[FileRows],
+    places: np.ndarray[Any, np.dtype[np.int64]],
+) -> pa.Table:
+    """The rows at some places, in the order of the places; each file is opened at most once."""
+    by_place = np.argsort(places)
+    sought = places[by_place]
+    inlined = version.inlined.rows.select([column.name for column in wanted])
+    end = inlined.num_rows
+    pieces = [inlined.take(pa.array(sought[sought < end]))]
+    for rows in stored:
+        begin, end = end, end + rows.count
+        here = sought[(sought >= begin) & (sought < end)] - begin
+        if len(here):
+            picked = FileRows(rows.file, here if rows.positions is None else rows.positions[here])
+            pieces.append(read_rows(lake.storage, picked, wanted, version.mappings))
+    table = pa.concat_tables([piece.cast(plain_schema(wanted)) for piece in pieces])
+    return table.take(pa.array(np.argsort(by_place)))
 
 
 def _wanted(columns: tuple[Column, ...], names: Iterable[str] | None) -> tuple[Column, ...]:

@@ -16,7 +16,6 @@ from penstock.lake.model import TableInfo
 from penstock.lake.transaction import Transaction
 from penstock.tables import schema
 from penstock.tables.errors import (
-    InvalidTable,
     SourceExists,
     SourceNotFound,
     TableCycle,
@@ -27,8 +26,10 @@ from penstock.tables.files import Folder, parse_folder
 from penstock.tables.graph import StreamGraph, check_modes
 from penstock.tables.model import Status, TableDefinition
 from penstock.tables.modes import check_differential
-from penstock.tables.names import topic_of, topic_source
+from penstock.tables.names import topic_source
 from penstock.tables.plan import TablePlan, plan_tables
+from penstock.tables.relations import check_names
+from penstock.tables.resolve import Shape
 from penstock.tables.shell.store import (
     GRAPH_VERSION,
     MADE,
@@ -64,7 +65,8 @@ class Definer:
         if before is not None and not may_exist:
             raise TableExists(f"expected a new name, found stream table {table.name!r}")
         graph = found.graph.with_table(table)
-        self._check(found, graph, [table], [table] if before is None else [])
+        lake = self._check(graph, [table], [table] if before is None else [])
+        check_names(graph, {**lake, **topic_shapes(found)}, {table.name}, table.name)
         transaction = self._begin(found.version)
         self._store_table(transaction, before, table)
         return self._commit(transaction, graph)
@@ -78,7 +80,7 @@ class Definer:
         before = found.graph.table(name)
         table = replace(wanted, status=before.status)
         graph = found.graph.with_table(table)
-        self._check(found, graph, [table], [])
+        self._check(graph, [table], [])
         transaction = self._begin(found.version)
         self._store_table(transaction, before, table)
         return self._commit(transaction, graph)
@@ -130,9 +132,11 @@ class Definer:
         plan = plan_tables(wanted.tables, found.graph.tables, prune=prune)
         news = [s for name, s in sorted(wanted.topics.items()) if found.topics.get(name) != s]
         changed = [step.table for step in (*plan.replace, *plan.alter)]
+        lake = self._check(plan.graph, [*plan.create, *changed], plan.create)
+        plan = replace(plan, declare=tuple(news))
         with_news = replace(found, topics={**found.topics, **wanted.topics})
-        self._check(with_news, plan.graph, [*plan.create, *changed], plan.create)
-        return replace(plan, declare=tuple(news))
+        _check_plan(plan, found, lake, topic_shapes(with_news))
+        return plan
 
     # topics --------------------------------------------------------------------------------------
 
@@ -188,31 +192,22 @@ class Definer:
 
     def _check(
         self,
-        found: Definitions,
         graph: StreamGraph,
         changed: Iterable[TableDefinition],
         created: Iterable[TableDefinition],
-    ) -> None:
+    ) -> dict[str, Shape]:
+        """Refuse what cannot be; returns the columns of every table of the lake."""
         check_modes(graph)
         ExecutionUnitGraph(graph)
-        for table in changed:
-            for name in table.sources:
-                topic = topic_of(name)
-                if topic is not None and name not in found.topics:
-                    raise InvalidTable(
-                        f"expected topics that were declared as sources of {table.name!r}, found "
-                        f"{topic!r} undeclared: say which columns it has with `penstock table "
-                        f"source add {topic} --schema 'id BIGINT, …'`",
-                        topic=topic,
-                    )
         check_differential(changed)
-        taken = {_plain(info.schema.name, info.name) for info in self._store.lake.tables()}
+        lake = lake_shapes(self._store.lake.tables())
         for table in created:
-            if table.name in taken:
+            if table.name in lake:
                 raise TableExists(
                     f"expected a new name, found that the lake has a table {table.name!r} that is "
                     "no stream table"
                 )
+        return lake
 
     def _begin(self, version: int) -> Transaction:
         transaction = self._store.lake.begin()
@@ -284,6 +279,51 @@ def read_folder(folder: Path, url: str | None = None) -> Folder:
     if not files:
         raise Rejected(f"expected .sql files in {str(folder)!r}, found none")
     return parse_folder(files, url=url)
+
+
+def lake_shapes(tables: Iterable[TableInfo]) -> dict[str, Shape]:
+    """The columns of lake tables, by the names that queries give them."""
+    return {
+        _plain(info.schema.name, info.name): Shape(tuple(column.name for column in info.columns))
+        for info in tables
+    }
+
+
+def topic_shapes(found: Definitions) -> dict[str, Shape]:
+    """The columns of the topics that were declared."""
+    return {
+        name: Shape(tuple(column.name for column in source.columns))
+        for name, source in found.topics.items()
+    }
+
+
+def _check_plan(
+    plan: TablePlan, found: Definitions, lake: dict[str, Shape], topics: dict[str, Shape]
+) -> None:
+    """Refuse tables that name what is not there: new ones, and those that a change would break."""
+    made = [*plan.create, *(step.table for step in plan.replace)]
+    changed = {table.name for table in made}
+    for table in made:
+        _check_named(plan.graph, {**lake, **topics}, changed, table.name)
+    moved = changed | {source.name for source in plan.declare}
+    before = {**lake, **topic_shapes(found)}
+    for name in plan.graph.order:
+        if name in changed or not moved & set(plan.graph.inputs[name]):
+            continue
+        try:
+            check_names(found.graph, before, (), name)
+        except Rejected:
+            continue  # it cannot be refreshed as it is, and holds nothing up
+        _check_named(plan.graph, {**lake, **topics}, changed, name)
+
+
+def _check_named(
+    graph: StreamGraph, stored: dict[str, Shape], changed: set[str], name: str
+) -> None:
+    try:
+        check_names(graph, stored, changed, name)
+    except Rejected as error:
+        raise type(error)(f"{name}: {error.message}", **error.detail) from None
 
 
 def _kept_status(before: TableDefinition, table: TableDefinition) -> TableDefinition:

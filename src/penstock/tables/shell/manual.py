@@ -11,18 +11,30 @@ from uuid import uuid4
 
 from penstock.kernel.errors import Rejected, Unavailable
 from penstock.kernel.shell import SystemClock, meanwhile
+from penstock.tables.failures import FailureKind
 from penstock.tables.jobs import job_for
+from penstock.tables.model import Status
 from penstock.tables.shell.alive import process_name
 from penstock.tables.shell.claim import claim_for_person
 from penstock.tables.shell.outcomes import Cancelled, Failed
 from penstock.tables.shell.positions import Positions
 from penstock.tables.shell.refresher import Refresher
 from penstock.tables.shell.settings import WarehouseSettings
-from penstock.tables.shell.store import FOREIGN_MS, MANUAL, Store
+from penstock.tables.shell.store import FOREIGN_MS, MANUAL, Definitions, Store
 from penstock.tables.shell.work import Tell, UnitWorker
 from penstock.tables.units import ExecutionUnitGraph, Unit
 
 _SPREAD: Final = 1 << 20
+STOP_TABLE: Final = (
+    "UPDATE penstock_tables SET status = ?, status_detail = ? "
+    "WHERE name = ? AND query = ? AND status IN ('ACTIVE', 'SUSPENDED', 'ERROR')"
+)
+"""A paused table stays one, and one with another query by now has not failed."""
+START_TABLE: Final = (
+    "UPDATE penstock_tables SET status = ?, status_detail = NULL "
+    "WHERE name = ? AND status IN ('SUSPENDED', 'ERROR')"
+)
+"""What has just been refreshed is well again."""
 
 
 def refresh_here(
@@ -36,7 +48,8 @@ def refresh_here(
     """Refresh a table's unit in this process; returns whether it went well, and what is to say.
 
     `LockHeld` if somebody else is refreshing a member, `Rejected` if a gate is closed. A failure
-    is on record but counts for nothing.
+    is on record. It stops a table if trying again cannot mend it, or if it is the first: nothing
+    but this person would try again, and else the table would only say that it was never filled.
     """
     clock = SystemClock()
     definitions = store.definitions()
@@ -73,10 +86,25 @@ def refresh_here(
     finally:
         worker.close()
     if isinstance(ended, Failed):
+        _stop(store, definitions, unit, ended)
         return False, ended.detail
     if isinstance(ended, Cancelled):
         raise Unavailable(f"expected to refresh {table}, found the job cancelled: {ended.detail}")
+    for name in unit.members:
+        store.run(START_TABLE, Status.ACTIVE.value, name)
     return True, "refreshed"
+
+
+def _stop(store: Store, definitions: Definitions, unit: Unit, failed: Failed) -> None:
+    """Leave ERROR and what went wrong at the tables whose fault it is."""
+    if failed.kind.blameless:
+        return
+    with store.lake.look() as reader:
+        made = store.frontiers(reader)
+    for name in unit.members if failed.member is None else (failed.member,):
+        if failed.kind is FailureKind.PERMANENT or name not in made:
+            query = definitions.graph.tables[name].query
+            store.run(STOP_TABLE, Status.ERROR.value, failed.detail, name, query)
 
 
 def _check_gates(store: Store, unit: Unit) -> None:

@@ -3,13 +3,16 @@
 >>> import tempfile
 >>> home = tempfile.mkdtemp()
 >>> with Warehouse.open(f"sqlite:{home}/lake.sqlite") as warehouse:
-...     _ = warehouse.create("daily", "SELECT day, count(*) AS n FROM orders GROUP BY day")
+...     _ = warehouse.declare_topic("orders", "id BIGINT, day DATE")
+...     query = "SELECT day, count(*) AS n FROM topics.orders GROUP BY day"
+...     _ = warehouse.create("daily", query)
 ...     [(row.table, row.reason.value) for row in warehouse.status()]
 [('daily', 'ready')]
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -25,17 +28,26 @@ from penstock.kernel.errors import Busy, Rejected, Unavailable
 from penstock.kernel.shell import SystemClock
 from penstock.lake.shell.catalog import Catalog, open_catalog
 from penstock.lake.shell.expire import sweep
-from penstock.tables.errors import NoContents, NotCoordinated, SourceNotFound, TableNotFound
+from penstock.tables.errors import (
+    NoContents,
+    NotCoordinated,
+    RelationNotFound,
+    SourceNotFound,
+    TableNotFound,
+)
 from penstock.tables.health import Health, TableStatus
 from penstock.tables.history import RefreshRecord
 from penstock.tables.jobs import Job
 from penstock.tables.model import Mode, Status, TableDefinition, define
 from penstock.tables.names import lake_name, relation_name, topic_of, topic_source
+from penstock.tables.ordering import final_order
 from penstock.tables.plan import TablePlan
+from penstock.tables.pointing import did_you_mean, not_there
 from penstock.tables.progress import Progress
+from penstock.tables.resolve import nearest_relation, resolve
 from penstock.tables.shell.contents import Page, read_page
 from penstock.tables.shell.coordinator import CoordinatorLoop
-from penstock.tables.shell.definitions import Definer
+from penstock.tables.shell.definitions import Definer, lake_shapes
 from penstock.tables.shell.looking import Looker, PoolStatus, Why
 from penstock.tables.shell.manual import refresh_here
 from penstock.tables.shell.refresher import Explains, Factory, Refresher
@@ -214,18 +226,21 @@ class Warehouse:
 
     def gate(self, relation: str, detail: str = "") -> None:
         """Close a source: nothing that reads it is refreshed until it is opened."""
+        name = relation_name(relation.split("."))
+        self._check_relation(name)
         self._store.run(
             "INSERT INTO penstock_gates (relation, closed_at, detail) VALUES (?, ?, ?) "
             "ON CONFLICT (relation) DO NOTHING",
-            relation_name(relation.split(".")),
+            name,
             self._clock.now_ms(),
             detail,
         )
 
     def ungate(self, relation: str) -> None:
-        """Open a source again."""
+        """Open a source again. Idempotent."""
         name = relation_name(relation.split("."))
-        self._store.run("DELETE FROM penstock_gates WHERE relation = ?", name)
+        if not self._store.run("DELETE FROM penstock_gates WHERE relation = ?", name):
+            self._check_relation(name)
 
     def gates(self) -> tuple[str, ...]:
         """The sources that are closed."""
@@ -369,26 +384,39 @@ class Warehouse:
         limit: int = 1_000,
         columns: Sequence[str] | None = None,
     ) -> Page:
-        """Some rows of a table of the lake at a snapshot, read here; the newest if none is said."""
+        """Some rows of a table of the lake at a snapshot, read here; the newest if none is said.
+
+        Rows of a stream table come in the order of the ORDER BY at the end of its query.
+        """
         plain = relation_name(name.split("."))
         snapshot = self.lake.snapshot(at)
+        defined = self._store.definitions().graph.tables.get(plain)
         try:
             version = self.lake.table_at(plain, snapshot.id)
         except Rejected:
-            if plain in self._store.definitions().graph.tables:
+            if defined is not None:
                 raise NoContents(plain, snapshot.id) from None
-            raise TableNotFound(plain) from None
-        return read_page(self.lake, version, offset=offset, limit=limit, columns=columns)
+            raise TableNotFound(plain, nearest_relation(plain, self._relations())) from None
+        names = [column.name for column in version.table.columns]
+        order = () if defined is None else final_order(defined.query, names)
+        return read_page(
+            self.lake, version, offset=offset, limit=limit, columns=columns, order=order
+        )
 
     def query(self, text: str) -> pa.Table:
         """The rows of a table (its name alone, read here), or of a SELECT (run by the engine)."""
         if " " not in text.strip():
-            return self.lake.scan(text.strip())
+            return self.rows(text.strip(), limit=sys.maxsize).rows
         sources = read_sources(text)
         topics = [name for name in sources if topic_of(name) is not None]
         if topics:
             raise Rejected(f"expected lake tables in a query, found {', '.join(topics)}")
         at = self.lake.latest()
+        known = lake_shapes(self.lake.tables(at))
+        for name in sources:
+            if name not in known and name in self._store.definitions().graph.tables:
+                raise NoContents(name, at.id)
+        resolve(text, known)
         return self._engine().query(text, {n: self.lake.table_at(n, at) for n in sources})
 
     # inside --------------------------------------------------------------------------------------
@@ -397,6 +425,20 @@ class Warehouse:
         if self._made is None:
             self._made = self.settings.runner.refresher(self.lake)
         return self._made
+
+    def _relations(self) -> list[str]:
+        """Everything that a query of a table could name."""
+        found = self._store.definitions()
+        lake = lake_shapes(self.lake.tables())
+        return [*lake, *found.topics, *found.graph.tables, *found.graph.sources]
+
+    def _check_relation(self, name: str) -> None:
+        known = self._relations()
+        if name not in known:
+            near = did_you_mean(nearest_relation(name, known))
+            raise RelationNotFound(
+                not_there(f"no table or declared topic {name!r}", near), relation=name
+            )
 
     def _set_status(self, name: str, status: Status) -> None:
         table = self.table(name).name
