@@ -1,8 +1,8 @@
 """The limit of delivery to compare with: a loop that writes each record to each watcher.
 
-It answers a write at once, makes one frame of all that came in a turn of the loop, and writes that
-to the socket of every watcher. There is no log, no topic and no cursor, and a slow watcher loses
-what its socket does not take. `python -m bench.bare_push PORT`.
+It answers a write at once, makes one frame of all that came for a path in a turn of the loop, and
+writes that to the socket of every watcher of the path. There is no log, no topic and no cursor, and
+a slow watcher loses what its socket does not take. `python -m bench.bare_push PORT`.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ FRAME = b'id: eyJ0Ijo0Mn0\nevent: record\ndata: {"records":[%b]}\n\nevent: caugh
 
 
 class Fan:
-    """The watchers, and what they do not have yet."""
+    """The watchers of each path, and what they do not have yet."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.descriptors: list[int] = []
-        self.waiting: list[bytes] = []
+        self.descriptors: dict[bytes, list[int]] = {}
+        self.waiting: dict[bytes, list[bytes]] = {}
 
-    def put(self, body: bytes) -> None:
+    def put(self, path: bytes, body: bytes) -> None:
         if not self.waiting:
             self.loop.call_soon(self.write)
-        self.waiting.append(body)
+        self.waiting.setdefault(path, []).append(body)
 
     def write(self) -> None:
-        waiting, self.waiting = self.waiting, []
-        frame = FRAME % b",".join(waiting)
-        for fd in self.descriptors:
-            try:
-                os.write(fd, frame)
-            except OSError:
-                continue
+        everything, self.waiting = self.waiting, {}
+        for path, waiting in everything.items():
+            frame = FRAME % b",".join(waiting)
+            for fd in self.descriptors.get(path, ()):
+                try:
+                    os.write(fd, frame)
+                except OSError:
+                    continue
 
 
 class Connection(asyncio.Protocol):
@@ -51,11 +52,13 @@ class Connection(asyncio.Protocol):
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
+        path = data.split(b" ", 2)[1]
         if data.startswith(b"GET"):
             self.transport.write(b"HTTP/1.1 200 OK\r\n\r\n")  # type: ignore[attr-defined]
-            self.fan.descriptors.append(self.transport.get_extra_info("socket").fileno())
+            fd = self.transport.get_extra_info("socket").fileno()
+            self.fan.descriptors.setdefault(path, []).append(fd)
         else:
-            self.fan.put(data.partition(b"\r\n\r\n")[2])
+            self.fan.put(path, data.partition(b"\r\n\r\n")[2])
             self.transport.write(FIXED)  # type: ignore[attr-defined]
 
 

@@ -103,9 +103,10 @@ class Drive:
     their bytes are there, while the others are only read, each once in `ASIDE_S`.
     """
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Scene, seconds: float | None = None) -> None:
         self.scene = scene
-        self.total = int(WRITES_A_SECOND * SECONDS)
+        self.seconds = seconds or SECONDS
+        self.total = int(WRITES_A_SECOND * self.seconds)
         self.sent_ns: list[int] = []
         self.answered_ns: dict[int, int] = {}
         self.seen: list[tuple[int, int]] = []
@@ -125,7 +126,7 @@ class Drive:
     def run(self) -> Delays:
         expected = self.total * len(self.timed)
         began = time.perf_counter()
-        until = began + SECONDS + 15
+        until = began + self.seconds + 15
         while len(self.seen) < expected or len(self.answered_ns) < self.total:
             now = time.perf_counter()
             if now > until:
@@ -207,7 +208,7 @@ def payload(number: int) -> bytes:
     return b'{%b%012d,"kwh":1.25}' % (MARK, number + 10**11)
 
 
-def penstock(count: int) -> Delays:
+def penstock(count: int, seconds: float | None = None) -> Delays:
     with servers.penstock() as port:
         setup = connect(port, 1)[0]
         ask(setup, post("/v0/topics/t", b'{"durability":"fsync"}').replace(b"POST", b"PUT", 1))
@@ -225,7 +226,7 @@ def penstock(count: int) -> Delays:
             received = b""
             while b"caught-up" not in received:
                 received += watcher.recv(1 << 16)
-        return Drive(over_http(port, watchers)).run()
+        return Drive(over_http(port, watchers), seconds).run()
 
 
 def over_http(port: int, watchers: list[socket.socket]) -> Scene:
@@ -237,15 +238,15 @@ def over_http(port: int, watchers: list[socket.socket]) -> Scene:
     )
 
 
-def bare(count: int) -> Delays:
+def bare(count: int, seconds: float | None = None) -> Delays:
     """What a loop in Python can do at all on this machine: no log, no engine, no cursors."""
     with servers.bare_push() as port:
         watchers = connect(port, count)
         for watcher in watchers:
-            watcher.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            watcher.sendall(b"GET /v0/topics/t HTTP/1.1\r\n\r\n")
         for watcher in watchers:
             watcher.recv(1 << 16)
-        return Drive(over_http(port, watchers)).run()
+        return Drive(over_http(port, watchers), seconds).run()
 
 
 def ask(connection: socket.socket, request: bytes) -> bytes:
@@ -256,7 +257,7 @@ def ask(connection: socket.socket, request: bytes) -> bytes:
     return answer
 
 
-def redis(count: int) -> Delays:
+def redis(count: int, seconds: float | None = None) -> Delays:
     read = (
         b"*6\r\n$5\r\nXREAD\r\n$5\r\nBLOCK\r\n$1\r\n0\r\n$7\r\nSTREAMS\r\n$1\r\ns\r\n$%d\r\n%b\r\n"
     )
@@ -282,7 +283,7 @@ def redis(count: int) -> Delays:
             watchers,
             again,
         )
-        return Drive(scene).run()
+        return Drive(scene, seconds).run()
 
 
 def nats(count: int) -> Delays:

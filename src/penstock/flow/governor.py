@@ -31,6 +31,11 @@ REFUSE_FROM: Final = 0.95  # the ladder's "about 1.0"
 REFUSE_RETRY_MS: Final = 1_000
 LATENCY_CEILING_MS: Final = 5.0
 LATENCY_EWMA: Final = 0.3
+PUSH_SHARE_MIN: Final = 0.25
+PUSH_SHARE_MAX: Final = 0.75
+PUSH_EWMA: Final = 0.3
+PUSH_WITHIN_MS: Final = 50.0
+"""How soon topics that wait should be served: the share of the loop that takes is their need."""
 
 
 class Level(IntEnum):
@@ -121,12 +126,26 @@ class Governor:
     def __init__(self, weights: Weights | None = None) -> None:
         self._weights = weights or Weights()
         self._latency_ms = 0.0
+        self.push_need = 0.0
         self.rung = STEADY
 
     @property
     def pressure(self) -> float:
         """The pressure of the last sample, 0 to 1."""
         return self.rung.pressure
+
+    @property
+    def push_share(self) -> float:
+        """What part of its time a loop pushes while topics wait, whatever else is ready.
+
+        As much as it takes to serve what waits soon enough. Never so little that writes are taken
+        much faster than they can be delivered, never so much that few are taken.
+        """
+        return min(max(self.push_need, PUSH_SHARE_MIN), PUSH_SHARE_MAX)
+
+    def share_push(self, backlog_ms: float) -> None:
+        """Serving every topic that waits would take so long; called with each sample."""
+        self.push_need += PUSH_EWMA * (backlog_ms / PUSH_WITHIN_MS - self.push_need)
 
     def sample(self, load: Load) -> Rung:
         """Take one sample and move to the rung it calls for."""

@@ -60,7 +60,7 @@ class Context:
         self.cohorts = Cohorts(
             self.engine,
             lambda: self.clock.monotonic_ns() / 1e9,
-            asyncio.get_running_loop().call_soon,
+            self.engine.turns.later,
         )
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> Task[None]:

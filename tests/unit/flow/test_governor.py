@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.flow import Governor, Level, Load, Weights, climb, hold_ms
-from penstock.flow.governor import STEADY
+from penstock.flow.governor import PUSH_SHARE_MAX, PUSH_SHARE_MIN, PUSH_WITHIN_MS, STEADY
 
 
 @pytest.mark.parametrize(
@@ -108,6 +108,24 @@ def test_one_slow_sample_moves_the_smoothed_latency_only_by_its_share() -> None:
     governor = Governor()
     assert governor.sample(Load(0, 1, 5.0, 0.0)).pressure == pytest.approx(0.4 * 0.3)
     assert governor.sample(Load(0, 1, 0.0, 0.0)).pressure == pytest.approx(0.4 * 0.3 * 0.7)
+
+
+def test_pushing_has_a_quarter_of_the_time_at_least_and_three_quarters_at_most() -> None:
+    governor = Governor()
+    assert governor.push_share == PUSH_SHARE_MIN
+    for _ in range(40):
+        governor.share_push(10 * PUSH_WITHIN_MS)
+    assert governor.push_share == PUSH_SHARE_MAX
+    for _ in range(40):
+        governor.share_push(0.0)
+    assert governor.push_share == PUSH_SHARE_MIN
+
+
+def test_the_share_of_pushing_is_what_serves_all_that_waits_soon_enough() -> None:
+    governor = Governor()
+    for _ in range(40):
+        governor.share_push(0.4 * PUSH_WITHIN_MS)
+    assert governor.push_share == pytest.approx(0.4)
 
 
 def test_weights_must_add_up_to_one() -> None:

@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable
 from unittest import mock
 
-from penstock.flow.governor import STEADY, climb
+import pytest
+
+from penstock.flow.governor import PUSH_SHARE_MAX, PUSH_SHARE_MIN, STEADY, climb
 from penstock.flow.priority import Urgency
 from penstock.testing.clock import ManualClock
-from penstock.topics.shell.turns import Turns
+from penstock.topics.shell.turns import SLICE_MS, SLICE_MS_MAX, Turns
 
 
 class Timers:
@@ -121,3 +123,105 @@ def test_what_is_marked_while_a_backlog_is_served_does_not_hold_it_back():
         turns.mark(f"t{number}")
     timers.pass_ms(turns.rung.coalesce_ms + 210)
     assert len(served) >= 200
+
+
+def passes(timers: Timers, count: int, others_ms: float) -> float:
+    """So many passes of a loop that is busy with others; what part of the time was for topics."""
+    began_ms = timers.clock.monotonic_ms()
+    for _ in range(count):
+        timers.clock.advance(others_ms)
+        timers.pass_ms(0)
+    return 1 - count * others_ms / (timers.clock.monotonic_ms() - began_ms)
+
+
+def flood(turns: Turns, count: int) -> None:
+    for number in range(count):
+        turns.mark(f"t{number}")
+
+
+@pytest.mark.parametrize("others_ms", [10, 40, 120])
+def test_topics_that_wait_get_their_share_of_a_pass_however_long_it_is(others_ms):
+    served: list[str] = []
+    turns, timers = start(served, serving_ms=0.5)
+    flood(turns, 100_000)
+    assert passes(timers, 20, others_ms) >= PUSH_SHARE_MIN - 0.01
+
+
+def test_short_passes_are_not_made_much_longer_by_topics_that_wait():
+    turns, timers = start([], serving_ms=0.5)
+    flood(turns, 1_000)
+    timers.clock.advance(0.1)
+    before_ms = timers.clock.monotonic_ms()
+    timers.pass_ms(0)
+    assert timers.clock.monotonic_ms() - before_ms == SLICE_MS
+
+
+def test_no_pass_is_so_long_that_requests_wait_without_end_for_topics():
+    turns, timers = start([], serving_ms=0.5)
+    flood(turns, 100_000)
+    timers.clock.advance(60_000)
+    before_ms = timers.clock.monotonic_ms()
+    timers.pass_ms(0)
+    assert timers.clock.monotonic_ms() - before_ms == SLICE_MS_MAX
+
+
+def test_the_share_grows_with_what_waits_and_shrinks_when_it_is_served():
+    served: list[str] = []
+    turns, timers = start(served, serving_ms=0.5)
+    flood(turns, 2_000)
+    first = passes(timers, 10, 20)
+    assert turns.view()["push_share"] == PUSH_SHARE_MAX
+    assert passes(timers, 10, 20) > first
+    while len(served) < 2_000:
+        passes(timers, 1, 20)
+    passes(timers, 100, 20)
+    assert turns.view()["push_share"] == PUSH_SHARE_MIN
+
+
+def test_a_push_that_goes_on_takes_one_step_in_a_short_pass_and_several_in_a_long_one():
+    turns, timers = start([])
+    steps: list[int] = []
+
+    def step() -> None:
+        steps.append(timers.clock.monotonic_ms())
+        timers.clock.advance(0.5)
+        turns.later(step)
+
+    turns.later(step)
+    timers.pass_ms(0)
+    assert len(steps) == 1
+    timers.clock.advance(30)
+    timers.pass_ms(0)
+    assert len(steps) == 1 + 30 * PUSH_SHARE_MIN / (1 - PUSH_SHARE_MIN) / 0.5
+
+
+def test_topics_and_pushes_that_go_on_divide_the_share():
+    served: list[str] = []
+    turns, timers = start(served, serving_ms=0.5)
+    steps: list[int] = []
+
+    def step() -> None:
+        steps.append(1)
+        timers.clock.advance(0.5)
+        turns.later(step)
+
+    turns.later(step)
+    flood(turns, 10_000)
+    passes(timers, 1, 60)
+    half = 60 * PUSH_SHARE_MIN / (1 - PUSH_SHARE_MIN) / 0.5 / 2
+    assert len(steps) == half
+    assert half <= len(served) < 1.5 * half
+
+
+def test_a_step_that_fails_stops_no_other():
+    turns, timers = start([])
+    steps: list[str] = []
+
+    def fail() -> None:
+        raise ValueError("boom")
+
+    turns.later(fail)
+    turns.later(lambda: steps.append("other"))
+    timers.pass_ms(0)
+    timers.pass_ms(0)
+    assert steps == ["other"]

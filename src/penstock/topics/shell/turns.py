@@ -3,6 +3,10 @@
 Serving a topic is pushing it to its watchers and through its routers. Pressure changes when that
 happens: turns are held back a little to carry more (coalescing), the log's commit window widens,
 and the lowest band waits while the machine is hot.
+
+A pass of the loop reads and answers all that is ready, which takes longer the more writers there
+are. While topics wait, pushing gets a share of each pass that grows with it: what is taken in must
+be able to go out.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -20,7 +25,10 @@ from penstock.flow.priority import TICK_MS, Urgency
 from penstock.kernel.clock import Clock
 
 SLICE_MS: Final = 2
-"""How long topics are served before the loop may do something else."""
+"""How long topics are served before the loop may do something else, however short its passes."""
+
+SLICE_MS_MAX: Final = 50
+"""How long they are served at most, however long its passes: requests wait meanwhile."""
 
 _READY_FOR_FULL_DEPTH: Final = 256
 _LOGGER: Final = logging.getLogger("penstock.topics")
@@ -49,9 +57,15 @@ class Turns:
         self._queue: AgeingQueue[str] = AgeingQueue(urgency_of)
         self._marked_ns: dict[str, int] = {}
         self._scheduled = False
+        self._since_ns = 0  # when others began to have the loop to themselves, while topics wait
+        self._steps: deque[Callable[[], None]] = deque()  # of pushes that go on
+        self._steps_since_ns = 0
+        self._goes_on = False  # they are taken in this pass or the next
         self._held_until_ns = 0
         self._waits_ns = 0  # of all topics that were served since the last sample
         self._turns = 0
+        self._push_ns = 0  # what serving took since then
+        self._turn_ns = 0.0  # what serving a topic takes
         self._busy_ns = 0
         self._sampled_ns = clock.monotonic_ns()
         self._forced: float | None = None
@@ -78,6 +92,17 @@ class Turns:
         self._queue.mark(topic, self._clock.monotonic_ms())
         if not self._scheduled:
             self._schedule()
+
+    def later(self, step: Callable[[], None]) -> None:
+        """Go on with a push of very many watchers in the next pass of the loop, or the one after.
+
+        One step in each pass while the passes are short, several while they are long.
+        """
+        self._steps.append(step)
+        if not self._goes_on:
+            self._goes_on = True
+            self._steps_since_ns = self._clock.monotonic_ns()
+            self._loop.call_soon(self._go_on)
 
     def reconsider(self, topic: str) -> None:
         """Its priority changed."""
@@ -111,6 +136,8 @@ class Turns:
             "commit_window_ms": rung.commit_window_ms,
             "deferring": rung.deferring,
             "refusing": rung.refusing,
+            "push_share": round(self.governor.push_share, 4),
+            "push_need": round(self.governor.push_need, 4),
             "waiting": len(self._queue),
             "served_total": self.served,
             "latency_us": {"p50": quantiles[0] // 1_000, "p99": quantiles[1] // 1_000},
@@ -149,9 +176,10 @@ class Turns:
 
     def _schedule(self) -> None:
         self._scheduled = True
+        self._since_ns = self._clock.monotonic_ns()
         coalesce_ms = self.governor.rung.coalesce_ms
         if coalesce_ms:
-            self._held_until_ns = self._clock.monotonic_ns() + int(coalesce_ms * 1e6)
+            self._held_until_ns = self._since_ns + int(coalesce_ms * 1e6)
             self._loop.call_later(coalesce_ms / 1e3, self._turn)
         else:
             self._loop.call_soon(self._turn)
@@ -160,8 +188,10 @@ class Turns:
         self._scheduled = True  # until the end: what is marked meanwhile is served with the rest
         clock = self._clock
         began_ns = now_ns = clock.monotonic_ns()
+        share_ns = self._share_ns(began_ns - self._since_ns, shared=bool(self._steps))
+        until_ns = began_ns + max(share_ns, SLICE_MS * 1_000_000)
         pop = self._queue.pop
-        while now_ns - began_ns < SLICE_MS * 1_000_000:
+        while now_ns < until_ns:
             topic = pop()
             if topic is None:
                 break
@@ -177,11 +207,39 @@ class Turns:
             self._queue.done(topic, now_ns // 1_000_000)
             self.served += 1
             now_ns = clock.monotonic_ns()
+        self._push_ns += now_ns - began_ns
+        self._since_ns = now_ns
         self._scheduled = self._queue.has_ready()
         if self._scheduled:
             # At once: what waits now carries all there is. Held back again, it would be served for
             # one slice in each hold, and a backlog that lasts is itself a reason to hold back.
             self._loop.call_soon(self._turn)
+
+    def _go_on(self) -> None:
+        """Take a step of the pushes that go on, or as many as there is time for."""
+        clock = self._clock
+        began_ns = now_ns = clock.monotonic_ns()
+        share_ns = self._share_ns(began_ns - self._steps_since_ns, shared=self._scheduled)
+        while self._steps:
+            step = self._steps.popleft()
+            try:
+                step()
+            except Exception:
+                _LOGGER.exception("a push could not go on")
+            now_ns = clock.monotonic_ns()
+            if now_ns - began_ns >= share_ns:
+                break
+        self._push_ns += now_ns - began_ns
+        self._steps_since_ns = now_ns
+        self._goes_on = bool(self._steps)
+        if self._goes_on:
+            self._loop.call_soon(self._go_on)
+
+    def _share_ns(self, others_ns: int, *, shared: bool) -> int:
+        """How long to push after the loop has done something else for so long."""
+        share = self.governor.push_share
+        wanted_ns = int(others_ns * share / (1.0 - share))
+        return min(wanted_ns, SLICE_MS_MAX * 1_000_000) // (2 if shared else 1)
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_MS / 1e3, self._tick)
@@ -202,8 +260,11 @@ class Turns:
         ready = sum(band.depth for band in self._queue.bands() if not band.paused)
         full = self._is_ingest_full()
         latency_ms = self._waits_ns / max(1, self._turns) / 1e6
-        self._waits_ns = self._turns = 0
+        if self._turns:
+            self._turn_ns = self._push_ns / self._turns
+        self._waits_ns = self._turns = self._push_ns = 0
         before = self.governor.rung
+        self.governor.share_push(ready * self._turn_ns / 1e6)
         if self._forced is not None:
             rung = climb(self._forced, before, ingest_full=full)
             self.governor.rung = rung
