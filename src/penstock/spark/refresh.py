@@ -27,6 +27,7 @@ from penstock.spark.host import NAME, SESSION, TAKES_OVER, SparkHost
 from penstock.spark.options import SparkOptions, client_options, plain_options, spark_options
 from penstock.spark.progress import QueryProgress, watching
 from penstock.spark.reading import read_table
+from penstock.spark.saying import lost, said
 from penstock.spark.session import close, interrupt, new_session
 from penstock.spark.topic_http import TopicRecreated
 from penstock.spark.topic_source import read_topic
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
 
 _LOST: Final = ("INVALID_HANDLE", "SESSION_")
 _NUMBERS: Final = count()
+_PREFIX: Final = "penstock_{:08}_view"
+"""How views begin: all equally long, so that places in a query can be told whatever its number."""
 
 Source: TypeAlias = "TableVersion | TopicRead | pa.Table"
 """What a query reads: a lake table at a snapshot, a topic up to a seq, or rows that are here."""
@@ -216,12 +219,12 @@ class SparkEngine:
 
     def refresh(self, task: RefreshTask) -> Made:
         """Bring one table up to date; nothing is committed."""
-        with self._used() as spark:
+        with self._used(task.definition.query) as spark:
             return self._strategies[self._mode(task)].refresh(spark, task)
 
     def query(self, sql: str, inputs: Mapping[str, TableVersion]) -> pa.Table:
         """Answer a question over tables as they are in the versions given."""
-        with self._used() as spark:
+        with self._used(sql) as spark:
             rows, _ = query_frame(spark, self._lake, sql, inputs)._to_table()
             return rows.cast(arrived_schema(rows.schema))
 
@@ -247,14 +250,29 @@ class SparkEngine:
         return wanted if wanted in self._strategies and not task.must_be_full else Mode.FULL
 
     @contextmanager
-    def _used(self) -> Iterator[SparkSession]:
+    def _used(self, query: str) -> Iterator[SparkSession]:
+        """The session for a query; what Spark says against it becomes one line."""
         try:
             yield self._session()
-        except Exception as error:
+        except PenstockError as error:
             if is_lost(error):
                 self.close()
                 self._look_for_spark(error)
             raise
+        except Exception as error:
+            if is_lost(error):
+                log = "" if self._embedded is None else self._embedded.log
+                self.close()
+                self._look_for_spark(error)
+                raise lost(log) from error
+            told = said(error, query, bind(query, _PREFIX.format(0)), self._functions)
+            if told is not None:
+                raise told from error
+            raise
+
+    def _functions(self) -> list[str]:
+        """The names of the functions that Spark has."""
+        return [row[0] for row in self._session().sql("SHOW SYSTEM FUNCTIONS").collect()]
 
     def _look_for_spark(self, error: Exception) -> None:
         """Where a Spark that somebody else runs is gone, that is the error."""
@@ -304,7 +322,7 @@ def query_frame(
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.plan import SQL, SubqueryAlias
 
-    bound = bind(query, f"penstock_{next(_NUMBERS)}_view")
+    bound = bind(query, _PREFIX.format(next(_NUMBERS)))
     absent = sorted(set(bound.views) - set(sources))
     if absent:
         raise Rejected(
@@ -377,7 +395,9 @@ def is_lost(error: BaseException) -> bool:
     """Whether an error says that the session, or the Spark behind it, is gone."""
     if isinstance(error, SparkNotStarted) or (_condition(error) or "").startswith(_LOST):
         return True
-    return type(error).__module__.startswith("grpc") or "UNAVAILABLE" in str(error)[:500]
+    text = str(error)[:500]
+    is_gone = "UNAVAILABLE" in text or "stopped SparkContext" in text
+    return is_gone or type(error).__module__.startswith("grpc")
 
 
 def _condition(error: BaseException) -> str | None:

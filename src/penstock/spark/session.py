@@ -16,6 +16,7 @@ from penstock.spark.command import SESSION_CONF
 from penstock.spark.embedded import Tell, missing, start_spark
 from penstock.spark.errors import SparkNotStarted
 from penstock.spark.options import SparkOptions
+from penstock.spark.quiet import silence
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -72,6 +73,7 @@ def new_session(
         from pyspark.sql.connect.session import SparkSession
     except ImportError as error:
         raise missing(error) from error
+    silence()
     full = with_parameters(
         url, {"user_id": user} | ({"session_id": session_id} if session_id else {})
     )

@@ -27,6 +27,19 @@ class Bound:
 
     query: str
     views: dict[str, str]
+    moved: tuple[tuple[int, int, int, int], ...] = ()
+    """Where something else stands: from and to in this query, from and to in the one given."""
+
+    def original(self, offset: int) -> int:
+        """The place in the query as it was given that a place in this one stands for."""
+        shift = 0
+        for begin, end, was, until in self.moved:
+            if offset < begin:
+                break
+            if offset < end:
+                return max(was, until - 1) if offset == end - 1 else was
+            shift = until - end
+        return offset + shift
 
 
 class _Splice(NamedTuple):
@@ -47,7 +60,7 @@ def bind(query: str, prefix: str = "penstock_view") -> Bound:
     """Find the relations of a query and give each a view, whose name begins with the prefix."""
     found = _found(query)
     views = {relation: f"{prefix}_{number}" for number, relation in enumerate(found.relations)}
-    return Bound(_spliced(query, found.splices, views), views)
+    return Bound(*_spliced(query, found.splices, views))
 
 
 @lru_cache(maxsize=1_024)
@@ -118,10 +131,16 @@ def _span(parts: list[exp.Expr]) -> tuple[int, int]:
     return int(parts[0].meta["start"]), int(parts[-1].meta["end"]) + 1
 
 
-def _spliced(query: str, splices: Iterable[_Splice], views: dict[str, str]) -> str:
-    made, at = [], 0
+def _spliced(
+    query: str, splices: Iterable[_Splice], views: dict[str, str]
+) -> tuple[str, dict[str, str], tuple[tuple[int, int, int, int], ...]]:
+    made, at, length = [], 0, 0
+    moved = []
     for splice in splices:
-        view = "" if splice.relation is None else views[splice.relation]
-        made += [query[at : splice.start], view, splice.text]
+        text = splice.text if splice.relation is None else views[splice.relation] + splice.text
+        begin = length + splice.start - at
+        length = begin + len(text)
+        made += [query[at : splice.start], text]
+        moved.append((begin, length, splice.start, splice.end))
         at = splice.end
-    return "".join([*made, query[at:]])
+    return "".join([*made, query[at:]]), views, tuple(moved)

@@ -47,7 +47,7 @@ def parse_query(query: str) -> exp.Query:
     try:
         statements = [tree for tree in sqlglot.parse(query, read="spark") if tree is not None]
     except SqlglotError as error:
-        raise InvalidQuery(f"expected a query that can be parsed, found: {_first(error)}") from None
+        raise InvalidQuery(f"the query cannot be parsed{_where(error)}") from None
     except RecursionError:
         raise InvalidQuery(
             "expected a query of sensible depth, found one nested too deep"
@@ -122,5 +122,17 @@ def _refuse_hidden(function: exp.Expr) -> None:
             raise InvalidQuery(f"expected lake tables and topics only, found {found}(…)")
 
 
-def _first(error: SqlglotError) -> str:
-    return str(error).partition("\n")[0]
+def _where(error: SqlglotError) -> str:
+    """What the parser has against a query, and where."""
+    found = getattr(error, "errors", None)
+    if not found:
+        return ": a quote or a comment is not closed"
+    first = found[0]
+    piece = first["highlight"] or ""
+    column = max(1, first["col"] - len(piece) + 1)
+    what = first["description"]
+    if what.startswith("Required keyword"):  # of the parser's own classes
+        what = "something is missing here"
+    elif "Unexpected token" in what:
+        what = "not expected here"
+    return f" (line {first['line']}, column {column}: {piece}): {what}"
