@@ -13,7 +13,8 @@ import penstock
 from penstock.cli.failing import leave_broken_output, leave_output, open_closed_streams, told
 
 COMMANDS: Final = (
-    "serve", "topic", "entity", "ingest", "table", "query", "backup", "restore", "inspect", "demo",
+    "serve", "topic", "entity", "ingest", "table", "query", "backup", "restore", "inspect",
+    "salvage", "demo",
 )  # fmt: skip
 """The commands, in the order `penstock --help` shows them; each is a module of this package."""
 

@@ -312,6 +312,11 @@ class Restoring:
             self._space = TopicSpace(self._here(), self._partition.limits)
         restore_part(self._space.core, entry)
 
+    def give_up(self) -> None:
+        """The rest of a topic is lost: take it in as it is."""
+        if self._topic is not None:
+            self._end()
+
     def _end(self) -> None:
         topic = self._here()
         topic.answers = Answers(self._answers)

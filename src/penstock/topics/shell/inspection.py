@@ -280,12 +280,13 @@ def inspect_directory(
     if layout is None:
         raise Rejected(f"expected a data directory, found no layout in {directory}")
     check_log_is_there(directory)
-    with _opened(layout, directory / LOG_DIR) as store:
+    with opened_log(layout, directory / LOG_DIR) as store:
         yield Inspection(directory, layout, store, cold_dir=cold_dir, on_progress=on_progress)
 
 
 @contextmanager
-def _opened(layout: Layout, log: Path) -> Iterator[Store]:
+def opened_log(layout: Layout, log: Path) -> Iterator[Store]:
+    """The log of a data directory, as it is now; nothing in the directory is changed."""
     if layout.store == "segment":
         store: Store = _read_segments(log)
         try:
@@ -324,12 +325,13 @@ def _looked(log: Path, look: Callable[[], _T]) -> _T:
         try:
             return look()
         except Corrupt:
-            if not _is_locked(log):
+            if not is_locked(log):
                 raise
     return look()
 
 
-def _is_locked(log: Path) -> bool:
+def is_locked(log: Path) -> bool:
+    """Whether a server uses a log."""
     if not (log / LOCK_NAME).exists():
         return False
     with (log / LOCK_NAME).open("rb") as file:

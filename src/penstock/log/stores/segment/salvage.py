@@ -1,0 +1,129 @@
+"""What can still be read of segments that recovery refuses: every entry whose checksum holds.
+
+Blocks are looked for wherever they may begin, so that damage takes with it what it hit and nothing
+else; of a block that is damaged, the entries are taken whose own checksums hold. No IO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from penstock.kernel.errors import Corrupt
+from penstock.log.stores.segment import format as fmt
+
+_HEAD: Final = fmt.BLOCK_HEADER_BYTES
+_KINDS: Final = range(fmt.ENTRY, fmt.STATE_HARD + 1)
+_BLOCK_KINDS: Final = (fmt.DATA_BLOCK, fmt.CHECKPOINT_BLOCK, fmt.SEAL_BLOCK)
+
+
+class LogDamage(NamedTuple):
+    """A part of a segment that cannot be read."""
+
+    file: str
+    offset: int
+    reason: str
+
+
+@dataclass(slots=True)
+class PartitionLog:
+    """The entries of one partition that were found, and where its log should begin and end."""
+
+    entries: dict[int, bytes] = field(default_factory=dict)
+    boundary_index: int = 0
+    last_index: int = 0
+
+
+class LogSalvage:
+    """Takes segments in order, one call each, and keeps what can be read of them."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[int, PartitionLog] = {}
+        self.damage: list[LogDamage] = []
+        self.is_cut = False  # a segment has lost its end, and what was there is not known
+        self._seed: int | None = None
+        self._sequence = 0
+
+    def learn(self, name: str, data: memoryview) -> None:
+        """Take the store's id, with which every checksum begins, from a header that is whole."""
+        if self._seed is None:
+            try:
+                self._seed = fmt.seed_of(fmt.check_segment_header(name, data))
+            except Corrupt:
+                return
+
+    def segment(self, name: str, data: memoryview) -> None:
+        """Take what can be read of the bytes of the next segment."""
+        for check in (fmt.check_segment_header, fmt.check_allocated):
+            try:
+                if check is fmt.check_segment_header or len(data) >= fmt.SEGMENT_HEADER_BYTES:
+                    check(name, data)
+            except Corrupt as error:
+                self.damage.append(LogDamage(name, error.detail.get("offset", 0), error.message))
+                self.is_cut = self.is_cut or check is fmt.check_allocated or not len(data)
+        end = min(fmt.SEGMENT_HEADER_BYTES, len(data))
+        for offset, head in self._blocks(data):
+            if offset < end or head.sequence <= self._sequence:
+                continue  # inside of another block, or left over from a write that failed
+            if self._sequence and head.sequence > self._sequence + 1:
+                lost = f"blocks {self._sequence + 1} to {head.sequence - 1} cannot be read"
+                self.damage.append(LogDamage(name, end, lost))
+            end = self._take(name, data, offset, head)
+            self._sequence = head.sequence
+
+    def _blocks(self, data: memoryview) -> Iterator[tuple[int, fmt.BlockHead]]:
+        """Whatever may be a block, with its offset."""
+        text = bytes(data)
+        at = text.find(fmt.BLOCK_MAGIC, fmt.SEGMENT_HEADER_BYTES)
+        while at >= 0:
+            offset = at - 4
+            if offset + _HEAD <= len(data):
+                head = fmt.BlockHead(*fmt.BLOCK_HEADER.unpack_from(data, offset))
+                if self._may_be(head, len(data) - offset - _HEAD):
+                    yield offset, head
+            at = text.find(fmt.BLOCK_MAGIC, at + 1)
+
+    def _may_be(self, head: fmt.BlockHead, room: int) -> bool:
+        return (
+            head.version in fmt.READABLE
+            and head.kind in _BLOCK_KINDS
+            and 0 < head.records * fmt.RECORD_BYTES <= head.body_bytes <= room
+            and head.synced_upto < head.sequence
+        )
+
+    def _take(self, name: str, data: memoryview, offset: int, head: fmt.BlockHead) -> int:
+        """Take the records of a block that are whole; returns where it ends."""
+        end = offset + _HEAD + head.body_bytes
+        whole = self._seed is not None and crc32c(data[offset + 4 : end], self._seed) == head.crc
+        at = offset + _HEAD
+        table = end - head.records * fmt.RECORD_BYTES
+        for place in range(table, end, fmt.RECORD_BYTES):
+            index, _term, meta, partition, kind = fmt.RECORD.unpack_from(data, place)
+            if kind not in _KINDS or (not whole and partition >= 1 << 16):
+                self.damage.append(LogDamage(name, place, "a damaged table of records"))
+                break  # where the payloads of those after it begin is not known
+            log = self.partitions.setdefault(partition, PartitionLog())
+            if kind <= fmt.COPY:
+                payload = data[at : at + (meta & fmt.LENGTH_MASK)]
+                if crc32c(payload) == meta >> 32 and at + len(payload) <= table:
+                    log.entries.setdefault(index, bytes(payload))
+                else:
+                    text = f"entry {index} of partition {partition} cannot be read"
+                    self.damage.append(LogDamage(name, at, text))
+                log.last_index = max(log.last_index, index)
+                at += meta & fmt.LENGTH_MASK
+            elif whole:
+                _bound(log, kind, index, meta)
+        return end
+
+
+def _bound(log: PartitionLog, kind: int, index: int, meta: int) -> None:
+    """A record that tells where a log begins or ends."""
+    if kind in (fmt.COMPACT, fmt.BOUNDARY, fmt.STATE_BOUNDS):
+        log.boundary_index = max(log.boundary_index, index)
+        log.last_index = max(log.last_index, index)
+    if kind == fmt.STATE_BOUNDS:
+        log.last_index = max(log.last_index, meta)
