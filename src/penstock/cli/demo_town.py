@@ -16,6 +16,7 @@ from penstock.client import (
     AsyncJob,
     ClientError,
     ClientSettings,
+    LeaseLost,
     Record,
     Records,
     RetryPolicy,
@@ -164,8 +165,9 @@ class Town:
                 doing.create_task(self._do(job))
 
     async def _do(self, job: AsyncJob) -> None:
-        async with job:
-            self.ledger.done(job.data["meter"], job.data["n"])
+        with suppress(LeaseLost):  # by the kill: the job comes again, and is counted as such
+            async with job:
+                self.ledger.done(job.data["meter"], job.data["n"])
 
     async def _sample(self, client: AsyncClient, tell: Tell, begun_s: float) -> None:
         before = self._totals()

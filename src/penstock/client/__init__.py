@@ -5,7 +5,7 @@ is typed; errors say by their group what to do next.
 """
 
 from penstock.client.asking import AUTO_KEY
-from penstock.client.errors import ClientError, OutcomeUnknown
+from penstock.client.errors import ClientError, LeaseLost, OutcomeUnknown
 from penstock.client.records import Record
 from penstock.client.results import (
     ClaimedJob,
@@ -75,6 +75,7 @@ __all__ = [
     "Handle",
     "HandlerFailed",
     "Job",
+    "LeaseLost",
     "LeftOut",
     "OriginFailed",
     "OutcomeUnknown",

@@ -150,6 +150,15 @@ class NotAQueue(ClientError, Conflict):
     code = "not_a_queue"
 
 
+class LeaseLost(ClientError, Conflict):
+    """The job was no longer ours when it was done: another worker may do it, or has done it, too.
+
+    `topic` and `seq` of `detail` say which.
+    """
+
+    code = "lease_lost"
+
+
 class NotASpace(ClientError, Conflict):
     """The topic is a log or a queue: it has no entities and takes no commits."""
 

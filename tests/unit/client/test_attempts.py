@@ -62,7 +62,7 @@ class Asked:
 @contextmanager
 def blocking(settings, kind):
     with Client(settings) as client:
-        stream = client.watch("a") if kind == "watch" else client.work("q", "me")
+        stream = client.watch("a") if kind == "watch" else client.work("q", "me", lease_ms=60_000)
         yield Asked(stream, lambda call, *args: call(*args), threading.Event().wait)
 
 
@@ -70,7 +70,7 @@ def blocking(settings, kind):
 def on_a_loop(settings, kind):
     with asyncio.Runner() as runner:
         client = AsyncClient(settings)
-        stream = client.watch("a") if kind == "watch" else client.work("q", "me")
+        stream = client.watch("a") if kind == "watch" else client.work("q", "me", lease_ms=60_000)
         yield Asked(stream, lambda call, *args: runner.run(call(*args)), asyncio.sleep)
         runner.run(client.aclose())
 
@@ -238,7 +238,7 @@ def test_closing_a_client_ends_a_stream_that_another_thread_opens(kind):
 
     with scripted(answer) as server:
         client = Client(quick(server.url))
-        stream = client.watch("a") if kind == "watch" else client.work("q", "me")
+        stream = client.watch("a") if kind == "watch" else client.work("q", "me", lease_ms=60_000)
         thread = threading.Thread(target=read, args=[stream])
         thread.start()
         while not any(seen.method == "GET" for seen in server.seen):
@@ -262,7 +262,7 @@ def test_a_connection_that_is_made_while_the_client_is_closed_is_not_used(method
         client = Client(quick(server.url))
         monkeypatch.setattr(blocking_transport.socket, "create_connection", connect_late)
         with pytest.raises(ClientClosed):
-            client.health() if method == "health" else next(client.work("q", "me"))
+            client.health() if method == "health" else next(client.work("q", "me", lease_ms=60_000))
     assert server.seen == []
 
 
@@ -270,7 +270,11 @@ def test_a_connection_that_is_made_while_the_client_is_closed_is_not_used(method
 def test_a_connection_that_is_made_while_the_async_client_is_closed_is_not_used(method):
     async def run(settings):
         client = AsyncClient(settings)
-        call = client.health() if method == "health" else anext(client.work("q", "me"))
+        call = (
+            client.health()
+            if method == "health"
+            else anext(client.work("q", "me", lease_ms=60_000))
+        )
         task = asyncio.ensure_future(call)
         await asyncio.sleep(0)
         await client.aclose()
@@ -318,7 +322,7 @@ def test_closing_a_stream_ends_whoever_waits_for_it_to_be_opened(kind, hangs_at)
         return [HANG] if kind == "work" or seen.method == hangs_at else model(seen)
 
     with scripted(answer) as server, Client(quick(server.url)) as client:
-        stream = client.watch("a") if kind == "watch" else client.work("q", "me")
+        stream = client.watch("a") if kind == "watch" else client.work("q", "me", lease_ms=60_000)
         found = []
         thread = threading.Thread(target=lambda: found.extend(stream))
         thread.start()

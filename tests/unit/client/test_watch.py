@@ -31,6 +31,7 @@ from tests.unit.client.faces import FACES, named
 from tests.unit.client.log_server import LogServer, wanted
 from tests.unit.client.scripted import (
     CUT,
+    DEADLINE_S,
     HANG,
     STREAM_HEAD,
     answered,
@@ -299,8 +300,15 @@ def job_frame(seq):
 
 
 def test_jobs_come_until_the_stream_is_lost_and_then_on():
+    first_done = threading.Event()
+
+    def first_stream():
+        yield from (STREAM_HEAD, chunk(job_frame(1)))
+        first_done.wait(DEADLINE_S)
+        yield CUT
+
     streams = [
-        [STREAM_HEAD, chunk(job_frame(1)), CUT],
+        first_stream(),
         [STREAM_HEAD, chunk(frame("error", {"code": "server_shutting_down", "error": "x"})), CUT],
         failed(503, "not_ready"),
         [STREAM_HEAD, chunk(job_frame(2)), HANG],
@@ -311,17 +319,18 @@ def test_jobs_come_until_the_stream_is_lost_and_then_on():
         if seen.method == "GET":
             return streams.pop(0)
         settled.append((seen.path, seen.json()))
+        first_done.set()
         counts = {"skipped": [], "ready": 0, "in_flight": 0}
         return answered(200, {"topic": "q", "acked": 1, "nacked": 1, **counts})
 
     with scripted(answer) as server, Client(quick(server.url)) as client:
-        work = client.work("q", "me", count=3, lease_ms=500)
+        work = client.work("q", "me", count=3, lease_ms=60_000)
         assert next(work).ack()
         second = next(work)
         assert second.data == {"n": 2}
         with pytest.raises(ZeroDivisionError), second:
             raise ZeroDivisionError
-    assert server.seen[0].target == "/v0/topics/q/work?node=me&max=3&lease_ms=500"
+    assert server.seen[0].target == "/v0/topics/q/work?node=me&max=3&lease_ms=60000"
     assert settled == [
         ("/v0/topics/q/ack", {"node": "me", "seqs": [1], "lease_ids": ["lease_1"]}),
         ("/v0/topics/q/nack", {"node": "me", "seqs": [2], "delay_ms": 0, "lease_ids": ["lease_2"]}),
@@ -350,7 +359,7 @@ def test_a_stream_that_was_idle_since_its_last_outage_has_all_its_time_for_the_n
     with (
         scripted(answer) as server,
         Client(quick(server.url)) as client,
-        client.work("q", "me") if kind == "work" else client.watch("a") as stream,
+        client.work("q", "me", lease_ms=60_000) if kind == "work" else client.watch("a") as stream,
     ):
         assert next(stream) is not None
 
@@ -362,7 +371,7 @@ def test_a_topic_that_is_no_queue_any_more_ends_the_work():
         Client(quick(server.url)) as client,
         pytest.raises(NotAQueue),
     ):
-        next(client.work("q", "me"))
+        next(client.work("q", "me", lease_ms=60_000))
 
 
 def test_a_watch_and_a_work_tell_their_trouble_while_they_connect_again():
@@ -370,7 +379,10 @@ def test_a_watch_and_a_work_tell_their_trouble_while_they_connect_again():
     streams = [failed(503, "not_ready"), [STREAM_HEAD, chunk(job_frame(1)), HANG]]
     with scripted(lambda _: streams.pop(0)) as server:
         settings = quick(server.url, reconnect=Backoff(300, 300, 0.0, 30_000))
-        with Client(settings, on_trouble=heard.append) as client, client.work("q", "me") as work:
+        with (
+            Client(settings, on_trouble=heard.append) as client,
+            client.work("q", "me", lease_ms=60_000) as work,
+        ):
             while work.trouble is None:
                 assert work.next_job(0.001) is None
             assert work.trouble == "it is not_ready"
@@ -387,7 +399,7 @@ def test_a_watch_and_a_work_tell_their_trouble_while_they_connect_again():
 def test_the_async_face_tells_its_trouble_too():
     async def run(settings, heard):
         async with AsyncClient(settings, on_trouble=heard.append) as client:
-            async with client.work("q", "me") as work:
+            async with client.work("q", "me", lease_ms=60_000) as work:
                 while work.trouble is None:
                     assert await work.next_job(0.001) is None
                 assert work.trouble == "it is not_ready"
@@ -428,7 +440,7 @@ def test_streams_that_end_as_soon_as_they_begin_are_given_up_after_the_window(fa
         with pytest.raises(ServerUnavailable):
             face.watched(settings, 1, "a")
         with pytest.raises(ServerUnavailable), Client(settings) as client:
-            next(client.work("q", "me"))
+            next(client.work("q", "me", lease_ms=60_000))
 
 
 def test_a_heartbeat_is_enough_to_be_a_stream_that_works():
@@ -441,5 +453,5 @@ def test_a_heartbeat_is_enough_to_be_a_stream_that_works():
 
     with scripted(answer) as server:
         settings = quick(server.url, reconnect=Backoff(10, 10, 0.0, window_ms=50))
-        with Client(settings) as client, client.work("q", "me") as work:
+        with Client(settings) as client, client.work("q", "me", lease_ms=60_000) as work:
             assert next(work).seq == 1

@@ -25,7 +25,7 @@ from penstock.client.settings import DEFAULT_URL, ClientSettings
 from penstock.client.shell.async_writer import AsyncWriter
 from penstock.client.shell.asyncio_transport import AsyncioTransport
 from penstock.client.shell.running import OnTrouble, Runner
-from penstock.client.shell.streams import AsyncJob, AsyncWatch, AsyncWork, Pages
+from penstock.client.shell.streams import AsyncWatch, AsyncWork, Pages
 from penstock.client.shell.tables import AsyncTables
 from penstock.client.shell.watching import WatchFlow
 from penstock.client.shell.working import WorkFlow
@@ -411,16 +411,24 @@ class AsyncClient:
         return await self._runner.run(calls.extend(topic, node, jobs, lease_ms=lease_ms))
 
     def work(
-        self, topic: str, node: str, *, count: int = 1, lease_ms: int | None = None
+        self,
+        topic: str,
+        node: str,
+        *,
+        count: int = 1,
+        lease_ms: int | None = None,
+        extend_leases: bool = True,
     ) -> AsyncWork:
         """The jobs of a queue as they become ready, up to `count` at a time unsettled.
 
-        Acknowledge each job or give it back. A lost connection is made again; jobs that were out
-        on it go back to the queue, so a job may come twice.
+        Acknowledge each job or give it back. Until then its lease is extended in time, unless
+        `extend_leases` is False. A lost connection is made again; jobs that were out on it go back
+        to the queue, so a job may come twice.
         """
-        request = calls.work_request(topic, node, count=count, lease_ms=lease_ms)
-        make = partial(AsyncJob, self._runner, topic, node)
-        return AsyncWork(WorkFlow(request, self._runner), make)
+        flow = WorkFlow(
+            self._runner, topic, node, count=count, lease_ms=lease_ms, extends=extend_leases
+        )
+        return AsyncWork(flow, self._runner)
 
     # Watch
 

@@ -22,6 +22,7 @@ from penstock.client.errors import (
 from penstock.client.settings import ClientSettings
 from penstock.client.shell.attempts import AsyncAttempt
 from penstock.client.shell.connecting import tls_context, unreachable
+from penstock.client.shell.signals import AsyncSignal
 from penstock.client.shell.transport import Stream, time_left
 from penstock.client.wire import Answer, AnswerReader, HttpRequest, RequestEncoder
 
@@ -92,6 +93,9 @@ class AsyncioTransport:
 
     def begin(self, work: Coroutine[Any, Any, T]) -> AsyncAttempt[T]:
         return AsyncAttempt(work)
+
+    def signal(self) -> AsyncSignal:
+        return AsyncSignal()
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from math import inf
 from time import monotonic
 from typing import Any, Generic, TypeVar, cast
@@ -81,6 +82,10 @@ class AsyncAttempt(Generic[T]):
         elif not self._task.cancelled() and self._task.exception() is None:
             _let_go(self._task.result())
 
+    def call(self, what: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # a loop that has ended has nothing that goes on
+            self._task.get_loop().call_soon_threadsafe(what)
+
 
 class ThreadAttempt(threading.Thread, Generic[T]):
     """Under way in a thread. In a forked child, where it is not, it counts as a lost connection."""
@@ -120,6 +125,9 @@ class ThreadAttempt(threading.Thread, Generic[T]):
         self._wanted = False  # before the look at the answer: one of the two threads sees both
         _let_go(self._answer)
         self._over.set()
+
+    def call(self, what: Callable[[], None]) -> None:
+        what()
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:

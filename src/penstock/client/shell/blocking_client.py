@@ -25,7 +25,7 @@ from penstock.client.settings import DEFAULT_URL, ClientSettings
 from penstock.client.shell.blocking_transport import BlockingTransport
 from penstock.client.shell.blocking_writer import Writer
 from penstock.client.shell.running import OnTrouble, Runner
-from penstock.client.shell.streams import Job, Pages, Watch, Work
+from penstock.client.shell.streams import Pages, Watch, Work
 from penstock.client.shell.tables import Tables
 from penstock.client.shell.transport import finish
 from penstock.client.shell.watching import WatchFlow
@@ -407,15 +407,25 @@ class Client:
         """Let the leases of jobs end so long from now."""
         return finish(self._runner.run(calls.extend(topic, node, jobs, lease_ms=lease_ms)))
 
-    def work(self, topic: str, node: str, *, count: int = 1, lease_ms: int | None = None) -> Work:
+    def work(
+        self,
+        topic: str,
+        node: str,
+        *,
+        count: int = 1,
+        lease_ms: int | None = None,
+        extend_leases: bool = True,
+    ) -> Work:
         """The jobs of a queue as they become ready, up to `count` at a time unsettled.
 
-        Acknowledge each job or give it back. A lost connection is made again; jobs that were out
-        on it go back to the queue, so a job may come twice.
+        Acknowledge each job or give it back. Until then its lease is extended in time, unless
+        `extend_leases` is False. A lost connection is made again; jobs that were out on it go back
+        to the queue, so a job may come twice.
         """
-        request = calls.work_request(topic, node, count=count, lease_ms=lease_ms)
-        make = partial(Job, self._runner, topic, node)
-        return Work(WorkFlow(request, self._runner), make)
+        flow = WorkFlow(
+            self._runner, topic, node, count=count, lease_ms=lease_ms, extends=extend_leases
+        )
+        return Work(flow, self._runner)
 
     # Watch
 

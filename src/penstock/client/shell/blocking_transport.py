@@ -23,6 +23,7 @@ from penstock.client.errors import ClientClosed, Disconnected, Limited, TimedOut
 from penstock.client.settings import ClientSettings
 from penstock.client.shell.attempts import ThreadAttempt
 from penstock.client.shell.connecting import tls_context, unreachable
+from penstock.client.shell.signals import ThreadSignal
 from penstock.client.shell.transport import Stream, time_left
 from penstock.client.wire import Answer, AnswerReader, HttpRequest, RequestEncoder
 from penstock.kernel.units import KIB
@@ -113,6 +114,9 @@ class BlockingTransport:
 
     def begin(self, work: Coroutine[Any, Any, T]) -> ThreadAttempt[T]:
         return ThreadAttempt(work)
+
+    def signal(self) -> ThreadSignal:
+        return ThreadSignal()
 
     async def pause(self, seconds: float) -> None:
         if self._closed.wait(seconds):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from time import monotonic
 from types import TracebackType
@@ -9,6 +10,8 @@ from typing import Any, Generic, Self, TypeVar
 
 from penstock.client import calls
 from penstock.client.calls import Call
+from penstock.client.errors import LeaseLost
+from penstock.client.leasing import Lease
 from penstock.client.results import Acked, ClaimedJob, Extended, Nacked
 from penstock.client.shell.running import Runner
 from penstock.client.shell.transport import finish
@@ -109,13 +112,38 @@ class Watch(_WatchView):
 class _JobView:
     """What both faces of a job tell about it."""
 
-    def __init__(self, runner: Runner, topic: str, node: str, claimed: ClaimedJob) -> None:
+    def __init__(self, runner: Runner, lease: Lease, work: _WorkView) -> None:
         self._runner = runner
-        self.topic = topic
-        self.node = node
-        self.claimed = claimed
-        self.settled = False
+        self._lease = lease
+        self._work = work  # the stream goes on for as long as the program has a job of it
+
+    def __del__(self) -> None:
+        self._lease.is_wanted = False  # let go of without a word: the lease runs out
+
+    @property
+    def topic(self) -> str:
+        """The queue."""
+        return self._work.topic
+
+    @property
+    def node(self) -> str:
+        """The name under which the job is held."""
+        return self._work.node
+
+    @property
+    def claimed(self) -> ClaimedJob:
+        """The job as it was claimed."""
+        return self._lease.job
+
+    @property
+    def settled(self) -> bool:
         """Whether it was acknowledged or given back."""
+        return self._lease.settled
+
+    @property
+    def lease_lost(self) -> bool:
+        """Whether the server said that the job is no longer ours."""
+        return self._lease.lost
 
     @property
     def seq(self) -> int:
@@ -155,31 +183,52 @@ class _JobView:
         return f"{type(self).__name__}(topic={self.topic!r}, seq={self.seq}, data={self.data!r})"
 
     def _ack(self) -> Call[Acked]:
+        self._lease.settled = True
         return calls.ack(self.topic, self.node, [self.claimed])
 
     def _nack(self, delay_ms: int) -> Call[Nacked]:
+        self._lease.settled = True
         return calls.nack(self.topic, self.node, [self.claimed], delay_ms=delay_ms)
 
     def _extend(self, lease_ms: int) -> Call[Extended]:
         return calls.extend(self.topic, self.node, [self.claimed], lease_ms=lease_ms)
 
+    def _is_extended(self, answer: Extended, lease_ms: int, sent_s: float) -> bool:
+        is_extended = answer.extended == 1
+        self._lease.lost = not is_extended
+        if is_extended:
+            self._lease.hold(lease_ms, sent_s + lease_ms / 1_000)
+        return is_extended
+
+    def _check(self, is_done: bool) -> None:
+        if not is_done:
+            raise LeaseLost(
+                f"the lease of job {self.seq} of {self.topic!r} was lost before it was done: "
+                "another worker may do it too",
+                topic=self.topic,
+                seq=self.seq,
+            )
+
 
 class AsyncJob(_JobView):
-    """A job that is ours for a while. As `async with`: done at the end, given back on an error."""
+    """A job that is ours for a while. As `async with`: done at the end, given back on an error.
+
+    `LeaseLost` at the end says that the job was not ours any more.
+    """
 
     async def ack(self) -> bool:
         """The job is done. False if it was no longer ours: somebody else may do it too."""
-        self.settled = True
         return (await self._runner.run(self._ack())).acked == 1
 
     async def nack(self, delay_ms: int = 0) -> bool:
         """Give the job back, to be handed out again after a delay. False if it was not ours."""
-        self.settled = True
         return (await self._runner.run(self._nack(delay_ms))).nacked == 1
 
     async def extend(self, lease_ms: int) -> bool:
         """Let the lease end so long from now. False if the job is no longer ours."""
-        return (await self._runner.run(self._extend(lease_ms))).extended == 1
+        sent_s = monotonic()
+        answer = await self._runner.run(self._extend(lease_ms))
+        return self._is_extended(answer, lease_ms, sent_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -188,25 +237,31 @@ class AsyncJob(_JobView):
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         if not self.settled:
-            await (self.ack() if error is None else self.nack())
+            if error is None:
+                self._check(await self.ack())
+            else:
+                await self.nack()
 
 
 class Job(_JobView):
-    """A job that is ours for a while. As `with`: done at the end, given back on an error."""
+    """A job that is ours for a while. As `with`: done at the end, given back on an error.
+
+    `LeaseLost` at the end says that the job was not ours any more.
+    """
 
     def ack(self) -> bool:
         """The job is done. False if it was no longer ours: somebody else may do it too."""
-        self.settled = True
         return finish(self._runner.run(self._ack())).acked == 1
 
     def nack(self, delay_ms: int = 0) -> bool:
         """Give the job back, to be handed out again after a delay. False if it was not ours."""
-        self.settled = True
         return finish(self._runner.run(self._nack(delay_ms))).nacked == 1
 
     def extend(self, lease_ms: int) -> bool:
         """Let the lease end so long from now. False if the job is no longer ours."""
-        return finish(self._runner.run(self._extend(lease_ms))).extended == 1
+        sent_s = monotonic()
+        answer = finish(self._runner.run(self._extend(lease_ms)))
+        return self._is_extended(answer, lease_ms, sent_s)
 
     def __enter__(self) -> Self:
         return self
@@ -216,7 +271,7 @@ class Job(_JobView):
     ) -> None:
         if not self.settled:
             if error is None:
-                self.ack()
+                self._check(self.ack())
             else:
                 self.nack()
 
@@ -224,8 +279,20 @@ class Job(_JobView):
 class _WorkView:
     """What both faces of a stream of jobs tell about it."""
 
-    def __init__(self, flow: WorkFlow) -> None:
+    def __init__(self, flow: WorkFlow, runner: Runner) -> None:
         self._flow = flow
+        self._runner = runner
+        weakref.finalize(self, flow.abandon)
+
+    @property
+    def topic(self) -> str:
+        """The queue."""
+        return self._flow.topic
+
+    @property
+    def node(self) -> str:
+        """The name under which jobs are held."""
+        return self._flow.node
 
     @property
     def trouble(self) -> str | None:
@@ -236,23 +303,19 @@ class _WorkView:
 class AsyncWork(_WorkView):
     """The jobs of a queue as they become ready. Leave its `async with` to end it."""
 
-    def __init__(self, flow: WorkFlow, make: Callable[[ClaimedJob], AsyncJob]) -> None:
-        super().__init__(flow)
-        self._make = make
-
     def __aiter__(self) -> AsyncIterator[AsyncJob]:
         return self
 
     async def __anext__(self) -> AsyncJob:
-        job = await self._flow.next()
-        if job is None:
+        lease = await self._flow.next()
+        if lease is None:
             raise StopAsyncIteration
-        return self._make(job)
+        return AsyncJob(self._runner, lease, self)
 
     async def next_job(self, timeout_s: float) -> AsyncJob | None:
         """The next job, or None if there is none in time or the stream has ended."""
-        job = await self._flow.next(monotonic() + timeout_s)
-        return None if job is None else self._make(job)
+        lease = await self._flow.next(monotonic() + timeout_s)
+        return None if lease is None else AsyncJob(self._runner, lease, self)
 
     async def aclose(self) -> None:
         """End the stream; jobs that are not settled go back to the queue."""
@@ -268,25 +331,24 @@ class AsyncWork(_WorkView):
 
 
 class Work(_WorkView):
-    """The jobs of a queue as they become ready. Leave its `with` to end it."""
+    """The jobs of a queue as they become ready. Leave its `with` to end it.
 
-    def __init__(self, flow: WorkFlow, make: Callable[[ClaimedJob], Job]) -> None:
-        super().__init__(flow)
-        self._make = make
+    Several threads may take jobs from it, and another one may `close` it.
+    """
 
     def __iter__(self) -> Iterator[Job]:
         return self
 
     def __next__(self) -> Job:
-        job = finish(self._flow.next())
-        if job is None:
+        lease = finish(self._flow.next())
+        if lease is None:
             raise StopIteration
-        return self._make(job)
+        return Job(self._runner, lease, self)
 
     def next_job(self, timeout_s: float) -> Job | None:
         """The next job, or None if there is none in time or the stream has ended."""
-        job = finish(self._flow.next(monotonic() + timeout_s))
-        return None if job is None else self._make(job)
+        lease = finish(self._flow.next(monotonic() + timeout_s))
+        return None if lease is None else Job(self._runner, lease, self)
 
     def close(self) -> None:
         """End the stream; jobs that are not settled go back to the queue."""

@@ -6,11 +6,12 @@ There are two: on asyncio, and on plain sockets. The second one's coroutines nev
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from time import monotonic
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from penstock.client.errors import Unreachable
+from penstock.client.shell.signals import Signal
 from penstock.client.wire import Answer, HttpRequest
 
 T = TypeVar("T")
@@ -45,6 +46,10 @@ class Attempt(Protocol[T_co]):
         """End it as soon as can be; a stream that it came to is closed."""
         ...
 
+    def call(self, what: Callable[[], None]) -> None:
+        """Call something where it runs, which may be called for anywhere."""
+        ...
+
 
 class Transport(Protocol):
     """Connections to one server. Deadlines are readings of `time.monotonic`."""
@@ -59,6 +64,10 @@ class Transport(Protocol):
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Attempt[T]:
         """Start what a caller may stop waiting for before it is over."""
+        ...
+
+    def signal(self) -> Signal:
+        """A way to wait for news of what was begun."""
         ...
 
     async def pause(self, seconds: float) -> None:

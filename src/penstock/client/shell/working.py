@@ -1,52 +1,83 @@
-"""A stream of jobs on a connection, opened again when it is lost."""
+"""A stream of jobs on a connection, opened again when it is lost.
+
+A thread or a task of its own reads it and extends the leases of the jobs that are ours, whatever
+the program does meanwhile. So a job never waits unread, where its lease would end unseen.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from functools import partial
+import os
+import threading
+from collections.abc import Sequence
 from math import inf
 from time import monotonic
 from typing import Final
 
 import msgspec
 
+from penstock.client import calls
 from penstock.client.errors import (
+    ClientClosed,
     ClientError,
+    Disconnected,
     NotPenstock,
     ServerUnavailable,
     Throttled,
     TimedOut,
 )
+from penstock.client.leasing import Lease, Leases
 from penstock.client.reconnecting import Reconnects, stream_error
 from penstock.client.results import ClaimedJob
-from penstock.client.shell.attempts import Underway
 from penstock.client.shell.running import Runner
-from penstock.client.shell.transport import Stream
+from penstock.client.shell.transport import Attempt, Stream
 from penstock.client.sse import Frame, FrameParser
 from penstock.client.watching import SILENCE_HEARTBEATS
-from penstock.client.wire import HttpRequest
 
 HEARTBEAT_S: Final = 15.0
 """The server's, and fixed, on a work stream."""
+EXTEND_SHARE: Final = 0.25
+"""A request to extend leases has so much of their time, so that there is time for another one."""
+EXTEND_S_MIN: Final = 0.25
 
 _JOB: Final = msgspec.json.Decoder(ClaimedJob)
 
 
 class WorkFlow:
-    """Hands out jobs. Those of a lost connection that nobody has seen are not handed out.
+    """Hands out jobs. Those of a lost connection that were not handed out never are.
 
-    The server gives them to somebody else, or to us again, as soon as it notices.
+    The server gives them to another worker, or to us again, as soon as it notices.
     """
 
-    def __init__(self, request: HttpRequest, runner: Runner) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        topic: str,
+        node: str,
+        *,
+        count: int,
+        lease_ms: int | None,
+        extends: bool,
+    ) -> None:
         self.ended = False
-        self._request = request
+        self.topic = topic
+        self.node = node
         self._runner = runner
+        self._request = calls.work_request(topic, node, count=count, lease_ms=lease_ms)
+        self._lease_ms = lease_ms
+        self._extends = extends
         self._reconnects = Reconnects(runner.settings.reconnect, runner.random)
-        self._underway = Underway(runner.transport)
+        self._begin()
+
+    def _begin(self) -> None:
+        """As if nothing had been asked for yet."""
+        self._pid = os.getpid()
+        self._lock = threading.Lock()  # for what the reader and the program both change
+        self._news = self._runner.transport.signal()
+        self._leases = Leases(extends=self._extends)
+        self._reader: Attempt[None] | None = None
+        self._failure: ClientError | None = None
         self._stream: Stream | None = None
         self._parser = FrameParser()
-        self._frames: deque[Frame] = deque()
         self._heard_s = 0.0
         self._rest_until_s = 0.0
 
@@ -55,101 +86,189 @@ class WorkFlow:
         """Why there is no stream now, or None."""
         return self._reconnects.trouble
 
-    async def next(self, deadline_s: float = inf) -> ClaimedJob | None:
+    async def next(self, deadline_s: float = inf) -> Lease | None:
         """The next job; None once it is closed, or if none came before the deadline."""
         while not self.ended:
-            try:
-                if self._frames:
-                    job = self._job(self._frames.popleft())
-                    if job is not None:
-                        return job
-                elif self._stream is not None:
-                    if not await self._read(self._stream, deadline_s):
-                        break
-                elif not (await self._rest(deadline_s) and await self._open(deadline_s)):
-                    break
-            except ClientError as error:
-                self._drop()
-                if not self.ended:
-                    self._lost(error)
-        if self.ended:
-            self._drop()  # what was not there yet when another thread called `close`
+            if self._pid != os.getpid():
+                self._begin()  # in a forked child, which has neither the thread nor the stream
+            seen = self._news.count
+            if self._failure is not None:
+                self.ended = True
+                raise self._failure
+            with self._lock:
+                lease = self._leases.take(monotonic())
+            if lease is not None:
+                return lease
+            await self._see_to_the_reader()
+            left_s = deadline_s - monotonic()
+            if left_s <= 0:
+                break
+            await self._news.changed(seen, left_s)
         return None
 
     def close(self) -> None:
         """End the stream; the server takes back the jobs that are not settled."""
         self.ended = True
-        self._drop()
+        if self._pid == os.getpid():
+            if self._reader is not None:
+                self._reader.drop()
+            self._drop()
+            self._news.tell()
 
-    async def _open(self, deadline_s: float) -> bool:
-        """Open the stream; False if the deadline came first."""
-        ask = partial(self._runner.open, self._request)
-        stream = await self._underway.answer(ask, deadline_s, self._is_ended)
-        if stream is None:
-            return False
-        self._stream = stream
+    def abandon(self) -> None:
+        """The program has let go of it without closing it; called from any thread."""
+        if self._reader is not None and self._pid == os.getpid():
+            self._reader.call(self.close)
+
+    async def _see_to_the_reader(self) -> None:
+        """Have a reader that runs. One whose loop has ended is a lost connection."""
+        is_over = self._reader is not None and await self._reader.over(0.0)
+        if self._reader is not None and is_over and not self.ended and self._failure is None:
+            try:
+                self._reader.result()
+            except Disconnected:
+                self._begin()
+        if self._reader is None and not self.ended:
+            self._reader = self._runner.transport.begin(self._read_on())
+
+    async def _read_on(self) -> None:
+        """Read the stream, open it again, extend leases, until the end."""
+        try:
+            while not self.ended:
+                try:
+                    await self._step()
+                except ClientError as error:
+                    self._drop()
+                    if not self.ended:
+                        self._lost(error)
+        except ClientError as error:
+            self._failure = error
+        finally:
+            self._drop()
+            self._news.tell()
+
+    async def _step(self) -> None:
+        now_s = monotonic()
+        with self._lock:
+            due = self._leases.due(now_s)
+        if due:
+            await self._extend(due)
+        elif self._stream is not None:
+            await self._read(self._stream)
+        elif self._rest_until_s > now_s:
+            await self._rest(now_s)
+        else:
+            await self._open()
+
+    async def _rest(self, now_s: float) -> None:
+        """Wait before the next try, until a lease is due."""
+        seen = self._news.count
+        if self.ended:
+            return
+        wake_s = self._wake_s(self._rest_until_s)
+        await self._news.changed(seen, wake_s - now_s)
+        if wake_s == self._rest_until_s:
+            self._rest_until_s = 0.0
+
+    async def _open(self) -> None:
+        with self._lock:
+            self._leases.opened(monotonic())
+        stream = await self._runner.open(self._request)
+        with self._lock:
+            self._stream = stream
+        if self.ended:
+            self._drop()  # `close` was called before there was anything to close
+            return
         self._parser = FrameParser()
         self._heard_s = monotonic()
         if self.trouble is not None:
             self._reconnects.opened()
             self._runner.tell(None)
-        return True
 
-    async def _read(self, stream: Stream, deadline_s: float) -> bool:
-        """Receive more frames; False if the deadline came first."""
+    async def _read(self, stream: Stream) -> None:
+        """Receive more frames, until a lease is due."""
         silent_until_s = self._heard_s + HEARTBEAT_S * SILENCE_HEARTBEATS
         try:
-            data = await stream.read(max(0.001, min(silent_until_s, deadline_s) - monotonic()))
+            data = await stream.read(max(0.001, self._wake_s(silent_until_s) - monotonic()))
         except TimedOut:
-            if deadline_s < silent_until_s:
-                return False
+            if monotonic() < silent_until_s:
+                return
             raise
         if not data:
             raise ServerUnavailable("expected the stream to go on, found it ended")
         self._heard_s = monotonic()
-        self._frames.extend(self._parser.feed(data))
+        frames = list(self._parser.feed(data))
         if self._parser.works:
             self._reconnects.heard()
-        return True
+        jobs = [job for job in map(_job, frames) if job is not None]
+        if not jobs:
+            return
+        lease_ms = await self._learned_lease_ms()
+        with self._lock:
+            for job in jobs:
+                self._leases.received(job, lease_ms, self._heard_s)
+        self._news.tell()
 
-    def _job(self, frame: Frame) -> ClaimedJob | None:
-        if frame.event == "error":
-            raise stream_error(frame)
-        if frame.event != "job":
-            return None
+    async def _learned_lease_ms(self) -> int:
+        """How long leases last: as asked for, else as the queue is set."""
+        if self._lease_ms is None:
+            state = await self._runner.run(calls.get_topic(self.topic, touch=False))
+            self._lease_ms = state.config.lease_ms
+        return self._lease_ms
+
+    async def _extend(self, due: Sequence[Lease]) -> None:
+        sent_s = monotonic()
+        lease_ms = due[0].lease_ms
+        limit_s = max(EXTEND_S_MIN, EXTEND_SHARE * lease_ms / 1_000)
+        limit_s = min(self._runner.settings.timeout_s, limit_s)
+        jobs = [lease.job for lease in due]
+        call = calls.extend(self.topic, self.node, jobs, lease_ms=lease_ms)
         try:
-            return _JOB.decode(frame.data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise NotPenstock(f"expected a job frame, found {frame.data[:80]!r}") from error
+            answer = await self._runner.within(limit_s).run(call)
+        except ClientClosed:
+            raise
+        except (Throttled, ServerUnavailable):
+            with self._lock:
+                self._leases.failed(due, monotonic())
+        except ClientError:
+            with self._lock:
+                self._leases.refused(due)
+        else:
+            with self._lock:
+                self._leases.extended(due, answer, sent_s)
+        self._news.tell()
+
+    def _wake_s(self, until_s: float) -> float:
+        with self._lock:
+            return min(until_s, self._leases.next_due_s())
 
     def _lost(self, error: ClientError) -> None:
         """Plan the next try; if there is none, the end of the stream is raised."""
         if not isinstance(error, Throttled | ServerUnavailable):
-            self.ended = True
             raise error
         is_news = self.trouble is None
         now_s = monotonic()
         delay_ms = self._reconnects.failed(error, now_s * 1_000)
         if delay_ms is None:
-            self.ended = True
             raise error
         self._rest_until_s = now_s + delay_ms / 1_000
         if is_news:
             self._runner.tell(error)
 
-    async def _rest(self, deadline_s: float) -> bool:
-        """Wait out a pause; False if the deadline comes first."""
-        left_s = min(self._rest_until_s, deadline_s) - monotonic()
-        if left_s > 0:
-            await self._runner.transport.pause(left_s)
-        return self._rest_until_s <= deadline_s
-
-    def _is_ended(self) -> bool:
-        return self.ended
-
     def _drop(self) -> None:
-        self._underway.drop()
-        self._frames.clear()
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+        with self._lock:
+            stream, self._stream = self._stream, None
+            self._leases.stream_lost()
+        if stream is not None:
+            stream.close()
+
+
+def _job(frame: Frame) -> ClaimedJob | None:
+    if frame.event == "error":
+        raise stream_error(frame)
+    if frame.event != "job":
+        return None
+    try:
+        return _JOB.decode(frame.data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotPenstock(f"expected a job frame, found {frame.data[:80]!r}") from error
