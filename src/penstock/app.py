@@ -362,6 +362,7 @@ def _engine_options(settings: Settings, store: Store) -> EngineOptions:
         limits=settings.topic_limits(),
         disk_sync_ms=settings.disk_sync_ms,
         waiting_bytes_max=settings.max_waiting_bytes,
+        log_wait_ms_max=settings.max_log_wait_ms,
         data_dir=None if settings.store == "memory" else settings.data_dir,
         identity=secrets.randbits(52),
         cold_dir=settings.cold_dir,

@@ -128,6 +128,11 @@ class Settings:
         "What may wait for the log, in each partition, before writes are refused.",
         least=1,
     )
+    max_log_wait_ms: int = _setting(
+        2_000,
+        "How long what waits for the log may take to be written, as measured, before writes are "
+        "refused; 0: any time.",
+    )
     max_body_bytes: int = _setting(64 * MIB, "A request body, inflated.", least=1)
     max_ws_message_bytes: int = _setting(16 * MIB, "A WebSocket message.", least=1)
     max_topics: int = _setting(100_000, "Topics; 0: any number.")

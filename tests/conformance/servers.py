@@ -17,6 +17,8 @@ START_S = 30.0
 class ServerProcess:
     """One `penstock serve` with a directory of its own, on a port that the system chooses."""
 
+    command: tuple[str, ...] = ("-m", "penstock", "serve")
+
     def __init__(self, directory: Path, **settings: object) -> None:
         self.directory = directory
         self._port_file = directory / "port"
@@ -36,7 +38,7 @@ class ServerProcess:
         self._port_file.unlink(missing_ok=True)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "penstock", "serve"],
+                [sys.executable, *self.command],
                 cwd=self.directory,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,

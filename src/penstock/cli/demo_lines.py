@@ -48,12 +48,13 @@ def summary(show: Show) -> str:
 def ladder(rung: Rung) -> list[tuple[bool, str]]:
     """The five rungs in words, and which of them are in force."""
     commit_ms = rung.commit_window_ms
+    again = f": again in {_ms(rung.drain_ms)}" if rung.refusing else ""
     return [
         (rung.level is Level.STEADY, "a frame for every record"),
         (rung.coalesce_ms > 0, f"coalescing into frames of up to {_ms(rung.coalesce_ms)}"),
         (rung.level >= Level.WIDEN, f"group commits held for up to {_ms(commit_ms)}"),
         (rung.deferring, "negative priorities paused, routers lowered"),
-        (rung.refusing, "new writes answered 429: again in 1 s"),
+        (rung.refusing, f"new writes answered 429{again}"),
     ]
 
 

@@ -142,6 +142,7 @@ def _rung(told: dict[str, Any]) -> Rung:
         told.get("deferring", False),
         told.get("refusing", False),
         0,
+        told.get("drain_ms", 0.0),
     )
 
 

@@ -7,6 +7,7 @@ visible. Clock and random source are handed in. Faces that wait are in `penstock
 from penstock.flow.ageing import AgeingQueue, WaitingPlace
 from penstock.flow.backoff import Backoff
 from penstock.flow.channel import Closed, Measurement, WindowedChannel
+from penstock.flow.drain import Drain
 from penstock.flow.fairqueue import BandState, FairQueue, Place, Standing
 from penstock.flow.governor import Governor, Level, Load, Rung, Weights, climb, hold_ms
 from penstock.flow.histogram import LatencyHistogram
@@ -21,6 +22,7 @@ __all__ = [
     "BandState",
     "Bands",
     "Closed",
+    "Drain",
     "FairQueue",
     "Governor",
     "LatencyHistogram",

@@ -14,6 +14,7 @@ Each rung adds to the lower ones. Pressure changes when work happens, never whet
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -27,8 +28,6 @@ COMMIT_WINDOW_MS_MAX: Final = 10.0
 DEFER_ABOVE: Final = 0.8
 DEFER_SAMPLES: Final = 3
 RELEASE_BELOW: Final = 0.6
-REFUSE_FROM: Final = 0.95  # the ladder's "about 1.0"
-REFUSE_RETRY_MS: Final = 1_000
 LATENCY_CEILING_MS: Final = 5.0
 LATENCY_EWMA: Final = 0.3
 PUSH_SHARE_MIN: Final = 0.25
@@ -58,21 +57,25 @@ class Rung(NamedTuple):
     deferring: bool
     refusing: bool
     hot_samples: int
+    drain_ms: float = 0.0
+    """How long what waits for the log would take to be written."""
 
     @property
     def retry_after_ms(self) -> int | None:
         """What a refused writer is told; None while nothing is refused."""
-        return REFUSE_RETRY_MS if self.refusing else None
+        return math.ceil(self.drain_ms) if self.refusing else None
 
 
 STEADY: Final = Rung(Level.STEADY, 0.0, 0.0, COMMIT_WINDOW_MS_MIN, False, False, 0)
 
 
-def climb(pressure: float, previous: Rung, *, ingest_full: bool = False) -> Rung:
+def climb(
+    pressure: float, previous: Rung, *, drain_ms: float = 0.0, drain_ms_max: float = math.inf
+) -> Rung:
     """The rung that follows a rung at a pressure. Hysteresis is in here and nowhere else."""
     hot_samples = previous.hot_samples + 1 if pressure > DEFER_ABOVE else 0
     deferring = hot_samples >= DEFER_SAMPLES or (previous.deferring and pressure >= RELEASE_BELOW)
-    refusing = ingest_full and pressure >= REFUSE_FROM
+    refusing = drain_ms > drain_ms_max
     return Rung(
         _level(pressure, deferring=deferring, refusing=refusing),
         pressure,
@@ -81,6 +84,7 @@ def climb(pressure: float, previous: Rung, *, ingest_full: bool = False) -> Rung
         deferring,
         refusing,
         hot_samples,
+        drain_ms,
     )
 
 
@@ -103,7 +107,8 @@ class Load(NamedTuple):
     workers: int
     latency_ms: float
     pool_busy: float
-    ingest_full: bool = False
+    drain_ms: float = 0.0
+    drain_ms_max: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +160,9 @@ class Governor:
             + self._weights.latency * _clip(self._latency_ms / LATENCY_CEILING_MS)
             + self._weights.pool * _clip(load.pool_busy)
         )
-        self.rung = climb(pressure, self.rung, ingest_full=load.ingest_full)
+        self.rung = climb(
+            pressure, self.rung, drain_ms=load.drain_ms, drain_ms_max=load.drain_ms_max
+        )
         return self.rung
 
 

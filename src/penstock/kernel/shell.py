@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,35 @@ class SystemClock:
         return time.monotonic_ns() // 1_000_000
 
     monotonic_ns = staticmethod(time.monotonic_ns)
+
+
+class RunQueue:
+    """How long the thread that made this has waited for a processor since it began.
+
+    The time of a thread that is ready and does not run is neither idle nor computing. Where the
+    kernel does not count it, it is told as 0.
+    """
+
+    def __init__(self) -> None:
+        self._fd = -1
+        path = f"/proc/self/task/{threading.get_native_id()}/schedstat"
+        with suppress(OSError):
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def waited_ns(self) -> int:
+        """All of it, until now."""
+        if self._fd < 0:
+            return 0
+        try:
+            return int(os.pread(self._fd, 128, 0).split()[1])
+        except (OSError, ValueError, IndexError):
+            return 0
+
+    def close(self) -> None:
+        """Count no more."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from penstock.flow import AgeingQueue, Governor, Load, Rung, Urgency
+from penstock.flow.drain import LIMIT_MS
 from penstock.flow.governor import SAMPLE_MS
 from penstock.flow.priority import TICK_MS
 from penstock.sim.latency import Exponential, Latency
@@ -76,6 +77,7 @@ class Topics:
         self.governor = Governor()
         self.queue: AgeingQueue[Topic] = AgeingQueue(self._urgency)
         self.ingest_full = False
+        self._full_ms = 0  # it has been full for so long, and so takes as long at least to drain
         self.outside = 0  # refused, to be tried again
         self.written = 0
         self.pushed = 0
@@ -158,6 +160,7 @@ class Topics:
 
         Deferred keys are not ready: counted, they would keep up the pressure that defers them.
         """
+        self._full_ms = self._full_ms + SAMPLE_MS if self.ingest_full else 0
         waits_ms = self._waits_ms or [0]
         rung = self.governor.sample(
             Load(
@@ -165,7 +168,8 @@ class Topics:
                 workers=self.settings.workers,
                 latency_ms=sum(waits_ms) / len(waits_ms),
                 pool_busy=self._busy_ms / (SAMPLE_MS * self.settings.workers),
-                ingest_full=self.ingest_full,
+                drain_ms=self._full_ms,
+                drain_ms_max=LIMIT_MS,
             )
         )
         self._waits_ms, self._busy_ms = [], 0

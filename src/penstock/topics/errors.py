@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from penstock.kernel.errors import Busy, Conflict, Corrupt, Gone, Rejected
 
@@ -153,8 +153,8 @@ class Throttled(Busy):
 class Saturated(Throttled):
     """The machine has no time, or the log no room, for a write now: nothing was changed."""
 
-    def __init__(self, message: str, *, retry_after_ms: int) -> None:
-        super().__init__(message, retry_after_ms=retry_after_ms)
+    def __init__(self, message: str, *, retry_after_ms: int, **detail: Any) -> None:
+        super().__init__(message, retry_after_ms=retry_after_ms, **detail)
         self.detail["retry_after_ms"] = retry_after_ms
 
 

@@ -140,6 +140,8 @@ def test_a_full_log_queue_refuses_before_anything_is_appended(tmp_path):
                 assert_envelope(answer.json)
                 assert answer.json["error"]["code"] == "throttled"
                 assert answer.json["error"]["detail"]["retry_after_ms"] > 0
+                assert answer.json["error"]["detail"]["limit"] == "max_waiting_bytes"
+                assert "disable_backpressure does not lift" in answer.json["error"]["message"]
                 assert int(answer.headers["retry-after"]) >= 1
         assert taken, "nobody was served at all"
         assert api.state("t")["head_seq"] == 2 * len(taken)

@@ -13,7 +13,7 @@ from penstock.topics.entries import Appended, Feed
 from penstock.topics.leases import ClaimRequest
 from penstock.topics.partition import Change, Partition
 from penstock.topics.shell.gather import Gather
-from penstock.topics.shell.journal import WalCounters
+from penstock.topics.shell.journal import Backlog, WalCounters
 from penstock.topics.shell.lane import UNSYNCED_SEQS_MAX, Audience, Lane
 from tests.integration.topics.engines import DEADLINE_S, body, until
 
@@ -28,6 +28,7 @@ class HeldJournal:
         self.answers: list[Callable[[Exception | None], None]] = []
         self.refusal: Exception | None = None
         self.counters = WalCounters()
+        self.backlog = Backlog()
         self.resumed: list[int] = []
 
     def append(self, _number: int, _payload: bytes, done: Any, *, sync: bool) -> None:

@@ -115,29 +115,89 @@ def test_a_topic_of_negative_priority_is_paused_and_says_why_and_is_pushed_later
     under(0.9, script)
 
 
-def test_saturation_refuses_a_write_before_it_is_appended_unless_it_says_otherwise() -> None:
+def test_a_log_that_takes_too_long_refuses_a_write_unless_it_says_otherwise() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=1, log_wait_ms_max=150) as engine:
+            await engine.put_topic("t", {})
+            store.shut()
+            filling = asyncio.create_task(write(engine, "t", "x" * 1_000))
+            await until(lambda: engine.turns.rung.refusing)
+            with pytest.raises(Saturated) as refused:
+                await write(engine, "t", 1)
+            wait_ms = refused.value.detail["retry_after_ms"]
+            assert wait_ms > 150
+            assert set(refused.value.detail) == {"retry_after_ms"}
+            assert scheduler_view(engine)["drain_ms"] >= 150
+            insisting = engine.append("t", parse_write(body(2, disable_backpressure=True)))
+            taken = asyncio.create_task(insisting)
+            await until(lambda: engine.lane("t").waiting_bytes > 1_100)
+            store.open()
+            assert (await filling).first_seq == 1
+            assert (await taken).first_seq == 2
+            await until(lambda: not engine.turns.rung.refusing)
+            assert (await write(engine, "t", 3)).first_seq == 3
+            assert len(await data(engine, "t")) == 3
+
+    asyncio.run(main())
+
+
+def test_without_a_limit_in_time_no_write_is_refused_for_it() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=1, log_wait_ms_max=0) as engine:
+            await engine.put_topic("t", {})
+            store.shut()
+            first = asyncio.create_task(write(engine, "t", 1))
+            await until(lambda: scheduler_view(engine)["drain_ms"] > 200)
+            second = asyncio.create_task(write(engine, "t", 2))
+            await until(lambda: engine.lane("t").partition.topics["t"].next_seq == 3)
+            store.open()
+            assert [(await first).first_seq, (await second).first_seq] == [1, 2]
+
+    asyncio.run(main())
+
+
+def test_the_limit_in_bytes_names_itself_and_is_not_lifted_by_disable_backpressure() -> None:
     async def main() -> None:
         store = GatedStore()
         async with engine_on(store, partitions=1, waiting_bytes_max=20_000) as engine:
             await engine.put_topic("t", {})
             store.shut()
-            filling = asyncio.create_task(write(engine, "t", "x" * 15_000))
-            await until(lambda: scheduler_view(engine)["log"]["waiting_bytes"] > 10_000)
-            engine.turns.force_pressure(1.0)
-            assert engine.turns.rung.refusing
-            with pytest.raises(Saturated) as refused:
-                await write(engine, "t", 1)
-            assert refused.value.detail == {"retry_after_ms": 1_000}
-            insisting = engine.append("t", parse_write(body(2, disable_backpressure=True)))
-            taken = asyncio.create_task(insisting)
-            await asyncio.sleep(0.01)
+            outcomes: list[Any] = []
+            large = parse_write(body("x" * 15_000))
+            engine.write("t", large, outcomes.append)
+            engine.write("t", large, outcomes.append)
+            assert not outcomes, "both fit: it is what waits already that is looked at"
+            insisting = parse_write(body(1, disable_backpressure=True))
+            engine.write("t", insisting, outcomes.append)
+            (refused,) = outcomes
+            assert isinstance(refused, Saturated)
+            assert refused.detail["limit"] == "max_waiting_bytes"
+            assert refused.detail["retry_after_ms"] >= 1
+            assert "disable_backpressure does not lift" in refused.message
             store.open()
-            assert (await filling).first_seq == 1
-            assert (await taken).first_seq == 2
-            engine.turns.force_pressure(None)
-            await until(lambda: not engine.turns.rung.refusing)
-            assert (await write(engine, "t", 3)).first_seq == 3
-            assert len(await data(engine, "t")) == 3
+            await until(lambda: len(outcomes) == 3)
+            assert engine.waiting_bytes == engine.lane("t").waiting_bytes == 0
+
+    asyncio.run(main())
+
+
+def test_a_log_that_fails_leaves_nothing_that_is_counted_as_waiting() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=1) as engine:
+            await engine.put_topic("t", {})
+            store.shut()
+            outcomes: list[Any] = []
+            engine.write("t", parse_write(body("x" * 1_000)), outcomes.append)
+            await until(lambda: engine.lane("t").waiting_bytes > 1_000)
+            engine.write("t", parse_write(body("x" * 1_000)), outcomes.append)
+            store.failures.append(OSError("the disk is gone"))
+            store.open()
+            await until(lambda: len(outcomes) == 2)
+            assert all(isinstance(outcome, Exception) for outcome in outcomes)
+            assert engine.waiting_bytes == engine.lane("t").waiting_bytes == 0
 
     asyncio.run(main())
 

@@ -57,12 +57,12 @@ def test_deferral_is_released_only_below_0_6() -> None:
     assert not climb(0.79, rung).deferring, "once released it takes three hot samples again"
 
 
-def test_writes_are_refused_only_when_saturated_and_the_ingest_queue_is_full() -> None:
+def test_writes_are_refused_when_what_waits_would_take_too_long_and_only_then() -> None:
     assert not climb(1.0, STEADY).refusing
-    assert not climb(0.9, STEADY, ingest_full=True).refusing
-    rung = climb(1.0, STEADY, ingest_full=True)
-    assert (rung.refusing, rung.level, rung.retry_after_ms) == (True, Level.REFUSE, 1_000)
-    rung = climb(1.0, rung)
+    assert not climb(1.0, STEADY, drain_ms=2_000, drain_ms_max=2_000).refusing
+    rung = climb(0.3, STEADY, drain_ms=3_450.2, drain_ms_max=2_000)
+    assert (rung.refusing, rung.level, rung.retry_after_ms) == (True, Level.REFUSE, 3_451)
+    rung = climb(1.0, rung, drain_ms=100, drain_ms_max=2_000)
     assert (rung.refusing, rung.retry_after_ms) == (False, None)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from collections.abc import Callable
 from unittest import mock
 
 import pytest
 
-from penstock.flow.governor import PUSH_SHARE_MAX, PUSH_SHARE_MIN, STEADY, climb
+from penstock.flow.governor import PUSH_SHARE_MAX, PUSH_SHARE_MIN, STEADY, Weights, climb
 from penstock.flow.priority import Urgency
 from penstock.testing.clock import ManualClock
 from penstock.topics.shell.turns import SLICE_MS, SLICE_MS_MAX, Turns
@@ -22,6 +23,7 @@ class Timers:
         self.clock = clock
         self._waiting: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
+        self.waited_ns = [0]  # for a processor
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.call_later(0.0, callback)
@@ -43,6 +45,7 @@ class Timers:
 def start(served: list[str], serving_ms: float = 0) -> tuple[Turns, Timers]:
     clock = ManualClock()
     timers = Timers(clock)
+    waited_ns = timers.waited_ns
 
     def serve(topic: str) -> None:
         served.append(topic)
@@ -55,7 +58,8 @@ def start(served: list[str], serving_ms: float = 0) -> tuple[Turns, Timers]:
         clock=clock,
         on_rung=lambda _rung: None,
         on_busy=lambda _share: None,
-        is_ingest_full=lambda: False,
+        drain=lambda _span_ms: (0.0, math.inf),
+        waited_ns=lambda: waited_ns[0],
     )
     turns.start()
     return turns, timers
@@ -123,6 +127,15 @@ def test_what_is_marked_while_a_backlog_is_served_does_not_hold_it_back():
         turns.mark(f"t{number}")
     timers.pass_ms(turns.rung.coalesce_ms + 210)
     assert len(served) >= 200
+
+
+def test_time_in_the_run_queue_counts_as_busy():
+    """A thread that waits for a processor computes nothing, and has no time to spare either."""
+    turns, timers = start([])
+    for _ in range(20):
+        timers.waited_ns[0] += 100_000_000
+        timers.pass_ms(100)
+    assert turns.rung.pressure == pytest.approx(Weights().pool, abs=0.01)
 
 
 def passes(timers: Timers, count: int, others_ms: float) -> float:

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.flow.governor import REFUSE_RETRY_MS, Rung
+from penstock.flow.drain import Drain
+from penstock.flow.governor import Rung
 from penstock.flow.priority import Urgency, base_priority
 from penstock.kernel.clock import Clock, SteadyClock
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.kernel.ids import partition_of
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.shell import RunQueue, SystemClock
 from penstock.log.store import Store
 from penstock.topics.batch import Write
 from penstock.topics.config import TopicConfig
@@ -79,8 +81,10 @@ class Engine:
         self.watchers = Watchers(self.limits)
         self.ready = False
         self.closing = False
-        self._is_open = True  # unless the governor refuses writes
-        self._waiting_bytes_max = self.options.waiting_bytes_max
+        self.drain = Drain(self.options.log_wait_ms_max)
+        self._finished_bytes = 0  # at the last sample
+        self._room_bytes = 0.0  # what may wait for the log before it is looked at more closely
+        self._run_queue = RunQueue()
         self._has_no_quota = not self.limits.total_bytes_max
         self._boot_id = boot_id
         self._loop = loop = asyncio.get_running_loop()
@@ -92,6 +96,7 @@ class Engine:
             clock=self.clock,
             disk_sync_ms=self.options.disk_sync_ms,
         )
+        self._backlog = self.journal.backlog
         audience = Audience(
             self._committed, self._mark, self.watchers.by_topic, self.registry.routers.by_source
         )
@@ -114,8 +119,10 @@ class Engine:
             clock=self.clock,
             on_rung=self._on_rung,
             on_busy=self._on_busy,
-            is_ingest_full=self._is_ingest_full,
+            drain=self._sample_drain,
+            waited_ns=self._run_queue.waited_ns,
         )
+        self._set_room()
         self.forwarder = Forwarder(self.registry, self.lane, self.turns.mark, self.clock)
         self.work = WorkDesk(self)
         self.spaces = SpaceDesk(self)
@@ -206,6 +213,7 @@ class Engine:
         self.cold.close()
         self.journal.stop_syncing()
         await self.journal.stop()
+        self._run_queue.close()
 
     # Topics
 
@@ -238,8 +246,7 @@ class Engine:
             and self._has_no_quota
             and write.key is None
             and write.batch.count <= UNSYNCED_SEQS_MAX
-            and self._is_open
-            and lane.waiting_bytes <= self._waiting_bytes_max
+            and self._backlog.waiting <= self._room_bytes
         ):
             lane.append(topic, write.batch, self.clock.now_ms(), done)
             return
@@ -436,7 +443,7 @@ class Engine:
     @property
     def waiting_bytes(self) -> int:
         """What waits for the log."""
-        return sum(lane.waiting_bytes for lane in self._lanes)
+        return self._backlog.waiting
 
     def effective_priority(self, name: str) -> int:
         """Manual priority or recency of consumption, now."""
@@ -465,31 +472,49 @@ class Engine:
         self.turns.mark(name)
 
     def _on_rung(self, rung: Rung) -> None:
-        self._is_open = not rung.refusing
         self.journal.set_commit_window(rung.commit_window_ms)
 
-    def _is_ingest_full(self) -> bool:
-        return self.waiting_bytes > self.options.waiting_bytes_max // 2
+    def _sample_drain(self, span_ms: float) -> tuple[float, float]:
+        """How long what waits for the log would take to be written, and how long it may take."""
+        backlog, drain = self._backlog, self.drain
+        finished, self._finished_bytes = backlog.finished - self._finished_bytes, backlog.finished
+        drain.sample(backlog.waiting, finished, span_ms)
+        self._set_room()
+        drain_ms = drain.estimate_ms(backlog.waiting)
+        if backlog.waiting <= drain.room:
+            drain_ms = min(drain_ms, drain.limit_ms or drain_ms)
+        return drain_ms, drain.limit_ms or math.inf
+
+    def _set_room(self) -> None:
+        self._room_bytes = min(self.drain.room, self.options.waiting_bytes_max)
 
     # Helpers
 
     def is_pressed(self, lane: Lane) -> bool:
         """Whether `check_pressure` may have something to say."""
-        return not self._is_open or lane.waiting_bytes > self._waiting_bytes_max
+        return self._backlog.waiting > self._room_bytes
 
     def check_pressure(self, lane: Lane, *, disable: bool = False) -> None:
         """Refuse a write before anything is appended, if there is no room or no time for it."""
-        rung = self.turns.governor.rung
-        if rung.refusing and not disable:
-            raise Saturated(
-                "expected less load, found the machine saturated", retry_after_ms=REFUSE_RETRY_MS
-            )
-        if lane.waiting_bytes > self.options.waiting_bytes_max:
+        waiting = self._backlog.waiting
+        if waiting <= self._room_bytes:
+            return
+        drain, most = self.drain, self.options.waiting_bytes_max
+        drain_ms = math.ceil(drain.estimate_ms(waiting))
+        if waiting > drain.room and not disable:
             self.journal.counters.submit_full += 1
             raise Saturated(
-                f"expected at most {self.options.waiting_bytes_max} bytes to wait for the log, "
-                f"found {lane.waiting_bytes}",
-                retry_after_ms=REFUSE_RETRY_MS,
+                f"expected writes of at most {drain.limit_ms:g} ms to wait for the log, "
+                f"found {drain_ms} ms: {waiting} bytes; try again in {drain_ms} ms",
+                retry_after_ms=drain_ms,
+            )
+        if lane.waiting_bytes > most:
+            self.journal.counters.submit_full += 1
+            raise Saturated(
+                f"expected at most {most} bytes to wait for the log in a partition, found "
+                f"{lane.waiting_bytes}; disable_backpressure does not lift this limit",
+                retry_after_ms=max(drain_ms, 1),
+                limit="max_waiting_bytes",
             )
 
     def _answer_again(

@@ -48,6 +48,14 @@ class WalCounters:
     last_failure: str | None = None
 
 
+@dataclass(slots=True)
+class Backlog:
+    """Bytes of all partitions that were taken and wait for the log, and what it has written."""
+
+    waiting: int = 0
+    finished: int = 0
+
+
 class _Measured:
     """A store whose writes are counted and timed.
 
@@ -121,6 +129,7 @@ class Journal:
         self.gather = Gather(loop, clock)
         self._measured = _Measured(store, clock)
         self.counters = self._measured.counters
+        self.backlog = Backlog()  # counted by those who write
         limits = QueueLimits(depth_max=1 << 20)
         options = WalOptions(group_bytes_max=16 * MIB, limits=limits)
         self._wal = LoopWal(self._measured, options, loop=loop, clock=clock)

@@ -83,7 +83,9 @@ class Lane:
         self.number = number
         self.partition = partition
         self.index = 0  # the last log index that is committed here
-        self.waiting_bytes = 0  # in the log's hands, or behind an exclusive command
+        self.waiting_bytes = 0  # staged, in the log's hands, or behind an exclusive command
+        self._staged_bytes = 0  # of these, what is not handed over: counted as it came
+        self._backlog = journal.backlog
         self.is_held = False  # an exclusive command runs or waits: others must go through `later`
         self._journal = journal
         self._gather = journal.gather
@@ -120,7 +122,7 @@ class Lane:
         assert self._held is not None, "only while it is held"
         self._held.append(command)
         self._held_bytes += size_bytes
-        self.waiting_bytes += size_bytes
+        self._count(size_bytes)
 
     def is_synced(self, change: Change) -> bool:
         """Whether a change must be on the disk before it is answered."""
@@ -146,6 +148,7 @@ class Lane:
             return
         self._pending.append((change, done))
         self._entries.extend(change.to_log)
+        self._stage_bytes(_size_of(change))
         if sync:
             self._sync = True
         self._gather.writes += 1
@@ -164,6 +167,7 @@ class Lane:
         entry = topic.take(batch, now_ms)
         self._pending.append((entry, done))
         self._entries.append(entry)
+        self._stage_bytes(batch.size_bytes)
         if topic.config.durability == "fsync":
             self._sync = True
         self._gather.writes += 1
@@ -227,7 +231,7 @@ class Lane:
     def release(self) -> None:
         """End an exclusive command: those that waited run now, in the order of coming."""
         held, self._held = self._held, None
-        self.waiting_bytes -= self._held_bytes  # none is refused for those that waited with it
+        self._count(-self._held_bytes)  # none is refused for those that waited with it
         self._held_bytes = 0
         self.is_held = False
         self._exclusive.release()
@@ -248,6 +252,7 @@ class Lane:
         if not waiting:
             return
         self._pending, self._entries, self._sync = [], [], False
+        self._stage_bytes(-self._staged_bytes)
         if self._refused is not None:  # and these were decided on it
             self._flying[-1].extend(waiting)
             return
@@ -263,7 +268,7 @@ class Lane:
             self._unsynced_seqs.clear()
             sync = True
         payload = encode_entries(entries)
-        self.waiting_bytes += len(payload)
+        self._count(len(payload))
         self._flying.append(waiting)
         try:
             self._journal.append(
@@ -272,6 +277,17 @@ class Lane:
         except Exception as error:
             self._refused = partial(self._written, len(payload), error)
             self._tell_refused()
+
+    def _count(self, size_bytes: int) -> None:
+        """So many bytes more wait, or fewer."""
+        self.waiting_bytes += size_bytes
+        self._backlog.waiting += size_bytes
+
+    def _stage_bytes(self, size_bytes: int) -> None:
+        """As `_count`, for what is not handed over yet."""
+        self._staged_bytes += size_bytes
+        self.waiting_bytes += size_bytes
+        self._backlog.waiting += size_bytes
 
     def _tell_refused(self) -> None:
         """What the log did not take fails once nothing that it took before is on its way."""
@@ -294,7 +310,7 @@ class Lane:
 
     def _written(self, size_bytes: int, error: Exception | None) -> None:
         """The oldest entry on its way is in the log, or is not."""
-        self.waiting_bytes -= size_bytes
+        self._count(-size_bytes)
         waiting = self._flying.popleft()
         if error is not None and self._failed is None:
             _LOGGER.error("partition %d: the log failed: %s", self.number, error)
@@ -306,6 +322,7 @@ class Lane:
             self._fail(waiting)
         else:
             self.index += 1
+            self._backlog.finished += size_bytes
             self._commit_all(waiting)
         if self._flying:
             self._tell_refused()
@@ -320,6 +337,7 @@ class Lane:
             self._guarded(partial(done, error))
         if not self._flying:
             waiting, self._pending, self._entries = self._pending, [], []
+            self._stage_bytes(-self._staged_bytes)
             for _, done in waiting:
                 self._guarded(partial(done, error))
 
@@ -368,6 +386,15 @@ class Lane:
             call()
         except Exception:
             _LOGGER.exception("an answer could not be given")
+
+
+def _size_of(change: Change) -> int:
+    """The bytes of records that a change brings."""
+    return sum(
+        entry.batch.size_bytes
+        for entry in change.to_log
+        if type(entry) is Appended and entry.feed is None
+    )
 
 
 def _topics_of(staged: Iterable[Waiting]) -> set[str]:

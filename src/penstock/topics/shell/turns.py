@@ -46,14 +46,21 @@ class Turns:
         clock: Clock,
         on_rung: Callable[[Rung], None],
         on_busy: Callable[[float], None],
-        is_ingest_full: Callable[[], bool],
+        drain: Callable[[float], tuple[float, float]],
+        waited_ns: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`waited_ns` is how long this thread has waited for a processor.
+
+        `drain`, told how many ms have passed, tells how long what waits for the log would take, and
+        how long it may take.
+        """
         self._serve = serve
         self._loop = loop
         self._clock = clock
         self._on_rung = on_rung
         self._on_busy = on_busy
-        self._is_ingest_full = is_ingest_full
+        self._drain = drain
+        self._waited_ns = waited_ns
         self._queue: AgeingQueue[str] = AgeingQueue(urgency_of)
         self._marked_ns: dict[str, int] = {}
         self._scheduled = False
@@ -76,7 +83,7 @@ class Turns:
 
     def start(self) -> None:
         """Begin to sample the load."""
-        self._busy_ns = time.thread_time_ns()
+        self._busy_ns = self._now_busy_ns()
         self._timer = self._loop.call_later(TICK_MS / 1e3, self._tick)
 
     def stop(self) -> None:
@@ -136,6 +143,7 @@ class Turns:
             "commit_window_ms": rung.commit_window_ms,
             "deferring": rung.deferring,
             "refusing": rung.refusing,
+            "drain_ms": round(rung.drain_ms, 1),
             "push_share": round(self.governor.push_share, 4),
             "push_need": round(self.governor.push_need, 4),
             "waiting": len(self._queue),
@@ -252,13 +260,13 @@ class Turns:
                 self._schedule()
 
     def _sample_now(self) -> None:
-        now_ns, busy_ns = self._clock.monotonic_ns(), time.thread_time_ns()
+        now_ns, busy_ns = self._clock.monotonic_ns(), self._now_busy_ns()
         span_ns = max(1, now_ns - self._sampled_ns)
         pool_busy = (busy_ns - self._busy_ns) / span_ns
         self._sampled_ns, self._busy_ns = now_ns, busy_ns
         self._on_busy(pool_busy)
         ready = sum(band.depth for band in self._queue.bands() if not band.paused)
-        full = self._is_ingest_full()
+        drain_ms, drain_ms_max = self._drain(span_ns / 1e6)
         latency_ms = self._waits_ns / max(1, self._turns) / 1e6
         if self._turns:
             self._turn_ns = self._push_ns / self._turns
@@ -266,14 +274,19 @@ class Turns:
         before = self.governor.rung
         self.governor.share_push(ready * self._turn_ns / 1e6)
         if self._forced is not None:
-            rung = climb(self._forced, before, ingest_full=full)
+            rung = climb(self._forced, before, drain_ms=drain_ms, drain_ms_max=drain_ms_max)
             self.governor.rung = rung
         else:
-            load = Load(ready, _READY_FOR_FULL_DEPTH, latency_ms, pool_busy, full)
-            rung = self.governor.sample(load)
+            rung = self.governor.sample(
+                Load(ready, _READY_FOR_FULL_DEPTH, latency_ms, pool_busy, drain_ms, drain_ms_max)
+            )
         self._obey(before, rung)
         if self._queue.has_ready() and not self._scheduled:
             self._schedule()
+
+    def _now_busy_ns(self) -> int:
+        """What this thread computed, or would have, had it not waited for a processor."""
+        return time.thread_time_ns() + self._waited_ns()
 
     def _obey(self, before: Rung, rung: Rung) -> None:
         now_ms = self._clock.monotonic_ms()

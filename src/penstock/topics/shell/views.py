@@ -17,7 +17,8 @@ from penstock.topics.sealing import SealOptions
 class EngineOptions:
     """Sizes of an engine, and where it keeps what is not in its log.
 
-    `waiting_bytes_max` is what may wait for the log before writes are refused. Without a
+    `waiting_bytes_max` is what may wait for the log in a partition before writes are refused, and
+    `log_wait_ms_max` how long all that waits may take to be written; 0: any time. Without a
     `data_dir` there are no snapshots: the log is never cut, and every record stays in memory.
     Snapshots are made when the log since the last ones has more than `compact_bytes_min`, and
     more than they have; four times as much while the loop is busy. `cold_dir` is in the data
@@ -29,6 +30,7 @@ class EngineOptions:
     limits: TopicLimits = field(default_factory=TopicLimits)
     disk_sync_ms: int = 100
     waiting_bytes_max: int = 256 * MIB
+    log_wait_ms_max: int = 2_000
     data_dir: Path | None = None
     cold_dir: Path | None = None
     seal: SealOptions = field(default_factory=SealOptions)
