@@ -22,11 +22,24 @@ class TableMemory:
     """What is known of a table's contents; a coordinator starts with what the catalog says.
 
     `fresh_ms` is when contents were last known to equal the query, None if they never were.
+    `failures` are those on record since they were last made, `error` the last of them.
     """
 
     frontier: Frontier | None = None
     position: Position | None = None
     fresh_ms: int | None = None
+    failures: int = field(default=0, compare=False)
+    error: str | None = field(default=None, compare=False)
+
+    def failed(self, error: str) -> None:
+        """One more failure."""
+        self.failures += 1
+        self.error = error
+
+    def made(self, frontier: Frontier, fresh_ms: int) -> None:
+        """Contents were made."""
+        self.frontier, self.fresh_ms = frontier, fresh_ms
+        self.failures, self.error = 0, None
 
 
 class Request(NamedTuple):
@@ -50,12 +63,15 @@ class UnitState:
     requests: dict[str, Request] = field(default_factory=dict)
     skipped: set[str] = field(default_factory=set)
     wake_ms: int | None = None
+    ready_ms: int | None = None
+    """Since when it may run and waits for its turn."""
 
 
 class Board:
     """Graph, units, positions, locks, gates and live jobs. Decides nothing."""
 
-    def __init__(self, memory: Mapping[str, TableMemory]) -> None:
+    def __init__(self, memory: Mapping[str, TableMemory], *, coordinated: bool = True) -> None:
+        self.coordinated = coordinated
         self.graph = StreamGraph()
         self.units = ExecutionUnitGraph(self.graph)
         self.states: dict[str, UnitState] = {}
@@ -64,6 +80,7 @@ class Board:
         }
         self.statuses: dict[str, Status] = {}
         self.positions: dict[str, Position] = {}
+        self.missing: frozenset[str] = frozenset()
         self.gates: set[str] = set()
         self.locks: frozenset[str] = frozenset()
         self.jobs: dict[int, Job] = {}
@@ -109,9 +126,14 @@ class Board:
             gated=tuple(sorted(self.gates & relations)) if self.gates else (),
             locked=tuple(name for name in unit.members if name in self.locks),
             stopped=self.stopped(unit),
+            missing=tuple(sorted(self.missing & relations)) if self.missing else (),
             retry_at_ms=state.retry.retry_at_ms,
+            error=state.retry.error,
+            attempt=state.retry.attempt_no,
             away=state.retry.away,
+            coordinated=self.coordinated,
             upstreams=tuple(self.as_upstream(upstream) for upstream in unit.upstreams),
+            unfilled=self.unfilled(unit),
             free_slots=free_slots,
         )
 
@@ -128,6 +150,8 @@ class Board:
             will_run=reason in WILL_RUN,
             failing=state.retry.failing and not stopped,
             stopped=stopped[0][1] if stopped else None,
+            error=state.retry.error if state.retry.failing else None,
+            retry_at_ms=state.retry.retry_at_ms,
         )
 
     def due_ms(self, state: UnitState) -> int | None:
@@ -141,8 +165,8 @@ class Board:
         return min(known) if len(known) == len(found) else None
 
     def changed(self, unit: Unit) -> tuple[str, ...]:
-        """The inputs that moved since the contents of some member were made."""
-        moved: set[str] = set()
+        """The inputs that moved, or left, since the contents of some member were made."""
+        moved = set(self.missing.intersection(unit.inputs))
         for name in unit.members:
             frontier = self.tables[name].frontier
             if frontier is not None:
@@ -154,6 +178,15 @@ class Board:
                     if source not in frontier and source in self.positions
                 )
         return tuple(sorted(moved))
+
+    def unfilled(self, unit: Unit) -> tuple[str, ...]:
+        """The tables that a unit reads, and that were never filled."""
+        tables = self.tables
+        return tuple(
+            name
+            for name in unit.inputs
+            if name in tables and tables[name].frontier is None and tables[name].position is None
+        )
 
     def saw(self, frontier: Frontier) -> None:
         """A refresh may have read its inputs further than anybody had told."""

@@ -37,6 +37,7 @@ from penstock.tables.events import (
     RefreshRequested,
     ReleaseToken,
     SetStatus,
+    SourcesMissing,
     SourcesMoved,
     Start,
     StatusChanged,
@@ -80,10 +81,11 @@ class Coordinator:
         *,
         memory: Mapping[str, TableMemory] | None = None,
         next_job_id: int = 1,
+        coordinated: bool = True,
     ) -> None:
         self.identity = identity
         self.settings = settings
-        self.board = Board(memory or {})
+        self.board = Board(memory or {}, coordinated=coordinated)
         self.ready = ReadyQueue()
         self.graph_version = 0
         self.now_ms = 0
@@ -157,6 +159,7 @@ class Coordinator:
     def _take_facts(
         self,
         event: SourcesMoved
+        | SourcesMissing
         | RefreshRequested
         | MadeByHand
         | StatusChanged
@@ -169,6 +172,10 @@ class Coordinator:
             case SourcesMoved(positions):
                 moved = [name for name, at in positions.items() if board.positions.get(name) != at]
                 board.positions.update(positions)
+                self._consider_all(board.readers(moved))
+            case SourcesMissing(names):
+                moved = list(board.missing ^ names)
+                board.missing = names
                 self._consider_all(board.readers(moved))
             case RefreshRequested(request_id, table, force):
                 state = board.states[board.units.unit_of(table).key]
@@ -239,7 +246,7 @@ class Coordinator:
                 known.position = board.positions[name] = made.position
             if outdated:
                 continue  # made by a query that is no more: it has to be made again
-            known.frontier, known.fresh_ms = made.frontier, fresh_ms
+            known.made(made.frontier, fresh_ms)
             board.saw(made.frontier)
             if board.statuses[name] in (Status.SUSPENDED, Status.ERROR):
                 # Only a person's request runs a stopped table, and it has just shown to be well.
@@ -273,20 +280,32 @@ class Coordinator:
         state = self._home(job)
         if state is not None:
             at_fault = [event.member] if event.member in job.members else list(job.members)
-            if event.kind is FailureKind.COLLISION:
-                state.retry = state.retry.collided(self.settings.retry, self.now_ms, self._random)
-            elif event.kind is FailureKind.AWAY:
-                policy, now_ms = self.settings.retry, self.now_ms
-                state.retry = state.retry.waited(policy, now_ms, self._random, event.detail)
-            elif event.kind is FailureKind.PERMANENT:
+            if not event.kind.blameless:
+                self._note_failure(at_fault, event.detail)
+            self._take_failure(state, event, at_fault, requested=requested)
+        self._free(job, finished=True)
+
+    def _take_failure(
+        self, state: UnitState, event: JobFailed, at_fault: list[str], *, requested: bool
+    ) -> None:
+        """What follows from a failure: another try, or an end of trying."""
+        policy, now_ms, random = self.settings.retry, self.now_ms, self._random
+        match event.kind:
+            case FailureKind.COLLISION:
+                state.retry = state.retry.collided(policy, now_ms, random, event.detail)
+            case FailureKind.AWAY:
+                state.retry = state.retry.waited(policy, now_ms, random, event.detail)
+            case FailureKind.PERMANENT:
                 state.retry = Retry()
                 self._stop(at_fault, Status.ERROR, event.detail)
-            elif requested:
-                pass  # a person has been told; it counts for nothing
-            else:
-                retry = state.retry.failed(self.settings.retry, self.now_ms, self._random)
+            case FailureKind.RETRYABLE if not requested:  # else a person was told: no count
+                retry = state.retry.failed(policy, now_ms, random, event.detail)
                 self._try_again(state, retry, at_fault, event.detail)
-        self._free(job, finished=True)
+
+    def _note_failure(self, tables: Iterable[str], error: str) -> None:
+        for name in tables:
+            if name in self.board.tables:
+                self.board.tables[name].failed(error)
 
     def _lost(self, job: Job) -> None:
         """The worker is gone: the unit runs again, unless it loses every worker it gets.
@@ -300,7 +319,8 @@ class Coordinator:
         self._close(job.failed(self.now_ms, detail, retryable=True))
         state, given_up = self._home(job), None
         if state is not None:
-            retry = state.retry.died(self.settings.retry, self.now_ms, self._random)
+            self._note_failure(job.members, detail)
+            retry = state.retry.died(self.settings.retry, self.now_ms, self._random, detail)
             given_up = self._try_again(state, retry, list(job.members), detail)
         if given_up is None:
             self._ask_again(job)
@@ -468,8 +488,10 @@ class Coordinator:
             self._settle(state)
             verdict = may_run(self._facts(key, free_slots=1), self.now_ms)
         if verdict.may_run:
+            state.ready_ms = self.now_ms if state.ready_ms is None else state.ready_ms
             self.ready.put(key, self.board.urgency(state))
         else:
+            state.ready_ms = None
             self.ready.discard(key)
         if verdict.until_ms is not None and verdict.until_ms != state.wake_ms:
             state.wake_ms = verdict.until_ms
@@ -545,8 +567,15 @@ class Coordinator:
         if self.settings.parallel_refresh_mode is ParallelMode.DRY_RUN:
             others = self.ready.in_order()[: self.settings.max_concurrent_refreshes - 1]
             self._effects.append(WouldDispatch(job, tuple(others)))
-        inline = not self.settings.parallel
-        self._effects.append(Start(job, inline, verdict.stale, tuple(self._serving[job.job_id])))
+        self._effects.append(
+            Start(
+                job,
+                not self.settings.parallel,
+                verdict.stale,
+                tuple(self._serving[job.job_id]),
+                waited_ms=self.now_ms - (state.ready_ms or self.now_ms),
+            )
+        )
         self._consider(state.unit.key)
 
 

@@ -20,6 +20,8 @@ from penstock.tables.units import Unit
 
 NEVER_FRESH_MS = 0
 """Contents that were never made are due since for ever."""
+_LOOK_BACK_MS = (120_000, 7_200_000, 172_800_000, 5_356_800_000)
+"""How far back the last time of a cron expression is looked for, before all of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,33 @@ class UnitSchedule:
         """How long contents of some freshness may live: the shorter, the more urgent."""
         due_ms = self.due_ms(fresh_ms or 0)
         return 0 if due_ms is None else due_ms - (fresh_ms or 0)
+
+
+def settled_ms(schedule: UnitSchedule, fresh_ms: int, now_ms: int) -> int:
+    """When contents that nothing has changed were last found right, if that is done when due.
+
+    >>> settled_ms(UnitSchedule((Every(1_000),)), fresh_ms=500, now_ms=3_700)
+    3500
+    """
+    due_ms = schedule.due_ms(fresh_ms)
+    if due_ms is None or due_ms > now_ms:
+        return fresh_ms
+    return max(_last_ms(timed, fresh_ms, now_ms) for timed in schedule.timed)
+
+
+def _last_ms(timed: Timed, since_ms: int, now_ms: int) -> int:
+    """The last moment at which something was due, since some moment."""
+    if isinstance(timed, Every):
+        return since_ms + (now_ms - since_ms) // timed.interval_ms * timed.interval_ms
+    for back_ms in (*_LOOK_BACK_MS, now_ms - since_ms):
+        at_ms = timed.next_ms(max(since_ms, now_ms - back_ms))
+        if at_ms <= now_ms:
+            break
+    else:
+        return since_ms
+    while (next_ms := timed.next_ms(at_ms)) <= now_ms:
+        at_ms = next_ms
+    return at_ms
 
 
 def table_schedules(graph: StreamGraph) -> dict[str, tuple[Timed, ...]]:

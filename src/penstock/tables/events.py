@@ -89,6 +89,13 @@ class GraphChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class SourcesMissing:
+    """These relations that tables read are not in the lake; all others are."""
+
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class RefreshRequested:
     """A person wants a table refreshed; `force` also if nothing it reads has changed."""
 
@@ -166,6 +173,7 @@ class DrainChanged:
 Event = (
     Tick
     | SourcesMoved
+    | SourcesMissing
     | JobStarted
     | JobSucceeded
     | JobFailed
@@ -198,12 +206,14 @@ class Start:
     """Have a job run: by a worker, or here and now if `inline`.
 
     `stale` names units above that stand still: the refresh reads their last good data and says so.
+    `waited_ms` is how long it could have run already, had there been a slot and a permit for it.
     """
 
     job: Job
     inline: bool
     stale: tuple[str, ...] = ()
     requests: tuple[str, ...] = ()
+    waited_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

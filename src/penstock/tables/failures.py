@@ -103,6 +103,7 @@ ERROR_CLASSES: Final = {
     "SparkNoSuchElementException": RETRYABLE,
     "UnsupportedOperationException": PERMANENT,
     # Penstock's own, by what the caller should do next
+    "CatalogAway": AWAY,
     "Corrupt": PERMANENT,
     "EngineAway": AWAY,
     "InvalidQuery": PERMANENT,

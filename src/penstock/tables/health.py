@@ -38,12 +38,15 @@ class Pool:
     draining: bool
     ticked_ms: int
     stopped: tuple[tuple[str, Status], ...] = ()
+    troubles: tuple[tuple[str, str], ...] = ()
+    """Tables that are not kept fresh, and what went wrong with each."""
 
 
 class HealthState(StrEnum):
     """From best to worst, as far as freshness goes."""
 
     OK = "ok"
+    STARTING = "starting"
     DEGRADED = "degraded"
     DRAINING = "draining"
     SATURATED = "saturated"
@@ -73,6 +76,11 @@ class TableStatus:
     due_ms: int | None
     failures: int
     frontier: Frontier | None
+    error: str | None = None
+    """What went wrong the last time, if it was not made since."""
+    attempt: int = 1
+    """Which try the next one is."""
+    retry_at_ms: int | None = None
 
 
 def pool(coordinator: Coordinator) -> Pool:
@@ -92,7 +100,23 @@ def pool(coordinator: Coordinator) -> Pool:
             for name, status in board.statuses.items()
             if status in (Status.SUSPENDED, Status.ERROR)
         ),
+        troubles=_troubles(coordinator),
     )
+
+
+def _troubles(coordinator: Coordinator) -> tuple[tuple[str, str], ...]:
+    board, found = coordinator.board, []
+    for name in board.graph.order:
+        status, error = board.statuses[name], board.tables[name].error
+        verdict = board.states[board.units.unit_of(name).key].verdict
+        if status in (Status.SUSPENDED, Status.ERROR):
+            found.append((name, f"{status.value}: {error}" if error else status.value))
+        elif verdict is not None and verdict.reason in _TROUBLED:
+            found.append((name, coordinator.why(name, coordinator.now_ms).text))
+    return tuple(found)
+
+
+_TROUBLED = frozenset({Reason.BACKING_OFF, Reason.ENGINE_AWAY, Reason.SOURCE_MISSING})
 
 
 def health(
@@ -100,23 +124,27 @@ def health(
 ) -> Health:
     """Whether tables are kept fresh, telling *saturated* from *not running*.
 
-    `seen` is the last thing a coordinator said of itself, None if nothing is known.
+    `seen` is the last thing the holder of the lease said of itself, None if it said nothing yet.
     """
     if lease is None:
         return Health(HealthState.NOT_RUNNING, "no coordinator holds the lease")
     if lease.expires_ms <= now_ms:
         ago = format_ms(now_ms - lease.expires_ms)
         return Health(HealthState.NOT_RUNNING, f"the lease of {lease.holder} ran out {ago} ago")
-    if seen is None or now_ms - seen.ticked_ms > tick_late_ms:
+    if seen is None:
+        return Health(HealthState.STARTING, f"{lease.holder} has taken the lease and starts")
+    if now_ms - seen.ticked_ms > tick_late_ms:
         return Health(HealthState.STALLED, f"{lease.holder} holds the lease but does not tick")
     if seen.draining:
         return Health(HealthState.DRAINING, f"draining, {seen.running} still running")
     if seen.ready and (seen.running >= seen.running_max or seen.waiting_for_permits):
         limit = "the cluster's workers" if seen.waiting_for_permits else f"{seen.running_max} slots"
         return Health(HealthState.SATURATED, f"{seen.ready} units wait for one of {limit}")
-    if seen.stopped:
-        named = ", ".join(f"{table} {status.value}" for table, status in seen.stopped[:3])
-        return Health(HealthState.DEGRADED, f"{len(seen.stopped)} tables stand still: {named}")
+    if seen.troubles:
+        named = "; ".join(f"{table} {text}" for table, text in seen.troubles[:3])
+        count = len(seen.troubles)
+        noun = "table is" if count == 1 else "tables are"
+        return Health(HealthState.DEGRADED, f"{count} {noun} not kept fresh: {named}")
     return Health(HealthState.OK, f"{seen.running} running, {seen.ready} ready")
 
 
@@ -138,8 +166,11 @@ def table_rows(coordinator: Coordinator, now_ms: int) -> list[TableStatus]:
                 waiting_for=verdict.text,
                 fresh_ms=board.tables[name].fresh_ms,
                 due_ms=board.due_ms(state),
-                failures=state.retry.failures,
+                failures=board.tables[name].failures,
                 frontier=board.tables[name].frontier,
+                error=board.tables[name].error or state.retry.error or state.retry.away,
+                attempt=state.retry.attempt_no,
+                retry_at_ms=state.retry.retry_at_ms,
             )
         )
     return rows

@@ -53,6 +53,8 @@ class Retry:
     aways: int = 0
     away: str | None = None
     """Why the engine could not be reached the last time, if that is what it waits for."""
+    error: str | None = None
+    """What went wrong the last time."""
 
     @property
     def failing(self) -> bool:
@@ -64,20 +66,27 @@ class Retry:
         """Which try the next one is; the first is 1."""
         return self.failures + self.deaths + 1
 
-    def failed(self, policy: RetryPolicy, now_ms: int, random: Random) -> Retry:
+    def failed(
+        self, policy: RetryPolicy, now_ms: int, random: Random, why: str | None = None
+    ) -> Retry:
         """After one more retryable failure."""
         failures = self.failures + 1
-        wait_ms = policy.delay_ms(failures, random)
-        return replace(self, failures=failures, retry_at_ms=now_ms + wait_ms, away=None)
+        at_ms = now_ms + policy.delay_ms(failures, random)
+        return replace(self, failures=failures, retry_at_ms=at_ms, away=None, error=why)
 
-    def died(self, policy: RetryPolicy, now_ms: int, random: Random) -> Retry:
+    def died(
+        self, policy: RetryPolicy, now_ms: int, random: Random, why: str | None = None
+    ) -> Retry:
         """After the worker was lost; the first time it is tried again at once."""
-        wait_ms = policy.delay_ms(self.deaths, random) if self.deaths else 0
-        return replace(self, deaths=self.deaths + 1, retry_at_ms=now_ms + wait_ms, away=None)
+        at_ms = now_ms + (policy.delay_ms(self.deaths, random) if self.deaths else 0)
+        return replace(self, deaths=self.deaths + 1, retry_at_ms=at_ms, away=None, error=why)
 
-    def collided(self, policy: RetryPolicy, now_ms: int, random: Random) -> Retry:
+    def collided(
+        self, policy: RetryPolicy, now_ms: int, random: Random, why: str | None = None
+    ) -> Retry:
         """After someone else held a lock: a short wait that counts for nothing."""
-        return replace(self, retry_at_ms=now_ms + policy.delay_ms(1, random), away=None)
+        at_ms = now_ms + policy.delay_ms(1, random)
+        return replace(self, retry_at_ms=at_ms, away=None, error=why)
 
     def waited(self, policy: RetryPolicy, now_ms: int, random: Random, why: str) -> Retry:
         """After the engine could not be reached: longer and longer waits that count for nothing."""

@@ -29,13 +29,16 @@ class Reason(StrEnum):
     PAUSED = "paused"
     SUSPENDED = "suspended"
     ERROR = "error"
+    SOURCE_MISSING = "source_missing"
     ENGINE_AWAY = "engine_away"
     BACKING_OFF = "backing_off"
     ON_DEMAND = "on_demand"
+    NO_COORDINATOR = "no_coordinator"
     NOT_DUE = "not_due"
     UPSTREAM_FAILED = "upstream_failed"
     UPSTREAM_RUNNING = "upstream_running"
     UPSTREAM_DUE = "upstream_due"
+    UPSTREAM_EMPTY = "upstream_empty"
     NO_CHANGE = "no_change"
     NO_BUDGET = "no_budget"
     READY = "ready"
@@ -81,7 +84,7 @@ class UpstreamFacts:
     """What a reader must know of a unit directly above it.
 
     `finished_ms` is when it last ended or was found unchanged. `failing` holds from a retryable
-    failure until it succeeds or is stopped.
+    failure until it succeeds or is stopped; `error` is the failure, `retry_at_ms` the next try.
     """
 
     key: str
@@ -90,6 +93,8 @@ class UpstreamFacts:
     will_run: bool = False
     failing: bool = False
     stopped: Status | None = None
+    error: str | None = None
+    retry_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +102,11 @@ class UnitFacts:
     """Everything the answer depends on.
 
     `changed` names inputs that moved since the contents were made; `rebuild` says that contents
-    have to be made whatever the inputs did. `requested` is set when a person asked for it. `away`
-    says that what it waits for until `retry_at_ms` is the engine, and why; `lost_workers` that it
-    lost workers since it last succeeded.
+    have to be made whatever the inputs did. `requested` is set when a person asked for it.
+    `missing` are inputs that are not in the lake, `unfilled` those that were never filled. `error`
+    is what the next try at `retry_at_ms` follows, `attempt` which one that is. `away` says that
+    what it waits for is the engine, and why; `lost_workers` that it lost workers since it last
+    succeeded. Without a coordinator (`coordinated`) nothing is refreshed by itself.
     """
 
     key: str
@@ -112,10 +119,15 @@ class UnitFacts:
     gated: tuple[str, ...] = ()
     locked: tuple[str, ...] = ()
     stopped: tuple[tuple[str, Status], ...] = ()
+    missing: tuple[str, ...] = ()
     retry_at_ms: int | None = None
+    error: str | None = None
+    attempt: int = 1
     away: str | None = None
     lost_workers: bool = False
+    coordinated: bool = True
     upstreams: tuple[UpstreamFacts, ...] = ()
+    unfilled: tuple[str, ...] = ()
     free_slots: int = 1
 
 
@@ -129,7 +141,8 @@ def may_run(facts: UnitFacts, now_ms: int) -> Verdict:
     if facts.requested:
         backing_off = _backing_off(facts, now_ms) if facts.lost_workers else None
         return _occupied(facts) or backing_off or _last(facts)
-    return _occupied(facts) or _held_back(facts, now_ms) or _upstream(facts) or _last(facts)
+    held = _occupied(facts) or _held_back(facts, now_ms)
+    return held or _upstream(facts, now_ms) or _unfilled(facts) or _last(facts)
 
 
 def _occupied(facts: UnitFacts) -> Verdict | None:
@@ -147,11 +160,17 @@ def _occupied(facts: UnitFacts) -> Verdict | None:
 def _held_back(facts: UnitFacts, now_ms: int) -> Verdict | None:
     for table, status in facts.stopped:
         return Verdict(_STOPPED[status], f"{table} is {status.value}")
+    if facts.missing:
+        text = f"its source {_list(facts.missing)} is not in the lake"
+        return Verdict(Reason.SOURCE_MISSING, text)
     backing_off = _backing_off(facts, now_ms)
     if backing_off is not None:
         return backing_off
     if facts.due_ms is None:
         return Verdict(Reason.ON_DEMAND, "refreshed on demand only")
+    if not facts.coordinated:
+        text = "no coordinator is running: start one with `penstock table run`"
+        return Verdict(Reason.NO_COORDINATOR, text)
     if now_ms < facts.due_ms:
         return Verdict(Reason.NOT_DUE, f"due in {format_ms(facts.due_ms - now_ms)}", facts.due_ms)
     return None
@@ -164,10 +183,11 @@ def _backing_off(facts: UnitFacts, now_ms: int) -> Verdict | None:
     if facts.away is not None:
         text = f"the engine is away, trying again in {left}: {facts.away}"
         return Verdict(Reason.ENGINE_AWAY, text, facts.retry_at_ms)
-    return Verdict(Reason.BACKING_OFF, f"failed, trying again in {left}", facts.retry_at_ms)
+    said = f" (attempt {facts.attempt}): {facts.error}" if facts.error else ""
+    return Verdict(Reason.BACKING_OFF, f"failed, trying again in {left}{said}", facts.retry_at_ms)
 
 
-def _upstream(facts: UnitFacts) -> Verdict | None:
+def _upstream(facts: UnitFacts, now_ms: int) -> Verdict | None:
     """Wait for each unit above once: for the run that was on or due when this one became due.
 
     What ended since then counts as done even if it is due or running again; else a unit below two
@@ -175,7 +195,7 @@ def _upstream(facts: UnitFacts) -> Verdict | None:
     """
     waiting = [up for up in facts.upstreams if up.failing and not up.running]
     if waiting:
-        return Verdict(Reason.UPSTREAM_FAILED, f"{_keys(waiting)} failed and will be tried again")
+        return Verdict(Reason.UPSTREAM_FAILED, _failed_above(waiting, now_ms))
     open_rounds = [up for up in facts.upstreams if not _is_done(up, facts.due_ms or 0)]
     running = [up for up in open_rounds if up.running]
     if running:
@@ -184,6 +204,23 @@ def _upstream(facts: UnitFacts) -> Verdict | None:
     if due:
         return Verdict(Reason.UPSTREAM_DUE, f"waiting for {_keys(due)}, which is due as well")
     return None
+
+
+def _failed_above(waiting: Sequence[UpstreamFacts], now_ms: int) -> str:
+    first = waiting[0]
+    text = f"{_keys(waiting)} failed and will be tried again"
+    if first.retry_at_ms is not None and first.retry_at_ms > now_ms:
+        text += f" in {format_ms(first.retry_at_ms - now_ms)}"
+    return f"{text}: {first.error}" if first.error else text
+
+
+def _unfilled(facts: UnitFacts) -> Verdict | None:
+    """Wait for contents that there never were: nothing could be read."""
+    if not facts.unfilled:
+        return None
+    text = f"waiting for {_list(facts.unfilled)}, which was never filled"
+    said = [f"{up.key} is {up.stopped.value}" for up in facts.upstreams if up.stopped is not None]
+    return Verdict(Reason.UPSTREAM_EMPTY, f"{text}: {', '.join(said)}" if said else text)
 
 
 def _is_done(upstream: UpstreamFacts, due_ms: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from penstock.kernel.errors import Gone, Rejected
 from penstock.lake.shell import Catalog, open_catalog
+from penstock.lake.shell.database import SqliteDatabase
 from tests.integration.lake.agree import assert_same_changes, assert_same_tables, bag
 from tests.integration.lake.duck import Duck
 
@@ -227,3 +229,40 @@ def test_a_moment_names_the_same_snapshot_on_both_sides(catalog: Catalog, duck: 
         catalog.scan("t", 999)
     with pytest.raises(Rejected, match="nobody"):
         catalog.scan("nobody")
+
+
+def test_a_lake_that_duckdb_made_is_kept_in_a_write_ahead_log_once_we_have_opened_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "theirs.sqlite"
+    with Duck(f"sqlite:{path}", options=f"DATA_PATH '{tmp_path / 'data'}'") as duck:
+        duck.run("CREATE TABLE t AS SELECT 1 AS n")
+        assert journal(path) == "delete"
+        open_catalog(f"sqlite:{path}").close()
+        assert journal(path) == "wal"
+        duck.run("INSERT INTO t VALUES (2)")
+        assert duck.value("SELECT sum(n) FROM t") == 3
+
+
+def test_a_lake_of_duckdbs_that_is_being_written_is_opened_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.sqlite"
+    with Duck(f"sqlite:{path}", options=f"DATA_PATH '{tmp_path / 'data'}'") as duck:
+        duck.run("CREATE TABLE t AS SELECT 1 AS n")
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    database = SqliteDatabase(str(path))
+    database.use_wal()
+    writer.execute("ROLLBACK")
+    writer.close()
+    assert journal(path) == "delete"
+    database.use_wal()
+    database.close()
+    assert journal(path) == "wal"
+
+
+def journal(path: Path) -> str:
+    connection = sqlite3.connect(path)
+    try:
+        return str(connection.execute("PRAGMA journal_mode").fetchone()[0])
+    finally:
+        connection.close()

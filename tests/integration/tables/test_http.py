@@ -268,7 +268,8 @@ def test_the_client_defines_reads_and_looks(api: Api, place: Place) -> None:
         assert [row["name"] for row in tables.list()] == ["looked_at"]
         assert tables.pause("looked_at")["status"] == "PAUSED"
         assert tables.resume("looked_at")["status"] == "ACTIVE"
-        assert tables.why("looked_at")["reason"] == "ready"
+        assert tables.why("looked_at")["reason"] == "no_coordinator"
+        assert tables.list()[0]["reason"] == "no_coordinator"
         assert tables.show("looked_at")["sources"] == ["some"]
         assert tables.health()["state"] == "not_running"
         assert tables.history("looked_at")["refreshes"] == []

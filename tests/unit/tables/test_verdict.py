@@ -18,13 +18,26 @@ REASONS = {
     Reason.PAUSED: ({"stopped": (("u", Status.PAUSED),)}, "u is PAUSED"),
     Reason.SUSPENDED: ({"stopped": (("u", Status.SUSPENDED),)}, "u is SUSPENDED"),
     Reason.ERROR: ({"stopped": (("u", Status.ERROR),)}, "u is ERROR"),
+    Reason.SOURCE_MISSING: ({"missing": ("raw",)}, "source raw is not in the lake"),
     Reason.ENGINE_AWAY: ({"retry_at_ms": 7_000, "away": "nobody"}, "again in 2 s: nobody"),
-    Reason.BACKING_OFF: ({"retry_at_ms": 7_000}, "again in 2 s"),
+    Reason.BACKING_OFF: (
+        {"retry_at_ms": 7_000, "error": "no room", "attempt": 3},
+        "again in 2 s (attempt 3): no room",
+    ),
     Reason.ON_DEMAND: ({"due_ms": None}, "on demand"),
+    Reason.NO_COORDINATOR: ({"coordinated": False}, "no coordinator is running"),
     Reason.NOT_DUE: ({"due_ms": 6_500}, "due in 1.5 s"),
-    Reason.UPSTREAM_FAILED: ({"upstreams": (UpstreamFacts("table:x", failing=True),)}, "table:x"),
+    Reason.UPSTREAM_FAILED: (
+        {
+            "upstreams": (
+                UpstreamFacts("table:x", failing=True, error="no room", retry_at_ms=8_000),
+            )
+        },
+        "table:x failed and will be tried again in 3 s: no room",
+    ),
     Reason.UPSTREAM_RUNNING: ({"upstreams": (UpstreamFacts("table:x", running=True),)}, "table:x"),
     Reason.UPSTREAM_DUE: ({"upstreams": (UpstreamFacts("table:x", will_run=True),)}, "table:x"),
+    Reason.UPSTREAM_EMPTY: ({"unfilled": ("x",)}, "waiting for x, which was never filled"),
     Reason.NO_CHANGE: ({"changed": ()}, "nothing it reads has changed"),
     Reason.NO_BUDGET: ({"free_slots": 0}, "slots"),
     Reason.READY: ({}, "may run now"),
@@ -50,6 +63,7 @@ def test_each_reason_is_given_with_a_text_for_people(reason):
         Reason.PAUSED,
         Reason.SUSPENDED,
         Reason.ERROR,
+        Reason.SOURCE_MISSING,
         Reason.ENGINE_AWAY,
         Reason.BACKING_OFF,
         Reason.ON_DEMAND,
@@ -57,6 +71,7 @@ def test_each_reason_is_given_with_a_text_for_people(reason):
         Reason.UPSTREAM_FAILED,
         Reason.UPSTREAM_RUNNING,
         Reason.UPSTREAM_DUE,
+        Reason.UPSTREAM_EMPTY,
     ],
 )
 def test_a_request_overrides_what_holds_a_schedule_back(reason):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -14,10 +15,11 @@ import pyarrow as pa
 
 from penstock.flow.backoff import Backoff
 from penstock.kernel.clock import Clock
-from penstock.kernel.errors import Busy, Gone, Rejected
+from penstock.kernel.errors import Gone, Rejected
 from penstock.kernel.shell import SystemClock
 from penstock.lake import ddl
 from penstock.lake.changes import parse_all
+from penstock.lake.errors import CatalogLocked
 from penstock.lake.model import NewFile, SchemaInfo, Snapshot, TableInfo, TableVersion, ViewInfo
 from penstock.lake.paths import directory
 from penstock.lake.shell.commit import Committed, commit, retried
@@ -87,7 +89,9 @@ class Catalog:
             with self.database.read() as cursor:
                 yield Reader(self.database, cursor, self.data_path, self._known)
         except Retry as error:
-            raise Busy(f"expected to read the catalog, found it locked: {error}") from error
+            raise CatalogLocked(
+                f"expected to read the catalog, found it locked: {error}"
+            ) from error
 
     def is_ours(self) -> bool:
         """Whether Penstock made this lake, not DuckDB or another tool."""
@@ -195,8 +199,9 @@ class Catalog:
     def commit(self, transaction: Transaction) -> Committed:
         """Commit everything in a transaction, or nothing.
 
-        A `Conflict` says that somebody else changed what this changes; `Busy` that the database
-        stayed locked. A transaction without changes to the lake commits our own rows alone.
+        A `Conflict` says that somebody else changed what this changes; `CatalogLocked` that the
+        database stayed locked, `CatalogAway` that it cannot be reached. A transaction without
+        changes to the lake commits our own rows alone.
         """
         deletes = Materialiser(self.storage, transaction)
         deletes(transaction.base.id + 1)  # written before the lock is ours, used if the id holds
@@ -226,7 +231,9 @@ class Catalog:
             with self.database.write(synced=synced) as cursor:
                 yield cursor
         except Retry as error:
-            raise Busy(f"expected to write to the catalog, found it locked: {error}") from error
+            raise CatalogLocked(
+                f"expected to write to the catalog, found it locked: {error}"
+            ) from error
 
     def retrying(self, work: Callable[[Any], Any], *, synced: bool = True) -> Any:
         """Run work with the cursor of a write transaction, again while others are in the way."""
@@ -314,9 +321,9 @@ def open_catalog(
     keeps its files (by default beside the SQLite file), and must be that of one that exists.
     """
     database = open_database(address, timeout_ms=timeout_ms)
-    if is_absent(database):
-        if not create:
-            raise Rejected(f"expected a lake at {address!r}, found no file")
+    if is_absent(database) and not create:
+        raise Rejected(f"expected a lake at {address!r}, found no file")
+    if isinstance(database, SqliteDatabase):
         database.use_wal()
     wanted = _data_path(database, data_path)
     now_ms = (clock or SystemClock()).now_ms()
@@ -324,7 +331,8 @@ def open_catalog(
     if data_path is not None and directory(wanted or "") != found:
         database.close()
         raise Rejected(f"expected the lake's data path {found!r}, found {data_path!r}")
-    return Catalog(database, Storage(found), found, clock=clock)
+    retries = replace(RETRIES, window_ms=2 * timeout_ms)
+    return Catalog(database, Storage(found), found, clock=clock, retries=retries)
 
 
 def _opened(database: Database, work: Callable[[Any], str]) -> str:

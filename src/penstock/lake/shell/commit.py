@@ -11,9 +11,10 @@ from typing import Any
 
 from penstock.flow.backoff import Backoff
 from penstock.kernel.clock import Clock
-from penstock.kernel.errors import Busy, Conflict
+from penstock.kernel.errors import Conflict
 from penstock.lake.changes import parse_all
 from penstock.lake.conflicts import check
+from penstock.lake.errors import CatalogLocked
 from penstock.lake.model import Snapshot
 from penstock.lake.plan import Plan, plan, touched_tables
 from penstock.lake.plan_files import State, TableState
@@ -52,7 +53,7 @@ def retried(
     *,
     synced: bool = True,
 ) -> Any:
-    """Run work in a write transaction until it gets through, or say that the lake is busy."""
+    """Run work in a write transaction until it gets through, or say that the lake is locked."""
     began_ms = clock.monotonic_ms()
     tries = 0
     while True:
@@ -64,7 +65,7 @@ def retried(
             elapsed_ms = clock.monotonic_ms() - began_ms
             delay_ms = backoff.next_ms(tries, elapsed_ms=elapsed_ms, random=random)
             if delay_ms is None:
-                raise Busy(
+                raise CatalogLocked(
                     f"expected the catalog to be free within {elapsed_ms} ms, found other writers "
                     f"in {tries} tries: {error}"
                 ) from error

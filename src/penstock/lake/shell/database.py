@@ -18,7 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeGuard
 
-from penstock.kernel.errors import Rejected, Unknown
+from penstock.kernel.errors import Corrupt, Rejected, Unknown
+from penstock.lake.errors import CatalogAway
 
 BEGIN_WRITE: Final = "BEGIN IMMEDIATE"
 _PAUSE_S: Final = (0.000_2, 0.002)
@@ -27,6 +28,16 @@ _PAUSE_S: Final = (0.000_2, 0.002)
 _ADVISORY_LOCK: Final = 0x70656E73746F636B  # "penstock"
 _PG_RETRIED: Final = ("40001", "40P01", "55P03")
 _PG_TAKEN: Final = "23505"
+_SQLITE_AWAY: Final = (
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_PROTOCOL,
+)
+_CONNECT_S: Final = 10
+"""How long a server may take to accept a connection, unless the address says how long."""
+_WAL_WAIT_MS: Final = 250
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 Row = tuple[Any, ...]
@@ -250,19 +261,28 @@ class SqliteDatabase:
         except sqlite3.DatabaseError as error:
             connection.close()
             if isinstance(error, sqlite3.OperationalError):
-                raise  # it may be locked, and free at the next try
+                raise _sqlite_error(error) from error  # it may be free at the next try
             raise Rejected(f"expected a SQLite file at {self.path!r}, found: {error}") from error
         return connection
 
     def use_wal(self) -> None:
-        """Keep readers and the writer out of each other's way, for every tool."""
-        self._connections.get().execute("PRAGMA journal_mode = WAL")
+        """Keep readers and the writer out of each other's way, for every tool.
+
+        A file that another tool made, and uses at this moment, is left as it is until the next
+        time: both kinds of journal are sound.
+        """
+        with suppress(sqlite3.OperationalError, Retry):
+            connection = self._connections.get()
+            try:
+                connection.execute(f"PRAGMA busy_timeout = {_WAL_WAIT_MS}")
+                connection.execute("PRAGMA journal_mode = WAL")
+            finally:
+                connection.execute(f"PRAGMA busy_timeout = {self._timeout_ms}")
 
     @contextmanager
     def write(self, *, synced: bool = True) -> Iterator[sqlite3.Cursor]:
         """A write transaction, begun when the file's lock is ours."""
-        self._connections.get().sync(synced)
-        with self._transaction(BEGIN_WRITE) as cursor:
+        with self._transaction(BEGIN_WRITE, synced=synced) as cursor:
             yield cursor
 
     @contextmanager
@@ -272,11 +292,12 @@ class SqliteDatabase:
             yield cursor
 
     @contextmanager
-    def _transaction(self, begin: str) -> Iterator[sqlite3.Cursor]:
+    def _transaction(self, begin: str, *, synced: bool = True) -> Iterator[sqlite3.Cursor]:
         connection: _Connection = self._connections.get()
         cursor = connection.cursor()
         try:
             if begin == BEGIN_WRITE:
+                connection.sync(synced)
                 connection.begin(cursor, self._timeout_ms)
             else:
                 cursor.execute(begin)
@@ -286,8 +307,8 @@ class SqliteDatabase:
             with suppress(sqlite3.OperationalError):
                 cursor.execute("ROLLBACK")
             connection.forget()
-            if _is_locked(error):
-                raise Retry(str(error)) from error
+            if isinstance(error, sqlite3.DatabaseError):
+                raise _sqlite_error(error) from error
             raise
         finally:
             cursor.close()
@@ -328,6 +349,7 @@ class PostgresDatabase:
     def _connect(self) -> Any:
         try:
             import psycopg
+            from psycopg.conninfo import conninfo_to_dict, make_conninfo
         except ImportError as error:
             raise Rejected(
                 "expected psycopg for a catalog on PostgreSQL, found it missing: "
@@ -336,7 +358,12 @@ class PostgresDatabase:
         options = (
             f"-c search_path={self._schema} -c timezone=UTC -c lock_timeout={self._timeout_ms}"
         )
-        return psycopg.connect(self._words, autocommit=True, options=options)
+        try:
+            given: dict[str, Any] = dict(conninfo_to_dict(self._words))
+            words = make_conninfo(**{"connect_timeout": _CONNECT_S, **given})
+            return psycopg.connect(words, autocommit=True, options=options)
+        except psycopg.Error as error:
+            raise _postgres_error(error) from error
 
     @contextmanager
     def write(self, *, synced: bool = True) -> Iterator[Any]:
@@ -356,21 +383,32 @@ class PostgresDatabase:
     def _transaction(self, begin: str) -> Iterator[Any]:
         import psycopg
 
-        connection = self._connections.get()
-        if connection.closed:
-            self._connections.drop()
-            connection = self._connections.get()
+        connection = self._begun(begin)
         try:
             with connection.cursor() as cursor:
-                cursor.execute(begin)
                 yield cursor
                 _commit(cursor)
         except BaseException as error:
             with suppress(psycopg.Error):
                 connection.execute("ROLLBACK")
-            if isinstance(error, psycopg.Error) and _is_retried(error):
-                raise Retry(str(error)) from error
+            if isinstance(error, psycopg.Error):
+                raise _postgres_error(error) from error
             raise
+
+    def _begun(self, begin: str) -> Any:
+        """A connection whose transaction has begun: a new one, if the server has left the old."""
+        import psycopg
+
+        connection = self._connections.get()
+        try:
+            connection.execute(begin)
+        except psycopg.Error as error:
+            if not connection.closed:
+                raise _postgres_error(error) from error
+            self._connections.drop()
+            connection = self._connections.get()
+            connection.execute(begin)
+        return connection
 
     def sql(self, text: str) -> str:
         """The text with psycopg's placeholders."""
@@ -404,6 +442,34 @@ _MARKS: Final = re.compile(r"""'[^']*'|"[^"]*"|\?""")
 
 def _marked(found: re.Match[str]) -> str:
     return "%s" if found[0] == "?" else found[0]
+
+
+def _postgres_error(error: Any) -> Exception:
+    """What an error of psycopg means: the same again, a server that is away, or itself."""
+    import psycopg
+
+    if _is_retried(error):
+        return Retry(_line(error))
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return CatalogAway(f"expected to reach the catalog on PostgreSQL, found: {_line(error)}")
+    found: Exception = error
+    return found
+
+
+def _sqlite_error(error: sqlite3.DatabaseError) -> Exception:
+    """What an error of SQLite means: the same again, a file that cannot be used, or itself."""
+    if _is_locked(error):
+        return Retry(str(error))
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _SQLITE_AWAY:
+        return CatalogAway(f"expected to use the catalog's SQLite file, found: {_line(error)}")
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return Corrupt(f"expected a sound SQLite file, found: {_line(error)}")
+    return error
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _is_retried(error: Any) -> bool:

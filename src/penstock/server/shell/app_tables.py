@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -30,7 +31,7 @@ from penstock.topics.errors import InvalidRequest
 if TYPE_CHECKING:
     from penstock.tables.shell import Answered, Warehouse
 
-POLL_S: Final = 0.05
+Rung = Callable[[float], Awaitable[None]]
 LIMIT: Final = 100
 LIMIT_MAX: Final = 1_000
 
@@ -107,8 +108,9 @@ async def refresh_table(call: Call) -> Answer:
     body = call.body(may_be_empty=True)
     check_names(body, ("force", "wait_ms"))
     force, wait_ms = flag_of(body, "force", False), wait_of(body)
-    request_id = await tables.do(lambda warehouse: warehouse.ask(name, force=force))
-    answered = await _wait(call, tables, lambda w: w.answer(request_id), wait_ms)
+    async with _rung(tables) as rung:
+        request_id = await tables.do(lambda warehouse: warehouse.ask(name, force=force))
+        answered = await _wait(call, tables, lambda w: w.answer(request_id), wait_ms, rung)
     shown: dict[str, Any] = {"table": name.lower(), "request_id": request_id}
     if answered is None:
         return call.answer(202, **shown, done=False)
@@ -201,8 +203,11 @@ async def drain_warehouse(call: Call) -> Answer:
     if not draining:
         await tables.do(lambda warehouse: warehouse.undrain())
         return call.answer(draining=False, idle=False)
-    await tables.do(lambda warehouse: warehouse.drain())
-    idle = await _wait(call, tables, lambda w: not w.jobs(live_only=True) or None, wait_ms)
+    async with _rung(tables) as rung:
+        await tables.do(lambda warehouse: warehouse.drain())
+        idle = await _wait(
+            call, tables, lambda w: not w.jobs(live_only=True) or None, wait_ms, rung
+        )
     return call.answer(draining=True, idle=bool(idle))
 
 
@@ -316,8 +321,38 @@ async def _set_status(call: Call, change: Callable[[Warehouse], None]) -> Answer
     return _told(call, {"table": table, "status": status})
 
 
+@asynccontextmanager
+async def _rung(tables: TablesDesk) -> AsyncIterator[Rung]:
+    """Something to await until the coordinator may have news, or it is time to look again."""
+    bell = await tables.do(lambda warehouse: warehouse.bell())
+    loop, heard = asyncio.get_running_loop(), asyncio.Event()
+
+    def take() -> None:
+        loop.remove_reader(bell)
+        heard.set()
+
+    async def wait(timeout_s: float) -> None:
+        if bell.is_open:
+            loop.add_reader(bell, take)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(heard.wait(), min(timeout_s, bell.patience_s))
+        if bell.is_open:
+            loop.remove_reader(bell)
+        heard.clear()
+        bell.hear()
+
+    try:
+        yield wait
+    finally:
+        bell.close()
+
+
 async def _wait(
-    call: Call, tables: TablesDesk, ask: Callable[[Warehouse], Any], wait_ms: int
+    call: Call,
+    tables: TablesDesk,
+    ask: Callable[[Warehouse], Any],
+    wait_ms: int,
+    rung: Rung,
 ) -> Answered | Any:
     """Ask again and again until there is an answer; gives up if the asker or the server goes."""
     found = await tables.do(ask)
@@ -327,7 +362,7 @@ async def _wait(
     until_s = loop.time() + wait_ms / 1_000
     with call.parked():
         while found is None and loop.time() < until_s:
-            await asyncio.sleep(POLL_S)
+            await rung(until_s - loop.time())
             found = await tables.do(ask)
         return found
 

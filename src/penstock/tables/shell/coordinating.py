@@ -17,7 +17,6 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, fields
 from functools import partial
 from itertools import count
 from random import Random
@@ -26,6 +25,7 @@ from typing import Any, Final
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Unavailable
 from penstock.kernel.shell import meanwhile
+from penstock.lake.errors import CatalogAway
 from penstock.tables import schema
 from penstock.tables.dispatch import Coordinator
 from penstock.tables.events import (
@@ -53,17 +53,20 @@ from penstock.tables.events import (
     WouldDispatch,
 )
 from penstock.tables.failures import FailureKind
-from penstock.tables.health import TableStatus, pool, table_rows
 from penstock.tables.jobs import Job, JobStatus
 from penstock.tables.recovery import recover
 from penstock.tables.shell import alive
+from penstock.tables.shell.bell import Bell, bell_name
+from penstock.tables.shell.catalog_wait import CatalogWait
 from penstock.tables.shell.claim import LockHeld, NotClaimed, claim
 from penstock.tables.shell.crew import Crew, Hand
 from penstock.tables.shell.host import Host
-from penstock.tables.shell.leasing import LeaseLost
+from penstock.tables.shell.landing import NOTE_COMMIT, commit_note
+from penstock.tables.shell.leasing import LeaseLost, Told
 from penstock.tables.shell.nursery import NurseryLost
 from penstock.tables.shell.outcomes import Cancelled, Ended, Failed, Succeeded
 from penstock.tables.shell.permits import Permits
+from penstock.tables.shell.picture import news, picture
 from penstock.tables.shell.settings import WarehouseSettings
 from penstock.tables.shell.store import DROP_RESERVATION, MANUAL, Store
 from penstock.tables.shell.topic_watch import TopicWatch
@@ -83,7 +86,9 @@ SET_STATUS: Final = (
 RESTART_MS: Final = (500, 30_000)
 """How long to wait before a worker that could not start is started again: first and at most."""
 
-_STATUS_FIELDS: Final = tuple(field.name for field in fields(TableStatus))
+LATE_MS: Final = 5_000
+"""A loop that has not come round for so long is stuck, and people are told."""
+_PAINT_MS: Final = 500
 _LIVES: Final = count(1)
 _LOG: Final = logging.getLogger("penstock.tables")
 
@@ -104,40 +109,47 @@ class Life:
         clock: Clock,
         random: Random,
         host: Host,
+        catalog: CatalogWait,
     ) -> None:
         self._store, self._settings, self._clock = store, settings, clock
+        self._catalog = catalog
         self.identity = identity
         self._host = host
         self._generation: int | None = None
         self._cursor: Any = None
         self._after: list[Callable[[], Iterable[Event]]] = []
         self._waiting: deque[Start] = deque()
+        self._notes: list[tuple[str, int]] = []
         self._restarts = 0
         self._fill_at_ms = 0
         self._unfit: str | None = None
         self._ending = False
-        self._board: str | None = None
+        self._board: dict[str, Any] | None = None
+        self._news: Any = None
         self._board_at_ms = 0
+        self._ticked_ms: int | None = clock.now_ms()
         self._looked_ms = 0
-        self._heard = False
+        self._heard = self._rung = self._written = False
         self._unit_worker: UnitWorker | None = None
         self._engine: Any = None
         self._selector = selectors.DefaultSelector()
         self._inline_name = f"{alive.process_name()}#inline-{identity.partition('#')[2]}"
-        self._bell, self._rope = (Line(end) for end in socket.socketpair())
-        self._bell.connection.setblocking(False)
+        self._alarm, self._rope = (Line(end) for end in socket.socketpair())
+        self._alarm.connection.setblocking(False)
+        self._selector.register(self._alarm, selectors.EVENT_READ, None)
+        self._bell = Bell(bell_name(store))
         self._selector.register(self._bell, selectors.EVENT_READ, None)
         parallel = settings.dispatch.parallel
         self._crew = Crew(settings, settings.max_concurrent_refreshes if parallel else 0)
         self._permits = Permits(store, settings, identity, self._transact)
         self._recover()
         with store.lake.look() as reader:
-            memory = memory_of(store.frontiers(reader))
+            memory = memory_of(store.frontiers(reader), store.failures(reader))
         self.core = Coordinator(
             identity, settings.dispatch, random, memory=memory, next_job_id=store.next_job_id()
         )
         topics = settings.topic_positions()
-        self._topics = TopicWatch(topics, settings.topics_poll_ms)
+        self._topics = TopicWatch(topics, settings.topics_poll_ms, self.wake)
         self._watcher = Watcher(store, self.core, self._topics)
 
     # the loop ------------------------------------------------------------------------------------
@@ -145,9 +157,10 @@ class Life:
     def turn(self) -> None:
         """Wait for a worker, a tick or the core's next wish; then do what follows."""
         events = self._hear(self._patience_s())
+        self._ticked_ms = self._clock.now_ms()
         events += self._look_after_crew()
         is_due = self._is_due()
-        looks = not self._heard or is_due or self._is_time_to_look()
+        looks = self._rung or not self._heard or is_due or self._is_time_to_look()
         if looks and not is_due:
             self.tell(events)  # who waits for the end of a job does not wait for the look as well
             events = []
@@ -162,9 +175,13 @@ class Life:
         self.tell(self._look_after_crew())
         self._watcher.positions.checkpoint(self._store.lake, now=True)
 
-    def board(self) -> str | None:
-        """What people are shown; safe to ask from any thread."""
-        return self._board
+    def told(self) -> Told | None:
+        """What people are told; safe to ask from any thread."""
+        if self._board is None:
+            return None
+        ticked_ms = self._ticked_ms
+        late = ticked_ms is not None and self._clock.now_ms() - ticked_ms > LATE_MS
+        return Told(self._board, late)
 
     def wake(self) -> None:
         """End the wait of a turn; from any thread."""
@@ -175,8 +192,9 @@ class Life:
         if not self._ending:
             self._ending = True
             self.tell([DrainChanged(True)])
-        self.tell(self._hear(self._patience_s()))
-        self._run_inline()
+        if self.core.live_jobs:
+            self.tell(self._hear(self._patience_s()))
+            self._run_inline()
         return not self.core.live_jobs
 
     def close(self) -> None:
@@ -185,6 +203,7 @@ class Life:
         self._crew.close()
         self._selector.close()
         self._bell.close()
+        self._alarm.close()
         self._rope.close()
         jobs = self.core.live_jobs
         try:
@@ -192,7 +211,9 @@ class Life:
                 for job in jobs:
                     self._close_row(job.cancelled(self._clock.now_ms(), "the coordinator stopped"))
             self._permits.close()
-        finally:  # also if the catalog is away
+        except CatalogAway:
+            return  # the next life finds the rows as they are
+        finally:
             self._close_engine()
 
     def _patience_s(self) -> float:
@@ -218,17 +239,12 @@ class Life:
         """Look at the catalog."""
         self._looked_ms = self._clock.now_ms()
         mine = frozenset([*self._crew.hands, self._inline_name])
-        events = self._watcher.look(mine)
+        events = self._catalog.unlocked(lambda: self._watcher.look(mine))
         if self._ending:  # the catalog knows of people who drain, not of an end
             events = [event for event in events if not isinstance(event, DrainChanged)]
         for asked in self._watcher.unknown:
-            self._store.run(
-                ANSWER,
-                self._clock.now_ms(),
-                0,
-                f"there is no table {asked.table}",
-                asked.request_id,
-            )
+            text = f"there is no table {asked.table}"
+            self._store_run(ANSWER, self._clock.now_ms(), 0, text, asked.request_id)
         self._watcher.unknown.clear()
         if self._permits.is_shared:
             events.append(PoolContended(self._permits.is_contended(self._clock.now_ms())))
@@ -241,37 +257,36 @@ class Life:
         now_ms = self._clock.now_ms()
         for (holder,) in self._store.lake.query("SELECT DISTINCT holder FROM penstock_locks"):
             if holder not in self._crew.hands and not self._store.is_alive(holder, now_ms):
-                self._store.run(schema.RELEASE_LOCKS, holder)
+                self._store_run(schema.RELEASE_LOCKS, holder)
+
+    def _store_run(self, sql: str, *parameters: Any) -> int:
+        """One statement in a transaction of its own, however long others hold the catalog."""
+        return self._catalog.unlocked(lambda: self._store.run(sql, *parameters))
 
     def _paint(self) -> None:
         """Keep what people see up to date, but spend little time on it."""
         now_ms = self._clock.now_ms()
         if now_ms < self._board_at_ms:
             return
-        self._board = json.dumps(
-            {
-                "pool": asdict(pool(self.core)),
-                "workers": [
-                    {"worker": hand.name, "ready": hand.ready, "job_id": hand.job_id}
-                    for hand in self._crew
-                ],
-                "running": self._running(),
-                "permits_max": self._settings.max_workers,
-                "topics_trouble": self._topics.trouble,
-                "unfit": self._unfit,
-                "tables": [
-                    {
-                        **{name: getattr(row, name) for name in _STATUS_FIELDS},
-                        "frontier": row.frontier.to_json() if row.frontier else None,
-                    }
-                    for row in table_rows(self.core, now_ms)
-                ],
-            }
-        )
+        shown = {
+            **picture(self.core, now_ms),
+            "workers": [
+                {"worker": hand.name, "ready": hand.ready, "job_id": hand.job_id}
+                for hand in self._crew
+            ],
+            "running": self._running(),
+            "permits_max": self._settings.max_workers,
+            "topics_trouble": self._topics.trouble,
+            "unfit": self._unfit,
+        }
+        found = news(shown)
+        if found != self._news:
+            self._news, self._board = found, shown
+        self._bell.open()
         if self.core.board.locks:
             self._drop_dead_locks()
         took_ms = self._clock.now_ms() - now_ms
-        self._board_at_ms = now_ms + max(500, 20 * took_ms)
+        self._board_at_ms = now_ms + max(_PAINT_MS, 20 * took_ms)
 
     def _running(self) -> list[dict[str, Any]]:
         """The jobs under way, and how far each has come."""
@@ -295,10 +310,16 @@ class Life:
         queue = deque(events)
         while queue:
             with self._batch():
+                notes, self._notes = self._notes, []
+                for note in notes:
+                    self._run(NOTE_COMMIT, *note)
                 while queue:
                     event = queue.popleft()
                     for effect in self.core.step(event, self._clock.now_ms()):
                         queue.extend(self._carry_out(effect))
+            if self._written:  # and committed
+                self._written = False
+                self._bell.ring()
             after, self._after = self._after, []
             for action in after:
                 queue.extend(action())
@@ -370,7 +391,9 @@ class Life:
     def _open(self) -> Any:
         if self._cursor is None:
             # Nothing here is missed after a loss of power: the next life starts from the rows.
-            cursor = self._stack.enter_context(self._store.lake.transact(synced=False))
+            begin = partial(self._store.lake.transact, synced=False)
+            cursor = self._catalog.unlocked(lambda: self._stack.enter_context(begin()))
+            self._written = True
             found = self._store.fetch(cursor, schema.COORDINATOR_IS)
             if not found or found[0][0] != self.identity:
                 holder = found[0][0] if found else "nobody"
@@ -432,6 +455,7 @@ class Life:
                     "run": start.job.job_id,
                     "stale": start.stale,
                     "forced": self._is_forced(start),
+                    "waited_ms": start.waited_ms,
                 }
             )
             events.append(JobStarted(start.job.job_id, hand.name))
@@ -446,17 +470,20 @@ class Life:
             return
         start = self._waiting.popleft()
         self.tell([JobStarted(start.job.job_id, self._inline_name)])
+        self._ticked_ms = None  # a refresh may take its time
         ended = self._inline(start)
-        self._note_engine(ended)
+        self._ticked_ms = self._clock.now_ms()
+        self._note_end(start.job.job_id, ended)
         event = outcome_event(start.job.job_id, ended)
         if self._is_bereft(ended):
             event = WorkerDied(self._inline_name)
         self.tell([*self._see(), event])
 
-    def _note_engine(self, ended: Ended) -> None:
-        """Whether engines can work, for people, by what became of a job."""
+    def _note_end(self, job_id: int, ended: Ended) -> None:
+        """Whether engines can work, for people, by what became of a job; how long a commit took."""
         if isinstance(ended, Succeeded):
             self._unfit = None
+            self._notes.append(commit_note(job_id, ended.commit_ms))
         elif isinstance(ended, Failed) and ended.kind is FailureKind.AWAY:
             self._unfit = ended.detail
 
@@ -493,16 +520,20 @@ class Life:
         reserve_ms = self._settings.reserve_ms
         extend = partial(self._store.lake.extend, claimed.token, reserve_ms)
         with meanwhile(extend, reserve_ms / 4 / 1_000):  # or a sweep would remove its files
-            return self._unit_worker.run(claimed, stale=start.stale, forced=self._is_forced(start))
+            return self._unit_worker.run(
+                claimed, stale=start.stale, forced=self._is_forced(start), waited_ms=start.waited_ms
+            )
 
     def _hear(self, patience_s: float) -> list[Event]:
         """What workers said, waiting for the first word."""
         events: list[Event] = []
         ready = self._selector.select(patience_s)
-        self._heard = bool(ready)
+        self._heard, self._rung = bool(ready), False
         for key, _ in ready:
-            if key.data is None:
-                self._bell.receive()
+            if key.fileobj is self._bell:
+                self._rung |= self._bell.hear()
+            elif key.data is None:
+                self._rung |= bool(self._alarm.receive())
             else:
                 events += self._listen(key.data)
         now_ms = self._clock.now_ms()
@@ -528,7 +559,7 @@ class Life:
                 if self._is_bereft(ended):
                     return [*events, *self._died(hand)]
                 hand.job_id = hand.kill_at_ms = hand.progress = None
-                self._note_engine(ended)
+                self._note_end(int(message["job"]), ended)
                 events.append(outcome_event(int(message["job"]), ended))
         events += self._assign()
         return events if hand.line.is_open else [*events, *self._died(hand)]
@@ -539,7 +570,7 @@ class Life:
         self._crew.bury(hand)
         if not hand.ready:
             self._fill_later()
-        self._store.run(schema.RELEASE_LOCKS, hand.name)
+        self._store_run(schema.RELEASE_LOCKS, hand.name)
         if hand.job_id is None:
             return []
         job = self._store.job(hand.job_id)

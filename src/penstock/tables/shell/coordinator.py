@@ -12,10 +12,11 @@ from typing import Final, Self
 from penstock.kernel.clock import Clock, SteadyClock
 from penstock.kernel.shell import SystemClock
 from penstock.kernel.units import format_ms
+from penstock.lake.errors import CatalogAway
 from penstock.lake.shell import Catalog
 from penstock.lake.shell.expire import before, clean, expire, sweep
-from penstock.tables import schema
 from penstock.tables.retry import RetryPolicy
+from penstock.tables.shell.catalog_wait import CatalogWait
 from penstock.tables.shell.coordinating import Life, new_identity
 from penstock.tables.shell.host import Host, host_of
 from penstock.tables.shell.leasing import LeaseKeeper, LeaseLost, give_up_lease, take_lease
@@ -52,8 +53,10 @@ class CoordinatorLoop:
         self._stop = threading.Event()
         self._life: Life | None = None
         self._mishaps = 0
-        self.trouble: str | None = None
-        """Why nothing is coordinated until the next try, such as that the catalog is away."""
+        self._mishap: str | None = None
+        self._left: str | None = None
+        self._lease_ms = settings.lease_of(store.lake.database.kind)
+        self._catalog = CatalogWait(self._say, self._clock, self._stop)
         self._thread = threading.Thread(target=self.run, name="penstock-coordinator", daemon=True)
 
     def __enter__(self) -> Self:
@@ -71,6 +74,11 @@ class CoordinatorLoop:
         if life is not None:
             life.wake()
 
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing is coordinated until the next try, such as that the catalog is away."""
+        return self._catalog.trouble or self._mishap
+
     def run(self) -> None:
         """Coordinate until `stop`. A second coordinator waits here for the first one's lease."""
         host = host_of(self._settings.runner, self._say)
@@ -87,12 +95,15 @@ class CoordinatorLoop:
                 self._live(identity, host)
         except LeaseLost as error:
             self._say(error.message)
+        except CatalogAway as error:
+            self._catalog.away(error)
+            self._catalog.pause()
         except Exception as error:  # whatever it was, the next life starts from the rows
             self._mishaps += 1
-            self.trouble = str(error) or type(error).__name__
+            self._mishap = str(error) or type(error).__name__
             wait_ms = AGAIN.delay_ms(self._mishaps, self._random)
             _LOG.exception("the coordinator starts again")
-            self._say(f"starting again in {format_ms(wait_ms)} after: {self.trouble}")
+            self._say(f"starting again in {format_ms(wait_ms)} after: {self._mishap}")
             self._stop.wait(wait_ms / 1_000)
 
     def _take(self, identity: str) -> bool:
@@ -100,8 +111,12 @@ class CoordinatorLoop:
         waits = False
         while not self._stop.is_set():
             now_ms = self._clock.now_ms()
-            lease_ms = self._settings.lease_ms
-            if take_lease(self._store, identity, now_ms=now_ms, lease_ms=lease_ms):
+            taken = take_lease(
+                self._store, identity, now_ms=now_ms, lease_ms=self._lease_ms, left=self._left
+            )
+            self._catalog.back()
+            if taken:
+                self._left = identity
                 self._say(f"coordinating as {identity}")
                 return True
             if not waits:
@@ -113,14 +128,18 @@ class CoordinatorLoop:
 
     def _live(self, identity: str, host: Host) -> None:
         try:
-            life = Life(self._store, self._settings, identity, self._clock, self._random, host)
+            life = Life(
+                self._store, self._settings, identity, self._clock, self._random, host,
+                self._catalog,
+            )  # fmt: skip
             self._life = life
             keeper = LeaseKeeper(
                 self._store,
                 identity,
-                lease_ms=self._settings.lease_ms,
+                lease_ms=self._lease_ms,
                 now_ms=self._clock.now_ms,
-                board=life.board,
+                told=life.told,
+                catalog=self._catalog,
             )
             ended = threading.Event()
             housekeeper = threading.Thread(target=self._keep_house, args=(ended,), daemon=True)
@@ -139,7 +158,7 @@ class CoordinatorLoop:
 
     def _turns(self, life: Life, keeper: LeaseKeeper) -> None:
         life.begin()
-        self._mishaps, self.trouble = 0, None
+        self._mishaps, self._mishap = 0, None
         while not self._stop.is_set():
             keeper.check()
             life.turn()
@@ -160,6 +179,8 @@ class CoordinatorLoop:
                 if now_ms - swept_ms >= self._settings.sweep_every_ms:
                     swept_ms = now_ms
                     self._sweep()
+            except CatalogAway as error:  # of which people are told already
+                _LOG.debug("housekeeping waits for the catalog: %s", error)
             except Exception as error:
                 self._say(f"housekeeping will be tried again: {error}")
             pause_ms = min(TIDY_EVERY_MS, self._settings.sweep_every_ms)
@@ -187,11 +208,16 @@ def retention_ms(settings: WarehouseSettings, lake: Catalog) -> int:
 def prune(store: Store, settings: WarehouseSettings, now_ms: int) -> None:
     """Forget jobs, requests, skips, history and processes that are old enough."""
     jobs_ms = now_ms - settings.job_retention_ms
-    store.run(schema.PRUNE_JOBS, jobs_ms)
-    store.run("DELETE FROM penstock_requests WHERE answered_at <= ?", jobs_ms)
-    store.run("DELETE FROM penstock_skips WHERE skipped_at <= ?", jobs_ms)
-    store.run("DELETE FROM penstock_would_dispatch WHERE at_ms <= ?", jobs_ms)
-    processes_ms = min(jobs_ms, now_ms - FOREIGN_MS)
-    store.run("DELETE FROM penstock_processes WHERE seen_at <= ?", processes_ms)
-    history_ms = now_ms - settings.history_retention_ms
-    store.run("DELETE FROM penstock_refresh_history WHERE finished_at <= ?", history_ms)
+    old = {
+        "penstock_scheduler_jobs WHERE finished_at <= ? AND status NOT IN ('QUEUED', 'RUNNING')":
+            jobs_ms,
+        "penstock_requests WHERE answered_at <= ?": jobs_ms,
+        "penstock_skips WHERE skipped_at <= ?": jobs_ms,
+        "penstock_would_dispatch WHERE at_ms <= ?": jobs_ms,
+        "penstock_processes WHERE seen_at <= ?": min(jobs_ms, now_ms - FOREIGN_MS),
+        "penstock_refresh_history WHERE finished_at <= ?": now_ms - settings.history_retention_ms,
+    }  # fmt: skip
+    for which, until_ms in old.items():
+        # Looked at first: even a transaction that finds nothing keeps other writers out.
+        if store.lake.query(f"SELECT 1 FROM {which} LIMIT 1", (until_ms,)):
+            store.run(f"DELETE FROM {which}", until_ms)

@@ -19,7 +19,7 @@ from penstock.tables.errors import SourceNotFound
 from penstock.tables.frontier import Frontier, LakePosition, Position, TopicPosition
 from penstock.tables.names import topic_of
 from penstock.tables.shell.claim import Claimed
-from penstock.tables.shell.outcomes import NotMadeYet
+from penstock.tables.shell.outcomes import NotMadeYet, SourceMissing
 from penstock.tables.shell.pending import pending_changes, pending_version
 from penstock.tables.shell.positions import Positions
 from penstock.tables.shell.refresher import (
@@ -129,7 +129,7 @@ class Inputs:
             raise Rejected(f"expected to be told where {source!r} stands, found nothing")
         read = TopicRead(
             declared.url, topic, declared.schema, head.position.seq, head.position.epoch,
-            declared.key, self._token,
+            declared.key, self._token, head.earliest_seq,
         )  # fmt: skip
         return Input(source, head.position, since, topic=read)
 
@@ -196,4 +196,4 @@ def _pending(lake: Catalog, run: UnitRun, made: Made, after: int) -> Callable[[]
 def _missing(run: UnitRun, source: str) -> PenstockError:
     if source in run.streams:
         return NotMadeYet(f"expected contents of {source!r}, found that it was never refreshed")
-    return Rejected(f"expected a table or topic {source!r} in the lake, found none")
+    return SourceMissing(f"expected a table or topic {source!r} in the lake, found none")

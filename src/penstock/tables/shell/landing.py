@@ -7,12 +7,15 @@ what was closed, cancelled, overtaken or replaced cannot land, and what landed i
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.kernel.errors import Conflict, Unknown
+from penstock.lake.errors import CatalogLocked
 from penstock.lake.shell.catalog import Catalog
-from penstock.lake.transaction import SNAPSHOT
+from penstock.lake.shell.commit import Committed
+from penstock.lake.transaction import SNAPSHOT, Transaction
 from penstock.tables import schema
 from penstock.tables.events import Refreshed
 from penstock.tables.failures import FailureKind
@@ -48,6 +51,13 @@ INSERT_HISTORY: Final = schema.INSERT_HISTORY.replace(
 
 
 LOCK_IS: Final = "SELECT holder FROM penstock_locks WHERE table_name = ?"
+NOTE_COMMIT: Final = (
+    "UPDATE penstock_refresh_history SET timings = substr(timings, 1, length(timings) - 1) || ? "
+    "WHERE job_id = ?"
+)
+"""Adds how long the commit took to what it committed: see `commit_note`."""
+LOCKED_S: Final = 300.0
+"""How long a refresh whose files are written waits for a catalog that others hold."""
 REFRESH_IS: Final = "SELECT job_id FROM penstock_frontiers WHERE table_name = ?"
 
 
@@ -77,8 +87,9 @@ class Landing:
         transaction.also(
             schema.CLOSE_JOB, (JobStatus.SUCCEEDED.value, now_ms, None, None, job.job_id), rows=1
         )
+        began = time.perf_counter()
         try:
-            committed = self._lake.commit(transaction)
+            committed = self._committed(transaction)
         except Conflict as error:
             return self._refused(run, claimed, error)
         except Unknown:
@@ -90,8 +101,19 @@ class Landing:
                     _settled(frontier, snapshot), _settle(run.position_after(name), snapshot)
                 )
                 for name, frontier in run.frontiers.items()
-            }
+            },
+            (time.perf_counter() - began) * 1_000,
         )
+
+    def _committed(self, transaction: Transaction) -> Committed:
+        """Commit; what was made is worth a wait for writers that hold the catalog for long."""
+        until_s = time.monotonic() + LOCKED_S
+        while True:
+            try:
+                return self._lake.commit(transaction)
+            except CatalogLocked:
+                if time.monotonic() > until_s:
+                    raise
 
     def _note_outcome(
         self,
@@ -217,6 +239,11 @@ class Landing:
     def _let_go(self, claimed: Claimed) -> None:
         self._store.run(schema.RELEASE_LOCKS, claimed.job.worker)
         self._store.run(DROP_RESERVATION, claimed.token)
+
+
+def commit_note(job_id: int, commit_ms: float) -> tuple[str, int]:
+    """The values of `NOTE_COMMIT`."""
+    return f', "commit": {round(commit_ms, 3)}}}', job_id
 
 
 def _settled(frontier: Frontier, snapshot: int | None) -> Frontier:

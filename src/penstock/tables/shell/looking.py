@@ -7,27 +7,39 @@ runs, a core of the same kind is asked in this process.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
 
 from penstock.kernel.clock import Clock
+from penstock.kernel.units import format_ms
 from penstock.lake.shell.catalog import Catalog
 from penstock.tables.dispatch import Coordinator
 from penstock.tables.events import Tick
-from penstock.tables.frontier import Frontier
-from penstock.tables.health import Health, HealthState, Pool, TableStatus, health, table_rows
-from penstock.tables.model import Mode, Status, TableDefinition
+from penstock.tables.health import (
+    Health,
+    HealthState,
+    Lease,
+    Pool,
+    TableStatus,
+    health,
+    table_rows,
+)
+from penstock.tables.jobs import Job, JobStatus
+from penstock.tables.model import TableDefinition
 from penstock.tables.modes import differentiation
 from penstock.tables.progress import Progress, read_progress
-from penstock.tables.shell.alive import process_name
+from penstock.tables.shell.alive import is_here, process_name
+from penstock.tables.shell.picture import read_pool, read_tables
 from penstock.tables.shell.settings import WarehouseSettings
-from penstock.tables.shell.store import COORDINATOR, Store
+from penstock.tables.shell.store import COORDINATOR, MANUAL, Store
 from penstock.tables.shell.topic_watch import TopicWatch
 from penstock.tables.shell.watching import Watcher, memory_of
-from penstock.tables.slots import ParallelMode
 from penstock.tables.units import ExecutionUnitGraph
 from penstock.tables.verdict import Reason
+
+_STANDS_STILL = frozenset({Reason.SUSPENDED, Reason.ERROR})
 
 
 class Why(NamedTuple):
@@ -76,67 +88,109 @@ class Looker:
 
     def is_coordinated(self) -> bool:
         """Whether a coordinator holds the lease and is alive."""
+        return self._coordinator() is not None
+
+    def _coordinator(self) -> Lease | None:
+        """The lease of a coordinator that is alive."""
         lease, now_ms = self._store.lease(), self._clock.now_ms()
         if lease is None or lease.expires_ms <= now_ms:
-            return False
-        return self._store.is_alive(lease.holder, now_ms)
+            return None
+        return lease if self._store.is_alive(lease.holder, now_ms) else None
 
     def status(self) -> list[TableStatus]:
         """Every table: whether it is fresh, and what it waits for."""
-        board = self.board()
-        if board is not None and self.is_coordinated():
-            rows = [_status_row(row) for row in board["tables"]]
-            graph = self._store.definitions().graph
-            if {row.table for row in rows} == set(graph.tables):
+        found = self._store.definitions()
+        rows = self._rows(set(found.graph.tables))
+        return [_explained(row, found.details.get(row.table)) for row in rows]
+
+    def _rows(self, tables: set[str]) -> list[TableStatus]:
+        board, now_ms = self.board(), self._clock.now_ms()
+        coordinated = self.is_coordinated()
+        if board is not None and coordinated:
+            rows = read_tables(board, now_ms)
+            if {row.table for row in rows} == tables:
                 return rows
-        return table_rows(self._replica(), self._clock.now_ms())
+        return table_rows(self._replica(coordinated), now_ms)
 
     def why(self, table: str) -> Why:
         """Why a table waits."""
         coordinated, board = self.is_coordinated(), self.board()
         row = next(row for row in self.status() if row.table == table)
         text = row.waiting_for
-        if not coordinated:
+        if not coordinated and row.reason is not Reason.NO_COORDINATOR:
             text += "; no coordinator is running"
         elif board and board["unfit"] and _waits_for_a_worker(row, board):
             text = f"it waits for a worker, and workers cannot start: {board['unfit']}"
-        detail = self._store.definitions().details.get(table)
-        if detail and row.status is not Status.ACTIVE:
-            text += f": {detail}"
         return Why(table, row.unit_key, row.reason, text, coordinated)
+
+    def jobs(self, *, live_only: bool = False, limit: int | None = None) -> list[Job]:
+        """Jobs, the newest first. Those whose coordinator or process is gone are not live."""
+        found = self._store.jobs(live_only=live_only, limit=None if live_only else limit)
+        judged = self._judged(found)
+        return [job for job in judged if job.status.live][:limit] if live_only else judged
+
+    def _judged(self, jobs: list[Job]) -> list[Job]:
+        """Jobs as they are, where their rows are those of a process that was killed."""
+        if not any(job.status.live for job in jobs):
+            return jobs
+        lease, now_ms = self._coordinator(), self._clock.now_ms()
+
+        def is_owned(job: Job) -> bool:
+            if job.coordinator.startswith(MANUAL):
+                return self._store.is_alive(job.coordinator, now_ms)
+            return lease is not None and lease.holder == job.coordinator
+
+        return [
+            replace(job, status=JobStatus.CANCELLED, outcome_detail=f"{job.coordinator} is gone")
+            if job.status.live and not is_owned(job)
+            else job
+            for job in jobs
+        ]
 
     def pool(self) -> PoolStatus:
         """The coordinator's work as it last told, its workers, and the permits."""
-        board = self.board()
+        lease, now_ms = self._coordinator(), self._clock.now_ms()
+        board = self.board() if lease is not None else None
+        permits = self._permits(now_ms)
+        if board is None:
+            return PoolStatus(None, (), None, permits, self._settings.max_workers)
+        return PoolStatus(
+            read_pool(board, now_ms),
+            tuple(board["workers"]),
+            board["unfit"],
+            permits,
+            int(board["permits_max"]),
+            tuple(_running(found) for found in board["running"]),
+            board["topics_trouble"],
+        )
+
+    def _permits(self, now_ms: int) -> dict[str, int]:
+        """The permits of the catalog's own pool that processes hold which are alive."""
+        if self._settings.pool is not None or not self._has_tokens():
+            return {}
         rows = self._lake.query(
             "SELECT holder, count(*) FROM penstock_tokens WHERE pool = ? AND holder IS NOT NULL "
             "GROUP BY holder",
             (self._settings.pool_name,),
-        ) if self._settings.pool is None and self._has_tokens() else []  # fmt: skip
-        permits = {str(holder): int(count) for holder, count in rows}
-        if board is None:
-            return PoolStatus(None, (), None, permits, self._settings.max_workers)
-        return PoolStatus(
-            _pool(board["pool"]),
-            tuple(board["workers"]),
-            board["unfit"],
-            permits,
-            int(board.get("permits_max", self._settings.max_workers)),
-            tuple(_running(found) for found in board.get("running", ())),
-            board.get("topics_trouble"),
         )
+        held = {str(holder): int(count) for holder, count in rows}
+        return {who: count for who, count in held.items() if self._store.is_alive(who, now_ms)}
 
     def health(self) -> Health:
-        """One word and one sentence: ok, degraded, draining, saturated, stalled, not running."""
-        board = self.board()
-        found = health(
-            _pool(board["pool"]) if board else None,
-            lease=self._store.lease(),
-            now_ms=self._clock.now_ms(),
-        )
+        """One word and one sentence: ok, starting, degraded, draining, saturated, stalled, …"""
+        lease, board, now_ms = self._store.lease(), self.board(), self._clock.now_ms()
+        if lease is not None and not self._store.is_alive(lease.holder, now_ms):
+            return Health(HealthState.NOT_RUNNING, f"{lease.holder} is gone: it holds the lease")
+        if lease is not None and lease.expires_ms <= now_ms and is_here(lease.holder):
+            # Alive, but unable to say so: most likely the catalog takes no writes.
+            late = format_ms(now_ms - lease.expires_ms)
+            text = f"{lease.holder} runs, but its lease ran out {late} ago: is the catalog locked?"
+            return Health(HealthState.STALLED, text)
+        seen = read_pool(board, now_ms) if board else None
+        found = health(seen, lease=lease, now_ms=now_ms)
         if board and board["unfit"] and found.state is not HealthState.NOT_RUNNING:
             return Health(HealthState.STALLED, f"workers cannot start: {board['unfit']}")
-        trouble = board.get("topics_trouble") if board else None
+        trouble = board["topics_trouble"] if board else None
         if trouble and found.state is HealthState.OK:
             return Health(HealthState.DEGRADED, f"topics cannot be asked: {trouble}")
         return found
@@ -176,18 +230,25 @@ class Looker:
         with self._lake.look() as reader:
             return "penstock_tokens" in self._lake.database.tables(reader.cursor)
 
-    def _replica(self) -> Coordinator:
+    def _replica(self, coordinated: bool) -> Coordinator:
         """A core that knows what a coordinator would, and is asked but never obeyed."""
         with self._lake.look() as reader:
-            memory = memory_of(self._store.frontiers(reader))
-        core = Coordinator(process_name(), self._settings.dispatch, Random(0), memory=memory)
-        for event in [*Watcher(self._store, core, TopicWatch(None, 1)).look(frozenset()), Tick()]:
-            core.step(event, self._clock.now_ms())
+            memory = memory_of(self._store.frontiers(reader), self._store.failures(reader))
+        core = Coordinator(
+            process_name(), self._settings.dispatch, Random(0), memory=memory,
+            coordinated=coordinated,
+        )  # fmt: skip
+        now_ms = self._clock.now_ms()
+        holders = self._lake.query("SELECT DISTINCT holder FROM penstock_locks")
+        dead = frozenset(who for (who,) in holders if not self._store.is_alive(who, now_ms))
+        watcher = Watcher(self._store, core, TopicWatch(None, 1))
+        for event in [*watcher.look(frozenset(), dead), Tick()]:
+            core.step(event, now_ms)
         return core
 
 
 def _waits_for_a_worker(row: TableStatus, board: Mapping[str, Any]) -> bool:
-    at_work = {found["unit_key"] for found in board.get("running", ())}
+    at_work = {found["unit_key"] for found in board["running"]}
     return row.reason is Reason.IN_FLIGHT and row.unit_key not in at_work
 
 
@@ -197,27 +258,12 @@ def _differential(table: TableDefinition) -> dict[str, Any]:
     return {"possible": found.possible, "reason": found.reason.value, "text": found.text}
 
 
-def _status_row(row: Mapping[str, Any]) -> TableStatus:
-    return TableStatus(
-        **{
-            **row,
-            "status": Status(row["status"]),
-            "mode": Mode(row["mode"]),
-            "reason": Reason(row["reason"]),
-            "frontier": Frontier.from_json(row["frontier"]) if row["frontier"] else None,
-        }
-    )
-
-
-def _pool(found: Mapping[str, Any]) -> Pool:
-    stopped: Iterable[tuple[str, str]] = found["stopped"]
-    return Pool(
-        **{
-            **found,
-            "parallel_refresh_mode": ParallelMode(found["parallel_refresh_mode"]),
-            "stopped": tuple((table, Status(status)) for table, status in stopped),
-        }
-    )
+def _explained(row: TableStatus, detail: str | None) -> TableStatus:
+    """A row that says why its table stands still, as its definition has it."""
+    if row.reason not in _STANDS_STILL:
+        return row
+    error = row.error or detail
+    return replace(row, error=error, waiting_for=f"{row.waiting_for}: {detail or error}")
 
 
 def _running(found: Mapping[str, Any]) -> Running:

@@ -16,7 +16,8 @@ from penstock.tables.jobs import job_for
 from penstock.tables.model import Status
 from penstock.tables.shell.alive import process_name
 from penstock.tables.shell.claim import claim_for_person
-from penstock.tables.shell.outcomes import Cancelled, Failed
+from penstock.tables.shell.landing import NOTE_COMMIT, commit_note
+from penstock.tables.shell.outcomes import Cancelled, Failed, Succeeded
 from penstock.tables.shell.positions import Positions
 from penstock.tables.shell.refresher import Refresher
 from penstock.tables.shell.settings import WarehouseSettings
@@ -85,6 +86,8 @@ def refresh_here(
             ended = worker.run(claimed, forced=force, tell=tell)
     finally:
         worker.close()
+    if isinstance(ended, Succeeded):
+        store.run(NOTE_COMMIT, *commit_note(job.job_id, ended.commit_ms))
     if isinstance(ended, Failed):
         _stop(store, definitions, unit, ended)
         return False, ended.detail

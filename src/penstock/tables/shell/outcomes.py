@@ -17,11 +17,18 @@ class NotMadeYet(PenstockError):
     code = "not_made_yet"
 
 
+class SourceMissing(PenstockError):
+    """A table reads one that is not in the lake; it is refreshed again when that is back."""
+
+    code = "source_missing"
+
+
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """Everything is committed."""
+    """Everything is committed, which took so long."""
 
     refreshed: Mapping[str, Refreshed]
+    commit_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +52,7 @@ Ended = Succeeded | Failed | Cancelled
 
 def kind_of(error: Exception) -> FailureKind:
     """What an error means for its table, by its class or one of those it is made from."""
-    if isinstance(error, NotMadeYet | LockHeld):
+    if isinstance(error, NotMadeYet | SourceMissing | LockHeld):
         return FailureKind.COLLISION
     condition = _called(error, "getCondition", "getErrorClass")
     sql_state = _called(error, "getSqlState")

@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Final
 
 from penstock.flow.tokens import SqlTokenPool
-from penstock.kernel.errors import Busy, Rejected
+from penstock.kernel.errors import Rejected
+from penstock.lake.errors import CatalogLocked
 from penstock.lake.shell.database import Database, Retry, fetch, open_database
 from penstock.tables.shell.ddl import WAITERS
 from penstock.tables.shell.settings import WarehouseSettings
@@ -120,7 +121,9 @@ class Permits:
             with self._database.write() as cursor:
                 yield cursor
         except Retry as error:
-            raise Busy(f"expected to write to the pool, found it locked: {error}") from error
+            raise CatalogLocked(
+                f"expected to write to the pool of permits, found it locked: {error}"
+            ) from error
 
     def close(self) -> None:
         """Give everything back, and close what was opened here."""

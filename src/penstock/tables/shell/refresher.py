@@ -47,9 +47,10 @@ class SourceRecreated(Gone):
 class TopicRead:
     """What of a topic a refresh reads: every record it still holds up to a seq, as rows.
 
-    `schema` are columns as Spark writes them; with a `key` the last record for each key counts.
-    The topic must have this epoch when it is read, or `SourceRecreated`. A topic that does not
-    exist has epoch 0 and is read as an empty relation, without asking anybody.
+    `earliest_seq` is the first record it holds. `schema` are columns as Spark writes them; with a
+    `key` the last record for each key counts. The topic must have this epoch when it is read, or
+    `SourceRecreated`. A topic that does not exist has epoch 0 and is read as an empty relation,
+    without asking anybody.
     """
 
     url: str
@@ -59,6 +60,12 @@ class TopicRead:
     epoch: int
     key: tuple[str, ...] = ()
     token: str | None = field(default=None, repr=False)
+    earliest_seq: int = 1
+
+    @property
+    def records(self) -> int:
+        """How many records there are to read."""
+        return max(0, self.upto_seq - max(1, self.earliest_seq) + 1) if self.epoch else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,20 @@ SPARK: Final = "penstock.spark.refresh:make"
 TOPICS: Final = "penstock.client.heads:make"
 """What is asked where topics stand, unless something else is named."""
 
+LEASE_MS: Final = 10_000
+LEASES_MS: Final = {"sqlite": 120_000}
+
 
 @dataclass(frozen=True, slots=True)
 class WarehouseSettings:
     """Everything a coordinator, a worker or a person needs to know of a warehouse.
 
     `pool` is the address of the database that holds the cluster's permits, for warehouses that
-    share machines; None: the catalog's own. `tick_ms` is how often the coordinator looks at the
-    catalog, `lease_ms` how long it is the coordinator without saying so again, `reserve_ms` how
+    share machines; None: the catalog's own. `catalog_timeout_ms` is how long one step waits for
+    others that write to the catalog. `tick_ms` is how often the coordinator looks at the
+    catalog where nothing wakes it, `lease_ms` how long it is the coordinator without saying so
+    again (None: 2 min in a SQLite catalog, where anybody can see whether its process lives, and
+    every write may be in another tool's way; else 10 s), `reserve_ms` how
     long files of a refresh that runs are safe from the sweep between two signs of life,
     `cancel_ms` how long a worker may take to give a job up before it is killed. `topics_token` is
     the key that topic servers are shown, `topics_poll_ms` how often they are asked for news.
@@ -46,9 +52,10 @@ class WarehouseSettings:
     pool_name: str = "refresh"
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     yield_ms: int = 1_000
+    catalog_timeout_ms: int = 10_000
     tick_ms: int = 100
     topics_poll_ms: int = 250
-    lease_ms: int = 10_000
+    lease_ms: int | None = None
     reserve_ms: int = 3_600_000
     cancel_ms: int = 10_000
     job_retention_ms: int = RETENTION_MS
@@ -59,7 +66,8 @@ class WarehouseSettings:
 
     def __post_init__(self) -> None:
         for name in (
-            "max_workers", "tick_ms", "topics_poll_ms", "lease_ms", "reserve_ms", "cancel_ms",
+            "max_workers", "catalog_timeout_ms", "tick_ms", "topics_poll_ms", "reserve_ms",
+            "cancel_ms",
             "job_retention_ms", "history_retention_ms", "sweep_every_ms",
         ):  # fmt: skip
             if getattr(self, name) < 1:
@@ -68,7 +76,7 @@ class WarehouseSettings:
             raise Rejected(
                 f"expected snapshot_retention_ms of at least 0, found {self.snapshot_retention_ms}"
             )
-        if self.lease_ms < 4 * self.tick_ms:
+        if self.lease_ms is not None and self.lease_ms < 4 * self.tick_ms:
             raise Rejected(
                 f"expected lease_ms of at least four ticks ({4 * self.tick_ms}), "
                 f"found {self.lease_ms}"
@@ -83,6 +91,10 @@ class WarehouseSettings:
             yield_ms=self.yield_ms,
             retry=self.retry,
         )
+
+    def lease_of(self, kind: str) -> int:
+        """How long a lease lasts in a database of a kind, in milliseconds."""
+        return LEASES_MS.get(kind, LEASE_MS) if self.lease_ms is None else self.lease_ms
 
     def topic_positions(self) -> TopicPositions | None:
         """Something that knows where topics stand, under the key that was given."""

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -43,10 +44,16 @@ SET_VALUE: Final = (
     "INSERT INTO penstock_warehouse (name, value) VALUES (?, ?) "
     "ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 )
+SHOW_LIFE: Final = (
+    "INSERT INTO penstock_processes (name, seen_at) VALUES (?, ?) "
+    "ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at"
+)
 DEFINITION_IS: Final = "SELECT query FROM penstock_tables WHERE name = ?"
 SOURCE_IS: Final = "SELECT definition FROM penstock_sources WHERE name = ?"
 DROP_RESERVATION: Final = "DELETE FROM penstock_lake_writers WHERE token = ?"
 SELECT_HISTORY: Final = f"SELECT {', '.join(schema.HISTORY_COLUMNS)} FROM penstock_refresh_history"
+
+_FAILURES_SEEN: Final = 100
 
 
 class Known(NamedTuple):
@@ -174,6 +181,20 @@ class Store:
         )
         return [record_from_row(row) for row in rows]
 
+    def failures(self, reader: Reader) -> dict[str, tuple[int, str]]:
+        """How often each table failed since it was last made, and what it said the last time."""
+        found = {}
+        for (name,) in reader.rows("SELECT name FROM penstock_tables"):
+            rows = reader.rows(
+                "SELECT outcome, reason_text FROM penstock_refresh_history WHERE table_name = ? "
+                f"ORDER BY finished_at DESC, job_id DESC LIMIT {_FAILURES_SEEN}",
+                name,
+            )
+            texts = [text for _, text in takewhile(lambda row: row[0] == "failed", rows)]
+            if texts:
+                found[name] = len(texts), texts[0]
+        return found
+
     def next_job_id(self) -> int:
         """A number that no job had before."""
         rows = self.lake.query(
@@ -196,13 +217,17 @@ class Store:
 
     def show_life(self, process: str, now_ms: int) -> None:
         """A sign of life for other machines. A SQLite catalog has none."""
-        if self.lake.database.kind != "sqlite":
-            self.run(
-                "INSERT INTO penstock_processes (name, seen_at) VALUES (?, ?) "
-                "ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at",
-                process,
-                now_ms,
-            )
+        if self._is_shared:
+            self.run(SHOW_LIFE, process, now_ms)
+
+    def show_life_in(self, cursor: Any, process: str, now_ms: int) -> None:
+        """The same inside a transaction."""
+        if self._is_shared:
+            self.execute(cursor, SHOW_LIFE, process, now_ms)
+
+    @property
+    def _is_shared(self) -> bool:
+        return self.lake.database.kind != "sqlite"
 
     # changing ------------------------------------------------------------------------------------
 

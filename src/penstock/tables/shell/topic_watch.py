@@ -7,7 +7,7 @@ heard.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from penstock.tables.frontier import Position
@@ -22,8 +22,13 @@ _PATIENCE_S: Final = 1.0
 class TopicWatch:
     """Asks where topics stand, again and again, as long as there are any to ask for."""
 
-    def __init__(self, topics: TopicPositions | None, poll_ms: int) -> None:
-        self._topics, self._pause_s = topics, poll_ms / 1_000
+    def __init__(
+        self,
+        topics: TopicPositions | None,
+        poll_ms: int,
+        news: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._topics, self._pause_s, self._news = topics, poll_ms / 1_000, news
         self._sources: tuple[TopicSource, ...] = ()
         self._heard: Mapping[str, Position] = {}
         self._asked = threading.Condition()
@@ -75,5 +80,9 @@ class TopicWatch:
             return
         self.trouble = None
         with self._asked:
-            if sources is self._sources:  # else it is news of other sources by now
-                self._heard = {name: head.position for name, head in heads.items()}
+            if sources is not self._sources:
+                return  # it is news of other sources by now
+            before = self._heard
+            self._heard = {name: head.position for name, head in heads.items()}
+        if self._heard != before and not self._ended:
+            self._news()

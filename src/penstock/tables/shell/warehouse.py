@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +44,7 @@ from penstock.tables.plan import TablePlan
 from penstock.tables.pointing import did_you_mean, not_there
 from penstock.tables.progress import Progress
 from penstock.tables.resolve import nearest_relation, resolve
+from penstock.tables.shell.bell import BellCall, bell_name
 from penstock.tables.shell.contents import Page, read_page
 from penstock.tables.shell.coordinator import CoordinatorLoop
 from penstock.tables.shell.definitions import Definer, lake_shapes
@@ -77,7 +77,11 @@ class Warehouse:
         self.settings = settings
         self._clock: Clock = clock or SystemClock()
         self.lake: Catalog = open_catalog(
-            settings.catalog, settings.data_path, create=make, clock=clock
+            settings.catalog,
+            settings.data_path,
+            create=make,
+            clock=clock,
+            timeout_ms=settings.catalog_timeout_ms,
         )
         self._store = Store(self.lake)
         self._definer = Definer(self._store)
@@ -250,7 +254,9 @@ class Warehouse:
     def drain(self, *, wait_ms: int | None = None) -> bool:
         """Start nothing new; returns whether nothing runs any more, having waited so long."""
         self._store.run(SET_VALUE, DRAINING, "1")
-        return self._until(lambda: not self._store.jobs(live_only=True), wait_ms or 0)
+        with self.bell() as call:
+            call.ring()
+            return self._until(call, lambda: not self.jobs(live_only=True), wait_ms or 0)
 
     def undrain(self) -> None:
         """Start refreshes again."""
@@ -276,10 +282,12 @@ class Warehouse:
             return Answered(
                 *refresh_here(self._store, self.settings, self._engine(), table, force, tell)
             )
-        request_id = self.ask(table, force=force)
-        if wait_ms is None:
-            return Answered(True, "asked for")
-        return self._await(table, request_id, wait_ms)
+        with self.bell() as call:
+            request_id = self._ask(table, force=force)
+            call.ring()
+            if wait_ms is None:
+                return Answered(True, "asked for")
+            return self._await(call, table, request_id, wait_ms)
 
     def ask(self, name: str, *, force: bool = False) -> str:
         """Ask the coordinator for a refresh and do not wait; returns what `answer` is asked by."""
@@ -288,6 +296,12 @@ class Warehouse:
             raise NotCoordinated(
                 f"expected a coordinator to refresh {table}, found none: run `penstock table run`"
             )
+        with self.bell() as call:
+            request_id = self._ask(table, force=force)
+            call.ring()
+        return request_id
+
+    def _ask(self, table: str, *, force: bool) -> str:
         request_id = uuid4().hex
         self._store.run(
             "INSERT INTO penstock_requests (request_id, table_name, is_forced, asked_at) "
@@ -295,6 +309,10 @@ class Warehouse:
             request_id, table, int(force), self._clock.now_ms(),
         )  # fmt: skip
         return request_id
+
+    def bell(self) -> BellCall:
+        """A line to the coordinator, to ring it and to hear it ring; the caller closes it."""
+        return BellCall(bell_name(self._store))
 
     def answer(self, request_id: str) -> Answered | None:
         """What became of a refresh that was asked for; None while nothing did."""
@@ -305,7 +323,7 @@ class Warehouse:
         )
         return Answered(bool(rows[0][0]), str(rows[0][1])) if rows else None
 
-    def _await(self, table: str, request_id: str, wait_ms: int) -> Answered:
+    def _await(self, call: BellCall, table: str, request_id: str, wait_ms: int) -> Answered:
         found: list[Answered] = []
 
         def answered() -> bool:
@@ -314,11 +332,11 @@ class Warehouse:
             return bool(found)
 
         patience_ms = min(wait_ms, UNFIT_MS)
-        if not self._until(answered, patience_ms):
+        if not self._until(call, answered, patience_ms):
             board = self._looker.board()
             if board is not None and board["unfit"]:
                 raise Unavailable(f"expected workers to start, found: {board['unfit']}")
-        if not self._until(answered, wait_ms - patience_ms):
+        if not self._until(call, answered, wait_ms - patience_ms):
             raise Busy(f"expected {table} to be refreshed within {wait_ms} ms, found it waiting")
         return found[0]
 
@@ -355,7 +373,7 @@ class Warehouse:
 
     def jobs(self, *, live_only: bool = False, limit: int | None = 100) -> list[Job]:
         """Jobs, the newest first."""
-        return self._store.jobs(live_only=live_only, limit=limit)
+        return self._looker.jobs(live_only=live_only, limit=limit)
 
     def pool(self) -> PoolStatus:
         """The coordinator's work as it last told, its workers, and the permits."""
@@ -448,12 +466,12 @@ class Warehouse:
             table,
         )
 
-    def _until(self, condition: Callable[[], bool], wait_ms: int) -> bool:
-        """Wait for something in the catalog."""
+    def _until(self, call: BellCall, condition: Callable[[], bool], wait_ms: int) -> bool:
+        """Wait for something in the catalog that the coordinator rings for."""
         until_ms = self._clock.monotonic_ms() + wait_ms
-        pause = threading.Event()
         while not condition():
-            if self._clock.monotonic_ms() >= until_ms:
+            left_ms = until_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
                 return False
-            pause.wait(0.02)
+            call.wait(left_ms / 1_000)
         return True

@@ -6,7 +6,7 @@ difference is told as events.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from penstock.lake.shell.reader import Reader
@@ -21,6 +21,7 @@ from penstock.tables.events import (
     LocksChanged,
     MadeByHand,
     RefreshRequested,
+    SourcesMissing,
     SourcesMoved,
     StatusChanged,
 )
@@ -47,12 +48,18 @@ MENDED_BY_HAND: Final = """SELECT t.name FROM penstock_tables t
 """Stopped tables that nothing befell since a person refreshed them: they stand still no more."""
 
 
-def memory_of(known: dict[str, Known]) -> dict[str, TableMemory]:
-    """What the catalog knows of contents, as a core starts with it."""
-    return {
+def memory_of(
+    known: dict[str, Known], failures: Mapping[str, tuple[int, str]] | None = None
+) -> dict[str, TableMemory]:
+    """What the catalog knows of contents and of failures, as a core starts with it."""
+    memory = {
         name: TableMemory(found.frontier, found.position, found.fresh_ms)
         for name, found in known.items()
     }
+    for name, (count, error) in (failures or {}).items():
+        found = memory.setdefault(name, TableMemory())
+        found.failures, found.error = count, error
+    return memory
 
 
 class Watcher:
@@ -127,6 +134,9 @@ class Watcher:
         moved = {name: at for name, at in found.items() if known.get(name) != at}
         if moved:
             yield SourcesMoved(moved)
+        missing = frozenset(name for name in names if name not in found)
+        if missing != self._core.board.missing:
+            yield SourcesMissing(missing)
 
     def _topic_heads(self) -> Iterator[Event]:
         known = self._core.board.positions

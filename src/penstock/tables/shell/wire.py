@@ -67,12 +67,14 @@ class Line:
 def outcome_message(job_id: int, ended: Ended) -> dict[str, Any]:
     """How a job ended, as a message."""
     match ended:
-        case Succeeded(refreshed):
+        case Succeeded(refreshed, commit_ms):
             made = {
                 name: [found.frontier.to_json(), found.position[0] if found.position else None]
                 for name, found in refreshed.items()
             }
-            return {"job": job_id, "ended": "succeeded", "refreshed": made}
+            return {
+                "job": job_id, "ended": "succeeded", "refreshed": made, "commit_ms": commit_ms,
+            }  # fmt: skip
         case Failed(kind, detail, member):
             return {
                 "job": job_id, "ended": "failed", "kind": kind.value, "detail": detail,
@@ -103,7 +105,8 @@ def read_outcome(message: Mapping[str, Any]) -> Ended:
                         Frontier.from_json(text), None if at is None else LakePosition(at)
                     )
                     for name, (text, at) in message["refreshed"].items()
-                }
+                },
+                message["commit_ms"],
             )
         case "failed":
             kind = FailureKind(message["kind"])

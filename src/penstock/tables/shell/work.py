@@ -62,14 +62,19 @@ class UnitWorker:
         *,
         stale: tuple[str, ...] = (),
         forced: bool = False,
+        waited_ms: int = 0,
         tell: Tell | None = None,
     ) -> Ended:
-        """Refresh a unit that was claimed. Whatever happens, its locks are given back."""
+        """Refresh a unit that was claimed. Whatever happens, its locks are given back.
+
+        `waited_ms` is how long it waited for a slot and a permit before it had a job.
+        """
         at: str | None = None
         try:
             began = time.perf_counter()
             run = self._inputs.begin(claimed)
-            phases: Phases = (("claim", claimed.took_ms),)
+            waited_ms += max(0, (claimed.job.started_at_ms or 0) - claimed.job.enqueued_at_ms)
+            phases: Phases = (("waiting", float(waited_ms)), ("claim", claimed.took_ms))
             for table in claimed.tables:
                 at = table.name
                 task = self._task(run, table, claimed, forced)

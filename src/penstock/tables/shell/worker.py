@@ -19,12 +19,13 @@ from typing import Any, Final
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
 from penstock.kernel.shell import SystemClock
+from penstock.lake.errors import CatalogAway
 from penstock.lake.shell.catalog import open_catalog
 from penstock.tables.failures import FailureKind
 from penstock.tables.progress import Progress
 from penstock.tables.shell.alive import process_name
 from penstock.tables.shell.claim import LockHeld, NotClaimed, claim
-from penstock.tables.shell.outcomes import Cancelled, Ended, Failed, detail_of
+from penstock.tables.shell.outcomes import Cancelled, Ended, Failed, detail_of, kind_of
 from penstock.tables.shell.refresher import Refresher
 from penstock.tables.shell.settings import WarehouseSettings
 from penstock.tables.shell.store import FOREIGN_MS, Store
@@ -61,7 +62,12 @@ class Worker:
         self._settings = settings
         self._clock = SystemClock()
         self._name = process_name()
-        self._lake = open_catalog(settings.catalog, settings.data_path, create=False)
+        self._lake = open_catalog(
+            settings.catalog,
+            settings.data_path,
+            create=False,
+            timeout_ms=settings.catalog_timeout_ms,
+        )
         self._store = Store(self._lake)
         self._refresher: Refresher = settings.runner.refresher(self._lake)
         self._unit_worker = UnitWorker(
@@ -104,12 +110,13 @@ class Worker:
         except LockHeld as error:
             return Failed(FailureKind.COLLISION, error.message)
         except PenstockError as error:
-            return Failed(FailureKind.RETRYABLE, detail_of(error))
+            return Failed(kind_of(error), detail_of(error))
         self._token = claimed.token
         return self._unit_worker.run(
             claimed,
             stale=tuple(message["stale"]),
             forced=bool(message["forced"]),
+            waited_ms=int(message["waited_ms"]),
             tell=Teller(self._line, claimed.job.job_id, self._clock),
         )
 
@@ -143,7 +150,10 @@ def main(number: int) -> None:
     except Exception as error:
         line.send({"unfit": detail_of(error)})
         sys.exit(1)
-    made[0].run(jobs)
+    try:
+        made[0].run(jobs)
+    except CatalogAway:  # what it did cannot be written down; the coordinator sees it leave
+        os._exit(1)
 
 
 def _listen(

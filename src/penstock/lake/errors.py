@@ -1,0 +1,20 @@
+"""What a catalog says when its database cannot be used just now."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock.kernel.errors import Unavailable
+
+
+class CatalogAway(Unavailable):
+    """The catalog's database cannot be reached; nothing was changed, and it may come back."""
+
+    code = "catalog_away"
+    status: ClassVar[int] = 503
+
+
+class CatalogLocked(CatalogAway):
+    """Other writers held the catalog for longer than was waited; nothing was changed."""
+
+    code = "catalog_locked"

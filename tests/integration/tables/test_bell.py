@@ -1,0 +1,133 @@
+"""A request is taken up and answered by event: no tick is waited for."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.tables.shell import Warehouse
+from penstock.tables.shell.bell import CALLERS_MAX, Bell, BellCall, bell_name
+from tests.conformance.servers import ServerProcess
+from tests.conformance.wire import Api
+from tests.integration.tables import node
+from tests.integration.tables.place import Place
+
+NAME = "\0penstock-test-bell"
+NEVER_MS = 600_000
+SLOW = {"parallel_refresh_mode": "off", "tick_ms": NEVER_MS, "lease_ms": 4 * NEVER_MS}
+"""A coordinator that looks at the catalog by itself so seldom that no test lives to see it."""
+
+
+@pytest.fixture
+def place(places: Callable[..., Place], kind: str) -> Iterator[Place]:
+    place = places(kind, **SLOW)
+    place.write("raw", [1])
+    place.warehouse.create("a", "SELECT id FROM raw", schedule="on demand")
+    process = node.start(place)
+    try:
+        place.until(lambda: is_there(place), "the coordinator")
+        yield place
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def is_there(place: Place) -> bool:
+    with place.warehouse.bell() as call:
+        return call.is_open
+
+
+def test_a_request_from_another_process_is_answered_though_no_tick_comes(place: Place) -> None:
+    for number in range(2, 5):
+        assert place.warehouse.refresh("a", wait_ms=60_000) == (True, "refreshed")
+        place.write("raw", [number])
+    request_id = place.warehouse.ask("a")
+    place.until(lambda: place.warehouse.answer(request_id), "an answer that is not waited for")
+    assert place.warehouse.drain(wait_ms=60_000)
+
+
+def test_a_request_over_http_is_answered_though_no_tick_comes(place: Place, tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, CATALOG=place.address, STORE="memory")
+    try:
+        api = Api(server.start().address)
+        for number in range(2, 4):
+            answer = api.request("POST", "/v0/tables/a/refresh", {"wait_ms": 60_000})
+            assert (answer.status, answer.json["detail"]) == (200, "refreshed")
+            place.write("raw", [number])
+    finally:
+        server.close()
+
+
+def test_a_bell_rings_in_both_directions_and_a_caller_that_left_is_forgotten() -> None:
+    bell = Bell(NAME)
+    try:
+        with BellCall(NAME) as one, BellCall(NAME) as other:
+            assert not bell.hear(), "callers have come, and have not rung"
+            one.ring()
+            assert bell.hear()
+            assert not bell.hear()
+            bell.ring()
+            for call in (one, other):
+                call.wait(60)
+                assert call.is_open
+        bell.hear()
+        bell.ring()
+        assert bell._callers == set()
+    finally:
+        bell.close()
+
+
+def test_a_caller_looks_often_where_no_coordinator_can_ring() -> None:
+    with BellCall(NAME) as alone:
+        assert not alone.is_open
+        alone.ring()
+        alone.wait(0.001)
+        patience_s = alone.patience_s
+    bell = Bell(NAME)
+    with BellCall(NAME) as call:
+        assert call.patience_s > patience_s
+        bell.hear()
+        bell.close()
+        call.wait(60)
+        assert not call.is_open
+        assert call.patience_s == patience_s
+
+
+def test_an_address_that_another_has_is_taken_when_it_is_free() -> None:
+    first, second = Bell(NAME), Bell(NAME)
+    assert not second.open()
+    first.close()
+    assert second.open()
+    second.close()
+
+
+def test_more_callers_than_there_are_places_for_are_not_kept() -> None:
+    bell = Bell(NAME)
+    calls = [BellCall(NAME) for _ in range(CALLERS_MAX)]
+    try:
+        for _ in calls:
+            bell.hear()
+        with BellCall(NAME) as late:
+            bell.hear()
+            late.wait(60)
+            assert not late.is_open
+    finally:
+        for call in calls:
+            call.close()
+        bell.close()
+
+
+def test_a_copy_of_a_lake_has_a_bell_of_its_own(places: Callable[..., Place]) -> None:
+    place = places()
+    path = Path(place.address.removeprefix("sqlite:"))
+    copy = path.with_name("copy.sqlite")
+    with sqlite3.connect(path) as source, sqlite3.connect(copy) as target:
+        source.backup(target)
+    for connection in (source, target):
+        connection.close()
+    with Warehouse.open(f"sqlite:{copy}", place.data_path) as copied:
+        assert copied._store.warehouse == place.warehouse._store.warehouse
+        assert bell_name(copied._store) != bell_name(place.warehouse._store)
