@@ -86,9 +86,9 @@ def filled(launch) -> Api:
     return api
 
 
-def samples(api: Api) -> dict[str, float]:
+def samples(api: Api, **query: str) -> dict[str, float]:
     """Every sample of the text, by its name with labels."""
-    text = api.get("/v0/metrics").body.decode()
+    text = api.get("/v0/metrics", **query).body.decode()
     found = {}
     for line in text.splitlines():
         if line and not line.startswith("#"):
@@ -139,8 +139,9 @@ def test_the_gauges_count(filled):
 
 
 @row("1.7 metrics topics")
-def test_every_topic_has_its_gauges(filled):
-    found = samples(filled)
+def test_every_topic_has_its_gauges_if_they_are_asked_for(filled):
+    assert not any("topic=" in name for name in samples(filled))
+    found = samples(filled, topics="true")
     for name, value in zip(PER_TOPIC, (2, 1, 2, 6), strict=True):
         assert found[f'topics_topic_{name}{{topic="fsync"}}'] == value, name
     for name, value in zip(PER_QUEUE, (1, 2), strict=True):

@@ -281,7 +281,7 @@ def test_a_page_has_100_topics_and_at_most_1000(crowded, page_size, shown):
 
 @row("1.7 metrics topics")
 def test_the_metrics_show_at_most_1000_topics_and_say_so(crowded):
-    text = crowded.get("/v0/metrics").body.decode()
+    text = crowded.get("/v0/metrics", topics="true").body.decode()
     lines = [line for line in text.splitlines() if line.startswith("topics_topic_head_seq{")]
     assert len(lines) == 1000
     [truncated] = [
@@ -289,6 +289,9 @@ def test_the_metrics_show_at_most_1000_topics_and_say_so(crowded):
     ]
     assert float(truncated.split()[-1]) > 0
     assert f"topics_topics {CROWD}" in text
+    few = crowded.get("/v0/metrics", topics="true", prefix="crowd-00").body.decode()
+    assert few.count("topics_topic_head_seq{") == 100
+    assert "topics_topic_metrics_truncated 0" in few
 
 
 @row("1.2 list touch")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -10,6 +10,37 @@ CONTENT_TYPE: Final = b"text/plain; version=0.0.4"
 TOPICS_SHOWN_MAX: Final = 1_000
 FSYNC_BOUNDS_US: Final = (50, 100, 250, 500, 1_000, 5_000, 10_000, 50_000, 100_000)
 CLASSES: Final = ("ephemeral", "memory", "disk", "fsync")
+
+
+class FirstNames:
+    """The first of very many names, in order; looked at in parts, as that takes long.
+
+    >>> first = FirstNames(2)
+    >>> for _ in first.look_at([["t.c", "t.a"], ["x", "t.b"]], "t.", lambda name: True):
+    ...     pass
+    >>> first.names, first.found
+    (['t.a', 't.b'], 3)
+    """
+
+    def __init__(self, most: int) -> None:
+        self.names: list[str] = []
+        self.found = 0
+        """How many names there are in all."""
+        self._most = most
+
+    def look_at(
+        self, parts: Iterable[Iterable[str]], prefix: str, is_shown: Callable[[str], bool]
+    ) -> Iterator[None]:
+        """Choose among names that begin with a prefix and may be shown, a part in each step."""
+        for names in parts:
+            part = [name for name in names if name.startswith(prefix) and is_shown(name)]
+            self.found += len(part)
+            if len(self.names) == self._most:
+                last = self.names[-1]
+                part = [name for name in part if name < last]
+            if part:
+                self.names = sorted(self.names + part)[: self._most]
+            yield
 
 
 class TopicSample(NamedTuple):
@@ -52,7 +83,10 @@ class StorageSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Every number at one moment. `topics` holds at most as many as are shown."""
+    """Every number at one moment. `topics` holds those that are shown one by one, if any.
+
+    `is_truncated`: more were asked for than are shown.
+    """
 
     topics_total: int = 0
     by_class: dict[str, int] = field(default_factory=dict)
@@ -60,6 +94,7 @@ class Sample:
     records_live: int = 0
     bytes_live: int = 0
     topics: Sequence[TopicSample] = ()
+    is_truncated: bool = False
     queue_topics: int = 0
     queue_leases_in_flight: int = 0
     sse_connections: int = 0
@@ -81,9 +116,9 @@ _TOPIC_GAUGES: Final = (
 )
 
 
-def prometheus(sample: Sample) -> bytes:
-    """The sample in Prometheus' text format."""
-    return ("\n".join(_lines(sample)) + "\n").encode()
+def prometheus(lines: Iterable[str]) -> bytes:
+    """Lines of a sample as one text."""
+    return ("\n".join(lines) + "\n").encode()
 
 
 def json_values(sample: Sample) -> dict[str, Any]:
@@ -119,7 +154,8 @@ def json_values(sample: Sample) -> dict[str, Any]:
     }
 
 
-def _lines(sample: Sample) -> Iterator[str]:
+def prometheus_lines(sample: Sample) -> Iterator[str]:
+    """The sample in Prometheus' text format, made one by one."""
     yield from _gauge("topics_topics", "Topics.", sample.topics_total)
     yield from _head("topics_topics_by_class", "gauge", "Topics of each durability class.")
     for name in CLASSES:
@@ -144,17 +180,16 @@ def _lines(sample: Sample) -> Iterator[str]:
 
 
 def _topic_lines(sample: Sample) -> Iterator[str]:
-    shown = sample.topics[:TOPICS_SHOWN_MAX]
-    for name, text in _TOPIC_GAUGES:
+    for name, text in _TOPIC_GAUGES if sample.topics else ():
         yield from _head(f"topics_topic_{name}", "gauge", text)
-        for topic in shown:
+        for topic in sample.topics:
             value = getattr(topic, name)
             if value is not None:
                 yield f'topics_topic_{name}{{topic="{topic.topic}"}} {value}'
     yield from _gauge(
         "topics_topic_metrics_truncated",
-        "1 if there are more topics than are shown one by one.",
-        int(sample.topics_total > len(shown)),
+        "1 if more topics were asked for than are shown one by one.",
+        int(sample.is_truncated),
     )
 
 

@@ -193,6 +193,10 @@ ROUTES: Final = RouteTable(
         Route(
             "GET", "/v0/metrics", "metrics", "Numbers, for Prometheus or as JSON.", "Metrics",
             READ, is_data=False,
+            query=(
+                Param("topics", FLAG, "Also the numbers of single topics, of 1000 at most."),
+                Param("prefix", TEXT, "Of those whose names begin like this only."),
+            ),
         ),
         Route(
             "GET", "/v0/openapi.json", "openapi", "This document.", "OpenApi", is_data=False,

@@ -375,6 +375,7 @@ class Partition:
             self.registry.add(topic)
             if queue is not None:
                 self.queues[topic.name] = queue
+                queue.recount()
             if space is not None:
                 self.spaces[topic.name] = space
 
@@ -461,9 +462,7 @@ class Partition:
         answer = topic.apply_append(entry)
         if entry.feed is not None:
             self.routers.advance(entry.feed, entry.topic, answer.records + entry.feed.unlogged)
-        registry, size_bytes = self.registry, topic.size_bytes
-        registry.size_bytes += size_bytes - topic.counted_bytes
-        topic.counted_bytes = size_bytes
+        self.registry.totals.recount(topic)
         return answer
 
     def _made(self, entry: Created) -> Topic:
@@ -481,10 +480,7 @@ class Partition:
         """The log has a commit that was counted on: let it take effect."""
         space = self.spaces[entry.topic]
         answer = space.commit()
-        topic, registry = space.topic, self.registry
-        size_bytes = topic.size_bytes
-        registry.size_bytes += size_bytes - topic.counted_bytes
-        topic.counted_bytes = size_bytes
+        self.registry.totals.recount(space.topic)
         return answer
 
     def _install(self, entry: Created) -> int:

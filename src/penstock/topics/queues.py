@@ -107,6 +107,16 @@ class Queue:
         ready = self.topic.count - in_flight - len(self._delayed) - len(self._settling)
         return QueueCounts(ready, in_flight, self.dead_lettered)
 
+    @property
+    def in_flight(self) -> int:
+        """How many jobs are leased, as of the time last seen."""
+        return len(self._leases)
+
+    def recount(self) -> None:
+        """Tell the node's totals how many leases there are now."""
+        if self.topic.totals is not None:
+            self.topic.totals.recount_leases(self)
+
     def lease_of(self, seq: int) -> Lease | None:
         """The lease on a job."""
         return self._leases.get(seq)
@@ -131,6 +141,8 @@ class Queue:
                 del self._delayed[seq]
                 back.append(seq)
         self._give_back(back)
+        if len(self._leases) != self.topic.counted.leases:
+            self.recount()
         return now_ms
 
     # Decisions
@@ -238,6 +250,7 @@ class Queue:
                 self._nack(entry, moved)
             case Extended():
                 self._extend(entry, moved)
+        self.recount()
 
     def commit(self, entry: QueueEntry) -> None:
         """The first staged entry is in the log: what it finished is gone for good."""
@@ -262,12 +275,14 @@ class Queue:
             # Whatever is fresh again was taken by what is taken back now.
             self._fresh_seq = fresh_seq
             del self._returned[bisect_left(self._returned, fresh_seq) :]
+        self.recount()
 
     def forget_leases(self) -> None:
         """Have all jobs wait: after a restart, leases that need not survive are over."""
         self._give_back([*self._leases, *self._delayed])
         self._leases.clear()
         self._delayed.clear()
+        self.recount()
 
     def state(self) -> QueueState:
         """Everything that entries and time have made of it, for a snapshot or to compare."""
@@ -294,6 +309,7 @@ class Queue:
         queue.dead_lettered = state.dead_lettered
         for lease in state.leases:
             queue._lease(lease)
+        queue.recount()
         return queue
 
     def _claim(self, lease: Lease, moved: list[_Before]) -> None:

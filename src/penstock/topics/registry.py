@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from penstock.topics.errors import Throttled
 from penstock.topics.model import TopicLimits
 from penstock.topics.routers import RouterTable
 from penstock.topics.topic import Topic
+from penstock.topics.totals import Totals
 
 EXPIRE_EVERY_MS: Final = 1_000
 """How often a full node begins to look for records over their age, in every topic with a ttl."""
@@ -27,7 +28,7 @@ class Registry:
         self.topics: dict[str, Topic] = {}
         self.creating = 0  # topics that are on their way to a log
         self.routers = RouterTable(self.limits)
-        self.size_bytes = 0
+        self.totals = Totals()
         self.staged_bytes = 0  # of records that are on their way to a log
         self.identity = 0  # of the data directory: readers of another one never know an epoch
         self._epoch = 0
@@ -36,19 +37,26 @@ class Registry:
         self._names: list[str] = []  # of topics, sorted, but for those that were added since
         self._added: list[str] = []
 
+    @property
+    def size_bytes(self) -> int:
+        """Live bytes of all topics."""
+        return self.totals.size_bytes
+
     def add(self, topic: Topic) -> None:
         """A topic began."""
         if topic.name not in self.topics:
             self._added.append(topic.name)
+        else:
+            self.totals.remove(self.topics[topic.name])
         self.topics[topic.name] = topic
         topic.told_epoch = self.identity + topic.epoch
-        self.recount(topic)
+        self.totals.add(topic)
 
     def remove(self, name: str) -> None:
         """A topic is gone."""
         names = self._sorted_names()
         del names[bisect_left(names, name)]
-        self.size_bytes -= self.topics.pop(name).counted_bytes
+        self.totals.remove(self.topics.pop(name))
 
     def names_from(self, prefix: str, after: str | None = None) -> Iterator[str]:
         """The topics whose names begin so, in order, from behind a name on.
@@ -75,10 +83,9 @@ class Registry:
         return self._names
 
     def recount(self, topic: Topic) -> None:
-        """Take over how many bytes a topic has now."""
-        size_bytes = topic.size_bytes
-        self.size_bytes += size_bytes - topic.counted_bytes
-        topic.counted_bytes = size_bytes
+        """Take over what a topic has now and how it is configured."""
+        self.totals.recount(topic)
+        self.totals.classify(topic)
 
     def next_epoch(self) -> int:
         """An epoch that no topic of the node ever had."""
@@ -121,23 +128,15 @@ class Registry:
     def _total_bytes(self) -> int:
         return self.size_bytes + self.staged_bytes
 
-    def expire_all(self, now_ms: int) -> None:
-        """Let time pass in every topic."""
-        self._pass_time(self.topics, now_ms)
-
-    def _pass_time(self, names: Iterable[str], now_ms: int) -> None:
-        for name in names:
-            topic = self.topics.get(name)
-            if topic is not None and topic.config.ttl_ms:
-                topic.expire(now_ms)
-                self.recount(topic)
-
     def _expire(self, now_ms: int) -> None:
-        """Let time pass in every topic, some at a time, unless it did just now."""
+        """Let time pass where records leave by age, some at a time, unless it did just now."""
         if not self._to_expire:
             if now_ms - self._expired_ms < EXPIRE_EVERY_MS:
                 return
             self._expired_ms = now_ms
-            self._to_expire = list(self.topics)
-        self._pass_time(self._to_expire[-EXPIRE_TOPICS:], now_ms)
+            self._to_expire = self.totals.aging()
+        for name in self._to_expire[-EXPIRE_TOPICS:]:
+            topic = self.topics.get(name)
+            if topic is not None:
+                topic.expire(now_ms)
         del self._to_expire[-EXPIRE_TOPICS:]

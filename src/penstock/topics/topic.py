@@ -30,6 +30,7 @@ from penstock.topics.model import Record
 from penstock.topics.predicate import Predicate
 from penstock.topics.shown import Found
 from penstock.topics.slots import Slot, Slots
+from penstock.topics.totals import Counted, Totals
 
 HOLES_MAX: Final = 1_000
 """Of more holes in one topic, the oldest are no longer told."""
@@ -104,7 +105,8 @@ class Topic:
         self.answers = Answers()
         self.fed: dict[str, Feed] = {}
         self.holes: list[Hole] = []  # in order; those below the floors may be missing
-        self.counted_bytes = 0  # what the node's total holds of it
+        self.totals: Totals | None = None  # of the node, once this is one of its topics
+        self.counted = Counted()  # what they hold of it
         self.reserved_seq = 0  # seqs up to this may be taken without another entry
         self.unlogged_seq = 0  # no record after this is in memory alone
         self.logged_seq = 0  # of an ephemeral topic: the log may have records up to this
@@ -509,6 +511,7 @@ class Topic:
             self._slots = Slots(head_seq)
             self.floors = self.floors._replace(evicted=head_seq, lost=head_seq)
             self.removals += 1
+            self._recount()
 
     def _enforce_caps(self) -> None:
         """Let go of what is over the caps; a topic that rejects refuses more instead."""
@@ -530,6 +533,11 @@ class Topic:
     def _drop_through(self, seq: int) -> None:
         self._slots.drop_through(seq)
         self.removals += 1
+        self._recount()
+
+    def _recount(self) -> None:
+        if self.totals is not None:
+            self.totals.recount(self)
 
 
 def check_selector(before_seq: int | None, match: Predicate | None) -> None:

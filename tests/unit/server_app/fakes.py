@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Rejected
 from penstock.kernel.shell import SystemClock
 from penstock.log.stores import open_store
@@ -165,6 +166,7 @@ class Client:
     def __init__(self, application: TopicApplication) -> None:
         self.application = application
         self.engine = application.context.engine
+        self.clock: Any = application.context.clock
 
     def start(
         self,
@@ -223,7 +225,14 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 @asynccontextmanager
-async def serving(*, keys: str = "", opened: bool = True, sessions_max: int = 0, **caps: int):
+async def serving(
+    *,
+    keys: str = "",
+    opened: bool = True,
+    sessions_max: int = 0,
+    clock: Clock | None = None,
+    **caps: int,
+):
     """An application on an engine in memory."""
     engine = Engine(open_store("memory", "unused"), EngineOptions())
     sessions = Sessions(
@@ -231,7 +240,7 @@ async def serving(*, keys: str = "", opened: bool = True, sessions_max: int = 0,
     )
     context = Context(
         engine,
-        SystemClock(),
+        clock or SystemClock(),
         Caps(CapLimits(**caps)),
         sessions,
         parse_keys(keys),

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pyarrow as pa
 import pytest
 
+from penstock.kernel.shell import SystemClock
 from tests.unit.server_app.fakes import run, serving, until
 
 KEYS = "root,reader:read:a.,writer:write:a."
@@ -425,9 +427,85 @@ def test_metrics_count_no_record_that_is_over_its_age():
                 await client.write(name, 1)
             before_ms = client.engine.clock.now_ms()
             await until(lambda: client.engine.clock.now_ms() > before_ms + 2)
-            told = (await client.ask("GET", "/v0/metrics")).body.decode()
+            assert b"topics_records_live 0" in (await client.ask("GET", "/v0/metrics")).body
+            told = (await client.ask("GET", "/v0/metrics?topics=true")).body.decode()
             for topic in ("t", "q"):
                 assert f'topics_topic_records_live{{topic="{topic}"}} 0' in told
             assert "topics_records_live 0" in told
+
+    run(go)
+
+
+class SlowClock(SystemClock):
+    """Every look at it takes a tenth of a millisecond, and is counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+
+    def monotonic_ns(self) -> int:
+        self.looks += 1
+        return super().monotonic_ns() + self.looks * 100_000
+
+
+def test_a_scrape_does_not_look_at_topics_that_nothing_can_have_changed_in():
+    async def go():
+        looks = []
+        for count in (10, 400):
+            async with serving(clock=SlowClock()) as client:
+                for number in range(count):
+                    await client.write(f"t{number}", 1)
+                before = client.clock.looks
+                told = (await client.ask("GET", "/v0/metrics")).body.decode()
+                assert f"topics_records_live {count}\n" in told
+                assert 'topic="' not in told
+                looks.append(client.clock.looks - before)
+        assert looks[0] == looks[1]
+
+    run(go)
+
+
+def test_a_scrape_lets_others_have_their_turns():
+    async def go():
+        async with serving(clock=SlowClock()) as client:
+            for number in range(300):
+                config = {"ttl_ms": 60_000}
+                await client.write(f"t{number}", 1, config=config)
+            turns = 0
+
+            def take_turn():
+                nonlocal turns
+                turns += 1
+                asyncio.get_running_loop().call_soon(take_turn)
+
+            exchange = client.start("GET", "/v0/metrics?topics=true")
+            take_turn()
+            await until(lambda: exchange.status is not None)
+            assert exchange.body.count(b"topics_topic_head_seq{") == 300
+            # 300 topics to let time pass in, 300 to show, 4 lines of each: 10 steps a turn.
+            assert turns > 150
+
+    run(go)
+
+
+def test_single_topics_are_shown_to_who_may_see_them_and_begin_as_asked():
+    async def go():
+        async with serving(keys=KEYS) as client:
+            root = {"authorization": "Bearer root"}
+            for topic in ("a.x", "a.y", "b.x"):
+                body = {"records": [{"data": 1}]}
+                await client.ask("POST", f"/v0/topics/{topic}", body, **root)
+            for key, query, shown in (
+                ("root", "topics=true", {"a.x", "a.y", "b.x"}),
+                ("root", "topics=1&prefix=a.", {"a.x", "a.y"}),
+                ("reader", "topics=true", {"a.x", "a.y"}),
+                ("root", "", set()),
+                ("root", "prefix=a.", set()),
+            ):
+                found = await client.ask(
+                    "GET", f"/v0/metrics?{query}", authorization=f"Bearer {key}"
+                )
+                told = re.findall(r'topics_topic_head_seq\{topic="(.*)"\}', found.body.decode())
+                assert set(told) == shown
 
     run(go)

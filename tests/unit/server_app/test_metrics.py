@@ -2,23 +2,29 @@ from __future__ import annotations
 
 import re
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from penstock.server.metrics import (
     FSYNC_BOUNDS_US,
+    FirstNames,
     Sample,
     TopicSample,
     WalSample,
     json_values,
     prometheus,
+    prometheus_lines,
 )
 
 
-def values(text: bytes) -> dict[str, float]:
-    lines = [line for line in text.decode().splitlines() if not line.startswith("#")]
+def values(sample: Sample) -> dict[str, float]:
+    text = prometheus(prometheus_lines(sample)).decode()
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
 def test_every_name_of_the_contract_is_there():
-    found = {re.sub(r"\{.*", "", name) for name in values(prometheus(Sample()))}
+    found = {re.sub(r"\{.*", "", name) for name in values(Sample())}
     wal = ("frames", "batches", "fsyncs", "bytes_written", "rotations", "submit_full", "failures")
     assert {
         "topics_topics", "topics_topics_by_class", "topics_routers", "topics_records_live",
@@ -35,23 +41,34 @@ def test_every_name_of_the_contract_is_there():
 
 def test_a_log_topic_has_no_numbers_of_a_queue():
     topics = [TopicSample("a", 3, 1, 3, 30), TopicSample("q", 2, 1, 2, 20, 1, 1)]
-    found = values(prometheus(Sample(topics_total=2, topics=topics)))
+    found = values(Sample(topics_total=2, topics=topics))
     assert found['topics_topic_head_seq{topic="a"}'] == 3
     assert found['topics_topic_queue_ready{topic="q"}'] == 1
     assert 'topics_topic_queue_ready{topic="a"}' not in found
     assert found["topics_topic_metrics_truncated"] == 0
 
 
-def test_more_topics_than_are_shown_are_told_of():
-    topics = [TopicSample(f"t{number}", 1, 1, 1, 1) for number in range(1_001)]
-    found = values(prometheus(Sample(topics_total=1_001, topics=topics)))
-    assert found["topics_topic_metrics_truncated"] == 1
-    assert sum(name.startswith("topics_topic_head_seq") for name in found) == 1_000
+def test_numbers_of_single_topics_are_there_only_if_some_were_asked_for():
+    found = values(Sample(topics_total=3))
+    assert not any(name.startswith("topics_topic_head_seq") for name in found)
+    assert found["topics_topic_metrics_truncated"] == 0
+    assert values(Sample(is_truncated=True))["topics_topic_metrics_truncated"] == 1
+
+
+@given(
+    st.lists(st.text("abc", max_size=4), unique=True), st.integers(1, 9), st.text("ab", max_size=1)
+)
+def test_the_first_names_are_those_of_sorting_them_all(names, most, prefix):
+    wanted = sorted(name for name in names if name.startswith(prefix) and "c" not in name)
+    first = FirstNames(most)
+    for _ in first.look_at([names[:5], names[5:]], prefix, lambda name: "c" not in name):
+        pass
+    assert (first.names, first.found) == (wanted[:most], len(wanted))
 
 
 def test_the_buckets_of_the_histogram_add_up():
     counts = (1, 2, *([0] * (len(FSYNC_BOUNDS_US) - 2)), 4)
-    found = values(prometheus(Sample(wal=WalSample(fsync_counts=counts, fsync_micros_total=9))))
+    found = values(Sample(wal=WalSample(fsync_counts=counts, fsync_micros_total=9)))
     name = "topics_wal_fsync_latency_us"
     assert found[f'{name}_bucket{{le="50"}}'] == 1
     assert found[f'{name}_bucket{{le="100000"}}'] == 3

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cache
-from itertools import islice
 from typing import Any, Final
 
 import penstock
@@ -15,15 +14,18 @@ from penstock.server.errors import NotReady, ShuttingDown
 from penstock.server.metrics import (
     CONTENT_TYPE,
     TOPICS_SHOWN_MAX,
+    FirstNames,
     Sample,
     StorageSample,
     TopicSample,
     WalSample,
     json_values,
     prometheus,
+    prometheus_lines,
 )
 from penstock.server.openapi import document
 from penstock.server.routes import ROUTES
+from penstock.server.shell.slices import in_slices
 from penstock.topics.shell.scheduler_view import scheduler_view, storage_view
 from penstock.topics.topic import Topic
 
@@ -47,12 +49,23 @@ def ready(call: Call) -> Answer:
     return Answer(200, encode({"status": "ready", "wal_replay_complete": True, "topics": topics}))
 
 
-def metrics(call: Call) -> Answer:
-    """Numbers, for Prometheus or as JSON."""
-    found = sample(call.context, call.reaches)
+async def metrics(call: Call) -> Answer:
+    """Numbers, for Prometheus or as JSON; those of single topics if they are asked for."""
+    context = call.context
+    engine, clock = context.engine, context.clock
+    now_ms = engine.clock.now_ms()
+    await in_slices(engine.registry.totals.pass_time(now_ms), clock)
+    found = sample(context)
     if "application/json" in call.request.headers.get("accept", ""):
         return call.answer(**json_values(found))
-    return Answer(200, prometheus(found), CONTENT_TYPE)
+    if call.query.flag("topics", False):
+        prefix = call.query.text("prefix") or ""
+        first = FirstNames(TOPICS_SHOWN_MAX)
+        parts = ([topic.name for topic in part] for part in engine.registry.totals.topics.parts())
+        await in_slices(first.look_at(parts, prefix, call.reaches), clock)
+        topics = await in_slices(_topic_samples(context, first.names, now_ms), clock)
+        found = replace(found, topics=topics, is_truncated=first.found > len(first.names))
+    return Answer(200, prometheus(await in_slices(prometheus_lines(found), clock)), CONTENT_TYPE)
 
 
 def openapi(_call: Call) -> Answer:
@@ -82,28 +95,18 @@ HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {
 }
 
 
-def sample(context: Context, shown: Callable[[str], bool] = lambda _name: True) -> Sample:
-    """Every number at this moment; numbers of single topics for those that may be shown."""
+def sample(context: Context) -> Sample:
+    """Every number of the node at this moment; none is made by a walk over the topics."""
     engine = context.engine
-    topics = engine.registry.topics
-    queues = [topic for topic in topics.values() if topic.config.type == "queue"]
-    now_ms = engine.clock.now_ms()
-    engine.registry.expire_all(now_ms)
+    totals = engine.registry.totals
     return Sample(
-        topics_total=len(topics),
-        by_class=dict(Counter(topic.config.durability for topic in topics.values())),
+        topics_total=len(engine.registry.topics),
+        by_class=dict(totals.by_class),
         routers=len(engine.registry.routers),
-        records_live=sum(topic.count for topic in topics.values()),
-        bytes_live=sum(topic.size_bytes for topic in topics.values()),
-        topics=[
-            _topic_sample(context, topics[name], now_ms)
-            for name in islice(filter(shown, sorted(topics)), TOPICS_SHOWN_MAX)
-        ],
-        queue_topics=len(queues),
-        queue_leases_in_flight=sum(
-            engine.lane(topic.name).partition.queues[topic.name].counts(now_ms).in_flight
-            for topic in queues
-        ),
+        records_live=totals.records,
+        bytes_live=totals.size_bytes,
+        queue_topics=totals.by_type["queue"],
+        queue_leases_in_flight=totals.leases,
         sse_connections=context.caps.streams,
         watch_sessions=len(context.sessions),
         ready=engine.ready,
@@ -112,6 +115,15 @@ def sample(context: Context, shown: Callable[[str], bool] = lambda _name: True) 
         wal=_wal_sample(context),
         storage=StorageSample(**storage_view(engine)),
     )
+
+
+def _topic_samples(context: Context, names: Iterable[str], now_ms: int) -> Iterator[TopicSample]:
+    topics = context.engine.registry.topics
+    for name in names:
+        topic = topics.get(name)
+        if topic is not None:  # it may have gone since
+            topic.expire(now_ms)
+            yield _topic_sample(context, topic, now_ms)
 
 
 def _topic_sample(context: Context, topic: Topic, now_ms: int) -> TopicSample:
