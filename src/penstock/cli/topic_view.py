@@ -39,6 +39,14 @@ from penstock.client.watching import (
 from penstock.kernel.units import format_bytes
 
 _DIM: Final = "bright_black"
+_CLASSES: Final = {
+    "ephemeral": "in memory only; records are lost when the server ends or crashes",
+    "memory": "written to the log without a promise; a crash may lose records",
+    "disk": "survives a crash of the server from the answer on, one of the machine within "
+    "disk_sync_ms (100 ms unless the server is set otherwise)",
+    "fsync": "survives a crash of the machine from the answer on",
+}
+"""What each durability class survives, and how soon."""
 COUNT_S: Final = 0.1
 """How often it is shown how many records are written."""
 
@@ -186,7 +194,9 @@ class Output:
                 f"{queue.ready} ready, {queue.in_flight} in flight, "
                 f"{queue.dead_lettered} dead-lettered"
             )
-        rows |= msgspec.structs.asdict(state.config)
+        config = msgspec.structs.asdict(state.config)
+        del config["durable"]  # the class says it, and more
+        rows |= config | {"durability": _durability(state.config.durability)}
         for name, value in rows.items():
             table.add_row(name, Text(_shown(value)))
         self._console.print(table)
@@ -250,6 +260,12 @@ def _shown(value: Any) -> str:
     if value is None:
         return "-"
     return ("yes" if value else "no") if isinstance(value, bool) else visible(str(value))
+
+
+def _durability(name: str) -> str:
+    """A durability class, with what it survives and how soon."""
+    meaning = _CLASSES.get(name)
+    return name if meaning is None else f"{name}: {meaning}"
 
 
 def _time(ts_ms: int | None) -> str:

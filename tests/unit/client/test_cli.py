@@ -86,11 +86,28 @@ def test_a_topic_is_shown_with_its_queue_and_its_options():
     assert re.search(r"last read +never", text)
     assert re.search(r"lease_ms +30000", text)
     assert re.search(r"auto_create +yes", text)
-    assert re.search(r"durable +no", text)
+    assert not re.search(r"^durable ", text, re.MULTILINE)
     assert re.search(r"dead_letter +-", text)
     assert re.search(r"seqs +35 to 1234", text)
     none = STATE | {"count": 0, "earliest_seq": 1, "head_seq": 0}
     assert re.search(r"seqs +empty", run(in_turn(answered(200, none)), "show", "meters"))
+
+
+@pytest.mark.parametrize(
+    ("durability", "said"),
+    [
+        ("ephemeral", "in memory only"),
+        ("memory", "without a promise"),
+        ("disk", "survives a crash of the server from the answer on, one of the machine within"),
+        ("fsync", "survives a crash of the machine from the answer on"),
+        ("platinum", "platinum"),  # of a server that is newer than this command
+    ],
+)
+def test_a_topic_is_shown_with_what_it_survives_and_how_soon(durability, said):
+    config = STATE["config"] | {"durability": durability, "durable": durability == "fsync"}
+    text = run(in_turn(answered(200, STATE | {"config": config})), "show", "meters")
+    assert re.search(rf"durability +{durability}", text)
+    assert said in " ".join(text.split())
 
 
 def test_records_are_lines_with_their_gap_before_them():

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from penstock.kernel.clock import Clock
 
-SLICE_NS: Final = 1_000_000
+SLICE_NS: Final = 500_000
 """How long a slice may take, but for its last step."""
 T = TypeVar("T")
 
