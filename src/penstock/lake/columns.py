@@ -10,6 +10,7 @@ keeps its data. Nested types are columns below columns, each with an id of its o
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -184,6 +185,20 @@ def duck_type(kind: pa.DataType) -> str:
     raise Rejected(f"expected a type that DuckLake can hold, found {kind}")
 
 
+def is_held(column: Column) -> bool:
+    """Whether values of a column can be read here; other tools' types come and go."""
+    if column.is_nested:
+        return all(is_held(child) for child in column.children)
+    return column.type in _SCALARS or _DECIMAL.fullmatch(column.type) is not None
+
+
+def unread_type(column: Column) -> str | None:
+    """The type that keeps engines from reading a column, if one does: its own, or one below it."""
+    if column.is_nested:
+        return next((kind for child in column.children if (kind := unread_type(child))), None)
+    return column.type.upper() if column.type == "interval" or not is_held(column) else None
+
+
 def leaves(columns: Iterable[Column]) -> Iterator[Column]:
     """The columns that hold values of their own, depth first: those that have statistics."""
     for column in columns:
@@ -234,8 +249,8 @@ def _column_of(field: pa.Field, ids: Iterator[int]) -> Column:
 
 
 def _check_names(names: list[str], where: str) -> None:
-    lowered = [name.lower() for name in names]
-    twice = sorted({name for name in lowered if lowered.count(name) > 1})
+    times = Counter(name.lower() for name in names)
+    twice = sorted(name for name, count in times.items() if count > 1)
     if not names or twice or "" in names:
         found = (
             f"{', '.join(twice)} twice" if twice else "no column" if not names else "an empty name"

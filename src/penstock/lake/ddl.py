@@ -93,6 +93,9 @@ _POSTGRES_INLINED: Final = {
     "interval": "INTERVAL", "varchar": "BYTEA", "json": "BYTEA", "blob": "BYTEA", "uuid": "UUID",
 }  # fmt: skip
 
+COLUMNS_MAX: Final = {"sqlite": 1_997, "postgres": 1_597}
+"""How many columns a table may have: those of the database, less the three of rows kept in it."""
+
 _POSTGRES_OWN: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 
 _INDEXES: Final = (
@@ -142,6 +145,7 @@ def inlined_delete_table(table_id: int) -> str:
 def inlined_table(kind: str, name: str, columns: Iterable[Column]) -> str:
     """The table in which DuckDB keeps a table's small inserts, for one shape of its columns."""
     columns = tuple(columns)
+    check_width(len(columns), COLUMNS_MAX[kind])
     taken = [c.name for c in columns if kind == "postgres" and c.name in _POSTGRES_OWN]
     if taken:
         raise Rejected(
@@ -151,6 +155,16 @@ def inlined_table(kind: str, name: str, columns: Iterable[Column]) -> str:
     fixed = "row_id BIGINT, begin_snapshot BIGINT, end_snapshot BIGINT"
     held = [f"{quoted(column.name)} {_inlined_type(kind, column.type)}" for column in columns]
     return f"CREATE TABLE IF NOT EXISTS {name} ({', '.join((fixed, *held))})"
+
+
+def check_width(columns: int, most: int) -> None:
+    """Refuse a table of more columns than its catalog can take."""
+    if columns > most:
+        raise Rejected(
+            f"a table of {columns:,} columns is too wide: this catalog takes at most {most:,}",
+            columns=columns,
+            columns_max=most,
+        )
 
 
 def quoted(name: str) -> str:

@@ -39,7 +39,8 @@ class SchemaInfo:
 class TableInfo:
     """A table as one snapshot has it. `path` is whole and ends with a slash.
 
-    `column_ids_used` is the largest id any of its columns ever had.
+    `column_ids_used` is the largest id any of its columns ever had. `unheld` are columns of types
+    that cannot be read here; everything else is done as if they were not there.
     """
 
     id: int
@@ -51,6 +52,7 @@ class TableInfo:
     comment: str | None = None
     partition_id: int | None = None
     column_ids_used: int = 0
+    unheld: tuple[Column, ...] = ()
 
     @property
     def qualified(self) -> str:

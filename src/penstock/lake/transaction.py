@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from penstock.kernel.errors import Rejected
 from penstock.lake.columns import Column, check_free, column_named, columns_of, last_id
+from penstock.lake.ddl import check_width
 from penstock.lake.model import DataFile, DeleteFile, NewFile, SchemaInfo, Snapshot, TableInfo
 from penstock.lake.paths import directory_for, joined
 from penstock.lake.selection import FileRows, Positions
@@ -207,6 +208,7 @@ class Transaction:
     author: str | None = None
     message: str | None = None
     token: str | None = None
+    columns_max: int | None = None
 
     def create_schema(self, name: str) -> SchemaInfo:
         """Make a schema."""
@@ -229,6 +231,8 @@ class Transaction:
         comment: str | None = None,
     ) -> TableInfo:
         """Make a table with the columns of an Arrow schema (or columns with ids of their own)."""
+        if self.columns_max is not None:
+            check_width(len(columns), self.columns_max)
         made = columns_of(columns) if isinstance(columns, pa.Schema) else tuple(columns)
         uuid = str(uuid4())
         path = joined(schema.path, directory_for(_named(name), uuid))

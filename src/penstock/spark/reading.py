@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.kernel.errors import Rejected
-from penstock.lake.columns import Column, column_named
+from penstock.lake.columns import Column, column_named, unread_type
 from penstock.lake.model import DataFile, NameMap, TableVersion
 from penstock.lake.selection import FileRows, Positions, live
 from penstock.lake.shell import ChangeRange, Storage
 from penstock.lake.shell.scan import file_history
-from penstock.spark.shapes import Shape, needs_shape, projection, read_schema, shape_of
+from penstock.spark.shapes import Shape, needs_shape, projection, quoted, read_schema, shape_of
 from penstock.spark.types import for_spark, spark_schema
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ def read_table(
         live(file_history(storage, file, upto=at), at) if _may_differ(file, at) else FileRows(file)
         for file in version.files
     ]
-    wanted = _wanted(version.table.columns, columns)
+    table = version.table
+    wanted = _wanted((*table.columns, *table.unheld), columns)
     return read_rows(spark, storage, rows, version.inlined.rows, wanted, version.mappings)
 
 
@@ -89,12 +90,29 @@ def read_rows(
     columns: tuple[Column, ...],
     mappings: Mappings,
 ) -> DataFrame:
-    """Selected rows of files and rows from the catalog, in the shape of the columns."""
-    groups = _groups(storage, [entry for entry in rows if entry.count], columns, mappings)
-    frames = [_scan(spark, group, columns) for group in groups]
+    """Selected rows of files and rows from the catalog, in the shape of the columns.
+
+    A column that Spark cannot read is there by name, and fails whatever needs its values.
+    """
+    read = tuple(column for column in columns if unread_type(column) is None)
+    groups = _groups(storage, [entry for entry in rows if entry.count], read, mappings)
+    frames = [_scan(spark, group, read) for group in groups]
     if inlined.num_rows or not frames:
-        frames.append(local_frame(spark, inlined, columns))
-    return reduce(lambda one, other: one.unionAll(other), frames)
+        frames.append(local_frame(spark, inlined, read))
+    frame = reduce(lambda one, other: one.unionAll(other), frames)
+    return frame if len(read) == len(columns) else frame.select(*_with_unread(columns))
+
+
+def _with_unread(columns: Iterable[Column]) -> list[Expression]:
+    from pyspark.sql.connect import functions as F  # noqa: N812 - as everybody calls it
+
+    made = []
+    for column in columns:
+        kind = unread_type(column)
+        text = F.lit(f"column {column.name!r} has the type {kind}, which cannot be read")
+        value = F.col(quoted(column.name)) if kind is None else F.raise_error(text).cast("string")
+        made.append(value.alias(column.name))
+    return made
 
 
 def local_frame(spark: SparkSession, rows: pa.Table, columns: tuple[Column, ...]) -> DataFrame:

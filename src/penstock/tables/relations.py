@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from penstock.kernel.errors import Rejected
+from penstock.lake.ddl import check_width
 from penstock.tables.graph import StreamGraph
 from penstock.tables.resolve import UNKNOWN, Shape, resolve
 
@@ -68,10 +69,12 @@ def check_names(
     stored: Mapping[str, Shape],
     changed: Collection[str],
     table: str,
+    columns_max: int,
 ) -> None:
-    """Refuse a table whose query names what is not there."""
+    """Refuse a table whose query names what is not there, or gives too many columns."""
     query = graph.tables[table].query
     try:
-        resolve(query, Relations(stored, graph, changed, of=table))
+        found = resolve(query, Relations(stored, graph, changed, of=table))
     except Rejected:
-        resolve(query, Relations(stored, graph, changed, of=table, refreshed=True))
+        found = resolve(query, Relations(stored, graph, changed, of=table, refreshed=True))
+    check_width(len(found.names), columns_max)

@@ -63,15 +63,14 @@ class Shape:
     names: tuple[str, ...] = ()
     open: bool = False
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    _lowered: frozenset[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_lowered", frozenset(name.lower() for name in self.names))
 
     def has(self, name: str) -> bool:
         """Whether a column of that name may be there."""
-        return self.open or name.lower() in self.lowered
-
-    @property
-    def lowered(self) -> frozenset[str]:
-        """The names as they are compared."""
-        return frozenset(name.lower() for name in self.names)
+        return self.open or name.lower() in self._lowered
 
 
 UNKNOWN: Final = Shape(open=True)

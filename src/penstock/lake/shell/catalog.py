@@ -194,7 +194,14 @@ class Catalog:
         With `reserve_ms` the files that carry its token are safe from the sweep for so long.
         """
         token = None if reserve_ms is None else self.reserve(reserve_ms, owner)
-        return Transaction(at or self.latest(), self.data_path, token=token)
+        return Transaction(
+            at or self.latest(), self.data_path, token=token, columns_max=self.columns_max
+        )
+
+    @property
+    def columns_max(self) -> int:
+        """How many columns a table may have."""
+        return ddl.COLUMNS_MAX[self.database.kind]
 
     def commit(self, transaction: Transaction) -> Committed:
         """Commit everything in a transaction, or nothing.

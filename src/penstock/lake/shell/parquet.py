@@ -159,9 +159,7 @@ def describe_file(
 def conform(columns: tuple[Column, ...], rows: pa.Table) -> pa.Table:
     """Rows in the columns' order and types, ready for their file."""
     schema = arrow_schema(columns)
-    missing = [field.name for field in schema if field.name not in rows.column_names]
-    extra = [name for name in rows.column_names if name not in schema.names]
-    if missing or extra:
+    if set(schema.names) != set(rows.column_names):
         raise Rejected(
             f"expected rows with the columns {', '.join(schema.names)}, "
             f"found {', '.join(rows.column_names) or 'none'}"

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.kernel.errors import Corrupt, Gone, Rejected
-from penstock.lake.columns import Column, arrow_type, plain_type
+from penstock.lake.columns import Column, arrow_type, is_held, plain_type
 from penstock.lake.ddl import quoted
 from penstock.lake.model import (
     DataFile,
@@ -156,8 +156,9 @@ class Reader:
             TableInfo(
                 number, str(uuid), schemas[schema_id], name_,
                 resolve(schemas[schema_id].path, path or "", bool(relative)),
-                columns.get(number, ()), comments.get(number), partitions.get(number),
-                used.get(number, 0),
+                tuple(column for column in columns.get(number, ()) if is_held(column)),
+                comments.get(number), partitions.get(number), used.get(number, 0),
+                tuple(column for column in columns.get(number, ()) if not is_held(column)),
             )
             for number, uuid, schema_id, name_, path, relative in found
         ]  # fmt: skip
@@ -363,7 +364,7 @@ class Reader:
         )  # fmt: skip
         begin = found[0][0]
         columns = () if begin is None else self.columns(begin, [table.id])[table.id]
-        return columns or table.columns
+        return tuple(column for column in columns if is_held(column)) or table.columns
 
 
 def _snapshot(row: Row) -> Snapshot:

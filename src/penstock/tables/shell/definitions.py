@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from penstock.kernel.errors import Conflict, Rejected
+from penstock.lake.columns import unread_type
 from penstock.lake.model import TableInfo
 from penstock.lake.transaction import Transaction
 from penstock.tables import schema
@@ -66,7 +67,8 @@ class Definer:
             raise TableExists(f"expected a new name, found stream table {table.name!r}")
         graph = found.graph.with_table(table)
         lake = self._check(graph, [table], [table] if before is None else [])
-        check_names(graph, {**lake, **topic_shapes(found)}, {table.name}, table.name)
+        known = {**lake, **topic_shapes(found)}
+        check_names(graph, known, {table.name}, table.name, self._store.lake.columns_max)
         transaction = self._begin(found.version)
         self._store_table(transaction, before, table)
         return self._commit(transaction, graph)
@@ -135,7 +137,7 @@ class Definer:
         lake = self._check(plan.graph, [*plan.create, *changed], plan.create)
         plan = replace(plan, declare=tuple(news))
         with_news = replace(found, topics={**found.topics, **wanted.topics})
-        _check_plan(plan, found, lake, topic_shapes(with_news))
+        _check_plan(plan, found, lake, topic_shapes(with_news), self._store.lake.columns_max)
         return plan
 
     # topics --------------------------------------------------------------------------------------
@@ -283,10 +285,16 @@ def read_folder(folder: Path, url: str | None = None) -> Folder:
 
 def lake_shapes(tables: Iterable[TableInfo]) -> dict[str, Shape]:
     """The columns of lake tables, by the names that queries give them."""
-    return {
-        _plain(info.schema.name, info.name): Shape(tuple(column.name for column in info.columns))
-        for info in tables
-    }
+    return {_plain(info.schema.name, info.name): _shape(info) for info in tables}
+
+
+def _shape(info: TableInfo) -> Shape:
+    columns = (*info.columns, *info.unheld)
+    kinds = {column.name.lower(): unread_type(column) for column in columns}
+    return Shape(
+        tuple(column.name for column in columns),
+        unreadable={name: kind for name, kind in kinds.items() if kind is not None},
+    )
 
 
 def topic_shapes(found: Definitions) -> dict[str, Shape]:
@@ -298,30 +306,34 @@ def topic_shapes(found: Definitions) -> dict[str, Shape]:
 
 
 def _check_plan(
-    plan: TablePlan, found: Definitions, lake: dict[str, Shape], topics: dict[str, Shape]
+    plan: TablePlan,
+    found: Definitions,
+    lake: dict[str, Shape],
+    topics: dict[str, Shape],
+    columns_max: int,
 ) -> None:
     """Refuse tables that name what is not there: new ones, and those that a change would break."""
     made = [*plan.create, *(step.table for step in plan.replace)]
     changed = {table.name for table in made}
     for table in made:
-        _check_named(plan.graph, {**lake, **topics}, changed, table.name)
+        _check_named(plan.graph, {**lake, **topics}, changed, table.name, columns_max)
     moved = changed | {source.name for source in plan.declare}
     before = {**lake, **topic_shapes(found)}
     for name in plan.graph.order:
         if name in changed or not moved & set(plan.graph.inputs[name]):
             continue
         try:
-            check_names(found.graph, before, (), name)
+            check_names(found.graph, before, (), name, columns_max)
         except Rejected:
             continue  # it cannot be refreshed as it is, and holds nothing up
-        _check_named(plan.graph, {**lake, **topics}, changed, name)
+        _check_named(plan.graph, {**lake, **topics}, changed, name, columns_max)
 
 
 def _check_named(
-    graph: StreamGraph, stored: dict[str, Shape], changed: set[str], name: str
+    graph: StreamGraph, stored: dict[str, Shape], changed: set[str], name: str, columns_max: int
 ) -> None:
     try:
-        check_names(graph, stored, changed, name)
+        check_names(graph, stored, changed, name, columns_max)
     except Rejected as error:
         raise type(error)(f"{name}: {error.message}", **error.detail) from None
 
