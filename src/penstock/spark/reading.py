@@ -97,10 +97,13 @@ def read_rows(
     read = tuple(column for column in columns if unread_type(column) is None)
     groups = _groups(storage, [entry for entry in rows if entry.count], read, mappings)
     frames = [_scan(spark, group, read) for group in groups]
+    is_whole = len(read) == len(columns)
     if inlined.num_rows or not frames:
-        frames.append(local_frame(spark, inlined, read))
+        local = local_frame(spark, inlined, read)
+        # Spark computes expressions over rows that it holds before it asks what they are for.
+        frames.append(local if is_whole else local.coalesce(1))
     frame = reduce(lambda one, other: one.unionAll(other), frames)
-    return frame if len(read) == len(columns) else frame.select(*_with_unread(columns))
+    return frame if is_whole else frame.select(*_with_unread(columns))
 
 
 def _with_unread(columns: Iterable[Column]) -> list[Expression]:
