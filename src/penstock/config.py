@@ -24,6 +24,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.client.settings import whole_url
 from penstock.ingest.limits import EdgeLimits
 from penstock.ingest.raw import RAW_TOPIC, REJECT_TOPIC, TopicNames
 from penstock.kernel.errors import Rejected
@@ -40,7 +41,7 @@ SPARK_TABLE: Final = "spark"
 GROWTHS: Final = ("aimd", "cubic")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error", "off")
 OTHER_VARIABLES: Final = frozenset(
-    {"PENSTOCK_CONFIG", "PENSTOCK_URL", "PENSTOCK_TOKEN", "PENSTOCK_CA_FILE",
+    {"PENSTOCK_CONFIG", "PENSTOCK_URL", "PENSTOCK_API_KEY", "PENSTOCK_CA_FILE",
      "PENSTOCK_RUNNER", "PENSTOCK_RUNNER_OPTIONS", "PENSTOCK_SPARK",
      "PENSTOCK_COMPILE", "PENSTOCK_REWRITE", "PENSTOCK_RUNS", "PENSTOCK_SEED"}
 )  # fmt: skip
@@ -251,6 +252,7 @@ class IngestSettings:
     def __post_init__(self) -> None:
         for setting in fields(self):
             _check_bounds(setting.name, getattr(self, setting.name), setting.metadata)
+        object.__setattr__(self, "url", whole_url(self.url))
         _check_choice("growth", self.growth, GROWTHS)
         _check_choice("log", self.log, LOG_LEVELS)
         if (self.tls_cert is None) != (self.tls_key is None):

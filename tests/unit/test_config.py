@@ -149,7 +149,7 @@ def test_every_setting_is_described_and_has_a_variable():
 
 
 def test_the_variables_of_clients_are_no_settings_and_no_mistakes():
-    assert load({"PENSTOCK_URL": "http://127.0.0.1:4000", "PENSTOCK_TOKEN": "t"}) == Settings()
+    assert load({"PENSTOCK_URL": "http://127.0.0.1:4000", "PENSTOCK_API_KEY": "t"}) == Settings()
 
 
 def test_spark_is_told_of_a_table_of_its_own(tmp_path):

@@ -10,8 +10,10 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
+from penstock.cli import placing
 from penstock.cli.bars import bars, waiting
 from penstock.cli.data_place import check_layout
+from penstock.cli.placing import api_key_option
 from penstock.client import Client, ClientSettings
 from penstock.kernel.errors import PenstockError
 from penstock.kernel.shell import SystemClock
@@ -35,12 +37,10 @@ LOOK_TIMEOUT_S: Final = 1.0
     help="Where its cold segments are, if not in the data directory.",
 )
 @click.option(
-    "--url", envvar="PENSTOCK_URL", show_envvar=True,
+    "--url", type=placing.url, envvar="PENSTOCK_URL", show_envvar=True,
     help="A running server, which makes the copy on its own machine.",
 )  # fmt: skip
-@click.option(
-    "--token", envvar="PENSTOCK_TOKEN", show_envvar=True, help="The key, where the server has keys."
-)
+@api_key_option()
 @click.option(
     "--ca-file", envvar="PENSTOCK_CA_FILE", show_envvar=True,
     type=click.Path(exists=True, dir_okay=False),

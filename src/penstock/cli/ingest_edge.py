@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 
+from penstock.cli import placing
+from penstock.cli.placing import api_key_option, usage
 from penstock.config import GROWTHS, LOG_LEVELS, IngestSettings, load_ingest
 from penstock.ingest.shell.edge import Edge
 from penstock.ingest.shell.status import Shown, StatusServer
@@ -26,7 +28,10 @@ from penstock.kernel.errors import PenstockError, Rejected
 @click.option("--port", type=int, help="Port for devices; 0 takes any free one. [default: 4100]")
 @click.option("--port-file", help="Write the bound host:port to this file, then that of status.")
 @click.option("--status-port", type=int, help="Port for status and metrics. [default: 4101]")
-@click.option("--url", help="Where the topic server is. [default: http://127.0.0.1:4000]")
+@click.option(
+    "--url", type=placing.url, help="Where the topic server is. [default: http://127.0.0.1:4000]"
+)
+@api_key_option(envvars=["PENSTOCK_INGEST_API_KEY"])
 @click.option("--raw-topic", help="Topic of the messages. [default: ingest.raw]")
 @click.option("--tokens-file", help="File of device tokens.")
 @click.option(
@@ -59,7 +64,8 @@ def edge(config: Path | None, **flags: Any) -> None:
         await run_edge(running, settings, shown=running)
 
     try:
-        settings = load_ingest(file=config, flags=flags)
+        with usage():
+            settings = load_ingest(file=config, flags=flags)
         set_up_logging(settings.log)
         uvloop.run(run())
     except PenstockError as error:

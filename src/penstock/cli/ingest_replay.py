@@ -8,14 +8,19 @@ from typing import Any
 
 import click
 
+from penstock.cli import placing
 from penstock.cli.ingest_run import lake_options
+from penstock.cli.placing import api_key_option, usage
 from penstock.config import load_ingest, load_spark
 from penstock.kernel.errors import PenstockError
 
 
 @click.command()
 @lake_options
-@click.option("--url", help="Where the topic server is. [default: http://127.0.0.1:4000]")
+@click.option(
+    "--url", type=placing.url, help="Where the topic server is. [default: http://127.0.0.1:4000]"
+)
+@api_key_option(envvars=["PENSTOCK_INGEST_API_KEY"])
 @click.option("--raw-topic", help="Topic of the messages. [default: ingest.raw]")
 @click.option("--reason", help="Only letters whose reason begins with this.")
 @click.option(
@@ -37,16 +42,20 @@ def replay(
     They are priced with the tariffs as they are now.
     """
     from penstock.lake.shell import open_catalog
+    from penstock.lake.shell.database import check_address
     from penstock.spark.ingest.metering import metering
     from penstock.spark.ingest.replay import replay as replay_letters
     from penstock.spark.ingest.sparks import Sparks
 
     try:
-        settings = load_ingest(file=config, flags=flags)
+        with usage():
+            settings = load_ingest(file=config, flags=flags)
+            options = load_spark(file=config, place=spark)
+            check_address(catalog)
         key = settings.api_key or None
         pipeline = metering(settings.url, settings.raw_topic, tariffs=tariffs, api_key=key)
         with (
-            closing(Sparks(load_spark(file=config, place=spark))) as sparks,
+            closing(Sparks(options)) as sparks,
             open_catalog(catalog, data_path, create=False) as lake,
         ):
             done = replay_letters(sparks.session(), lake, pipeline, reason=reason)

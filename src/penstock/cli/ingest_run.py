@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from penstock.cli import placing
 from penstock.cli.ingest_edge import make_edge, run_edge
 from penstock.cli.ingest_status import line_of, table_of
+from penstock.cli.placing import api_key_option, usage
 from penstock.config import IngestSettings, load_ingest, load_spark
 from penstock.ingest.shell.edge import Edge
 from penstock.ingest.tariffs import SPACE
@@ -55,7 +57,10 @@ def lake_options(function: F) -> F:
 @click.command()
 @lake_options
 @click.option("--port", type=int, help="Port for devices; 0 takes any free one. [default: 4100]")
-@click.option("--url", help="Where the topic server is. [default: http://127.0.0.1:4000]")
+@click.option(
+    "--url", type=placing.url, help="Where the topic server is. [default: http://127.0.0.1:4000]"
+)
+@api_key_option(envvars=["PENSTOCK_INGEST_API_KEY"])
 @click.option("--live/--no-live", default=None, help="Show the stages. [default: on a terminal]")
 @click.option(
     "--config",
@@ -82,14 +87,20 @@ def run(
 
     from penstock.app import set_up_logging
     from penstock.lake.shell import open_catalog
+    from penstock.lake.shell.database import check_address
     from penstock.spark.ingest.metering import metering
     from penstock.spark.ingest.runner import PipelineRunner
     from penstock.spark.ingest.sparks import Sparks
+    from penstock.spark.session import check_installed
 
     try:
-        settings = load_ingest(file=config, flags=flags)
+        with usage():
+            settings = load_ingest(file=config, flags=flags)
+            options = load_spark(file=config, place=spark)
+            check_address(catalog)
         set_up_logging(settings.log)
-        sparks = Sparks(load_spark(file=config, place=spark))
+        check_installed(options)
+        sparks = Sparks(options)
         with open_catalog(catalog, data_path) as lake:
             key = settings.api_key or None
             runner = PipelineRunner(

@@ -11,13 +11,20 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from penstock.cli import placing
 from penstock.kernel.units import format_bytes, format_ms
 
 DEFAULT_URL = "http://127.0.0.1:4101"
 
 
 @click.command()
-@click.option("--url", default=DEFAULT_URL, show_default=True, help="The edge's port for status.")
+@click.option(
+    "--url",
+    type=placing.url,
+    default=DEFAULT_URL,
+    show_default=True,
+    help="The edge's port for status.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="As JSON, also on a terminal.")
 def status(url: str, as_json: bool) -> None:
     """Show each stage's window, occupancy, rate and latency, and which one is the bottleneck."""

@@ -21,7 +21,7 @@ from penstock.kernel.errors import Corrupt, PenstockError
 from penstock.topics.shell.inspection import Inspection, inspect_directory
 
 DAMAGED: Final = 1
-WRONG: Final = 2
+FAILED: Final = 1
 VIEWS: Final = ("overview", "topics", "spaces", "log", "verify", "record")
 
 Rows = Sequence[Mapping[str, Any]]
@@ -57,7 +57,7 @@ def inspect(
     record TOPIC SEQ  one record, wherever it lies
 
     On a terminal the answers are for people; piped or with --json they are lines of JSON. The exit
-    code is 1 if something is damaged, 2 if the question was wrong. A log of the segment store can
+    code is 1 if something is damaged or cannot be looked at. A log of the segment store can
     be read while a server writes it; others must be at rest.
     """
     if (view == "record") != (topic is not None and seq is not None):
@@ -75,7 +75,7 @@ def inspect(
         sys.exit(DAMAGED)
     except (PenstockError, OSError) as error:
         click.echo(f"Error: {told(error)}", err=True)
-        sys.exit(WRONG)
+        sys.exit(FAILED)
     console = Console()
     if as_json or not console.is_terminal:
         for row in rows:

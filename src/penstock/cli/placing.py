@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import click
+
+from penstock.kernel.errors import Rejected
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,13 +28,63 @@ class Placing(NamedTuple):
         return self.flag.removeprefix("--").replace("-", "_")
 
 
+def url(text: str) -> str:
+    """Where a server is, as an option has it: a URL, or a host and a port."""
+    from penstock.client import ClientSettings
+
+    try:
+        return ClientSettings(text).url
+    except Rejected as error:
+        raise click.BadParameter(error.message) from error
+
+
+@contextmanager
+def usage() -> Iterator[None]:
+    """What is refused in here was typed or set wrong: that is wrong usage, and not a failure."""
+    try:
+        yield
+    except Rejected as error:
+        ctx = click.get_current_context(silent=True)
+        raise click.UsageError(" ".join(error.message.split()), ctx) from error
+
+
+def api_key_option(
+    help_text: str = "The key, where the server has keys.", *, envvars: Sequence[str] = ()
+) -> Callable[[F], F]:
+    """`--api-key`, by its one name."""
+
+    def decorate(function: F) -> F:
+        option = click.option(
+            "--api-key", envvar=[*envvars, "PENSTOCK_API_KEY"], show_envvar=True, help=help_text
+        )
+        return option(_former(function))
+
+    return decorate
+
+
+def _former(function: F) -> F:
+    """Refuse the name that `--api-key` had before."""
+
+    def refuse(_ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise click.UsageError(
+                "expected an API key as --api-key or PENSTOCK_API_KEY, found it as --token or "
+                "PENSTOCK_TOKEN"
+            )
+
+    return click.option(
+        "--token", envvar="PENSTOCK_TOKEN", hidden=True, expose_value=False, callback=refuse
+    )(function)
+
+
 def before(options: Sequence[Placing]) -> Callable[[F], F]:
     """Give a group, or a command without one, the options with their defaults."""
 
     def decorate(function: F) -> F:
         for option in reversed(options):
             function = click.option(option.flag, **option.facts)(function)
-        return function
+        has_key = any(option.flag == "--api-key" for option in options)
+        return _former(function) if has_key else function
 
     return decorate
 
@@ -43,7 +96,8 @@ def behind(options: Sequence[Placing]) -> Callable[[F], F]:
         for option in reversed(options):
             kind = option.facts.get("type")
             function = click.option(option.flag, type=kind, default=None, hidden=True)(function)
-        return function
+        has_key = any(option.flag == "--api-key" for option in options)
+        return _former(function) if has_key else function
 
     return decorate
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from penstock.cli.spark_said import spark_said
 from penstock.cli.table_place import json_flag, open_warehouse, place_options, told
 from penstock.cli.table_view import Output
 
@@ -26,7 +27,8 @@ def query(text: str, limit: int, as_json: bool, **place: Any) -> None:
     """
     with open_warehouse(place, make=False) as warehouse:
         if " " in text.strip():
-            found = warehouse.query(text)
+            with spark_said():
+                found = warehouse.query(text)
             Output(as_json).rows(found.slice(0, limit), found.num_rows)
         else:
             page = warehouse.rows(text.strip(), limit=limit)

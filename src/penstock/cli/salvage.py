@@ -18,7 +18,7 @@ from penstock.topics.shell.salvage import Findings
 from penstock.topics.shell.salvage import salvage as salvaged
 
 DAMAGED: Final = 1
-WRONG: Final = 2
+FAILED: Final = 1
 
 
 @click.command()
@@ -41,7 +41,7 @@ def salvage(data_dir: Path, into: Path | None, cold_dir: Path | None, as_json: b
     Without --into it is a dry run: it reads everything and says, range by range, which records
     cannot be read. DATA_DIR itself is never changed, and no server may use it meanwhile.
 
-    The exit code is 0 if nothing is damaged or missing, 1 if something is, 2 if it could not be
+    The exit code is 0 if nothing is damaged or missing, 1 if something is or if it could not be
     done.
     """
     try:
@@ -55,7 +55,7 @@ def salvage(data_dir: Path, into: Path | None, cold_dir: Path | None, as_json: b
             )
     except (PenstockError, OSError) as error:
         click.echo(f"Error: {told(error)}", err=True)
-        sys.exit(WRONG)
+        sys.exit(FAILED)
     if as_json:
         click.echo(json.dumps(_report(found, into)))
     else:

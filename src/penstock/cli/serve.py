@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from penstock.cli.placing import usage
 from penstock.config import LOG_LEVELS, load
 from penstock.kernel.errors import PenstockError
 from penstock.log.stores import KINDS
@@ -59,10 +60,15 @@ def serve(config: Path | None, **flags: Any) -> None:
     """
     from penstock import app
     from penstock.cli.data_place import check_layout, refuse_backup
+    from penstock.server.auth import parse_keys
+    from penstock.server.origins import Origins
 
     try:
         flags = {name: value for name, value in flags.items() if value != ()}
-        settings = load(file=config, flags=flags)
+        with usage():
+            settings = load(file=config, flags=flags)
+            parse_keys(settings.api_keys)
+            Origins(allowed_origins=settings.allowed_origins, allowed_hosts=settings.allowed_hosts)
         if settings.store != "memory":
             refuse_backup(settings.data_dir)
             check_layout(settings.data_dir)

@@ -6,16 +6,18 @@ from typing import Final
 
 import click
 
+from penstock.cli import placing
 from penstock.cli.placing import Placing, before
 from penstock.client import DEFAULT_URL
 
 SERVER: Final = (
     Placing("--url", {
+        "type": placing.url,
         "default": DEFAULT_URL, "show_default": True, "envvar": "PENSTOCK_URL",
         "show_envvar": True, "help": "Where the server is.",
     }),
-    Placing("--token", {
-        "envvar": "PENSTOCK_TOKEN", "show_envvar": True,
+    Placing("--api-key", {
+        "envvar": "PENSTOCK_API_KEY", "show_envvar": True,
         "help": "The key, where the server has keys.",
     }),
     Placing("--ca-file", {

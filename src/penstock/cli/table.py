@@ -4,21 +4,41 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import click
 
-from penstock.cli.placing import behind, placed
+from penstock.cli.placing import behind, placed, usage
+from penstock.cli.spark_said import spark_said
 from penstock.cli.table_bars import refresh_with_bar
 from penstock.cli.table_place import WAREHOUSE, command, open_warehouse, place_options, told
 from penstock.cli.table_run_view import shown
 from penstock.cli.table_source import source, topics_url
 from penstock.cli.table_view import Output
 from penstock.kernel.errors import Rejected
-from penstock.tables.schedule import parse_duration_ms
+from penstock.lake.shell.database import check_address, open_database
+from penstock.tables.model import Consistency, Mode
+from penstock.tables.schedule import parse_duration_ms, parse_schedule
 from penstock.tables.shell import Warehouse
 from penstock.tables.slots import ParallelMode
+
+
+def schedule(text: str) -> str:
+    """When a table is refreshed, as an option has it."""
+    try:
+        parse_schedule(text)
+    except Rejected as error:
+        raise click.BadParameter(error.message) from error
+    return text
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+CHANGES: Final = ("schedule", "mode", "consistency", "description")
+MODE = click.Choice([mode.value.lower() for mode in Mode], case_sensitive=False)
+CONSISTENCY = click.Choice([kind.value for kind in Consistency], case_sensitive=False)
 
 
 @click.group()
@@ -39,9 +59,11 @@ table.add_command(source)
 @table.command()
 @click.argument("name")
 @click.argument("query", required=False)
-@click.option("--schedule", default="calculated", show_default=True, help="10s, cron, on demand.")
-@click.option("--mode", default="auto", show_default=True, help="full, differential, immediate.")
-@click.option("--consistency", default="atomic", show_default=True, help="atomic or none.")
+@click.option("--schedule", type=schedule, default="calculated", show_default=True,
+              help="10s, cron, on demand.")  # fmt: skip
+@click.option("--mode", type=MODE, default="auto", show_default=True, help="How it is refreshed.")
+@click.option("--consistency", type=CONSISTENCY, default="atomic", show_default=True,
+              help="Whether it changes together with what it reads.")  # fmt: skip
 @click.option("--description", default="", help="What it is for.")
 @click.option("--replace", is_flag=True, help="Give a table that exists another definition.")
 @click.option("--wait", is_flag=True, help="Fill it now, and show how far that has come.")
@@ -86,18 +108,29 @@ def plan(warehouse: Warehouse, output: Output, folder: Path, keep: bool, url: st
     output.plan(warehouse.plan(folder, prune=not keep, url=url), done=False)
 
 
+def _changes_something(function: F) -> F:
+    """Look for something to change before the warehouse is opened."""
+
+    @wraps(function)
+    def check(**options: Any) -> Any:
+        if all(options[name] is None for name in CHANGES):
+            raise click.UsageError("expected something to change, such as --schedule 10s")
+        return function(**options)
+
+    return check  # type: ignore[return-value]
+
+
 @table.command()
 @click.argument("name")
-@click.option("--schedule", help="10s, cron, calculated, on demand.")
-@click.option("--mode", help="full, differential, auto, immediate.")
-@click.option("--consistency", help="atomic or none.")
+@click.option("--schedule", type=schedule, help="10s, cron, calculated, on demand.")
+@click.option("--mode", type=MODE, help="How it is refreshed.")
+@click.option("--consistency", type=CONSISTENCY, help="Whether it changes with what it reads.")
 @click.option("--description", help="What it is for.")
+@_changes_something
 @command()
 def alter(warehouse: Warehouse, output: Output, name: str, **options: str | None) -> None:
     """Change how a table is refreshed; its contents stay."""
     given = {key: value for key, value in options.items() if value is not None}
-    if not given:
-        raise Rejected("expected something to change, such as --schedule 10s, found nothing")
     altered = warehouse.alter(name, **given)
     output.say(f"altered {altered.name}", altered=altered.name, **given)
 
@@ -170,7 +203,8 @@ def refresh(warehouse: Warehouse, output: Output, name: str, force: bool, no_wai
 
 def _refresh(warehouse: Warehouse, output: Output, name: str, *, force: bool) -> None:
     """Refresh a table and say what became of it; a failure is an error of the command."""
-    answer = refresh_with_bar(warehouse, name, force=force, hidden=output.plain)
+    with spark_said():
+        answer = refresh_with_bar(warehouse, name, force=force, hidden=output.plain)
     if not answer.ok:
         raise click.ClickException(answer.detail)
     output.say(f"{name}: {answer.detail}", table=name, **answer._asdict())
@@ -257,7 +291,12 @@ def run(parallel: str, keep_snapshots: str | None, **settings: Any) -> None:
     """Keep tables fresh until Ctrl-C: the coordinator with its workers, in the foreground."""
     place = placed(WAREHOUSE, settings)
     if keep_snapshots is not None:
-        settings["snapshot_retention_ms"] = parse_duration_ms(keep_snapshots)
+        with usage():
+            settings["snapshot_retention_ms"] = parse_duration_ms(keep_snapshots)
+    if settings["pool"] is not None:
+        with usage():
+            check_address(settings["pool"])
+        open_database(settings["pool"]).close()  # refuses one whose driver is missing
     warehouse = open_warehouse(place, make=True, parallel_refresh_mode=parallel, **settings)
     with warehouse, shown(warehouse) as say:
         loop = warehouse.coordinator(say=say)

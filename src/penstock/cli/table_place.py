@@ -10,10 +10,11 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from penstock.cli.placing import Placing, before, behind, placed
+from penstock.cli.placing import Placing, before, behind, placed, usage
 from penstock.cli.table_view import Output
 from penstock.config import load_spark
 from penstock.kernel.errors import PenstockError, Rejected
+from penstock.lake.shell.database import check_address
 from penstock.spark.options import named, plain_options
 from penstock.tables.shell import Warehouse
 from penstock.tables.shell.settings import SPARK
@@ -44,8 +45,8 @@ WAREHOUSE: Final = (
         "type": click.Path(dir_okay=False, path_type=Path),
         "help": "Settings file, for its table [spark]. [default: penstock.toml if it is here]",
     }),
-    Placing("--token", {
-        "envvar": "PENSTOCK_TOKEN", "show_envvar": True,
+    Placing("--api-key", {
+        "envvar": "PENSTOCK_API_KEY", "show_envvar": True,
         "help": "The key for topics that tables read, where their server has keys.",
     }),
     Placing("--runner-options", {
@@ -60,10 +61,12 @@ place_options = before(WAREHOUSE)
 
 def open_warehouse(place: dict[str, Any], *, make: bool, **settings: Any) -> Warehouse:
     """Open the warehouse that the options name, or say that there is none."""
-    options = _runner_options(place)
+    with usage():
+        options = _runner_options(place)
+        check_address(place["catalog"])
     return Warehouse.open(
         place["catalog"], place["data_path"], runner=place["runner"], runner_options=options,
-        make=make, topics_token=place["token"] or None, **settings,
+        make=make, topics_api_key=place["api_key"] or None, **settings,
     )  # fmt: skip
 
 

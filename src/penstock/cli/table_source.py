@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import click
 
+from penstock.cli import placing
 from penstock.cli.table_place import command
 from penstock.cli.table_view import Output
 from penstock.tables.shell import Warehouse
 from penstock.tables.topics import DEFAULT_URL
 
 topics_url = click.option(
-    "--url", default=DEFAULT_URL, show_default=True, envvar="PENSTOCK_URL", show_envvar=True,
+    "--url", type=placing.url, default=DEFAULT_URL, show_default=True,
+    envvar="PENSTOCK_URL", show_envvar=True,
     help="Address of the server of topics.",
 )  # fmt: skip
 

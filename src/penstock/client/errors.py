@@ -61,13 +61,13 @@ class RecordTooLarge(ClientError, Rejected):
 
 
 class Unauthorized(ClientError, Rejected):
-    """The token is missing or not known to the server."""
+    """The API key is missing or not known to the server."""
 
     code = "unauthorized"
 
 
 class Forbidden(ClientError, Rejected):
-    """The token does not allow this."""
+    """The API key does not allow this."""
 
     code = "forbidden"
 

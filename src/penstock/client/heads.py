@@ -19,11 +19,11 @@ from penstock.tables.topics import TopicSource
 NOWHERE: Final = TopicHead(TopicPosition(0, 0))
 """Where a topic stands that does not exist."""
 
-_OPTIONS: Final = {"token", "timeout_s"}
+_OPTIONS: Final = {"api_key", "timeout_s"}
 
 
 def make(options: Mapping[str, Any]) -> TopicHeads:
-    """Something that knows where topics stand; options are `token` and `timeout_s`."""
+    """Something that knows where topics stand; options are `api_key` and `timeout_s`."""
     strangers = sorted(set(options) - _OPTIONS)
     if strangers:
         raise Rejected(
@@ -35,8 +35,8 @@ def make(options: Mapping[str, Any]) -> TopicHeads:
 class TopicHeads:
     """Asks topic servers for the heads of topics. Any thread may use it."""
 
-    def __init__(self, token: str | None = None, timeout_s: float = 5.0) -> None:
-        self._token, self._timeout_s = token, timeout_s
+    def __init__(self, api_key: str | None = None, timeout_s: float = 5.0) -> None:
+        self._api_key, self._timeout_s = api_key, timeout_s
         self._clients: dict[str, Client] = {}
 
     def heads(self, sources: Collection[TopicSource]) -> Mapping[str, TopicHead]:
@@ -67,7 +67,7 @@ class TopicHeads:
         if found is None:
             settings = ClientSettings(
                 url,
-                self._token,
+                self._api_key,
                 connect_timeout_s=min(2.0, self._timeout_s),
                 timeout_s=self._timeout_s,
             )

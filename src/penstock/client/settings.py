@@ -1,6 +1,6 @@
 """How a client finds its server, and the limits of all it does. Settings can be pickled.
 
->>> settings = ClientSettings("https://penstock.example:8443/base/", token="secret")
+>>> settings = ClientSettings("https://penstock.example:8443/base/", api_key="secret")
 >>> settings.address
 Address(host='penstock.example', port=8443, tls=True, path='/base')
 >>> "secret" in repr(settings)
@@ -9,6 +9,7 @@ False
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -19,6 +20,7 @@ from penstock.kernel.errors import Rejected
 from penstock.kernel.units import KIB, MIB
 
 DEFAULT_URL: Final = "http://127.0.0.1:4000"
+_SHORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):\d+(/.*)?|localhost(/.*)?")
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -42,7 +44,9 @@ class ClientSettings:
     """Everything a client may be told. Every wait and every buffer has its limit here."""
 
     url: str = DEFAULT_URL
-    token: str | None = field(default=None, repr=False)
+    """Where the server is; `host:port` alone is taken as http."""
+    api_key: str | None = field(default=None, repr=False)
+    """The key, where the server has keys."""
     connect_timeout_s: float = 5.0
     read_timeout_s: float = 10.0
     """The longest silence of the server in the middle of an exchange."""
@@ -71,6 +75,7 @@ class ClientSettings:
     """Certificates to trust with https, in place of the system's."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "url", whole_url(self.url))
         _ = self.address
         for name in ("connect_timeout_s", "read_timeout_s", "timeout_s"):
             if not getattr(self, name) > 0:
@@ -78,8 +83,9 @@ class ClientSettings:
         for name in ("connections_max", "streams_max", "answer_bytes_max", "stream_buffer_bytes"):
             if getattr(self, name) < 1:
                 raise Rejected(f"expected {name} of at least 1, found {getattr(self, name)}")
-        if self.token is not None and not (self.token.isascii() and self.token.isprintable()):
-            raise Rejected("expected a token of printable ASCII characters, found others")
+        key = self.api_key
+        if key is not None and not (key.isascii() and key.isprintable()):
+            raise Rejected("expected an API key of printable ASCII characters, found others")
 
     @property
     def address(self) -> Address:
@@ -96,6 +102,17 @@ class ClientSettings:
     def compresses(self) -> bool:
         """Whether bodies are compressed."""
         return self.address.host not in _LOOPBACK if self.gzip is None else self.gzip
+
+
+def whole_url(url: str) -> str:
+    """The URL of a server; `http://` is what a host and a port are left without.
+
+    >>> whole_url("localhost:4000"), whole_url("[::1]:4000"), whole_url("https://a.example/x")
+    ('http://localhost:4000', 'http://[::1]:4000', 'https://a.example/x')
+    """
+    given: object = url  # whatever a program gave
+    is_short = isinstance(given, str) and _SHORT.fullmatch(given) is not None
+    return f"http://{url}" if is_short else url
 
 
 def _port(parts: SplitResult, url: str) -> int | None:

@@ -54,8 +54,8 @@ class RequestEncoder:
     def __init__(self, settings: ClientSettings) -> None:
         address = settings.address
         lines = [f"Host: {address.authority}", "User-Agent: penstock-python"]
-        if settings.token is not None:
-            lines.append(f"Authorization: Bearer {settings.token}")
+        if settings.api_key is not None:
+            lines.append(f"Authorization: Bearer {settings.api_key}")
         if settings.compresses:
             lines.append("Accept-Encoding: gzip")
         self._common = "".join(f"{line}\r\n" for line in lines)

@@ -358,7 +358,7 @@ def topic_frame(spark: SparkSession, read: TopicRead) -> DataFrame:
     try:
         return read_topic(
             spark, read.url, read.topic, read.schema, read.upto_seq if read.epoch else 0,
-            key=read.key or None, api_key=read.token, epoch=read.epoch, lost="pass",
+            key=read.key or None, api_key=read.api_key, epoch=read.epoch, lost="pass",
         )  # fmt: skip
     except TopicRecreated as error:
         raise SourceRecreated(error.message) from error

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from penstock.spark.command import SESSION_CONF
 from penstock.spark.embedded import Tell, missing, start_spark
 from penstock.spark.errors import SparkNotStarted
+from penstock.spark.java import find_java
 from penstock.spark.options import SparkOptions
 from penstock.spark.quiet import silence
 
@@ -23,6 +24,16 @@ if TYPE_CHECKING:
 
 _RETRIES_MAX: Final = 3
 _NOT_FOR_CLIENTS: Final = ("spark.sql.streaming.pollingDelay",)
+
+
+def check_installed(options: SparkOptions) -> None:
+    """Say at once if pyspark is missing, or the Java that a Spark of our own needs."""
+    try:
+        import pyspark.sql.connect.session  # noqa: F401 - only whether it is there
+    except ImportError as error:
+        raise missing(error) from error
+    if options.remote is None:
+        find_java(options.java_home)
 
 
 @contextmanager

@@ -114,7 +114,7 @@ def test_following_shows_what_comes_and_ends_cleanly(environ, name):
         (("write", "a b", "1"), 1, "a b"),
         (("delete", "a", "--if-empty", "--match", "x"), 2, "--if-empty"),
         (("read",), 2, "Missing argument"),
-        (("--url", "nonsense", "list"), 1, "expected a URL such as"),
+        (("--url", "nonsense", "list"), 2, "expected a URL such as"),
     ],
 )
 def test_errors_are_one_line_and_an_exit_code(environ, words, code, text):

@@ -390,7 +390,7 @@ def test_a_server_that_refuses_us_ends_the_start(tmp_path: Path):
         url = server.address.url
         with pytest.raises(Unauthorized):
             Runtime(url, "ours.a").start()
-        with Runtime(url, "ours.a", token="secret") as runtime:
+        with Runtime(url, "ours.a", api_key="secret") as runtime:
             runtime.register("increment", increment)
             runtime.send("increment").result(DEADLINE_S)
     finally:

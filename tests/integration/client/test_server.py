@@ -340,7 +340,7 @@ def test_a_token_is_needed_where_there_are_keys(tmp_path: Path):
     server = ServerProcess(tmp_path, API_KEYS="secret:rw:ours")
     try:
         server.start()
-        with Client(url_of(server), token="secret") as client:
+        with Client(url_of(server), api_key="secret") as client:
             assert client.write("ours.a", [1]).count == 1
         with Client(url_of(server)) as client, pytest.raises(Unauthorized):
             client.write("ours.a", [1])

@@ -261,7 +261,7 @@ def test_rows_are_json_csv_or_arrow(api: Api, place: Place) -> None:
 
 def test_the_client_defines_reads_and_looks(api: Api, place: Place) -> None:
     place.write("some", range(12))
-    with Client(api.address.url, token="root") as client:
+    with Client(api.address.url, api_key="root") as client:
         tables = client.tables
         assert tables.put("looked_at", "SELECT id FROM some", schedule="1m")["created"]
         assert tables.alter("looked_at", schedule="2m")["schedule"] == "2m"
@@ -288,7 +288,7 @@ def test_the_async_client_reads_the_same(api: Api, place: Place) -> None:
     place.write("more", range(7))
 
     async def go() -> list[int]:
-        async with AsyncClient(api.address.url, token="root") as client:
+        async with AsyncClient(api.address.url, api_key="root") as client:
             rows = await client.tables.rows("more", columns=["id"], page_rows=3)
             return sorted(rows.column("id").to_pylist())
 

@@ -23,7 +23,7 @@ def topic_rows(read: TopicRead) -> pa.Table:
 def records(read: TopicRead) -> pa.Table:
     pieces: list[pa.Table] = []
     if read.epoch:
-        with Client(read.url, token=read.token) as client:
+        with Client(read.url, api_key=read.api_key) as client:
             at = 0
             while at < read.upto_seq:
                 page = client.diff_arrow(

@@ -242,11 +242,11 @@ def test_a_directory_in_use_and_places_that_will_not_do_are_refused(
     (full / "x").touch()
     for into in (full, data / "inside", data):
         refused = penstock("salvage", data, "--into", into)
-        assert refused.exit_code == 2
+        assert refused.exit_code == 1
         assert refused.stderr.startswith("Error: expected")
     nothing = tmp_path / "nothing"
     nothing.mkdir()
-    assert penstock("salvage", nothing).exit_code == 2
+    assert penstock("salvage", nothing).exit_code == 1
 
     async def in_use() -> Result:
         async with node(data, partitions=1, seal=SMALL):

@@ -77,7 +77,7 @@ def test_a_directory_without_a_layout_is_not_one_of_data(tmp_path: Path) -> None
 def test_a_running_server_is_asked_with_the_key(server: Any, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{server.server_port}"
     server.answer = (200, {"directory": "/there", "files": 3, "bytes": 2048})
-    result = run("backup", tmp_path / "to", "--url", url, "--token", "secret")
+    result = run("backup", tmp_path / "to", "--url", url, "--api-key", "secret")
     assert result.exit_code == 0
     assert result.output == "backup of 3 files, 2 KiB, in /there\n"
     asked = ("/v0/backup", "Bearer secret", {"directory": str(tmp_path / "to")})
@@ -90,12 +90,12 @@ def test_a_server_that_refuses_or_is_not_there_is_told(server: Any, tmp_path: Pa
     result = run("backup", tmp_path / "to", "--url", url)
     assert result.exit_code == 1
     assert "the directory is in use" in result.output
-    for url, said in {
-        "http://127.0.0.1:1": "expected a Penstock server at http://127.0.0.1:1, found connection",
-        "http://127.0.0.1:abc": "expected a port between 0 and 65535",
-    }.items():
+    for url, code, said in (
+        ("http://127.0.0.1:1", 1, "expected a Penstock server at http://127.0.0.1:1, found"),
+        ("http://127.0.0.1:abc", 2, "expected a port between 0 and 65535"),
+    ):
         result = run("backup", tmp_path / "to", "--url", url)
-        assert result.exit_code == 1
+        assert result.exit_code == code
         assert said in result.output
 
 

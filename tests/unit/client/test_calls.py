@@ -320,7 +320,7 @@ def test_bodies_are_compressed_both_ways_when_asked_to(face):
 
 def test_the_token_is_sent_and_the_base_path_kept(face):
     with scripted(in_turn(answered(200, HEALTH))) as server:
-        settings = ClientSettings(server.url + "/base/", token="secret")
+        settings = ClientSettings(server.url + "/base/", api_key="secret")
         face.call(settings, "health")
     (seen,) = server.seen
     assert seen.target == "/base/v0/health"
@@ -521,7 +521,7 @@ def test_a_forked_child_uses_connections_of_its_own():
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_a_client_is_pickled_by_its_settings(kind):
-    client = kind("http://127.0.0.1:4001", token="t").within(7)
+    client = kind("http://127.0.0.1:4001", api_key="t").within(7)
     copy = pickle.loads(pickle.dumps(client))
     assert copy.settings == client.settings
     assert copy.settings.timeout_s == 7
@@ -551,8 +551,16 @@ def test_both_faces_have_the_same_methods_arguments_and_docstrings(one, other):
 
 @pytest.mark.parametrize(
     "url",
-    ["127.0.0.1:4000", "ftp://a", "http://", "http://a:99999", "http://a b", "http://a\r\n", 4711],
+    ["4000", "ftp://a", "http://", "http://a:99999", "http://a b", "http://a\r\n", 4711],
 )
 def test_a_url_that_is_none_is_refused(url):
     with pytest.raises(Rejected):
         Client(url)
+
+
+@pytest.mark.parametrize(
+    "short", ["localhost:4000", "127.0.0.1:4000", "[::1]:4000", "a-b.example:1"]
+)
+def test_a_host_and_a_port_are_a_url(short):
+    assert ClientSettings(short).url == f"http://{short}"
+    assert ClientSettings(short).address.port == int(short.rpartition(":")[2])

@@ -233,7 +233,7 @@ def test_following_says_when_the_server_is_away_and_when_it_is_back():
 def test_where_the_server_is_may_stand_behind_the_command():
     with scripted(in_turn(answered(200, {"topics": []}))) as server:
         words = ["topic", "--url", "http://127.0.0.1:9", "list", "--url", server.url]
-        result = CliRunner().invoke(main, [*words, "--token", "t", "--timeout-s", "20"])
+        result = CliRunner().invoke(main, [*words, "--api-key", "t", "--timeout-s", "20"])
         assert result.exit_code == 0, result.output
         assert server.seen[0].headers["authorization"] == "Bearer t"
 

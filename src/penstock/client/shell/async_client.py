@@ -50,10 +50,10 @@ class AsyncClient:
         self,
         url: str | ClientSettings = DEFAULT_URL,
         *,
-        token: str | None = None,
+        api_key: str | None = None,
         on_trouble: OnTrouble | None = None,
     ) -> None:
-        settings = url if isinstance(url, ClientSettings) else ClientSettings(url, token)
+        settings = url if isinstance(url, ClientSettings) else ClientSettings(url, api_key)
         self._transport = AsyncioTransport(settings)
         self._runner = Runner(settings, self._transport, Random(), on_trouble)
 

@@ -52,10 +52,10 @@ class Client:
         self,
         url: str | ClientSettings = DEFAULT_URL,
         *,
-        token: str | None = None,
+        api_key: str | None = None,
         on_trouble: OnTrouble | None = None,
     ) -> None:
-        settings = url if isinstance(url, ClientSettings) else ClientSettings(url, token)
+        settings = url if isinstance(url, ClientSettings) else ClientSettings(url, api_key)
         self._transport = BlockingTransport(settings)
         self._runner = Runner(settings, self._transport, Random(), on_trouble)
 

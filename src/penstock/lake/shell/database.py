@@ -81,15 +81,24 @@ class Database(Protocol):
         ...
 
 
+_POSTGRES: Final = ("postgres:", "postgresql:")
+
+
 def open_database(address: str, *, timeout_ms: int = 10_000) -> Database:
     """A database by its address: `sqlite:path`, a path, or `postgres:` and connection words."""
-    if address.startswith(("postgres:", "postgresql:")):
+    check_address(address)
+    if address.startswith(_POSTGRES):
         words = address if "://" in address else address.partition(":")[2]
         return PostgresDatabase(words, timeout_ms=timeout_ms)
+    return SqliteDatabase(address.removeprefix("sqlite:"), timeout_ms=timeout_ms)
+
+
+def check_address(address: str) -> None:
+    """Refuse what is not the address of a database; whether there is one is not looked at."""
     path = address.removeprefix("sqlite:")
-    if not path or "://" in path or (path == address and _KIND.match(address)):
+    is_other = not path or "://" in path or (path == address and _KIND.match(address))
+    if is_other and not address.startswith(_POSTGRES):
         raise Rejected(f"expected sqlite:<path> or postgres:<words>, found {address!r}")
-    return SqliteDatabase(path, timeout_ms=timeout_ms)
 
 
 def is_absent(database: Database) -> TypeGuard[SqliteDatabase]:
@@ -340,6 +349,13 @@ class PostgresDatabase:
     def __init__(self, words: str, *, schema: str = "public", timeout_ms: int = 10_000) -> None:
         if not _NAME.fullmatch(schema):
             raise Rejected(f"expected a plain name for the schema, found {schema!r}")
+        try:
+            import psycopg  # noqa: F401 - everything below needs it
+        except ImportError as error:
+            raise Rejected(
+                "expected psycopg for a database on PostgreSQL, found it missing: "
+                "pip install 'penstock[postgres]'"
+            ) from error
         self._words = words
         self._schema = schema
         self._timeout_ms = timeout_ms
@@ -347,14 +363,9 @@ class PostgresDatabase:
         self._texts: dict[str, str] = {}
 
     def _connect(self) -> Any:
-        try:
-            import psycopg
-            from psycopg.conninfo import conninfo_to_dict, make_conninfo
-        except ImportError as error:
-            raise Rejected(
-                "expected psycopg for a catalog on PostgreSQL, found it missing: "
-                "pip install 'penstock[postgres]'"
-            ) from error
+        import psycopg
+        from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
         options = (
             f"-c search_path={self._schema} -c timezone=UTC -c lock_timeout={self._timeout_ms}"
         )

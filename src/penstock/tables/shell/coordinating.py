@@ -502,7 +502,7 @@ class Life:
                 self._store,
                 self._engine,
                 topics=topics,
-                token=self._settings.topics_token,
+                api_key=self._settings.topics_api_key,
                 now_ms=self._clock.now_ms,
             )
         try:

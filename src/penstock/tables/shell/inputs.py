@@ -64,11 +64,11 @@ class UnitRun:
 class Inputs:
     """Finds what units read, in one process. For one thread."""
 
-    def __init__(self, store: Store, topics: TopicPositions | None, token: str | None) -> None:
+    def __init__(self, store: Store, topics: TopicPositions | None, api_key: str | None) -> None:
         self._store = store
         self._lake: Catalog = store.lake
         self._topics = topics
-        self._token = token
+        self._api_key = api_key
         self._positions = Positions()
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class Inputs:
             raise Rejected(f"expected to be told where {source!r} stands, found nothing")
         read = TopicRead(
             declared.url, topic, declared.schema, head.position.seq, head.position.epoch,
-            declared.key, self._token, head.earliest_seq,
+            declared.key, self._api_key, head.earliest_seq,
         )  # fmt: skip
         return Input(source, head.position, since, topic=read)
 

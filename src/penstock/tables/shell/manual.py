@@ -71,7 +71,7 @@ def refresh_here(
     )
     topics = settings.topic_positions()
     worker = UnitWorker(
-        store, engine, topics=topics, token=settings.topics_token, now_ms=clock.now_ms
+        store, engine, topics=topics, api_key=settings.topics_api_key, now_ms=clock.now_ms
     )
     name = f"{me}#{uuid4().hex[:8]}"
     store.show_life(me, now_ms)  # before there is a lock that somebody may take for a dead one's

@@ -59,7 +59,7 @@ class TopicRead:
     upto_seq: int
     epoch: int
     key: tuple[str, ...] = ()
-    token: str | None = field(default=None, repr=False)
+    api_key: str | None = field(default=None, repr=False)
     earliest_seq: int = 1
 
     @property

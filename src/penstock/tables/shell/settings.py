@@ -34,7 +34,7 @@ class WarehouseSettings:
     again (None: 2 min in a SQLite catalog, where anybody can see whether its process lives, and
     every write may be in another tool's way; else 10 s), `reserve_ms` how
     long files of a refresh that runs are safe from the sweep between two signs of life,
-    `cancel_ms` how long a worker may take to give a job up before it is killed. `topics_token` is
+    `cancel_ms` how long a worker may take to give a job up before it is killed. `topics_api_key` is
     the key that topic servers are shown, `topics_poll_ms` how often they are asked for news.
     `snapshot_retention_ms` is how long the lake's snapshots are kept, 0 for ever; None: a day in a
     lake that Penstock made, for ever in one that is somebody else's.
@@ -44,7 +44,7 @@ class WarehouseSettings:
     data_path: str | None = None
     runner: Factory = field(default_factory=lambda: Factory(SPARK))
     topics: Factory | None = field(default_factory=lambda: Factory(TOPICS))
-    topics_token: str | None = field(default=None, repr=False)
+    topics_api_key: str | None = field(default=None, repr=False)
     parallel_refresh_mode: ParallelMode = ParallelMode.ON
     max_concurrent_refreshes: int = 4
     max_workers: int = 4
@@ -100,7 +100,7 @@ class WarehouseSettings:
         """Something that knows where topics stand, under the key that was given."""
         if self.topics is None:
             return None
-        return self.topics.topics({"token": self.topics_token} if self.topics_token else {})
+        return self.topics.topics({"api_key": self.topics_api_key} if self.topics_api_key else {})
 
     def to_json(self) -> str:
         """As text, for a worker process."""

@@ -43,12 +43,12 @@ class UnitWorker:
         refresher: Refresher,
         *,
         topics: TopicPositions | None = None,
-        token: str | None = None,
+        api_key: str | None = None,
         now_ms: Callable[[], int],
     ) -> None:
         self._lake: Catalog = store.lake
         self._refresher = refresher
-        self._inputs = Inputs(store, topics, token)
+        self._inputs = Inputs(store, topics, api_key)
         self._landing = Landing(store, now_ms)
         self._ours: set[tuple[str, str]] = set()
 

@@ -74,7 +74,7 @@ class Worker:
             self._store,
             self._refresher,
             topics=settings.topic_positions(),
-            token=settings.topics_token,
+            api_key=settings.topics_api_key,
             now_ms=self._clock.now_ms,
         )
         self._job_id: int | None = None

@@ -101,7 +101,7 @@ class Runtime:
         url: str | ClientSettings = DEFAULT_URL,
         space: str = "main",
         *,
-        token: str | None = None,
+        api_key: str | None = None,
         policy: CommitBackpressure | None = None,
         limits: RuntimeLimits | None = None,
         clock: Clock | None = None,
@@ -109,7 +109,7 @@ class Runtime:
     ) -> None:
         import uvloop  # here, as most programs that use the client have no runtime
 
-        settings = url if isinstance(url, ClientSettings) else ClientSettings(url, token)
+        settings = url if isinstance(url, ClientSettings) else ClientSettings(url, api_key)
         self._process = os.getpid()
         self._loop = uvloop.new_event_loop()
         self._runtime = AsyncRuntime(
