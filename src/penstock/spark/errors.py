@@ -21,3 +21,9 @@ class UnsharedType(Rejected):
     """A column's type is known to only one of Spark and the lake."""
 
     code = "unshared_type"
+
+
+class FilesNotShared(Rejected):
+    """Executors of a Spark have other files at the lake's paths than this machine."""
+
+    code = "files_not_shared"

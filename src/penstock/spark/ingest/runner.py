@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from penstock.flow.backoff import Backoff
 from penstock.kernel.clock import Clock
-from penstock.kernel.errors import Busy, Conflict, Gone, Rejected, Unavailable
+from penstock.kernel.errors import Busy, Conflict, Corrupt, Gone, Rejected, Unavailable
 from penstock.kernel.shell import SystemClock
 from penstock.kernel.units import MIB
 from penstock.lake.shell import Catalog
@@ -169,6 +169,7 @@ class PipelineRunner:
         """Run until `stop`, or until every record up to a seq is in the lake."""
         self._upto = upto_seq
         try:
+            self.sparks.require(self._lake.storage)
             return self._rounds(uuid4().hex)
         finally:
             # Frames inside Spark that outlive their session hang the interpreter's exit.
@@ -214,6 +215,8 @@ class PipelineRunner:
             )
         self.stored_seq, self.head_seq = cursor.seq, state.head_seq
         self.basis = cursor.basis
+        if not self.sparks.is_ours:
+            self.sparks.session()  # what could never work is told before the first message comes
         return cursor
 
     def _delay_s(self, failures: int) -> float:
@@ -229,7 +232,7 @@ def is_final(error: BaseException) -> bool:
         return False
     wrong = (AnalysisException, PySparkTypeError, PySparkValueError)
     slips = (TypeError, AttributeError, LookupError, NameError, ValueError)
-    return isinstance(error, (TakenOver, Rejected, Gone, *wrong, *slips))
+    return isinstance(error, (TakenOver, Rejected, Corrupt, Gone, *wrong, *slips))
 
 
 class _Round:

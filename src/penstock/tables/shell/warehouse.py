@@ -437,6 +437,13 @@ class Warehouse:
         resolve(text, known)
         return self._engine().query(text, {n: self.lake.table_at(n, at) for n in sources})
 
+    def check_engine(self) -> None:
+        """Refuse an engine that could never work on this lake, where its module can tell."""
+        runner = self.settings.runner
+        check = runner.beside("check")
+        if check is not None:
+            check(self.lake, dict(runner.options))
+
     # inside --------------------------------------------------------------------------------------
 
     def _engine(self) -> Refresher:
