@@ -48,7 +48,7 @@ from penstock.spark.ingest.pipeline import (
 from penstock.spark.ingest.space import Basis
 from penstock.spark.ingest.sparks import Sparks
 from penstock.spark.ingest.stage import BatchStage, batch_messages
-from penstock.spark.ingest.store import Store
+from penstock.spark.ingest.store import HERE_BYTES_MAX, Store
 from penstock.spark.refresh import is_lost
 from penstock.spark.topic_http import TopicAddress, TopicConnection, TopicMissing, TopicRecreated
 from penstock.spark.topic_pages import SCHEMA, SeqRange, check_continuity, in_range
@@ -65,7 +65,8 @@ _RANDOM: Final = Random()
 class RunnerOptions:
     """Limits of a run. `linger_ms` is how long a batch waits for more once its first message came.
 
-    A batch ends with the page of the topic that brings it to `batch_bytes_max`.
+    A batch ends with the page of the topic that brings it to `batch_bytes_max`. One whose rows take
+    more than `here_bytes_max` is written by Spark's tasks.
 
     A round that fails without having stored anything counts; after `failures_max` in a row the
     run ends with what went wrong.
@@ -74,6 +75,7 @@ class RunnerOptions:
     wait_ms: int = 1_000
     linger_ms: int = 50
     batch_bytes_max: int = 64 * MIB
+    here_bytes_max: int = HERE_BYTES_MAX
     failures_max: int = 20
     retry_base_ms: int = 200
     retry_cap_ms: int = 5_000
@@ -243,7 +245,8 @@ class _Round:
         self._cursor = cursor
         self._pipeline = runner.pipeline
         self._queues: list[SimpleQueue[Batch | None]] = [SimpleQueue() for _ in runner.stages]
-        self._store = Store(runner._lake, runner.pipeline)
+        here_bytes_max = runner.options.here_bytes_max
+        self._store = Store(runner._lake, runner.pipeline, here_bytes_max=here_bytes_max)
         self._known: Known = {}
         self._over = threading.Event()
         self._error: Exception | None = None
