@@ -2,8 +2,10 @@
 
 `penstock serve` stays in the background until the end of the page. It listens on a free port, and
 `http://127.0.0.1:4000`, which pages say, stands for wherever it does. `penstock topic follow` is
-ended by Ctrl-C once it has shown what the page shows. Where a page shows output, it must come so;
-the times in it are of the reader's clock, so any will do.
+ended by Ctrl-C once it has shown what the page shows. A command that ends with `&` stays in the
+background too; the next comes when it has shown what the page shows. Where a page shows output, it
+must come so; the times in it are of the reader's clock, so any will do. A `toml` block that begins
+with `# name` is a file of that name.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from __future__ import annotations
 import doctest
 import os
 import re
+import shlex
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 from urllib.error import URLError
@@ -24,6 +28,9 @@ from tools import markdown
 ADDRESS = "http://127.0.0.1:4000"
 LIMIT_S = 300.0
 SERVE = re.compile(r"^(\w+=\S+ )*penstock serve\b(?!.*--help)")
+BACKGROUND = re.compile(r"^(.+?)\s*&$")
+EXPORT = re.compile(r"^export (\w+=.*)$")
+FILE = re.compile(r"# (\S+\.toml)\n")
 FOLLOW = re.compile(r"^penstock topic follow\b")
 TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}")
 HIDDEN = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "VIRTUAL_ENV", "PYTHONPATH", "JAVA_HOME")
@@ -52,6 +59,9 @@ def steps(page: Path) -> list[Step]:
     for line, text in markdown.blocks(page, "python"):
         if ADDRESS in text:
             found.append(Step(line, "example" if ">>>" in text else "program", text))
+    for line, text in markdown.blocks(page, "toml"):
+        if FILE.match(text):
+            found.append(Step(line, "file", text))
     return sorted(found)
 
 
@@ -65,10 +75,17 @@ def commands(line: int, text: str) -> Iterator[Step]:
 
 
 class Story:
-    """A reader in a directory, with programs on the path, and perhaps a server."""
+    """A reader in a directory, with programs on the path, and perhaps a server.
 
-    def __init__(self, directory: Path, programs: Path) -> None:
+    `instead` are words of the page that stand for others here, such as ports that are free.
+    """
+
+    def __init__(
+        self, directory: Path, programs: Path, instead: Mapping[str, str] | None = None
+    ) -> None:
         self._directory = directory
+        self._instead = dict(instead or {})
+        self._background: list[Terminal] = []
         self._url = ADDRESS
         self._server: Terminal | None = None
         kept = {
@@ -81,12 +98,22 @@ class Story:
 
     def do(self, step: Step) -> None:
         """Do one step; what is not as the page says fails."""
-        text = step.text.replace(ADDRESS, self._url)
+        text = self._here(step.text).replace(ADDRESS, self._url)
+        step = step._replace(shown=self._here(step.shown))
         match step.kind:
+            case "file":
+                name = FILE.match(text)
+                assert name is not None
+                (self._directory / name[1]).write_text(text)
             case "example":
                 self._check(step, text)
             case "program":
                 exec(compile(text, "page", "exec"), {"__name__": "__main__"})
+            case _ if found := EXPORT.match(text):
+                name, _, value = shlex.split(found[1])[0].partition("=")
+                self._environ[name] = value
+            case _ if found := BACKGROUND.match(text):
+                self._start(step, found[1])
             case _ if SERVE.match(text):
                 self._serve(text)
             case _ if FOLLOW.match(text):
@@ -95,7 +122,26 @@ class Story:
                 self._run(step, text)
 
     def close(self) -> None:
-        """End the server."""
+        """End everything that was started."""
+        self._end_server()
+        for terminal in reversed(self._background):
+            terminal.close()
+        self._background.clear()
+
+    def _here(self, text: str) -> str:
+        for word, other in self._instead.items():
+            text = text.replace(word, other)
+        return text
+
+    def _start(self, step: Step, command: str) -> None:
+        terminal = Terminal(f"exec env {command}", self._directory, self._environ)
+        self._background.append(terminal)
+        came = terminal.read_until(lambda said: is_as_shown(step.shown, said), LIMIT_S)
+        assert came, f"{command}\n{terminal.output}"
+        assert terminal.process.poll() is None, f"{command} ended\n{terminal.output}"
+        threading.Thread(target=terminal.drain, daemon=True).start()
+
+    def _end_server(self) -> None:
         if self._server is not None:
             self._server.press_ctrl_c()
             status = self._server.wait(30)
@@ -112,7 +158,7 @@ class Story:
             assert is_as_shown(step.shown, terminal.output), f"{command}\n{terminal.output}"
 
     def _serve(self, command: str) -> None:
-        self.close()
+        self._end_server()
         port_file = self._directory / "port-of-the-story"
         port_file.unlink(missing_ok=True)
         own = {"PENSTOCK_PORT": "0", "PENSTOCK_PORT_FILE": str(port_file)}

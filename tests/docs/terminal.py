@@ -11,6 +11,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from fcntl import ioctl
 from pathlib import Path
 from termios import TIOCSWINSZ
@@ -47,6 +48,12 @@ class Terminal:
             if select.select([self._ours], [], [], left_s)[0] and not self._read():
                 return True
         return True
+
+    def drain(self) -> None:
+        """Read to the end, for a thread: a terminal that nobody reads holds its command up."""
+        with suppress(OSError):  # closed meanwhile
+            while self._read():
+                pass
 
     def wait(self, limit_s: float) -> int:
         """Read to the end; the command's exit status."""
