@@ -102,6 +102,7 @@ class Connect(Daemon):
     """A stock Spark Connect server, which is an application on the cluster."""
 
     url: str
+    python: str
 
 
 class Cluster:
@@ -153,6 +154,7 @@ class Cluster:
         made = Connect(name, self.home, command, env)
         self._daemons.append(made)
         found = made.said(r"Spark Connect server started at: \S*?:(\d+)")[1]
+        made.python = python
         made.url = f"sc://127.0.0.1:{found}"
         return made
 

@@ -91,6 +91,7 @@ def run(
     from penstock.spark.ingest.metering import metering
     from penstock.spark.ingest.runner import PipelineRunner
     from penstock.spark.ingest.sparks import Sparks
+    from penstock.spark.object_store import check_store
     from penstock.spark.session import check_installed
 
     try:
@@ -100,6 +101,7 @@ def run(
             check_address(catalog)
         set_up_logging(settings.log)
         check_installed(options)
+        check_store(options, data_path)
         sparks = Sparks(options)
         with open_catalog(catalog, data_path) as lake:
             key = settings.api_key or None

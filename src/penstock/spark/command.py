@@ -71,9 +71,6 @@ SESSION_CONF: Final[Mapping[str, str]] = {
     "spark.sql.parquet.fieldId.read.ignoreMissing": "true",
     "spark.sql.parquet.fieldId.write.enabled": "true",
     "spark.sql.parquet.compression.codec": "zstd",
-    # A file that is missing or damaged is an error, never fewer rows.
-    "spark.sql.files.ignoreMissingFiles": "false",
-    "spark.sql.files.ignoreCorruptFiles": "false",
     # Small jobs.
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
@@ -185,6 +182,7 @@ def server_conf(place: Place, master: str) -> dict[str, str]:
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
+        "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         "spark.connect.progress.reportInterval": "500ms",
         "spark.connect.execute.manager.detachedTimeout": "30s",
         "spark.connect.session.manager.defaultSessionTimeout": "7d",

@@ -107,7 +107,7 @@ def start_spark(options: SparkOptions, tell: Tell = _LOG.info) -> EmbeddedSpark:
 
 def look_around(options: SparkOptions) -> Machine:
     """Find Java and Spark, and build what is built once; `SparkMissing` says what is not there."""
-    home = _pyspark_home()
+    home = pyspark_home()
     java = find_java(options.java_home)
     jars_dir = home / "jars"
     cache = cache_dir(options.cache_dir)
@@ -142,7 +142,7 @@ def own_address(master: str) -> str | None:
     return None
 
 
-def _pyspark_home() -> Path:
+def pyspark_home() -> Path:
     """Where pyspark is. Nothing is imported: that takes long, and a start needs none of it."""
     found = {name: find_spec(name) for name in ("pyspark", "py4j", "pandas", "grpc", "grpc_status")}
     for name, spec in found.items():

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.kernel.errors import Rejected, Unavailable
+
+_LOST: Final = ("INVALID_HANDLE", "SESSION_")
+_GONE: Final = ("UNAVAILABLE", "SparkContext was shut down", "stopped SparkContext")
+"""What errors say where the Spark behind a session has ended."""
 
 
 class SparkMissing(Unavailable):
@@ -23,7 +29,14 @@ class UnsharedType(Rejected):
     code = "unshared_type"
 
 
-class FilesNotShared(Rejected):
-    """Executors of a Spark have other files at the lake's paths than this machine."""
+def is_lost(error: BaseException) -> bool:
+    """Whether an error says that the session, or the Spark behind it, is gone."""
+    if isinstance(error, SparkNotStarted) or (_condition(error) or "").startswith(_LOST):
+        return True
+    text = str(error)[:2_000]
+    return type(error).__module__.startswith("grpc") or any(word in text for word in _GONE)
 
-    code = "files_not_shared"
+
+def _condition(error: BaseException) -> str | None:
+    found: str | None = getattr(error, "getCondition", lambda: None)()
+    return found

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -22,14 +22,15 @@ from penstock.lake.shell import Catalog
 from penstock.spark.command import SESSION_CONF
 from penstock.spark.difference import RecentFiles
 from penstock.spark.embedded import EmbeddedSpark, start_spark
-from penstock.spark.errors import SparkNotStarted
-from penstock.spark.host import NAME, OURS, SESSION, TAKES_OVER, SparkHost
+from penstock.spark.errors import SparkNotStarted, is_lost
+from penstock.spark.host import NAME, SESSION, TAKES_OVER, SparkHost
+from penstock.spark.object_store import check_session, check_store
 from penstock.spark.options import SparkOptions, client_options, plain_options, spark_options
 from penstock.spark.progress import QueryProgress, watching
+from penstock.spark.python_probe import check_python, explained
 from penstock.spark.reading import read_table
 from penstock.spark.saying import lost, said
-from penstock.spark.session import close, interrupt, new_session, open_session
-from penstock.spark.shared_files import check_shared
+from penstock.spark.session import close, interrupt, new_session, reason
 from penstock.spark.topic_http import TopicRecreated
 from penstock.spark.topic_source import read_topic
 from penstock.spark.types import arrived_schema, lake_schema
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
-_LOST: Final = ("INVALID_HANDLE", "SESSION_")
 _NUMBERS: Final = count()
 _PREFIX: Final = "penstock_{:08}_view"
 """How views begin: all equally long, so that places in a query can be told whatever its number."""
@@ -67,30 +67,24 @@ def make(lake: Catalog, options: Mapping[str, Any]) -> SparkEngine:
 
     With `remote` it is one client among others of a Spark that somebody runs; without, it starts
     one for itself. `session_id` is the number of its session; `takes_over` that of one whose
-    owner died: what it runs still is ended first. `is_ours` says that a remote one was started on
-    this machine, by whoever made the options.
+    owner died: what it runs still is ended first.
     """
     given = dict(options)
     session_id, left = given.pop(SESSION, None), given.pop(TAKES_OVER, None)
-    ours = bool(given.pop(OURS, False))
     if left is not None:
         with suppress(PenstockError):  # it may be gone with whatever it ran
             interrupt(given["remote"], left)
-    return SparkEngine(lake, spark_options(given), session_id=session_id, is_ours=ours)
-
-
-def check(lake: Catalog, options: Mapping[str, Any]) -> None:
-    """Refuse a Spark elsewhere that could never work on this lake; one that is away may yet."""
-    given = spark_options(options)
-    if given.is_local or not lake.storage.is_local:
-        return
-    with suppress(SparkNotStarted), open_session(given) as spark:
-        check_shared(spark, lake.storage)
+    return SparkEngine(lake, spark_options(given), session_id=session_id)
 
 
 def host(options: Mapping[str, Any], tell: Callable[[str], None]) -> SparkHost:
     """What a coordinator keeps for the engines of its workers: one Spark, by the same options."""
     return SparkHost(spark_options(options), tell)
+
+
+def check(options: Mapping[str, Any], data_path: str) -> None:
+    """Refuse a data path that a Spark by these options could not use."""
+    check_store(spark_options(options), data_path)
 
 
 def preload() -> None:
@@ -111,8 +105,7 @@ def shared(options: SparkOptions) -> Iterator[Factory]:
         yield Factory(NAME, plain_options(options))
         return
     with start_spark(options) as embedded:
-        ours = {OURS: options.is_local}
-        yield Factory(NAME, client_options(options, embedded.url) | ours)
+        yield Factory(NAME, client_options(options, embedded.url))
 
 
 class Strategy(Protocol):
@@ -216,13 +209,11 @@ class SparkEngine:
         options: SparkOptions | None = None,
         *,
         session_id: str | None = None,
-        is_ours: bool = False,
         write: WriteOptions | None = None,
         tell: Tell | None = None,
     ) -> None:
         self._lake = lake
         self._options = options or SparkOptions()
-        self._is_ours = is_ours or self._options.is_local
         self._session_id = session_id
         self._strategies: dict[Mode, Strategy] = {
             Mode.FULL: FullRefresh(lake, write=write, tell=tell)
@@ -230,7 +221,8 @@ class SparkEngine:
         self._embedded: EmbeddedSpark | None = None
         self._spark: SparkSession | None = None
         self._lock = threading.Lock()
-        self._session()
+        with suppress(SparkNotStarted) if self._options.remote else nullcontext():
+            self._session()  # or whoever uses it first is told that it is away
 
     def refresh(self, task: RefreshTask) -> Made:
         """Bring one table up to date; nothing is committed."""
@@ -269,34 +261,45 @@ class SparkEngine:
         """The session for a query; what Spark says against it becomes one line."""
         try:
             yield self._session()
-        except PenstockError as error:
-            if is_lost(error):
-                self.close()
-                self._look_for_spark(error)
-            raise
         except Exception as error:
             if is_lost(error):
-                log = "" if self._embedded is None else self._embedded.log
-                self.close()
-                self._look_for_spark(error)
-                raise lost(log) from error
-            told = said(error, query, bind(query, _PREFIX.format(0)), self._functions)
-            if told is not None:
+                self._lost(error)
+            told = self._told(error, query)
+            if told is not error:
                 raise told from error
             raise
+
+    def _told(self, error: Exception, query: str) -> Exception:
+        """An error as one of ours, if it is Spark's."""
+        found = explained(error)
+        if isinstance(found, PenstockError):
+            return found
+        told = said(error, query, bind(query, _PREFIX.format(0)), self._functions)
+        return error if told is None else told
+
+    def _lost(self, error: Exception) -> NoReturn:
+        """The session is gone, or the Spark behind it: the next call makes them anew."""
+        log = "" if self._embedded is None else self._embedded.log
+        self.close()
+        if self._options.remote is not None:
+            self._look_for_spark(error)
+        if isinstance(error, PenstockError):
+            raise error
+        raise lost(log) from error
 
     def _functions(self) -> list[str]:
         """The names of the functions that Spark has."""
         return [row[0] for row in self._session().sql("SHOW SYSTEM FUNCTIONS").collect()]
 
-    def _look_for_spark(self, error: Exception) -> None:
-        """Where a Spark that somebody else runs is gone, that is the error."""
-        if self._options.remote is None:
-            return
+    def _look_for_spark(self, error: Exception) -> NoReturn:
+        """Where a Spark that somebody else runs was lost, that is the error; it may be back."""
+        if isinstance(error, SparkNotStarted):
+            raise EngineAway(error.message) from error
         try:
             self._session()
         except SparkNotStarted as away:
             raise EngineAway(away.message) from error
+        raise EngineAway(f"Spark was lost and is back: {reason(error)}") from error
 
     def _session(self) -> SparkSession:
         with self._lock:
@@ -304,18 +307,12 @@ class SparkEngine:
                 self._drop()
             if self._spark is None:
                 self._spark = self._open()
-                self._check()
+                try:
+                    check_session(self._spark, self._lake.data_path)
+                except BaseException:
+                    self._drop()
+                    raise
             return self._spark
-
-    def _check(self) -> None:
-        """Let go of a Spark that does not see the lake's files."""
-        if self._spark is None or self._is_ours:
-            return
-        try:
-            check_shared(self._spark, self._lake.storage)
-        except BaseException:
-            self._drop()
-            raise
 
     def _open(self) -> SparkSession:
         url = self._options.remote
@@ -324,13 +321,7 @@ class SparkEngine:
             return new_session(self._embedded.url)
         # A number serves once: the server refuses a session that was released.
         session_id, self._session_id = self._session_id, None
-        spark = new_session(url, session_id=session_id)
-        settings = {**SESSION_CONF, **self._options.conf}
-        found = spark.conf.getAll
-        for key, value in settings.items():
-            if found.get(key) != value:
-                spark.conf.set(key, value)
-        return spark
+        return new_session(url, session_id=session_id, conf={**SESSION_CONF, **self._options.conf})
 
     def _drop(self) -> None:
         if self._spark is not None:
@@ -381,6 +372,7 @@ def source_frame(spark: SparkSession, lake: Catalog, source: Source) -> DataFram
 
 def topic_frame(spark: SparkSession, read: TopicRead) -> DataFrame:
     """A topic as a DataFrame. What it no longer holds is not there; that is on record elsewhere."""
+    check_python(spark)
     try:
         return read_topic(
             spark, read.url, read.topic, read.schema, read.upto_seq if read.epoch else 0,
@@ -415,20 +407,6 @@ def progress_of(seen: QueryProgress, available: int) -> Progress:
         elapsed_ms=seen.elapsed_ms,
         left_ms=seen.left_ms,
     )
-
-
-def is_lost(error: BaseException) -> bool:
-    """Whether an error says that the session, or the Spark behind it, is gone."""
-    if isinstance(error, SparkNotStarted) or (_condition(error) or "").startswith(_LOST):
-        return True
-    text = str(error)[:500]
-    is_gone = "UNAVAILABLE" in text or "stopped SparkContext" in text
-    return is_gone or type(error).__module__.startswith("grpc")
-
-
-def _condition(error: BaseException) -> str | None:
-    found: str | None = getattr(error, "getCondition", lambda: None)()
-    return found
 
 
 def _source(found: Input) -> TableVersion | TopicRead:

@@ -6,11 +6,13 @@ connect to the same Spark by its URL.
 
 from __future__ import annotations
 
-import warnings
+import atexit
+import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
+from weakref import WeakSet
 
 from penstock.spark.command import SESSION_CONF
 from penstock.spark.embedded import Tell, missing, start_spark
@@ -23,7 +25,16 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 _RETRIES_MAX: Final = 3
-_NOT_FOR_CLIENTS: Final = ("spark.sql.streaming.pollingDelay",)
+_CHANNEL: Final = (
+    # A process keeps connections for all who call the same address, and a server that was away
+    # would be asked again only after up to two minutes: each session has its own instead.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # how long one attempt to connect may take
+)
+_OPEN: Final[WeakSet[SparkSession]] = WeakSet()
+_DETAILS: Final = re.compile(r'\bdetails = "((?:[^"\\]|\\.)*)"')
 
 
 def check_installed(options: SparkOptions) -> None:
@@ -61,10 +72,8 @@ def connect(
 
     Whoever knows `session_id` and user can interrupt it from another process (`interrupt`).
     """
-    spark = new_session(url, session_id=session_id, user=user, retries_max=retries_max)
+    spark = new_session(url, session_id=session_id, user=user, conf=conf, retries_max=retries_max)
     try:
-        for key, value in (conf or {}).items():
-            spark.conf.set(key, value)
         yield spark
     finally:
         close(spark)
@@ -75,11 +84,13 @@ def new_session(
     *,
     session_id: str | None = None,
     user: str = "penstock",
+    conf: Mapping[str, str] | None = None,
     retries_max: int = _RETRIES_MAX,
 ) -> SparkSession:
     """A session that the caller closes (`close`): for workers that keep one for their life."""
     try:
         from pyspark.errors import PySparkException
+        from pyspark.sql.connect.client import DefaultChannelBuilder
         from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession
     except ImportError as error:
@@ -89,16 +100,51 @@ def new_session(
         url, {"user_id": user} | ({"session_id": session_id} if session_id else {})
     )
     try:
-        spark = SparkSession.builder.remote(full).create()
-        # By default a client tries for minutes to reach a server that is gone.
-        policy = DefaultPolicy(max_retries=retries_max, max_backoff=1_000)
-        spark.client.set_retry_policies([policy])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what it says of retries is in the error we raise
-            spark.version  # noqa: B018 - the first call: now we know that somebody answers
+        channel = DefaultChannelBuilder(full, list(_CHANNEL))
+        spark = SparkSession.Builder().channelBuilder(channel).create()
     except PySparkException as error:
-        raise SparkNotStarted(f"expected a Spark at {_hidden(url)}, found: {error}") from error
+        raise _not_there(url, error) from error
+    _OPEN.add(spark)
+    # By default a client tries for minutes to reach a server that is gone.
+    policy = DefaultPolicy(max_retries=retries_max, max_backoff=1_000)
+    spark.client.set_retry_policies([policy])
+    try:
+        spark.version  # noqa: B018 - the first call: now we know that a server answers
+        found = spark.conf.getAll if conf else {}
+        for key, value in (conf or {}).items():
+            if found.get(key) != value:
+                spark.conf.set(key, value)
+    except PySparkException as error:
+        _hang_up(spark)
+        raise _not_there(url, error) from error
     return spark
+
+
+def _not_there(url: str, error: Exception) -> SparkNotStarted:
+    return SparkNotStarted(f"expected a Spark at {_hidden(url)}, found: {reason(error)}")
+
+
+def _hang_up(spark: SparkSession) -> None:
+    with suppress(Exception):
+        spark.client.close()
+
+
+@atexit.register
+def _hang_up_all() -> None:
+    """Close what is open while gRPC still runs: at the interpreter's own end it would hang."""
+    for spark in list(_OPEN):
+        if not spark.client.is_closed:
+            _hang_up(spark)
+
+
+def reason(error: BaseException) -> str:
+    """Why a Spark Connect server did not answer, in one line.
+
+    >>> reason(Exception('<_InactiveRpcError of RPC:\\n\\tdetails = "refused"\\n\\tdebug = "x">'))
+    'refused'
+    """
+    found = _DETAILS.search(str(error))
+    return " ".join((found[1] if found else str(error)).split())
 
 
 def close(spark: SparkSession) -> None:

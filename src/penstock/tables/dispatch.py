@@ -52,7 +52,7 @@ from penstock.tables.graph import StreamGraph
 from penstock.tables.jobs import Job, JobStatus, job_for
 from penstock.tables.model import Status
 from penstock.tables.ready import ReadyQueue
-from penstock.tables.retry import Retry
+from penstock.tables.retry import AWAY_MS_MAX, Retry
 from penstock.tables.slots import DispatchSettings, ParallelMode, Slots
 from penstock.tables.verdict import Reason, UnitFacts, Verdict, may_run
 
@@ -96,6 +96,7 @@ class Coordinator:
         self._outdated: set[int] = set()
         self._wakes: list[tuple[int, str]] = []
         self._effects: list[Effect] = []
+        self._is_away = False
 
     # what a shell calls --------------------------------------------------------------------------
 
@@ -261,6 +262,30 @@ class Coordinator:
             self._answer(job, ok=True, detail="refreshed")
         self._free(job, finished=not outdated)
         self._consider_all(board.readers(event.refreshed))
+        self._note_return()
+
+    def _wait_with(self, asking: UnitState) -> None:
+        """What would run now waits with the unit that found the engine away, and asks before it.
+
+        Else a query that ends the engine each time could be the one that asks for all.
+        """
+        ready, until_ms = set(self.ready.in_order()), asking.retry.retry_at_ms
+        for key, state in self.board.states.items():
+            if state is not asking and (key in ready or state.retry.away is not None):
+                state.retry = replace(state.retry, retry_at_ms=until_ms, away=asking.retry.away)
+                asking.retry = replace(asking.retry, retry_at_ms=(until_ms or 0) + AWAY_MS_MAX)
+                self._consider(key)
+
+    def _note_return(self) -> None:
+        """The engine works: what waits for it need not wait any longer."""
+        if not self._is_away:
+            return
+        self._is_away = False
+        waiting = [key for key, state in self.board.states.items() if state.retry.away is not None]
+        for key in waiting:
+            state = self.board.states[key]
+            state.retry = replace(state.retry, retry_at_ms=None, aways=0, away=None)
+        self._consider_all(waiting)
 
     def _cancelled(self, job: Job, detail: str) -> None:
         self._close(job.cancelled(self.now_ms, detail))
@@ -274,7 +299,11 @@ class Coordinator:
         retryable = event.kind is not FailureKind.PERMANENT
         if job.status is JobStatus.QUEUED:  # it failed before it could say that it had started
             job = job.claimed("unknown", self.now_ms)
-        self._close(job.failed(self.now_ms, event.detail, retryable=retryable))
+        if event.kind is FailureKind.AWAY:
+            self._is_away = True
+            self._close(job.cancelled(self.now_ms, event.detail))
+        else:
+            self._close(job.failed(self.now_ms, event.detail, retryable=retryable))
         requested = bool(self._serving.get(job.job_id))
         self._answer(job, ok=False, detail=event.detail)
         state = self._home(job)
@@ -295,6 +324,7 @@ class Coordinator:
                 state.retry = state.retry.collided(policy, now_ms, random, event.detail)
             case FailureKind.AWAY:
                 state.retry = state.retry.waited(policy, now_ms, random, event.detail)
+                self._wait_with(state)
             case FailureKind.PERMANENT:
                 state.retry = Retry()
                 self._stop(at_fault, Status.ERROR, event.detail)
@@ -529,11 +559,14 @@ class Coordinator:
     # dispatch ------------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
+        if self._is_away and self.board.jobs:
+            return  # one unit asks for all whether the engine is back
         if self.settings.parallel:
-            wanted = self._slots.to_ask(len(self.ready), len(self.board.jobs), self.now_ms)
+            ready = min(1, len(self.ready)) if self._is_away else len(self.ready)
+            wanted = self._slots.to_ask(ready, len(self.board.jobs), self.now_ms)
             self._effects.extend(AskToken() for _ in range(wanted))
         else:
-            while self.free_slots > 0 and self._start_next():
+            while self.free_slots > 0 and self._start_next() and not self._is_away:
                 pass
 
     def _start_next(self) -> bool:

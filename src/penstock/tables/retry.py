@@ -12,9 +12,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Final
 
 from penstock.flow.backoff import Backoff
 from penstock.kernel.errors import Rejected
+
+AWAY_MS_MAX: Final = 1_000
+"""How long to wait at most before an engine that is away is asked for again: it is one question,
+and work goes on soon after the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,7 @@ class Retry:
 
     def waited(self, policy: RetryPolicy, now_ms: int, random: Random, why: str) -> Retry:
         """After the engine could not be reached: longer and longer waits that count for nothing."""
-        wait_ms = policy.delay_ms(self.aways + 1, random)
+        wait_ms = min(policy.delay_ms(self.aways + 1, random), AWAY_MS_MAX)
         return replace(self, aways=self.aways + 1, retry_at_ms=now_ms + wait_ms, away=why)
 
     def exhausted(self, policy: RetryPolicy) -> bool:

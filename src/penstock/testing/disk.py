@@ -77,10 +77,6 @@ class FakeDisk:
 
         return release
 
-    def room_bytes(self) -> int | None:
-        """Not known."""
-        return None
-
     def names(self) -> list[str]:
         """The files, sorted by name."""
         return sorted(self._names)

@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from penstock.spark.errors import SparkNotStarted
+from penstock.spark.session import close, new_session
 from penstock.tables.retry import RetryPolicy
 from tests.integration.spark.one import one_spark
 from tests.integration.tables_spark.place import SparkPlace
@@ -87,15 +89,30 @@ def test_a_spark_that_goes_away_is_waited_for(
         place.until(place.fresh, "both tables")
         bridge.close()
         place.write("raw", [2])
-        place.until(lambda: tries(place) >= 3, "as many tries as a failure has")
+        place.until(lambda: tries(place) >= 4, "more tries than failures suspend")
         place.until(lambda: warehouse.why("a").reason.value == "engine_away", "the reason")
         assert "expected a Spark at sc://localhost" in warehouse.why("a").text
         assert warehouse.table("a").status.value == "ACTIVE"
         bridge.open()
         place.until(place.fresh, "both to catch up by themselves")
     place.check_contents()
+    assert {job.status.value for job in warehouse.jobs()} == {"SUCCEEDED", "CANCELLED"}
+    assert {record.outcome.value for record in warehouse.history()} == {"succeeded"}
+
+
+def test_a_spark_that_was_away_for_long_is_found_at_the_first_try(bridge: Bridge) -> None:
+    """gRPC waits longer and longer before it connects again, for all who call one address."""
+    url = one_spark().url
+    url = url.replace(urlsplit(url).netloc, f"localhost:{bridge.port}")
+    close(new_session(url))
+    bridge.close()
+    for _ in range(8):
+        with pytest.raises(SparkNotStarted, match="found: failed to connect to all addresses"):
+            new_session(url, retries_max=1)
+    bridge.open()
+    close(new_session(url, retries_max=0))
 
 
 def tries(place: SparkPlace) -> int:
-    return sum(job.root == "a" and job.status.value == "RETRYABLE_FAILED" for job in
+    return sum("expected a Spark at sc://localhost" in (job.outcome_detail or "") for job in
                place.warehouse.jobs())  # fmt: skip

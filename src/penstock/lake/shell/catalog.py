@@ -37,6 +37,7 @@ from penstock.lake.shell.deletes import Materialiser
 from penstock.lake.shell.parquet import describe_file, write_file
 from penstock.lake.shell.ranges import ChangeRange, change_range
 from penstock.lake.shell.reader import KnownTables, Reader
+from penstock.lake.shell.s3 import check_credentials, is_s3
 from penstock.lake.shell.scan import scan
 from penstock.lake.shell.storage import Storage
 from penstock.lake.transaction import Transaction
@@ -327,6 +328,8 @@ def open_catalog(
     The address is `sqlite:path` or `postgres:host=… dbname=…`. `data_path` is where a new lake
     keeps its files (by default beside the SQLite file), and must be that of one that exists.
     """
+    if data_path is not None and is_s3(data_path):
+        check_credentials(data_path)  # before there is a catalog that names it
     database = open_database(address, timeout_ms=timeout_ms)
     if is_absent(database) and not create:
         raise Rejected(f"expected a lake at {address!r}, found no file")

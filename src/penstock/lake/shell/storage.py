@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from penstock.kernel.errors import Rejected
+from penstock.lake.shell.s3 import check_credentials, is_s3
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,8 @@ def filesystem_of(root: str) -> tuple[fs.FileSystem, str]:
     """The filesystem of a path or URL, and the path in it: pyarrow's own, or fsspec's."""
     if "://" not in root:
         return fs.LocalFileSystem(), root
+    if is_s3(root):
+        check_credentials(root)  # or pyarrow asks around for many seconds
     try:
         found, inner = fs.FileSystem.from_uri(root)
         return found, str(inner)

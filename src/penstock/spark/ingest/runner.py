@@ -28,11 +28,13 @@ import pyarrow.compute as pc
 
 from penstock.flow.backoff import Backoff
 from penstock.kernel.clock import Clock
-from penstock.kernel.errors import Busy, Conflict, Corrupt, Gone, Rejected, Unavailable
+from penstock.kernel.errors import Busy, Conflict, Gone, Rejected, Unavailable
 from penstock.kernel.shell import SystemClock
+from penstock.kernel.text import shortened
 from penstock.kernel.units import MIB
 from penstock.lake.shell import Catalog
-from penstock.spark.errors import SparkNotStarted
+from penstock.lake.shell.s3 import is_s3
+from penstock.spark.errors import SparkMissing, SparkNotStarted, is_lost
 from penstock.spark.ingest.cursors import Cursor, TakenOver, cursor_of, take_over
 from penstock.spark.ingest.duplicates import Seen
 from penstock.spark.ingest.held import held, let_go
@@ -48,8 +50,10 @@ from penstock.spark.ingest.pipeline import (
 from penstock.spark.ingest.space import Basis
 from penstock.spark.ingest.sparks import Sparks
 from penstock.spark.ingest.stage import BatchStage, batch_messages
-from penstock.spark.ingest.store import HERE_BYTES_MAX, Store
-from penstock.spark.refresh import is_lost
+from penstock.spark.ingest.store import Store
+from penstock.spark.object_store import check_session
+from penstock.spark.python_probe import explained
+from penstock.spark.session import reason
 from penstock.spark.topic_http import TopicAddress, TopicConnection, TopicMissing, TopicRecreated
 from penstock.spark.topic_pages import SCHEMA, SeqRange, check_continuity, in_range
 
@@ -58,6 +62,9 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger(__name__)
 _TICK_S: Final = 0.2
+_WAITS: Final = "waits"
+_AWAY_S: Final = 1.0
+"""How long to wait at most before what is away is looked for again, so that work goes on soon."""
 _RANDOM: Final = Random()
 
 
@@ -65,8 +72,7 @@ _RANDOM: Final = Random()
 class RunnerOptions:
     """Limits of a run. `linger_ms` is how long a batch waits for more once its first message came.
 
-    A batch ends with the page of the topic that brings it to `batch_bytes_max`. One whose rows take
-    more than `here_bytes_max` is written by Spark's tasks.
+    A batch ends with the page of the topic that brings it to `batch_bytes_max`.
 
     A round that fails without having stored anything counts; after `failures_max` in a row the
     run ends with what went wrong.
@@ -75,7 +81,6 @@ class RunnerOptions:
     wait_ms: int = 1_000
     linger_ms: int = 50
     batch_bytes_max: int = 64 * MIB
-    here_bytes_max: int = HERE_BYTES_MAX
     failures_max: int = 20
     retry_base_ms: int = 200
     retry_cap_ms: int = 5_000
@@ -144,6 +149,7 @@ class PipelineRunner:
         self._storing = threading.Event()
         self._storing.set()
         self._upto: int | None = None
+        self._told: str | None = None
 
     @property
     def room(self) -> int:
@@ -171,7 +177,6 @@ class PipelineRunner:
         """Run until `stop`, or until every record up to a seq is in the lake."""
         self._upto = upto_seq
         try:
-            self.sparks.require(self._lake.storage)
             return self._rounds(uuid4().hex)
         finally:
             # Frames inside Spark that outlive their session hang the interpreter's exit.
@@ -190,13 +195,37 @@ class PipelineRunner:
                 error = found
             if error is None or self._stopping.is_set():
                 return self._reached(error)
+            error = explained(error)
             failures = 1 if round_ is not None and round_.has_stored else failures + 1
-            self.trouble = f"{type(error).__name__}: {str(error)[:500]}"
-            if failures >= self.options.failures_max or is_final(error):
+            is_away = self._is_away(error)
+            if is_final(error) or (failures >= self.options.failures_max and not is_away):
                 raise error
-            _LOG.warning("pipeline %s begins again: %s", self.pipeline.name, self.trouble)
+            self.tell_trouble(_WAITS if is_away else "begins again", error)
             self.sparks.drop()
-            self._stopping.wait(self._delay_s(failures))
+            delay_s = self._delay_s(failures)
+            self._stopping.wait(min(delay_s, _AWAY_S) if is_away else delay_s)
+
+    def _is_away(self, error: Exception) -> bool:
+        """Whether what the pipeline works with cannot be reached: it is waited for."""
+        if isinstance(error, SparkNotStarted | SparkMissing) or is_lost(error):
+            return self.sparks.is_remote and not isinstance(error, SparkMissing)
+        return isinstance(error, Unavailable)
+
+    def tell_trouble(self, what: str, error: Exception) -> None:
+        """Say what holds the pipeline up: one line when it begins, not one for each try."""
+        text = reason(error) if is_lost(error) else str(error)
+        self.trouble = f"{what}: {type(error).__name__}: {shortened(text)}"
+        kind = what if what == _WAITS else f"{what} {type(error).__name__}"
+        if kind != self._told:
+            self._told = kind
+            _LOG.warning("pipeline %s %s", self.pipeline.name, self.trouble)
+
+    def tell_progress(self) -> None:
+        """A batch is stored: nothing holds the pipeline up."""
+        self.trouble = None
+        if self._told is not None:
+            self._told = None
+            _LOG.info("pipeline %s goes on", self.pipeline.name)
 
     def _reached(self, error: Exception | None) -> Cursor:
         """Where the pipeline stands when the run is over."""
@@ -206,6 +235,8 @@ class PipelineRunner:
         return found
 
     def _begin(self, holder: str) -> Cursor:
+        if is_s3(self._lake.data_path):
+            check_session(self.sparks.session(), self._lake.data_path)
         with TopicConnection(self._address) as connection:
             state = connection.state()
         name, topic = self.pipeline.name, self.pipeline.raw_topic
@@ -217,8 +248,6 @@ class PipelineRunner:
             )
         self.stored_seq, self.head_seq = cursor.seq, state.head_seq
         self.basis = cursor.basis
-        if not self.sparks.is_ours:
-            self.sparks.session()  # what could never work is told before the first message comes
         return cursor
 
     def _delay_s(self, failures: int) -> float:
@@ -234,7 +263,7 @@ def is_final(error: BaseException) -> bool:
         return False
     wrong = (AnalysisException, PySparkTypeError, PySparkValueError)
     slips = (TypeError, AttributeError, LookupError, NameError, ValueError)
-    return isinstance(error, (TakenOver, Rejected, Corrupt, Gone, *wrong, *slips))
+    return isinstance(error, (TakenOver, Rejected, Gone, *wrong, *slips))
 
 
 class _Round:
@@ -245,8 +274,7 @@ class _Round:
         self._cursor = cursor
         self._pipeline = runner.pipeline
         self._queues: list[SimpleQueue[Batch | None]] = [SimpleQueue() for _ in runner.stages]
-        here_bytes_max = runner.options.here_bytes_max
-        self._store = Store(runner._lake, runner.pipeline, here_bytes_max=here_bytes_max)
+        self._store = Store(runner._lake, runner.pipeline)
         self._known: Known = {}
         self._over = threading.Event()
         self._error: Exception | None = None
@@ -376,14 +404,9 @@ class _Round:
                 return self._pipeline.pinned()
             except (Busy, Unavailable, TopicMissing) as error:
                 failures += 1
-                self._waits("evaluate", error)
+                self._runner.tell_trouble("evaluate", error)
                 self._over.wait(self._runner._delay_s(failures))
         return None
-
-    def _waits(self, stage: str, error: Exception) -> None:
-        """Tell people why a stage waits."""
-        self._runner.trouble = f"{stage}: {type(error).__name__}: {error}"
-        _LOG.warning("pipeline %s: %s", self._pipeline.name, self._runner.trouble)
 
     def _keep(self, batch: Batch) -> None:
         """Store a batch; while the lake or its disk will not have it, try again and again."""
@@ -403,12 +426,12 @@ class _Round:
                 if is_lost(error) or isinstance(error, SparkNotStarted):
                     raise
                 failures += 1
-                self._waits("store", error)
+                self._runner.tell_trouble("store", error)
                 self._over.wait(self._runner._delay_s(failures))
                 continue
             self._runner.stored_seq = batch.upto
             self._runner.basis = batch.basis or self._runner.basis
-            self._runner.trouble = None
+            self._runner.tell_progress()
             self.has_stored = True
             if batch.frame is not None:
                 let_go(batch.frame)

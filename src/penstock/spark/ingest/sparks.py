@@ -1,7 +1,4 @@
-"""The Spark that a pipeline runs on: started or connected to, and made again when it is lost.
-
-One that was not started here must share the files of the lake (`require`).
-"""
+"""The Spark that a pipeline runs on: started or connected to, and made again when it is lost."""
 
 from __future__ import annotations
 
@@ -9,12 +6,11 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from penstock.lake.shell import Storage
 from penstock.spark.command import SESSION_CONF
 from penstock.spark.embedded import EmbeddedSpark, start_spark
 from penstock.spark.options import SparkOptions
+from penstock.spark.python_probe import check_python
 from penstock.spark.session import close, new_session
-from penstock.spark.shared_files import check_shared
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -28,19 +24,11 @@ class Sparks:
         self._lock = threading.Lock()
         self._embedded: EmbeddedSpark | None = None
         self._session: SparkSession | None = None
-        self._storage: Storage | None = None
-
-    def require(self, storage: Storage) -> None:
-        """Have every session share the files of a lake: `FilesNotShared` if one does not."""
-        with self._lock:
-            self._storage = storage
-            if self._session is not None:
-                self._check(self._session)
 
     @property
-    def is_ours(self) -> bool:
-        """Whether tasks run on this machine, in a JVM that is started here."""
-        return self._options.is_local
+    def is_remote(self) -> bool:
+        """Whether the Spark is not ours to start."""
+        return self._options.remote is not None
 
     @property
     def pid(self) -> int | None:
@@ -54,7 +42,6 @@ class Sparks:
                 self._drop()
             if self._session is None:
                 self._session = self._open()
-                self._check(self._session)
             return self._session
 
     def interrupt(self) -> None:
@@ -83,22 +70,18 @@ class Sparks:
         if url is None:
             if self._embedded is None:
                 self._embedded = start_spark(self._options)
-            return new_session(self._embedded.url)
-        spark = new_session(url)
-        found = spark.conf.getAll
-        for key, value in {**SESSION_CONF, **self._options.conf}.items():
-            if found.get(key) != value:
-                spark.conf.set(key, value)
-        return spark
+            return self._checked(new_session(self._embedded.url))
+        conf = {**SESSION_CONF, **self._options.conf}
+        return self._checked(new_session(url, conf=conf))
 
-    def _check(self, session: SparkSession) -> None:
-        if self._storage is None or self.is_ours:
-            return
+    def _checked(self, spark: SparkSession) -> SparkSession:
+        """A session whose executors can run what a pipeline sends them."""
         try:
-            check_shared(session, self._storage)
+            check_python(spark)
         except BaseException:
-            self._drop()
+            close(spark)
             raise
+        return spark
 
     def _drop(self) -> None:
         if self._session is not None:

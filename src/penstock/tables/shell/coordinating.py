@@ -557,15 +557,18 @@ class Life:
             else:
                 ended = read_outcome(message)
                 if self._is_bereft(ended):
-                    return [*events, *self._died(hand)]
+                    return [*events, *self._died(hand, engine_lost=True)]
                 hand.job_id = hand.kill_at_ms = hand.progress = None
                 self._note_end(int(message["job"]), ended)
                 events.append(outcome_event(int(message["job"]), ended))
         events += self._assign()
         return events if hand.line.is_open else [*events, *self._died(hand)]
 
-    def _died(self, hand: Hand) -> list[Event]:
-        """A worker is gone. What it had in hand may have landed just before."""
+    def _died(self, hand: Hand, *, engine_lost: bool = False) -> list[Event]:
+        """A worker is gone. What it had in hand may have landed just before, or been cancelled.
+
+        With `engine_lost` it was cancelled because the engine was gone, and may be the cause.
+        """
         self._selector.unregister(hand.line)
         self._crew.bury(hand)
         if not hand.ready:
@@ -576,7 +579,7 @@ class Life:
         job = self._store.job(hand.job_id)
         if job is not None and job.status is JobStatus.SUCCEEDED:
             return [JobSucceeded(job.job_id, self._landed(job))]
-        if job is not None and job.status is JobStatus.CANCELLED:
+        if job is not None and job.status is JobStatus.CANCELLED and not engine_lost:
             return [JobCancelled(job.job_id, job.outcome_detail or "cancelled")]
         return [WorkerDied(hand.name)]
 

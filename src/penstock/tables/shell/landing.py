@@ -50,6 +50,10 @@ INSERT_HISTORY: Final = schema.INSERT_HISTORY.replace(
 )
 
 
+_STATUS_OF: Final = {
+    FailureKind.PERMANENT: JobStatus.PERMANENT_FAILED,
+    FailureKind.AWAY: JobStatus.CANCELLED,
+}
 LOCK_IS: Final = "SELECT holder FROM penstock_locks WHERE table_name = ?"
 NOTE_COMMIT: Final = (
     "UPDATE penstock_refresh_history SET timings = substr(timings, 1, length(timings) - 1) || ? "
@@ -205,11 +209,7 @@ class Landing:
     def failed(self, claimed: Claimed, error: Exception, member: str | None) -> Ended:
         """Write down the failure and the job's end; nothing of the refresh is visible."""
         kind, detail = kind_of(error), detail_of(error)
-        status = (
-            JobStatus.PERMANENT_FAILED
-            if kind is FailureKind.PERMANENT
-            else JobStatus.RETRYABLE_FAILED
-        )
+        status = _STATUS_OF.get(kind, JobStatus.RETRYABLE_FAILED)
         job, now_ms = claimed.job, self._now_ms()
 
         def work(cursor: Any) -> bool:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.kernel.errors import PenstockError
+from penstock.kernel.text import shortened
 from penstock.tables.events import Refreshed
 from penstock.tables.failures import Failure, FailureKind, classify
 from penstock.tables.shell.claim import LockHeld
+
+_DETAIL_MAX: Final = 1_000
 
 
 class NotMadeYet(PenstockError):
@@ -66,8 +70,8 @@ def kind_of(error: Exception) -> FailureKind:
 def detail_of(error: Exception) -> str:
     """An error as one line of bounded length."""
     text = error.message if isinstance(error, PenstockError) else str(error)
-    first = " ".join(text.split())[:1_000]
-    return first if isinstance(error, PenstockError) else f"{type(error).__name__}: {first}"
+    line = shortened(text, _DETAIL_MAX)
+    return line if isinstance(error, PenstockError) else f"{type(error).__name__}: {line}"
 
 
 def _called(error: Exception, *names: str) -> str | None:
