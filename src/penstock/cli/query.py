@@ -26,7 +26,7 @@ def query(text: str, limit: int, as_json: bool, **place: Any) -> None:
     queried.
     """
     with open_warehouse(place, make=False) as warehouse:
-        if " " in text.strip():
+        if len(text.split()) > 1:
             with spark_said():
                 found = warehouse.query(text)
             Output(as_json).rows(found.slice(0, limit), found.num_rows)

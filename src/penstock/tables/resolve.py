@@ -351,7 +351,8 @@ class _Resolver:
         place = at_parts(self._query, column.parts)
         near = did_you_mean(nearest(named, known))
         return InvalidQuery(
-            not_there(f"no {word} {named!r}{place}", near, "; ".join(shown)), column=named
+            not_there(f"no {word} {named!r}{place}", near, "; ".join(dict.fromkeys(shown))),
+            column=named,
         )
 
 

@@ -109,6 +109,7 @@ def test_a_command_that_spark_refuses_prints_one_line_and_leaves_the_reason_with
     assert "Division by zero" in lines[0]
     status = json.loads(run(embedded, lake, "table", "status").stdout)
     assert status["status"] == "ERROR"
+    assert "Division by zero" in status["waiting_for"]
     why = json.loads(run(embedded, lake, "table", "why", "ratios").stdout)
     assert "(line 1, column 8: 1 / (id - 1))" in why["text"]
     history = json.loads(run(embedded, lake, "table", "history", "ratios").stdout)

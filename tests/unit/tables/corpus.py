@@ -29,12 +29,38 @@ SCHEMAS = {
     }),
 }  # fmt: skip
 
-ACCEPTED = tuple(
-    line
-    for line in (Path(__file__).parent / "accepted.sql").read_text().splitlines()
-    if not line.startswith("--")
-)
+_TPCH = {
+    "region": "r_regionkey:i r_name:s r_comment:s",
+    "nation": "n_nationkey:i n_name:s n_regionkey:i n_comment:s",
+    "part": "p_partkey:i p_name:s p_mfgr:s p_brand:s p_type:s p_size:i p_container:s "
+    "p_retailprice:n p_comment:s",
+    "supplier": "s_suppkey:i s_name:s s_address:s s_nationkey:i s_phone:s s_acctbal:n s_comment:s",
+    "partsupp": "ps_partkey:i ps_suppkey:i ps_availqty:i ps_supplycost:n ps_comment:s",
+    "customer": "c_custkey:i c_name:s c_address:s c_nationkey:i c_phone:s c_acctbal:n "
+    "c_mktsegment:s c_comment:s",
+    "orders": "o_orderkey:i o_custkey:i o_orderstatus:s o_totalprice:n o_orderdate:d "
+    "o_orderpriority:s o_clerk:s o_shippriority:i o_comment:s",
+    "lineitem": "l_orderkey:i l_partkey:i l_suppkey:i l_linenumber:i l_quantity:n "
+    "l_extendedprice:n l_discount:n l_tax:n l_returnflag:s l_linestatus:s l_shipdate:d "
+    "l_commitdate:d l_receiptdate:d l_shipinstruct:s l_shipmode:s l_comment:s",
+}
+_KINDS = {"i": pa.int64(), "s": pa.string(), "n": pa.decimal128(12, 2), "d": pa.date32()}
+TPCH_SCHEMAS = {
+    table: pa.schema([(word[:-2], _KINDS[word[-1]]) for word in columns.split()])
+    for table, columns in _TPCH.items()
+}
+
+
+def _lines(name: str) -> tuple[str, ...]:
+    lines = (Path(__file__).parent / name).read_text().splitlines()
+    return tuple(line for line in lines if not line.startswith("--"))
+
+
+ACCEPTED = _lines("accepted.sql")
 """Spark accepts them all."""
+
+TPCH = _lines("tpch.sql")
+"""The queries of TPC-H over their own tables."""
 
 REFUSED = (
     ("SELECT nocol FROM orders", "nocol", (1, 8)),

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from penstock.tables.errors import InvalidQuery, InvalidTable
 from penstock.tables.resolve import UNKNOWN, Shape, resolve
-from tests.unit.tables.corpus import ACCEPTED, REFUSED, SCHEMAS
+from tests.unit.tables.corpus import ACCEPTED, REFUSED, SCHEMAS, TPCH, TPCH_SCHEMAS
 
 KNOWN = {name: Shape(tuple(schema.names)) for name, schema in SCHEMAS.items()}
+TPCH_KNOWN = {name: Shape(tuple(schema.names)) for name, schema in TPCH_SCHEMAS.items()}
 
 
 @pytest.mark.parametrize("query", ACCEPTED)
 def test_what_spark_accepts_is_accepted(query: str) -> None:
     resolve(query, KNOWN)
+
+
+def test_the_queries_of_tpc_h_are_accepted_and_none_of_their_columns_may_be_missing() -> None:
+    for query in TPCH:
+        resolve(query, TPCH_KNOWN)
+    used = {name for query in TPCH for name in re.findall(r"\b[a-z]{1,2}_[a-z]+\b", query)}
+    for table, shape in TPCH_KNOWN.items():
+        for gone in used & set(shape.names):
+            left = Shape(tuple(name for name in shape.names if name != gone))
+            reading = [query for query in TPCH if re.search(rf"\b{gone}\b", query)]
+            for query in reading:
+                with pytest.raises(InvalidQuery, match=f"no column '{gone}'"):
+                    resolve(query, {**TPCH_KNOWN, table: left})
 
 
 @pytest.mark.parametrize(("query", "named", "place"), REFUSED)

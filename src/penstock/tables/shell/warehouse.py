@@ -41,7 +41,7 @@ from penstock.tables.model import Mode, Status, TableDefinition, define
 from penstock.tables.names import lake_name, relation_name, topic_of, topic_source
 from penstock.tables.ordering import final_order
 from penstock.tables.plan import TablePlan
-from penstock.tables.pointing import did_you_mean, not_there
+from penstock.tables.pointing import did_you_mean, listed, not_there
 from penstock.tables.progress import Progress
 from penstock.tables.resolve import nearest_relation, resolve
 from penstock.tables.shell.bell import BellCall, bell_name
@@ -424,7 +424,7 @@ class Warehouse:
 
     def query(self, text: str) -> pa.Table:
         """The rows of a table (its name alone, read here), or of a SELECT (run by the engine)."""
-        if " " not in text.strip():
+        if len(text.split()) < 2:
             return self.rows(text.strip(), limit=sys.maxsize).rows
         sources = read_sources(text)
         topics = [name for name in sources if topic_of(name) is not None]
@@ -455,8 +455,9 @@ class Warehouse:
         known = self._relations()
         if name not in known:
             near = did_you_mean(nearest_relation(name, known))
+            there = f"there are {listed(sorted(known))}" if known else None
             raise RelationNotFound(
-                not_there(f"no table or declared topic {name!r}", near), relation=name
+                not_there(f"no table or declared topic {name!r}", near, there), relation=name
             )
 
     def _set_status(self, name: str, status: Status) -> None:
