@@ -19,7 +19,6 @@ class Relations(Mapping[str, Shape]):
 
     `changed` are stream tables whose contents tell nothing any more. With `refreshed` contents may
     be older than what they were made from: columns that the next refresh would bring count too.
-    `of` is the table that asks, which cannot read itself.
     """
 
     def __init__(
@@ -28,31 +27,48 @@ class Relations(Mapping[str, Shape]):
         graph: StreamGraph,
         changed: Collection[str] = (),
         *,
-        of: str | None = None,
         refreshed: bool = False,
     ) -> None:
-        self._stored = {name: shape for name, shape in stored.items() if name != of}
-        self._graph, self._changed = graph, frozenset(changed)
-        self._others = [name for name in graph.tables if name != of]
+        self._stored, self._graph, self._changed = stored, graph, frozenset(changed)
         self._refreshed = refreshed
         self._found: dict[str, Shape] = {}
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys([*self._others, *self._stored]))
+        return iter(dict.fromkeys([*self._graph.tables, *self._stored]))
 
     def __len__(self) -> int:
-        return len({*self._others, *self._stored})
+        return len({*self._graph.tables, *self._stored})
 
     def __getitem__(self, name: str) -> Shape:
         if name not in self._found:
             self._found[name] = self._look(name)
         return self._found[name]
 
+    def columns_of(self, table: str) -> Shape:
+        """The columns that a stream table will have, or `Rejected` for a name that is not there."""
+        for name in self._above(table):
+            self[name]  # from the top down: a long chain is not followed by recursion
+        others = _Others(self, table)
+        return resolve(self._graph.tables[table].query, others)
+
+    def _above(self, table: str) -> list[str]:
+        """The stream tables above one whose columns are read from queries, in order."""
+        found: set[str] = set()
+        new = [table]
+        while new:
+            ups = {up for name in new for up in self._graph.upstreams[name]} - found
+            new = [up for up in ups if self._refreshed or self._contents(up) is None]
+            found.update(new)
+        return sorted(found, key=self._graph.place.__getitem__)
+
+    def _contents(self, name: str) -> Shape | None:
+        return None if name in self._changed else self._stored.get(name)
+
     def _look(self, name: str) -> Shape:
         table = self._graph.tables.get(name)
         if table is None:
             return self._stored[name]
-        stored = None if name in self._changed else self._stored.get(name)
+        stored = self._contents(name)
         if stored is not None and not self._refreshed:
             return stored
         try:
@@ -64,17 +80,40 @@ class Relations(Mapping[str, Shape]):
         return Shape((*stored.names, *made.names), unreadable=stored.unreadable)
 
 
-def check_names(
-    graph: StreamGraph,
-    stored: Mapping[str, Shape],
-    changed: Collection[str],
-    table: str,
-    columns_max: int,
-) -> None:
-    """Refuse a table whose query names what is not there, or gives too many columns."""
-    query = graph.tables[table].query
-    try:
-        found = resolve(query, Relations(stored, graph, changed, of=table))
-    except Rejected:
-        found = resolve(query, Relations(stored, graph, changed, of=table, refreshed=True))
-    check_width(len(found.names), columns_max)
+class _Others(Mapping[str, Shape]):
+    """All relations but the table that asks, which cannot read itself."""
+
+    def __init__(self, relations: Relations, table: str) -> None:
+        self._relations, self._table = relations, table
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._relations if name != self._table)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, name: str) -> Shape:
+        return self._relations[name]
+
+
+class NameCheck:
+    """Refuses tables whose queries name what is not there, or give too many columns."""
+
+    def __init__(
+        self,
+        graph: StreamGraph,
+        stored: Mapping[str, Shape],
+        changed: Collection[str],
+        columns_max: int,
+    ) -> None:
+        self._now = Relations(stored, graph, changed)
+        self._later = Relations(stored, graph, changed, refreshed=True)
+        self._columns_max = columns_max
+
+    def check(self, table: str) -> None:
+        """Refuse a table of the graph, or do nothing."""
+        try:
+            found = self._now.columns_of(table)
+        except Rejected:
+            found = self._later.columns_of(table)
+        check_width(len(found.names), self._columns_max)

@@ -29,7 +29,7 @@ from penstock.tables.model import Status, TableDefinition
 from penstock.tables.modes import check_differential
 from penstock.tables.names import topic_source
 from penstock.tables.plan import TablePlan, plan_tables
-from penstock.tables.relations import check_names
+from penstock.tables.relations import NameCheck
 from penstock.tables.resolve import Shape
 from penstock.tables.shell.store import (
     GRAPH_VERSION,
@@ -68,7 +68,7 @@ class Definer:
         graph = found.graph.with_table(table)
         lake = self._check(graph, [table], [table] if before is None else [])
         known = {**lake, **topic_shapes(found)}
-        check_names(graph, known, {table.name}, table.name, self._store.lake.columns_max)
+        NameCheck(graph, known, {table.name}, self._store.lake.columns_max).check(table.name)
         transaction = self._begin(found.version)
         self._store_table(transaction, before, table)
         return self._commit(transaction, graph)
@@ -315,27 +315,21 @@ def _check_plan(
     """Refuse tables that name what is not there: new ones, and those that a change would break."""
     made = [*plan.create, *(step.table for step in plan.replace)]
     changed = {table.name for table in made}
-    for table in made:
-        _check_named(plan.graph, {**lake, **topics}, changed, table.name, columns_max)
     moved = changed | {source.name for source in plan.declare}
-    before = {**lake, **topic_shapes(found)}
+    now = NameCheck(found.graph, {**lake, **topic_shapes(found)}, (), columns_max)
+    then = NameCheck(plan.graph, {**lake, **topics}, changed, columns_max)
     for name in plan.graph.order:
-        if name in changed or not moved & set(plan.graph.inputs[name]):
-            continue
+        if name not in changed:
+            if not moved & set(plan.graph.inputs[name]):
+                continue
+            try:
+                now.check(name)
+            except Rejected:
+                continue  # it cannot be refreshed as it is, and holds nothing up
         try:
-            check_names(found.graph, before, (), name, columns_max)
-        except Rejected:
-            continue  # it cannot be refreshed as it is, and holds nothing up
-        _check_named(plan.graph, {**lake, **topics}, changed, name, columns_max)
-
-
-def _check_named(
-    graph: StreamGraph, stored: dict[str, Shape], changed: set[str], name: str, columns_max: int
-) -> None:
-    try:
-        check_names(graph, stored, changed, name, columns_max)
-    except Rejected as error:
-        raise type(error)(f"{name}: {error.message}", **error.detail) from None
+            then.check(name)
+        except Rejected as error:
+            raise type(error)(f"{name}: {error.message}", **error.detail) from None
 
 
 def _kept_status(before: TableDefinition, table: TableDefinition) -> TableDefinition:
