@@ -7,7 +7,7 @@
 ...     query = "SELECT day, count(*) AS n FROM topics.orders GROUP BY day"
 ...     _ = warehouse.create("daily", query)
 ...     [(row.table, row.reason.value) for row in warehouse.status()]
-[('daily', 'ready')]
+[('daily', 'no_coordinator')]
 """
 
 from __future__ import annotations
