@@ -19,7 +19,9 @@ from bench.report import Report
 RECORDS = 1_000_000
 HOT = 40_000
 WATCHERS = 1_000
-TINY = {"RECORDS": 2_000, "HOT": 500, "WATCHERS": 5}
+SIZES = (100, 10_000, 500_000)
+FLAT_BYTES = 4 << 30
+TINY = {"RECORDS": 2_000, "HOT": 500, "WATCHERS": 5, "FLAT_BYTES": 8 << 20}
 
 
 def run(report: Report) -> None:
@@ -29,6 +31,35 @@ def run(report: Report) -> None:
     report.row("a record in memory", hot_record(), "bytes")
     report.row("an idle watcher", idle_watcher(), "bytes")
     recovery(report)
+    flat(report)
+
+
+def flat(report: Report) -> None:
+    """Gigabytes of records of three sizes: what a server has when it is full, and in the end."""
+    for size in SIZES:
+        with servers.penstock() as port:
+            pid = server_pid(port)
+            record = b'{"data":"%b"}' % (b"x" * (size - 2))
+            count = max(1, (1 << 20) // len(record))
+            body = b'{"records":[%b]}' % b",".join([record] * count)
+            connection = connect(port, 1)[0]
+            written = 0
+            seen: list[int] = []
+            while written < FLAT_BYTES:
+                topic = b"t%d" % (len(seen) % 4)
+                path = f"/v0/topics/{topic.decode()}?return_seqs=false"
+                answer = ask(connection, post(path, body))
+                if b" 429 " in answer[:16]:
+                    time.sleep(0.05)
+                    continue
+                written += count * size
+                seen.append(resident(pid))
+            quarter = max(seen[: max(1, len(seen) // 4)])
+            rest = max(seen)
+            connection.close()
+        name = f"after {FLAT_BYTES >> 20} MiB of {size} byte records"
+        report.row(f"memory {name}", seen[-1] / (1 << 20), "MiB")
+        report.row(f"growth after the first quarter, {name}", (rest - quarter) / (1 << 20), "MiB")
 
 
 def resident(pid: int) -> int:

@@ -25,6 +25,7 @@ from penstock.config import Settings
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Corrupt, Rejected
 from penstock.kernel.shell import SystemClock
+from penstock.kernel.units import MIB
 from penstock.log.shell.local import partitions_of
 from penstock.log.store import Store
 from penstock.log.stores import open_store
@@ -52,6 +53,14 @@ COLLECT_AFTER: Final = (20_000, 20, 20)
 """Thresholds of the garbage collector. Connections leave no circles behind, and among the records
 that are kept it would find none either: at Python's own thresholds, looking for them took a
 fortieth of the time of writes in batches."""
+
+HOT_BYTES_MAX: Final = 256 * MIB
+"""What memory holds of records if nothing is said, and the machine has four times as much."""
+
+CGROUP_LIMITS: Final = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 
 SLOW_S: Final = 1.0
 """How long an end may take before a person at the terminal is told how to cut it short."""
@@ -365,6 +374,7 @@ def _engine_options(settings: Settings, store: Store) -> EngineOptions:
         log_wait_ms_max=settings.max_log_wait_ms,
         data_dir=None if settings.store == "memory" else settings.data_dir,
         identity=secrets.randbits(52),
+        hot_bytes_max=settings.max_hot_bytes or min(HOT_BYTES_MAX, _machine_bytes() // 4),
         cold_dir=settings.cold_dir,
         compact_bytes_min=settings.compact_log_bytes,
         seal=SealOptions(
@@ -375,6 +385,15 @@ def _engine_options(settings: Settings, store: Store) -> EngineOptions:
             hot_bytes_max=settings.hot_retain_bytes,
         ),
     )
+
+
+def _machine_bytes() -> int:
+    """The memory of the machine, or of the part of it that this process may use."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in CGROUP_LIMITS:
+        with suppress(OSError, ValueError):
+            found.append(int(path.read_text(encoding="ascii")))
+    return min(found)
 
 
 def _open_store(settings: Settings, on_held: Callable[[], None]) -> Store:

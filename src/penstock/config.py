@@ -118,6 +118,11 @@ class Settings:
     hot_retain_bytes: int = _setting(
         0, "Bytes of a topic that stay in memory at most; 0: however many."
     )
+    max_hot_bytes: int = _setting(
+        0,
+        "Bytes of records that memory holds, of all topics together; the oldest beyond it are read "
+        "from disk. 0: 256 MiB, or a quarter of the machine's memory if that is less.",
+    )
     compact_log_bytes: int = _setting(
         64 * MIB,
         "Snapshots are made when the log since the last has more than this, or four times this "

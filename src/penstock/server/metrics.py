@@ -74,8 +74,11 @@ class WalSample:
 
 
 class StorageSample(NamedTuple):
-    """What was found damaged since the start."""
+    """What memory holds of records, and what was found damaged since the start."""
 
+    hot_bytes: int = 0
+    hot_bytes_limit: int = 0
+    spilled_bytes: int = 0
     damaged_snapshots: int = 0
     missing_segments: int = 0
     unreadable_reads: int = 0
@@ -216,6 +219,17 @@ def _wal_lines(wal: WalSample) -> Iterator[str]:
 
 
 def _storage_lines(storage: StorageSample) -> Iterator[str]:
+    yield from _gauge("topics_hot_bytes", "Bytes of records in memory.", storage.hot_bytes)
+    yield from _gauge(
+        "topics_hot_bytes_limit",
+        "Bytes of records that memory holds at most; 0: any number.",
+        storage.hot_bytes_limit,
+    )
+    name = "topics_spilled_bytes_total"
+    yield from _head(
+        name, "counter", "Bytes of records that were moved out of memory to its limit."
+    )
+    yield f"{name} {storage.spilled_bytes}"
     yield from _gauge(
         "topics_storage_damaged_snapshots",
         "Snapshots that were damaged at the start; older ones were used in their place.",

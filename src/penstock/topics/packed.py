@@ -48,6 +48,10 @@ class Packed:
             self.body = b""
         return self._pieces[bisect_right(self._pieces, seq, key=_first_seq) - 1]
 
+    def pieces(self) -> list[Packed]:
+        """All parts of it."""
+        return [self] if self._pieces is None else self._pieces
+
 
 Item = Record | bytes | Packed | None
 """What a slot has: a record, the request that brought it alone or with others, or nothing."""

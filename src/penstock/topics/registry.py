@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from penstock.topics.errors import Throttled
@@ -20,6 +21,10 @@ _FEW: Final = 16
 """So many names are put in their places one by one; more are sorted in together."""
 
 
+def _nothing() -> None:
+    pass
+
+
 class Registry:
     """Topics of all partitions, for routers that cross them and for limits on the whole node."""
 
@@ -29,6 +34,9 @@ class Registry:
         self.creating = 0  # topics that are on their way to a log
         self.routers = RouterTable(self.limits)
         self.totals = Totals()
+        self.hot_bytes_max = sys.maxsize  # when memory holds more, `on_hot` is called
+        self.refuse_bytes = sys.maxsize  # when it holds so much, writes are refused
+        self.on_hot: Callable[[], None] = _nothing
         self.staged_bytes = 0  # of records that are on their way to a log
         self.identity = 0  # of the data directory: readers of another one never know an epoch
         self._epoch = 0
@@ -41,6 +49,11 @@ class Registry:
     def size_bytes(self) -> int:
         """Live bytes of all topics."""
         return self.totals.size_bytes
+
+    @property
+    def hot_bytes(self) -> int:
+        """The bytes of records that are in memory, with what they need beside."""
+        return self.totals.hot_bytes
 
     def add(self, topic: Topic) -> None:
         """A topic began."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 from crc32c import crc32c
@@ -20,6 +20,7 @@ from penstock.kernel.errors import Corrupt
 from penstock.kernel.units import KIB
 from penstock.topics.batch import decode_records, encode_records
 from penstock.topics.model import Record
+from penstock.topics.packed import Item, Packed
 
 MAGIC: Final = b"PENCOLD\n"
 VERSION: Final = 1
@@ -57,10 +58,19 @@ class Tags(NamedTuple):
         return [place for place, code in enumerate(self.codes) if code in wanted]
 
 
+class Spill(Protocol):
+    """A file that has records because memory has no room for them."""
+
+    def read(self, count: int, offset: int) -> bytes:
+        """So many bytes from there on."""
+        ...
+
+
 class Block:
     """A run of seqs whose records are in a file; `records` holds them while they are loaded.
 
     `touched` tells whoever keeps loaded blocks that this one was of use since it last asked.
+    `spill` is the file itself, where that has no name: it is there as long as a block of it is.
     """
 
     __slots__ = (
@@ -71,6 +81,7 @@ class Block:
         "offset",
         "pins",
         "records",
+        "spill",
         "tags",
         "touched",
     )
@@ -84,6 +95,7 @@ class Block:
         first_seq: int,
         last_seq: int,
         tags: Tags | None = None,
+        spill: Spill | None = None,
     ) -> None:
         self.file = file
         self.offset = offset
@@ -91,6 +103,7 @@ class Block:
         self.first_seq = first_seq
         self.last_seq = last_seq
         self.tags = tags
+        self.spill = spill
         self.records: list[Record | None] | None = None
         self.pins = 0
         self.touched = False
@@ -208,6 +221,35 @@ def read_block(file: str, read: Read, offset: int) -> Run:
         raise Corrupt(f"{file} at {offset}: expected a block, found {error}") from error
 
 
+def spilled_bytes(first_seq: int, items: Sequence[Item]) -> bytes:
+    """What slots keep, as it is: each request once, with the seq of its first record here."""
+    pieces: list[tuple[int, bytes]] = []
+    last: Item = None
+    for seq, item in enumerate(items, first_seq):
+        if item is None or (item is last and type(item) is Packed):
+            continue
+        last = item
+        if type(item) is Packed:
+            pieces += [(piece.first_seq, piece.body) for piece in item.pieces()]
+        elif type(item) is bytes:
+            pieces.append((seq, item))
+        else:
+            pieces.append((seq, encode_records([item])))  # type: ignore[list-item]
+    return frame(_ENCODER.encode(pieces))
+
+
+def read_spilled(block: Block) -> list[Record | None]:
+    """The records of a block that was spilled, each at its place."""
+    assert block.spill is not None
+    data, _ = read_frame(block.file, block.spill.read, block.offset)
+    records: list[Record | None] = [None] * (block.last_seq + 1 - block.first_seq)
+    for first_seq, body in _PIECES_DECODER.decode(data):
+        for place, record in enumerate(decode_records(body), first_seq - block.first_seq):
+            if 0 <= place < len(records):
+                records[place] = record
+    return records
+
+
 def frame(payload: bytes) -> bytes:
     """A payload with its length and checksum before it."""
     return FRAME.pack(len(payload), crc32c(payload)) + payload
@@ -273,4 +315,5 @@ _AT: Final = struct.Struct("<Q")
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _HEAD_DECODER: Final = msgspec.msgpack.Decoder(SegmentHead)
 _INDEX_DECODER: Final = msgspec.msgpack.Decoder(list[BlockPlace])
+_PIECES_DECODER: Final = msgspec.msgpack.Decoder(list[tuple[int, bytes]])
 _BODY_DECODER: Final = msgspec.msgpack.Decoder(_BlockBody)

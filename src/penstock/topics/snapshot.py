@@ -18,6 +18,7 @@ from crc32c import crc32c
 from msgspec import Struct
 
 from penstock.kernel.errors import Corrupt
+from penstock.topics.cold_slots import PackedRun, packed_run
 from penstock.topics.config import TopicConfig
 from penstock.topics.entries import Feed
 from penstock.topics.idempotency import Answer, Answers
@@ -70,8 +71,21 @@ class KeptTopic(Struct, frozen=True, array_like=True, tag="T"):
     holes: list[Hole] = []
 
 
-class KeptBlock(Struct, frozen=True, array_like=True, tag="B"):
+class KeptCold(Struct, frozen=True, array_like=True, tag="C"):
     """The next slots of the topic are cold: where their records lie. No file: all have left."""
+
+    file: str
+    offset: int
+    length: int
+    first_seq: int
+    last_seq: int
+    run: PackedRun
+    tags: list[str]
+    tag_codes: bytes
+
+
+class KeptBlock(Struct, frozen=True, array_like=True, tag="B"):
+    """As `KeptCold`, in snapshots of earlier versions."""
 
     file: str
     offset: int
@@ -132,6 +146,7 @@ class KeptEpoch(Struct, frozen=True, array_like=True, tag="N"):
 
 Kept = (
     KeptTopic
+    | KeptCold
     | KeptBlock
     | KeptRecords
     | KeptAnswers
@@ -166,9 +181,8 @@ def encode_snapshot(partition: Partition, header: SnapshotHeader) -> Iterator[by
         end_at += len(data)
     for topic in partition.topics.values():
         slots = topic.slots
-        cold_here = sum(_count(slots.cold_run(block)[1]) for block in slots.blocks)
-        cold += cold_here
-        records += slots.count - cold_here
+        cold += slots.cold.count
+        records += slots.count - slots.cold.count
     summary = Summary(frames, len(partition.topics), records, cold, sorted(files))
     yield frame(b"")
     yield frame(_SUMMARY_ENCODER.encode(summary)) + _AT.pack(end_at)
@@ -246,7 +260,7 @@ class Restoring:
                     self._take_records(entry)
                 case KeptTopic():
                     self._begin(entry)
-                case KeptBlock():
+                case KeptCold() | KeptBlock():
                     self._take_block(entry)
                 case KeptAnswers():
                     self._answers.update(entry.answers)
@@ -279,7 +293,7 @@ class Restoring:
             slots.take_packed(times, sizes, entry.batch)
         self.records += len(sizes)
 
-    def _take_block(self, entry: KeptBlock) -> None:
+    def _take_block(self, entry: KeptCold | KeptBlock) -> None:
         tags = Tags(tuple(entry.tags), array("H", entry.tag_codes)) if entry.tags else None
         block = Block(
             entry.file,
@@ -289,8 +303,12 @@ class Restoring:
             last_seq=entry.last_seq,
             tags=tags,
         )
-        times, sizes = array("q", entry.times), array("Q", entry.sizes)
-        self._here().slots.take_block(block, times, sizes)
+        slots = self._here().slots
+        if isinstance(entry, KeptCold):
+            slots.take_block(block, entry.run)
+        elif entry.times:
+            times, sizes = array("q", entry.times), array("Q", entry.sizes)
+            slots.take_block(block, packed_run(slots.head_seq + 1, times, sizes))
 
     def _take_part(self, entry: KeptQueue | KeptSpace) -> None:
         if isinstance(entry, KeptSpace):
@@ -350,8 +368,8 @@ def _weight(entry: Kept) -> int:
             return max(len(entry.times) // 8, len(entry.batch) // 128)
         case KeptAnswers():
             return len(entry.answers)
-        case KeptBlock():
-            return len(entry.times) // 8
+        case KeptCold():
+            return 64
         case KeptQueue() | KeptSpace():
             return _MANY
     return 4
@@ -379,7 +397,7 @@ def _topics(partition: Partition, files: set[str]) -> Iterator[Kept]:
             topic.holes,
         )
         yield from _blocks(slots, files)
-        for run in slots.runs(slots.cold_count):
+        for run in slots.runs():
             batch = encode_live(run.records)
             times, sizes = run.times.tobytes(), run.sizes.tobytes()
             yield KeptRecords(times, sizes, batch, topic.name, run.first_seq)
@@ -396,18 +414,17 @@ def _topics(partition: Partition, files: set[str]) -> Iterator[Kept]:
 
 def _blocks(slots: Slots, files: set[str]) -> Iterator[Kept]:
     """The cold slots. A file of which no record is left is named no more."""
-    runs = [(block, *slots.cold_run(block)) for block in slots.blocks]
-    wanted = {block.file for block, _, sizes in runs if _count(sizes)}
+    runs = [(block, slots.cold.packed(block.first_seq, block.last_seq)) for block in slots.blocks]
+    wanted = {block.file for block, run in runs if run.live}
     files |= wanted
-    for block, times, sizes in runs:
-        yield KeptBlock(
+    for block, run in runs:
+        yield KeptCold(
             block.file if block.file in wanted else "",
             block.offset,
             block.length,
             block.first_seq,
             block.last_seq,
-            times.tobytes(),
-            sizes.tobytes(),
+            run,
             list(block.tags.texts) if block.tags else [],
             block.tags.codes.tobytes() if block.tags else b"",
         )
@@ -429,10 +446,6 @@ def _queue(state: QueueState) -> Iterator[Kept]:
 def _parts(items: Sequence[_T]) -> Iterator[list[_T]]:
     for start in range(0, len(items), _MANY):
         yield [*items[start : start + _MANY]]
-
-
-def _count(sizes: array[int]) -> int:
-    return len(sizes) - sizes.count(0)
 
 
 def _header(header: SnapshotHeader) -> bytes:

@@ -55,12 +55,22 @@ class Shelves(Generic[T]):
 class Counted:
     """What the totals hold of one topic, and where it is listed."""
 
-    __slots__ = ("aging", "config", "leased", "leases", "listed", "records", "size_bytes")
+    __slots__ = (
+        "aging",
+        "config",
+        "hot_bytes",
+        "leased",
+        "leases",
+        "listed",
+        "records",
+        "size_bytes",
+    )
 
     def __init__(self) -> None:
         self.config: TopicConfig | None = None
         self.records = 0
         self.size_bytes = 0
+        self.hot_bytes = 0
         self.leases = 0
         self.listed: Shelf[Topic] | None = None
         self.aging: Shelf[Topic] | None = None
@@ -73,6 +83,7 @@ class Totals:
     def __init__(self) -> None:
         self.records = 0
         self.size_bytes = 0
+        self.hot_bytes = 0  # of records that are in memory
         self.leases = 0
         self.by_class: Counter[str] = Counter()
         self.by_type: Counter[str] = Counter()
@@ -93,6 +104,7 @@ class Totals:
         counted = topic.counted
         self.records -= counted.records
         self.size_bytes -= counted.size_bytes
+        self.hot_bytes -= counted.hot_bytes
         self.leases -= counted.leases
         self._unclassify(topic)
         self._leased.take(topic.name, counted.leased)
@@ -106,6 +118,9 @@ class Totals:
         self.size_bytes += size_bytes - counted.size_bytes
         counted.records = records
         counted.size_bytes = size_bytes
+        hot_bytes = topic.slots.hot_bytes
+        self.hot_bytes += hot_bytes - counted.hot_bytes
+        counted.hot_bytes = hot_bytes
 
     def recount_leases(self, queue: Queue) -> None:
         """Take over how many leases a queue has now."""

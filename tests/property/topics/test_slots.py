@@ -10,7 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from penstock.topics.batch import Batch
 from penstock.topics.model import Record, make_record, size_of
-from penstock.topics.slots import Slot, Slots
+from penstock.topics.segments import Block, Run, Tags, read_spilled, spilled_bytes
+from penstock.topics.slots import HOT_SLOT_BYTES, Slot, Slots
 
 SIZES = st.integers(1, 9)
 SEQS = st.integers(0, 60)
@@ -23,6 +24,25 @@ class Page(NamedTuple):
     passed: int
 
 
+class Kept:
+    """A file that has records because memory has no room."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read(self, count: int, offset: int) -> bytes:
+        return self._data[offset : offset + count]
+
+
+def loaded(run: Run) -> Block:
+    """A block of a lasting file, in memory."""
+    last_seq = run.first_seq + len(run.sizes) - 1
+    tags = Tags.of(run.records)
+    block = Block("file", 0, 0, first_seq=run.first_seq, last_seq=last_seq, tags=tags)
+    block.records = list(run.records)
+    return block
+
+
 class SlotsMachine(RuleBasedStateMachine):
     """`live` has what is there; times are those of all seqs, live or not."""
 
@@ -32,6 +52,7 @@ class SlotsMachine(RuleBasedStateMachine):
         self.head_seq = head_seq
         self.now_ms = 0
         self.live: dict[int, Slot] = {}
+        self.lasting: list[Block] = []
 
     @rule(sizes=st.lists(SIZES, min_size=1, max_size=8), later_ms=st.integers(0, 3))
     def extend(self, sizes: list[int], later_ms: int) -> None:
@@ -69,7 +90,36 @@ class SlotsMachine(RuleBasedStateMachine):
 
     @rule()
     def restore(self) -> None:
+        self.lasting = []
         self.slots = Slots.restored(self.head_seq, list(self.live.values()))
+
+    @rule(count=st.integers(0, 40), run=st.integers(1, 9))
+    def seal(self, count: int, run: int) -> None:
+        """The oldest hot slots go to a file; what was spilled before goes there too."""
+        self.slots.seal(self.lasting)
+        self.lasting = []
+        for each in list(self.slots.runs(0, min(count, self.hot_count()), run)):
+            self.slots.seal([loaded(each)])
+
+    @rule(slots_max=st.integers(1, 20), run=st.integers(1, 9))
+    def spill(self, slots_max: int, run: int) -> None:
+        """As `seal`, to a file of which a lasting one takes the place later, cut in another way."""
+        if not self.hot_count():
+            return
+        self.lasting += [
+            loaded(each) for each in list(self.slots.runs(0, self.hot_count(), run))[:3]
+        ]
+        first_seq, _, items = self.slots.oldest_hot(slots_max, 30)
+        data = spilled_bytes(first_seq, items)
+        last_seq = first_seq + len(items) - 1
+        file = Kept(data)
+        block = Block("spill", 0, len(data), first_seq=first_seq, last_seq=last_seq, spill=file)
+        block.records = read_spilled(block)
+        block.tags = Tags.of(block.records)
+        self.slots.seal([block])
+
+    def hot_count(self) -> int:
+        return self.slots.head_seq + 1 - self.slots.base_seq - self.slots.cold_count
 
     @rule(
         from_seq=SEQS,
@@ -140,6 +190,9 @@ class SlotsMachine(RuleBasedStateMachine):
         assert slots.earliest_seq == next(iter(self.live), self.head_seq + 1)
         assert slots.count == len(self.live)
         assert slots.size_bytes == self.bytes_of(self.live.values())
+        cold_seq = slots.base_seq + slots.cold_count
+        hot = [slot for slot in self.live.values() if slot.seq >= cold_seq]
+        assert slots.hot_bytes == self.bytes_of(hot) + HOT_SLOT_BYTES * self.hot_count()
 
     def teardown(self) -> None:
         self.read_everything()

@@ -31,7 +31,6 @@ from penstock.topics.segments import (
     NotLoaded,
     SegmentHead,
     SegmentWriter,
-    Tags,
     read_block,
 )
 from penstock.topics.snapshot import (
@@ -42,7 +41,7 @@ from penstock.topics.snapshot import (
     encode_snapshot,
     read_summary,
 )
-from penstock.topics.topic import Topic, Written
+from penstock.topics.topic import Written
 
 TOPICS = st.sampled_from(["a", "a", "b", "q", "e"])
 TAGS = st.sampled_from([None, "x", "y:1", "y:2"])
@@ -318,7 +317,7 @@ def test_a_node_that_went_on_lets_go_of_what_was_sealed_behind_it(
         for name, topic in behind.topics.items():
             twin = live.topics.get(name)
             if twin is not None and twin.epoch == topic.epoch:
-                twin.slots.seal([again(twin, b) for b in topic.slots.blocks[before[name] :]])
+                twin.slots.seal([again(b) for b in topic.slots.blocks[before[name] :]])
     replay(live, history.log[live_upto:])
     for name, topic in whole.topics.items():
         for from_seq in range(topic.head_seq + 2):
@@ -331,7 +330,7 @@ def test_a_node_that_went_on_lets_go_of_what_was_sealed_behind_it(
     assert_same(live, whole)
 
 
-def again(topic: Topic, block: Block) -> Block:
+def again(block: Block) -> Block:
     """A block as a node that went on knows it."""
     return Block(
         block.file,
@@ -339,7 +338,7 @@ def again(topic: Topic, block: Block) -> Block:
         block.length,
         first_seq=block.first_seq,
         last_seq=block.last_seq,
-        tags=Tags.of(topic.slots.hot_records(block.first_seq, block.last_seq)),
+        tags=block.tags,
     )
 
 

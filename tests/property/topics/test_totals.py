@@ -162,7 +162,8 @@ class TotalsMachine(RuleBasedStateMachine):
 
 def told(partition: Partition) -> tuple[Any, ...]:
     totals = partition.registry.totals
-    return (totals.records, totals.size_bytes, totals.leases, +totals.by_class, +totals.by_type)
+    sizes = (totals.records, totals.size_bytes, totals.hot_bytes)
+    return (*sizes, totals.leases, +totals.by_class, +totals.by_type)
 
 
 def walk(partition: Partition, now_ms: int) -> tuple[Any, ...]:
@@ -171,6 +172,7 @@ def walk(partition: Partition, now_ms: int) -> tuple[Any, ...]:
     return (
         sum(topic.count for topic in topics),
         sum(topic.size_bytes for topic in topics),
+        sum(topic.slots.hot_bytes for topic in topics),
         sum(in_flight),
         Counter(topic.config.durability for topic in topics),
         Counter(topic.config.type for topic in topics),

@@ -16,7 +16,8 @@ from typing import Final, Self, TypeVar
 from penstock.kernel.errors import Corrupt
 from penstock.kernel.units import MIB
 from penstock.topics.errors import RecordsUnreadable
-from penstock.topics.segments import Block, NotLoaded, Run
+from penstock.topics.model import Record
+from penstock.topics.segments import Block, NotLoaded, read_spilled
 from penstock.topics.shell.snapshots import ColdFiles
 
 _T = TypeVar("_T")
@@ -110,7 +111,7 @@ class ColdCache:
 
     async def _fetch(self, block: Block) -> None:
         try:
-            run = await self._read(block)
+            records = await self._read(block)
         except Exception as error:
             # Whatever it was: whoever is told asks again, and must not do so without a pause.
             _LOGGER.error("cold records cannot be read: %s", error.__cause__ or error)
@@ -120,21 +121,24 @@ class ColdCache:
         finally:
             self._loading.pop(block, None)
         self._failed.pop(block, None)
-        self._keep(block, run)
+        self._keep(block, records)
 
-    async def _read(self, block: Block) -> Run:
+    async def _read(self, block: Block) -> list[Record | None]:
         if self._files is None:
             raise Corrupt(f"expected a directory for cold records, found none for {block}")
         if self._thread is None:
             self._thread = ThreadPoolExecutor(2, thread_name_prefix="cold")
         try:
-            return await self._loop.run_in_executor(self._thread, self._files.read, block)
+            if block.spill is not None:
+                return await self._loop.run_in_executor(self._thread, read_spilled, block)
+            run = await self._loop.run_in_executor(self._thread, self._files.read, block)
+            return run.records
         except (OSError, Corrupt) as error:
             raise RecordsUnreadable(block.file, block.first_seq, block.last_seq, error) from error
 
-    def _keep(self, block: Block, run: Run) -> None:
+    def _keep(self, block: Block, records: list[Record | None]) -> None:
         self.loads += 1
-        block.records = run.records
+        block.records = records
         self._kept[block] = None
         self._kept_bytes += block.length
         block.pins += 1  # whoever wants it has not been told yet

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from array import array
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,7 @@ from penstock.topics.registry import Registry
 from penstock.topics.sealing import SealOptions
 from penstock.topics.segments import Block, Tags
 from penstock.topics.shell.backups import BackupList, OnProgress, Pin, copy_data, silent
-from penstock.topics.shell.compactor import END, JOB, LENGTH, PAYLOADS, PIECE, Job, Manifest
+from penstock.topics.shell.compactor import END, JOB, LENGTH, PAYLOADS, PIECE, Job, Manifest, Sealed
 from penstock.topics.shell.journal import Journal
 from penstock.topics.shell.lane import Lane
 from penstock.topics.shell.snapshots import ColdFiles, SnapshotFiles
@@ -329,24 +330,15 @@ class Compaction:
         once, keeps what it has in memory.
         """
         began_s = time.monotonic()
+        by_topic: dict[tuple[str, int], list[Block]] = {}
         for sealed in manifest.sealed:
-            topic = self._registry.topics.get(sealed.topic)
-            if topic is None or topic.epoch != sealed.epoch:
+            by_topic.setdefault((sealed.topic, sealed.epoch), []).extend(_blocks_of(sealed))
+        for (name, epoch), blocks in by_topic.items():
+            topic = self._registry.topics.get(name)
+            if topic is None or topic.epoch != epoch:
                 continue
-            slots = topic.slots
-            blocks = [
-                Block(
-                    sealed.file,
-                    place.offset,
-                    place.length,
-                    first_seq=place.first_seq,
-                    last_seq=place.last_seq,
-                    tags=Tags.of(slots.hot_records(place.first_seq, place.last_seq)),
-                )
-                for place in sealed.blocks
-                if place.first_seq > topic.unlogged_seq
-            ]
-            slots.seal(blocks)
+            topic.slots.seal([block for block in blocks if block.first_seq > topic.unlogged_seq])
+            self._registry.recount(topic)
             if time.monotonic() - began_s > _SEAL_SLICE_S:
                 await asyncio.sleep(0)
                 began_s = time.monotonic()
@@ -419,6 +411,21 @@ class Compaction:
         process = self._process
         if process is not None:
             process.kill()
+
+
+def _blocks_of(sealed: Sealed) -> list[Block]:
+    """The blocks of a segment that was made, with their tags."""
+    return [
+        Block(
+            sealed.file,
+            place.offset,
+            place.length,
+            first_seq=place.first_seq,
+            last_seq=place.last_seq,
+            tags=None if tags is None else Tags(tuple(tags[0]), array("H", tags[1])),
+        )
+        for place, tags in zip(sealed.blocks, sealed.tags, strict=True)
+    ]
 
 
 def _sync_of(partition: int) -> Operation:

@@ -24,7 +24,7 @@ from penstock.topics.codec import decode_entries
 from penstock.topics.model import TopicLimits
 from penstock.topics.partition import Partition
 from penstock.topics.registry import Registry
-from penstock.topics.sealing import SealOptions, segments_to_seal
+from penstock.topics.sealing import SealOptions, segments_to_seal, share_of_each
 from penstock.topics.segments import BlockPlace, SegmentHead
 from penstock.topics.shell.snapshots import (
     ColdFiles,
@@ -68,6 +68,7 @@ class Sealed(Struct, frozen=True):
     epoch: int
     file: str
     blocks: list[BlockPlace]
+    tags: list[tuple[list[str], bytes] | None]
 
 
 class Manifest(Struct, frozen=True):
@@ -100,12 +101,15 @@ def main() -> int:
 def work(job: Job, source: BinaryIO) -> Manifest:
     """Do one job, its log payloads coming from the source."""
     partition = Partition(Registry(TopicLimits(topics_max=0, routers_max=0)))
+    sealed: list[Sealed] = []
     if job.previous is not None:
         restore(partition, Path(job.previous))
     while (piece := _needed(source))[0] == PAYLOADS:
         for payload in _payloads(piece[1]):
             partition.replay(decode_entries(payload))
-    sealed = seal(partition, job)
+        if _is_full(partition, job):
+            seal(partition, job, sealed)
+    seal(partition, job, sealed)
     header = SnapshotHeader(job.partition, job.index)
     path = SnapshotFiles(Path(job.snapshots)).path_of(header)
     if _is_orphan(source):
@@ -124,14 +128,23 @@ def restore(partition: Partition, path: Path) -> None:
             restoring.take(decode_kept(path.name, payload))
 
 
-def seal(partition: Partition, job: Job) -> list[Sealed]:
+def _is_full(partition: Partition, job: Job) -> bool:
+    """Whether so much was taken in that some of it must leave before the rest comes."""
+    bytes_max = job.seal.node_bytes_max if job.seal is not None else 0
+    return bool(bytes_max) and partition.registry.hot_bytes > 3 * bytes_max
+
+
+def seal(partition: Partition, job: Job, sealed: list[Sealed]) -> None:
     """Move what has become cold to segments, durably."""
     if job.seal is None or job.cold is None:
-        return []
+        return
     files = ColdFiles(Path(job.cold))
-    sealed: list[Sealed] = []
+    share_bytes = 0
+    if job.seal.node_bytes_max:
+        topics = (t for t in partition.topics.values() if t.config.durability != "ephemeral")
+        share_bytes = share_of_each(topics, job.seal.node_bytes_max)
     for topic in partition.topics.values():
-        for runs in list(segments_to_seal(topic, job.seal, job.now_ms)):
+        for runs in list(segments_to_seal(topic, job.seal, job.now_ms, share_bytes)):
             name = segment_name(job.partition, job.index, job.now_ms, len(sealed))
             blocks = files.write(name, SegmentHead(job.partition, topic.name, topic.epoch), runs)
             topic.slots.seal(blocks)
@@ -139,10 +152,14 @@ def seal(partition: Partition, job: Job) -> list[Sealed]:
                 BlockPlace(block.first_seq, block.last_seq, block.offset, block.length)
                 for block in blocks
             ]
-            sealed.append(Sealed(topic.name, topic.epoch, name, places))
+            tags = [
+                (list(block.tags.texts), block.tags.codes.tobytes()) if block.tags else None
+                for block in blocks
+            ]
+            sealed.append(Sealed(topic.name, topic.epoch, name, places, tags))
+        partition.registry.recount(topic)
     if sealed:
         files.sync()
-    return sealed
 
 
 def _payloads(data: bytes) -> list[bytes]:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -36,7 +37,13 @@ from penstock.topics.entries import (
     Deleted,
     Dropped,
 )
-from penstock.topics.errors import InvalidRequest, Saturated, TopicNotFound, TopicsApart
+from penstock.topics.errors import (
+    InvalidRequest,
+    Saturated,
+    Throttled,
+    TopicNotFound,
+    TopicsApart,
+)
 from penstock.topics.partition import Change, Entry, Partition
 from penstock.topics.predicate import Predicate
 from penstock.topics.read import Diff, ReadRequest, read
@@ -52,6 +59,7 @@ from penstock.topics.shell.recovery import Recovery, close_clean
 from penstock.topics.shell.routing import RouterDesk
 from penstock.topics.shell.snapshots import COLD_DIR, SNAPSHOT_DIR, ColdFiles, SnapshotFiles
 from penstock.topics.shell.spaces import SpaceDesk
+from penstock.topics.shell.spill import HotLimit
 from penstock.topics.shell.turns import Turns
 from penstock.topics.shell.views import Deletion, EngineOptions, TopicView
 from penstock.topics.shell.watch import Watchers
@@ -141,6 +149,7 @@ class Engine:
     def _set_up_files(self) -> None:
         options, directory = self.options, self.options.data_dir
         self.snapshots = self.cold_files = self.compaction = None
+        count = options.partitions
         if directory is not None:
             self.snapshots = SnapshotFiles(directory / SNAPSHOT_DIR)
             self.cold_files = ColdFiles(options.cold_dir or directory / COLD_DIR)
@@ -150,13 +159,14 @@ class Engine:
                 self.registry,
                 self.snapshots,
                 self.cold_files,
-                seal=options.seal,
+                seal=replace(options.seal, node_bytes_max=options.hot_bytes_max // (2 * count)),
                 log_bytes_min=options.compact_bytes_min,
                 clock=self.clock,
             )
         cache_bytes = options.cold_cache_bytes
         self.cold = ColdCache(self.cold_files, bytes_max=cache_bytes, loop=self._loop)
         self.forwarder.cold = self.watchers.cold = self.cold
+        self.hot = HotLimit(self.registry, directory, options.hot_bytes_max, loop=self._loop)
         self.watchers.mark = self.turns.mark
         self.recovery = Recovery(
             self.journal,
@@ -165,6 +175,7 @@ class Engine:
             directory=directory,
             snapshots=self.snapshots,
             cold=self.cold_files,
+            hot=self.hot,
         )
 
     # Life
@@ -210,6 +221,7 @@ class Engine:
                     await self.compaction.finish()
             except PenstockError as error:
                 _LOGGER.error("the end was not clean: %s", error)
+        self.hot.close()
         self.cold.close()
         self.journal.stop_syncing()
         await self.journal.stop()
@@ -247,6 +259,7 @@ class Engine:
             and write.key is None
             and write.batch.count <= UNSYNCED_SEQS_MAX
             and self._backlog.waiting <= self._room_bytes
+            and self.registry.totals.hot_bytes <= self.registry.refuse_bytes
         ):
             lane.append(topic, write.batch, self.clock.now_ms(), done)
             return
@@ -492,10 +505,18 @@ class Engine:
 
     def is_pressed(self, lane: Lane) -> bool:
         """Whether `check_pressure` may have something to say."""
-        return self._backlog.waiting > self._room_bytes
+        is_full = self.registry.hot_bytes > self.registry.refuse_bytes
+        return is_full or self._backlog.waiting > self._room_bytes
 
     def check_pressure(self, lane: Lane, *, disable: bool = False) -> None:
         """Refuse a write before anything is appended, if there is no room or no time for it."""
+        if self.registry.hot_bytes > self.registry.refuse_bytes:
+            raise Throttled(
+                f"expected at most {self.hot.bytes_max} bytes of records in memory, found "
+                f"{self.registry.hot_bytes}, which the disk does not take fast enough",
+                limit="max_hot_bytes",
+                max=self.hot.bytes_max,
+            )
         waiting = self._backlog.waiting
         if waiting <= self._room_bytes:
             return

@@ -324,6 +324,9 @@ class Lane:
             self.index += 1
             self._backlog.finished += size_bytes
             self._commit_all(waiting)
+            registry = self.partition.registry
+            if registry.totals.hot_bytes > registry.hot_bytes_max:
+                registry.on_hot()
         if self._flying:
             self._tell_refused()
         else:

@@ -40,6 +40,7 @@ from penstock.topics.shell.snapshots import (
     write_boot,
     write_layout,
 )
+from penstock.topics.shell.spill import HotLimit
 from penstock.topics.snapshot import Restoring, SnapshotReader, decode_kept
 
 _LOGGER: Final = logging.getLogger("penstock.topics")
@@ -61,6 +62,7 @@ class Recovery:
         directory: Path | None = None,
         snapshots: SnapshotFiles | None = None,
         cold: ColdFiles | None = None,
+        hot: HotLimit | None = None,
     ) -> None:
         self._journal = journal
         self._lanes = lanes
@@ -68,6 +70,7 @@ class Recovery:
         self._directory = directory
         self._snapshots = snapshots
         self._cold = cold
+        self._hot = hot
         self._total = 0
         self._done = 0
         self._began_s = 0.0
@@ -227,6 +230,8 @@ class Recovery:
             self._done = before + entry.index - index
             if time.monotonic() - self._began_s > _SLICE_S:
                 await self._breathe()
+            if self._hot is not None and self._registry.hot_bytes > self._registry.hot_bytes_max:
+                await self._hot.enforce()
 
     async def _take_snapshot(self, lane: Lane, found: FoundSnapshot) -> None:
         before = self._done
@@ -236,6 +241,11 @@ class Recovery:
             for payload in reader.payloads():
                 restoring.take(decode_kept(reader.name, payload))
                 self._done = before + reader.offset // _SNAPSHOT_UNIT_BYTES
+                if (
+                    self._hot is not None
+                    and self._registry.hot_bytes > self._registry.hot_bytes_max
+                ):
+                    await self._hot.enforce()
                 if time.monotonic() - self._began_s > _SLICE_S:
                     await self._breathe()
 

@@ -443,7 +443,7 @@ def _runs(topic: Topic, cold: ColdFiles) -> Iterator[Run]:
             continue
         kept = [record if size else None for record, size in zip(records, sizes, strict=True)]
         yield Run(first_seq, times, sizes, kept)
-    yield from slots.runs(slots.cold_count)
+    yield from slots.runs()
 
 
 def _frames(path: Path) -> Iterator[bytes | None]:

@@ -46,8 +46,11 @@ def scheduler_view(
 
 
 def storage_view(engine: Engine) -> dict[str, int]:
-    """What was found damaged since the start."""
+    """What memory holds of records, and what was found damaged since the start."""
     return {
+        "hot_bytes": engine.registry.hot_bytes,
+        "hot_bytes_limit": engine.hot.bytes_max,
+        "spilled_bytes": engine.hot.spilled_bytes,
         "damaged_snapshots": len(engine.recovery.damaged_snapshots),
         "missing_segments": len(engine.recovery.missing_segments),
         "unreadable_reads": engine.cold.failures,

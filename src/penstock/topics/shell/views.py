@@ -23,7 +23,8 @@ class EngineOptions:
     Snapshots are made when the log since the last ones has more than `compact_bytes_min`, and
     more than they have; four times as much while the loop is busy. `cold_dir` is in the data
     directory unless it is named. `identity` is added to the epochs that readers are told, where
-    there is no data directory that has one of its own.
+    there is no data directory that has one of its own. `hot_bytes_max` is how much of the records
+    memory holds, of all topics; 0: all of it.
     """
 
     partitions: int = 2
@@ -37,6 +38,7 @@ class EngineOptions:
     compact_bytes_min: int = 64 * MIB
     cold_cache_bytes: int = 128 * MIB
     identity: int = 0
+    hot_bytes_max: int = 256 * MIB
 
 
 class Deletion(NamedTuple):

@@ -1,0 +1,307 @@
+"""Times and sizes of slots whose records are in files, packed: a few bits for most of them.
+
+A topic may have very many cold records, and memory keeps sixteen bytes of each in arrays. So they
+are packed in runs: equal values as one, others as compressed differences. One run at a time is
+open, which is enough for those who go through them in order.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+
+RUN_MAX: Final = 1_024
+_SAME: Final = b"="
+_SMALL: Final = b"i"  # differences of 32 bits
+_LARGE: Final = b"q"
+
+
+def pack(values: array[int]) -> bytes:
+    """Ascending or repeating numbers in few bytes; `unpack` gives them back."""
+    numbers = np.frombuffer(values, np.int64)
+    if len(numbers) and bool((numbers == numbers[0]).all()):
+        return _SAME + len(numbers).to_bytes(4, "little") + numbers[:1].tobytes()
+    steps = np.diff(numbers, prepend=np.int64(0))
+    small = steps.astype(np.int32)
+    if bool((small == steps).all()):
+        return _SMALL + zlib.compress(small.tobytes(), 1)
+    return _LARGE + zlib.compress(steps.tobytes(), 1)
+
+
+def unpack(data: bytes, typecode: str) -> array[int]:
+    """The numbers that were packed."""
+    kind = data[:1]
+    if kind == _SAME:
+        return array(typecode, data[5:13]) * int.from_bytes(data[1:5], "little")
+    steps = np.frombuffer(zlib.decompress(data[1:]), np.int32 if kind == _SMALL else np.int64)
+    return array(typecode, np.cumsum(steps, dtype=np.int64).tobytes())
+
+
+class PackedRun(NamedTuple):
+    """Consecutive slots: how many are live, their bytes, and times and sizes as `pack` has them."""
+
+    first_seq: int
+    last_seq: int
+    first_ms: int
+    last_ms: int
+    live: int
+    size_bytes: int
+    times: bytes
+    sizes: bytes
+
+
+def packed_run(first_seq: int, times: array[int], sizes: array[int]) -> PackedRun:
+    """Slots as they are kept."""
+    return PackedRun(
+        first_seq,
+        first_seq + len(times) - 1,
+        times[0],
+        times[-1],
+        len(sizes) - sizes.count(0),
+        sum(sizes),
+        pack(times),
+        pack(sizes),
+    )
+
+
+class ColdSlots:
+    """The cold slots at the front of a topic, from `base_seq` to before `end_seq`."""
+
+    __slots__ = (
+        "_changed", "_firsts", "_open", "_runs", "_sizes", "_times", "base_seq", "count",
+        "earliest_seq", "end_seq", "size_bytes",
+    )  # fmt: skip
+
+    def __init__(self, end_seq: int) -> None:
+        self.clear(end_seq)
+
+    def clear(self, end_seq: int) -> None:
+        """There are none any more."""
+        self.base_seq = self.end_seq = self.earliest_seq = end_seq
+        self.count = self.size_bytes = 0
+        self._runs: list[PackedRun] = []
+        self._firsts: list[int] = []
+        self._open = -1  # the run whose times and sizes are unpacked
+        self._changed = False
+        self._times, self._sizes = array("q"), array("Q")
+
+    def append(self, times: array[int], sizes: array[int]) -> None:
+        """Put slots at the end."""
+        for start in range(0, len(times), RUN_MAX):
+            stop = start + RUN_MAX
+            self.append_packed(packed_run(self.end_seq, times[start:stop], sizes[start:stop]))
+
+    def append_packed(self, run: PackedRun) -> None:
+        """Put a run at the end."""
+        if not self._runs:
+            self.base_seq = run.first_seq
+        had_none = not self.count
+        self._runs.append(run)
+        self._firsts.append(run.first_seq)
+        self.end_seq = run.last_seq + 1
+        self.count += run.live
+        self.size_bytes += run.size_bytes
+        if had_none:
+            self.earliest_seq = self._live_from(run.first_seq)
+
+    def has(self, seq: int) -> bool:
+        """Whether a seq has a live record."""
+        return self.size_of(seq) > 0
+
+    def size_of(self, seq: int) -> int:
+        """The bytes of the live record of a seq; 0 if there is none."""
+        if not self.base_seq <= seq < self.end_seq:
+            return 0
+        first_seq = self._look(self._at(seq))  # before its sizes are there
+        return self._sizes[seq - first_seq]
+
+    def time_of(self, seq: int) -> int:
+        """The time of a slot that is here."""
+        first_seq = self._look(self._at(seq))
+        return self._times[seq - first_seq]
+
+    def span(self, first_seq: int, last_seq: int) -> tuple[array[int], array[int]]:
+        """Times and sizes of the slots from one seq to another that are here."""
+        times, sizes = array("q"), array("Q")
+        seq, last_seq = max(first_seq, self.base_seq), min(last_seq, self.end_seq - 1)
+        while seq <= last_seq:
+            more_times, more_sizes = self.run(seq, last_seq + 1)
+            times += more_times
+            sizes += more_sizes
+            seq += len(more_times)
+        return times, sizes
+
+    def run(self, seq: int, stop_seq: int) -> tuple[array[int], array[int]]:
+        """Times and sizes from a seq that is here on, before another; some of them, or all."""
+        first_seq = self._look(self._at(seq))
+        stop = min(stop_seq - first_seq, len(self._times))
+        return self._times[seq - first_seq : stop], self._sizes[seq - first_seq : stop]
+
+    def packed(self, first_seq: int, last_seq: int) -> PackedRun:
+        """Some of the slots that are here, as they are kept."""
+        first_seq = max(first_seq, self.base_seq)
+        self._put_back()
+        at = self._at(first_seq)
+        found = self._runs[at]
+        if (found.first_seq, found.last_seq) == (first_seq, last_seq):
+            return found
+        return packed_run(first_seq, *self.span(first_seq, last_seq))
+
+    def count_between(self, first_seq: int, last_seq: int) -> int:
+        """How many records from one seq to another are live."""
+        first_seq, last_seq = max(first_seq, self.base_seq), min(last_seq, self.end_seq - 1)
+        if first_seq <= self.base_seq and last_seq >= self.end_seq - 1:
+            return self.count
+        total, seq = 0, first_seq
+        while seq <= last_seq:
+            at = self._at(seq)
+            run = self._runs[at]
+            if seq == run.first_seq and run.last_seq <= last_seq and at != self._open:
+                total += run.live
+            else:
+                _, sizes = self.run(seq, last_seq + 1)
+                total += len(sizes) - sizes.count(0)
+            seq = run.last_seq + 1
+        return total
+
+    def live_seqs(self, first_seq: int, last_seq: int) -> Iterator[int]:
+        """The seqs of live records from one to another, in order."""
+        seq = max(first_seq, self.earliest_seq)
+        while seq <= min(last_seq, self.end_seq - 1):
+            _, sizes = self.run(seq, last_seq + 1)
+            for place, size_bytes in enumerate(sizes):
+                if size_bytes:
+                    yield seq + place
+            seq += len(sizes)
+
+    def remove(self, seq: int) -> int:
+        """Empty a slot; how many bytes it had."""
+        size_bytes = self.size_of(seq)
+        if size_bytes:
+            self._sizes[seq - self._firsts[self._open]] = 0
+            self._changed = True
+            self.count -= 1
+            self.size_bytes -= size_bytes
+            if seq == self.earliest_seq:
+                self.earliest_seq = self._live_from(seq + 1)
+        return size_bytes
+
+    def drop_through(self, seq: int) -> None:
+        """Empty every slot up to a seq."""
+        seq = min(seq, self.end_seq - 1)
+        while self.earliest_seq <= seq:
+            at = self._at(self.earliest_seq)
+            if self._runs[at].last_seq > seq:
+                for each in list(self.live_seqs(self.earliest_seq, seq)):
+                    self.remove(each)
+                return
+            self._empty(at)
+            self.earliest_seq = self._live_from(self._runs[at].last_seq + 1)
+
+    def _empty(self, at: int) -> None:
+        """Empty all slots of a run."""
+        self._put_back()
+        self._open = -1
+        run = self._runs[at]
+        self.count -= run.live
+        self.size_bytes -= run.size_bytes
+        nothing = pack(array("Q", bytes(8 * (run.last_seq + 1 - run.first_seq))))
+        self._runs[at] = run._replace(live=0, size_bytes=0, sizes=nothing)
+
+    def trim(self, base_seq: int) -> None:
+        """Forget the slots before a seq, which are empty."""
+        self._put_back()
+        self._open = -1
+        gone = bisect_left(self._runs, base_seq, key=_last_seq)
+        del self._runs[:gone], self._firsts[:gone]
+        self.base_seq = max(self.base_seq, base_seq)
+
+    def last_before(self, ts_ms: int) -> int | None:
+        """The last live seq that is older than a time; None if none is."""
+        seq = self.seq_before(ts_ms)
+        return self._live_upto(seq) if seq else None
+
+    def _live_upto(self, seq: int) -> int | None:
+        """The last live seq up to one."""
+        while seq >= self.earliest_seq:
+            first_seq = self._look(self._at(seq))
+            for place in range(seq - first_seq, -1, -1):
+                if self._sizes[place]:
+                    return first_seq + place
+            seq = first_seq - 1
+        return None
+
+    def seq_before(self, ts_ms: int) -> int:
+        """The last seq, live or not, from the first live one on that is older; 0 if none is."""
+        if not self.count:
+            return 0
+        at = bisect_left(self._runs, ts_ms, key=_first_ms) - 1
+        if at < 0:
+            return 0
+        first_seq = self._look(at)
+        seq = first_seq + bisect_left(self._times, ts_ms) - 1
+        return seq if seq >= self.earliest_seq else 0
+
+    def seq_to_shed(self, over: int) -> tuple[int | None, int]:
+        """The last seq that must leave for so many bytes to go, and how many more must."""
+        seq: int | None = None
+        self._put_back()
+        for at, run in enumerate(self._runs):
+            if over <= 0:
+                break
+            if run.size_bytes < over:
+                over -= run.size_bytes
+                seq = run.last_seq
+                continue
+            first_seq = self._look(at)
+            for place, size_bytes in enumerate(self._sizes):
+                if size_bytes and over > 0:
+                    over -= size_bytes
+                    seq = first_seq + place
+        return (None if seq is None else self._live_upto(seq)), over
+
+    def _live_from(self, seq: int) -> int:
+        """The first live seq from one on, or the end."""
+        while seq < self.end_seq:
+            at = self._at(seq)
+            if at != self._open and not self._runs[at].live:
+                seq = self._runs[at].last_seq + 1
+                continue
+            _, sizes = self.run(seq, self.end_seq)
+            for place, size_bytes in enumerate(sizes):
+                if size_bytes:
+                    return seq + place
+            seq += len(sizes)
+        return self.end_seq
+
+    def _at(self, seq: int) -> int:
+        return bisect_right(self._firsts, seq) - 1
+
+    def _look(self, at: int) -> int:
+        """Open a run; returns its first seq."""
+        if at != self._open:
+            self._put_back()
+            run = self._runs[at]
+            self._times, self._sizes = unpack(run.times, "q"), unpack(run.sizes, "Q")
+            self._open = at
+        return self._firsts[at]
+
+    def _put_back(self) -> None:
+        """Pack the open run again, if it changed."""
+        if self._changed:
+            first_seq = self._firsts[self._open]
+            self._runs[self._open] = packed_run(first_seq, self._times, self._sizes)
+            self._changed = False
+
+
+def _first_ms(run: PackedRun) -> int:
+    return run.first_ms
+
+
+def _last_seq(run: PackedRun) -> int:
+    return run.last_seq
