@@ -90,7 +90,7 @@ class HotLimit:
         self._file: SpillFile | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._running: asyncio.Task[None] | None = None
-        self._retry_s = 0.0
+        self._retry: asyncio.TimerHandle | None = None  # while the disk takes nothing
         self.bytes_max = bytes_max if directory is not None else 0
         self.spilled_bytes = 0
         if self.bytes_max:
@@ -107,6 +107,8 @@ class HotLimit:
 
     def close(self) -> None:
         """End the thread."""
+        if self._retry is not None:
+            self._retry.cancel()
         if self._running is not None:
             self._running.cancel()
         if self._thread is not None:
@@ -114,8 +116,13 @@ class HotLimit:
 
     def _start(self) -> None:
         """There is too much in memory: begin to move the oldest, unless that is under way."""
-        if self._running is None and self._loop.time() >= self._retry_s:
+        if self._running is None and self._retry is None:
             self._running = self._loop.create_task(self._run())
+
+    def _start_again(self) -> None:
+        self._retry = None
+        if self._registry.hot_bytes > self.bytes_max:
+            self._start()
 
     async def _run(self) -> None:
         try:
@@ -124,7 +131,8 @@ class HotLimit:
                 if not await self._lap(goal_bytes):
                     return
         except OSError as error:
-            self._retry_s = self._loop.time() + _RETRY_S
+            # By itself: writes that are refused meanwhile do not ask for it.
+            self._retry = self._loop.call_later(_RETRY_S, self._start_again)
             _LOGGER.error("records cannot be moved out of memory: %s", error)
         finally:
             self._running = None
