@@ -32,6 +32,7 @@ from penstock.log.stores import open_store
 from penstock.server.auth import KeyRing, parse_keys
 from penstock.server.call import Context
 from penstock.server.caps import CapLimits, Caps
+from penstock.server.hiding import Hiding
 from penstock.server.message import TransportLimits
 from penstock.server.origins import Origins
 from penstock.server.routes import is_write
@@ -63,7 +64,7 @@ CGROUP_LIMITS: Final = (
 )
 
 SLOW_S: Final = 1.0
-"""How long an end may take before a person at the terminal is told how to cut it short."""
+"""How long a start or an end may take before a person at the terminal is told of it."""
 
 _WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 """Addresses that stand for all of this machine's, and one of those."""
@@ -105,15 +106,19 @@ async def _run(server: Server, say: Say, on_progress: OnProgress | None) -> None
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _take_signal, server, stop)
     host, port = await server.listen()
-    say(describe(server.settings, host, port, server.keys))
     opening = asyncio.ensure_future(server.open(on_progress))
     stopping = asyncio.ensure_future(stop.wait())
+    near = _url(server.settings, host, port)
+    waiting = loop.call_later(SLOW_S, say, f"penstock reads its log; until then {near} answers 503")
     await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
     try:
         if not opening.done():
             opening.cancel()
         with suppress(asyncio.CancelledError):
             await opening
+            # Not before: a start may fail after the port is open.
+            say(describe(server.settings, host, port, server.keys))
         await stopping
         say("penstock ends: no new connections, requests under way are finished")
     finally:
@@ -203,6 +208,7 @@ class Server:
             settings.max_watch_topics,
             settings.backup_dir,
             self._open_tables(),
+            hiding(settings),
         )
         self.application = TopicApplication(context)
         context.started_ms = self._gate.started_ms
@@ -293,6 +299,28 @@ def origins_of(settings: Settings) -> Origins:
         allowed_origins=settings.allowed_origins,
         allowed_hosts=hosts,
         is_tls=settings.tls_cert is not None,
+    )
+
+
+def hiding(settings: Settings) -> Hiding:
+    """What errors say in the place of this server's paths."""
+    lake = settings.catalog.partition(":")[2] if settings.catalog.startswith("sqlite:") else ""
+    places: dict[str, list[Path | str | None]] = {
+        "the data directory": [settings.data_dir],
+        "the cold directory": [settings.cold_dir],
+        "the backup directory": [settings.backup_dir],
+        "the warehouse": [Path(lake) if lake else None, settings.data_path or None],
+    }
+    return Hiding(
+        {
+            word: [
+                text
+                for path in found
+                if path is not None
+                for text in (str(path), str(Path(path).absolute()), str(Path(path).resolve()))
+            ]
+            for word, found in places.items()
+        }
     )
 
 

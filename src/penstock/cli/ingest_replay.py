@@ -58,6 +58,7 @@ def replay(
             closing(Sparks(options)) as sparks,
             open_catalog(catalog, data_path, create=False) as lake,
         ):
+            sparks.require(lake.storage)
             done = replay_letters(sparks.session(), lake, pipeline, reason=reason)
     except PenstockError as error:
         raise click.ClickException(" ".join(error.message.split())) from error

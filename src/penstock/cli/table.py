@@ -299,6 +299,7 @@ def run(parallel: str, keep_snapshots: str | None, **settings: Any) -> None:
         open_database(settings["pool"]).close()  # refuses one whose driver is missing
     warehouse = open_warehouse(place, make=True, parallel_refresh_mode=parallel, **settings)
     with warehouse, shown(warehouse) as say:
+        warehouse.check_engine()
         loop = warehouse.coordinator(say=say)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: loop.stop())

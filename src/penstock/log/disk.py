@@ -24,6 +24,8 @@ LOCK_NAME: Final = "LOCK"
 _ZEROS: Final = mmap.mmap(-1, MIB)  # begins at a page
 _NONE: Final = -1
 _LOGGER: Final = logging.getLogger("penstock.log")
+DIRECTORY_MODE: Final = 0o750
+FILE_MODE: Final = 0o640
 _DSYNC: Final[int] = getattr(os, "RWF_DSYNC", 0)  # Linux has it
 
 
@@ -98,6 +100,10 @@ class Disk(Protocol):
 
     def names(self) -> list[str]:
         """The files, sorted by name."""
+        ...
+
+    def room_bytes(self) -> int | None:
+        """How many more bytes there is room for; None if that is not known."""
         ...
 
     def create(self, name: str, size: int) -> DiskFile:
@@ -236,6 +242,7 @@ class OsDisk:
         return str(self._path)
 
     def lock(self) -> Callable[[], None]:
+        keep_private(self._path)
         release = _flock(self._path)
         try:
             self._on_held()
@@ -247,12 +254,22 @@ class OsDisk:
     def names(self) -> list[str]:
         return sorted(path.name for path in self._path.iterdir())
 
+    def room_bytes(self) -> int | None:
+        try:
+            found = os.statvfs(self._path)
+        except OSError:
+            return None
+        # Where there are no numbers of files, as on btrfs, none can be left.
+        has_files = found.f_favail > 0 or found.f_files == 0
+        return found.f_bavail * found.f_frsize if has_files else 0
+
     def create(self, name: str, size: int) -> OsFile:
         # Zeros are really written: on ext4 a sync into merely allocated blocks costs about half
         # as much again. In pieces with a sync each, so that a sync of the log never waits for
         # more than one piece. Past the page cache if that can be: memory that nobody will read
         # took a seventh of the processor of a loaded server.
-        fd = os.open(self._path / name, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        fd = os.open(self._path / name, flags, FILE_MODE)
         file = OsFile(fd, self._writer)
         if size:
             os.posix_fallocate(fd, 0, size)
@@ -294,11 +311,28 @@ class OsDisk:
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory and its parents; their names survive a loss of power on return."""
+    """Make a directory and its parents; their names survive a loss of power on return.
+
+    Records are nobody else's business: only its owner and their group may look into it.
+    """
     missing = [p for p in (path, *path.parents) if not p.exists()]
-    path.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     for made in reversed(missing):
         _fsync_directory(made.parent)
+
+
+def keep_private(path: Path) -> None:
+    """Shut a directory that an earlier version left open to everybody, if it is ours."""
+    mode = path.stat().st_mode
+    if mode & 0o777 & ~DIRECTORY_MODE:
+        with contextlib.suppress(PermissionError):
+            path.chmod(mode & DIRECTORY_MODE)
+
+
+def open_private(path: str, flags: int) -> int:
+    """Open a file; a new one is for its owner and their group. An `opener` for `open`."""
+    return os.open(path, flags, FILE_MODE)
 
 
 def take_lock(path: str, lock: Callable[[], Callable[[], None]]) -> Callable[[], None]:
@@ -316,11 +350,12 @@ def lock_directory(path: Path) -> Callable[[], None]:
 
     A second holder is refused, also in the same process, with the pid of the first.
     """
+    keep_private(path)
     return take_lock(str(path), lambda: _flock(path))
 
 
 def _flock(path: Path) -> Callable[[], None]:
-    fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

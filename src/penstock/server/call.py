@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from asyncio import Task
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -11,10 +12,15 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from penstock.kernel.clock import Clock
+from penstock.kernel.errors import PenstockError
+from penstock.kernel.seldom import Seldom, and_others
+from penstock.log.store import ReadOnly, SyncFailed
 from penstock.server.answers import Answer, data_body
 from penstock.server.auth import Forbidden, Grant, KeyRing
 from penstock.server.caps import Caps
 from penstock.server.columns import ColumnRuns
+from penstock.server.errors import describe
+from penstock.server.hiding import Hiding
 from penstock.server.message import Exchange, Request
 from penstock.server.queries import Query, json_object
 from penstock.server.sessions import Sessions
@@ -23,6 +29,7 @@ from penstock.server.shell.tables_desk import TablesDesk
 from penstock.topics.routers import RouterConfig
 from penstock.topics.shell.engine import Engine
 
+_LOGGER: Final = logging.getLogger("penstock.server")
 WORK_HEARTBEAT_MS: Final = 15_000
 
 
@@ -47,6 +54,9 @@ class Context:
     watch_topics_max: int = 256
     backup_dir: Path | None = None
     tables: TablesDesk | None = None
+    hide: Hiding = field(default_factory=Hiding)
+    refusals: Seldom = field(default_factory=Seldom)
+    """When a refusal was last logged."""
     draining: bool = False
     started_ms: int = 0
     streams: dict[OpenStream, None] = field(default_factory=dict)
@@ -62,6 +72,20 @@ class Context:
             lambda: self.clock.monotonic_ns() / 1e9,
             self.engine.turns.later,
         )
+
+    def tell(self, what: str, error: Exception) -> None:
+        """Log a failure that is the server's: once a second and no more, unless nobody foresaw it.
+
+        What the log refuses, the log tells.
+        """
+        if describe(error)[0] != 500 or isinstance(error, ReadOnly | SyncFailed):
+            return
+        if not isinstance(error, PenstockError):
+            _LOGGER.error("%s failed: %s", what, error, exc_info=error)
+            return
+        left_out = self.refusals.take(self.clock.monotonic_ms())
+        if left_out is not None:
+            _LOGGER.error("%s failed: %s%s", what, error, and_others(left_out))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> Task[None]:
         """Run something that the server waits for before it ends."""

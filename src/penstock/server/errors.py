@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final
 
 from penstock.kernel.errors import Busy, Conflict, PenstockError, Rejected, Unavailable
@@ -18,6 +18,8 @@ from penstock.server.answers import Answer
 from penstock.server.message import error_body
 
 _RETRY_MS: Final = 1_000
+Hide = Callable[[str, int], str]
+"""What of an error's text a client may see, for an answer of a status."""
 
 
 class NotFound(Rejected):
@@ -71,6 +73,16 @@ class NotReady(Unavailable):
         )
 
 
+class NotWritable(Unavailable):
+    """The log takes no writes: the disk is full, or failed. Reads go on."""
+
+    code = "not_ready"
+    status: ClassVar[int] = 503
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"expected a log that takes writes, found that {reason}", reason=reason)
+
+
 class ShuttingDown(Unavailable):
     """The server ends: it takes nothing new."""
 
@@ -81,9 +93,18 @@ class ShuttingDown(Unavailable):
         super().__init__("expected a running server, found one that is shutting down")
 
 
-def error_answer(error: Exception) -> Answer:
-    """The answer that tells of an error. What nobody expected is told without its text."""
+def as_it_is(text: str, _status: int) -> str:
+    """A text in which nothing is hidden."""
+    return text
+
+
+def error_answer(error: Exception, hide: Hide = as_it_is) -> Answer:
+    """The answer that tells of an error. What nobody expected is told without its text.
+
+    `hide` takes out of the text what is not for clients.
+    """
     status, code, message, detail = describe(error)
+    message = hide(message, status)
     headers: list[tuple[bytes, bytes]] = []
     if status in (429, 503):
         headers.append((b"retry-after", b"%d" % retry_after_s(error)))

@@ -210,8 +210,8 @@ ROUTES: Final = RouteTable(
         ),
         *(
             Route(
-                "GET", path, "ready", "Whether the log is replayed.", "Ready", guard="probe",
-                is_data=False, errors=(503,),
+                "GET", path, "ready", "Whether the log is replayed and takes writes.", "Ready",
+                guard="probe", is_data=False, errors=(503,),
             )
             for path in ("/v0/ready", "/readyz")
         ),

@@ -113,9 +113,9 @@ def left_out_data(topics: Sequence[str], topics_max: int) -> bytes:
     return encode({"topics": topics[:LEFT_OUT_NAMES_MAX], "count": len(topics), "message": text})
 
 
-def unreadable_data(topic: str, error: Exception) -> bytes:
+def unreadable_data(topic: str, error: Exception, reason: str) -> bytes:
     """What the last event of a watch tells when records cannot be read."""
-    text = f"topic {topic} cannot be read: {error}"
+    text = f"topic {topic} cannot be read: {reason}"
     if isinstance(error, RecordsUnreadable):
         return encode({"code": error.code, "message": text, "topic": topic, **error.detail})
     return encode({"code": "internal", "message": text})

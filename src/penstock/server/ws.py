@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.kernel.errors import Rejected
 from penstock.server.answers import encode
-from penstock.server.errors import describe
+from penstock.server.errors import Hide, as_it_is, describe
 from penstock.server.queries import decode_object
 from penstock.topics.errors import InvalidRequest
 
@@ -182,9 +182,10 @@ def pushed(op: bytes, data: bytes) -> bytes:
     return b'{"op":"%b",%b' % (op, data[1:])
 
 
-def failed(request_id: bytes, error: Exception) -> bytes:
+def failed(request_id: bytes, error: Exception, hide: Hide = as_it_is) -> bytes:
     """What went wrong with an operation."""
-    _, code, message, _ = describe(error)
+    status, code, message, _ = describe(error)
+    message = hide(message, status)
     return b'{"op":"error","request_id":%b,"code":%b,"message":%b}' % (
         request_id,
         encode(code),

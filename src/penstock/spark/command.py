@@ -71,6 +71,9 @@ SESSION_CONF: Final[Mapping[str, str]] = {
     "spark.sql.parquet.fieldId.read.ignoreMissing": "true",
     "spark.sql.parquet.fieldId.write.enabled": "true",
     "spark.sql.parquet.compression.codec": "zstd",
+    # A file that is missing or damaged is an error, never fewer rows.
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
     # Small jobs.
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",

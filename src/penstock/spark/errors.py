@@ -29,6 +29,12 @@ class UnsharedType(Rejected):
     code = "unshared_type"
 
 
+class FilesNotShared(Rejected):
+    """Executors of a Spark have other files at the lake's paths than this machine."""
+
+    code = "files_not_shared"
+
+
 def is_lost(error: BaseException) -> bool:
     """Whether an error says that the session, or the Spark behind it, is gone."""
     if isinstance(error, SparkNotStarted) or (_condition(error) or "").startswith(_LOST):

@@ -21,6 +21,8 @@ from penstock.tables.shell.refresher import Factory
 NAME: Final = "penstock.spark.refresh:make"
 SESSION: Final = "session_id"
 TAKES_OVER: Final = "takes_over"
+OURS: Final = "is_ours"
+"""Marks clients of a Spark whose tasks run on this machine, in a process that was started here."""
 _WAIT_MS: Final = (1_000, 30_000)
 """How long to wait before a Spark that could not start is started again: first and at most."""
 
@@ -72,7 +74,7 @@ class SparkHost:
         options = plain_options(self._options)
         spark = self._spark
         if spark is not None:
-            options = client_options(self._options, spark.url)
+            options = client_options(self._options, spark.url) | {OURS: self._options.is_local}
         options[SESSION] = str(uuid4())
         if instead_of is not None and instead_of.options.get("remote") == options["remote"]:
             options[TAKES_OVER] = instead_of.options[SESSION]

@@ -23,14 +23,15 @@ from penstock.spark.command import SESSION_CONF
 from penstock.spark.difference import RecentFiles
 from penstock.spark.embedded import EmbeddedSpark, start_spark
 from penstock.spark.errors import SparkNotStarted, is_lost
-from penstock.spark.host import NAME, SESSION, TAKES_OVER, SparkHost
+from penstock.spark.host import NAME, OURS, SESSION, TAKES_OVER, SparkHost
 from penstock.spark.object_store import check_session, check_store
 from penstock.spark.options import SparkOptions, client_options, plain_options, spark_options
 from penstock.spark.progress import QueryProgress, watching
 from penstock.spark.python_probe import check_python, explained
 from penstock.spark.reading import read_table
 from penstock.spark.saying import lost, said
-from penstock.spark.session import close, interrupt, new_session, reason
+from penstock.spark.session import close, interrupt, new_session, open_session, reason
+from penstock.spark.shared_files import check_shared
 from penstock.spark.topic_http import TopicRecreated
 from penstock.spark.topic_source import read_topic
 from penstock.spark.types import arrived_schema, lake_schema
@@ -67,14 +68,25 @@ def make(lake: Catalog, options: Mapping[str, Any]) -> SparkEngine:
 
     With `remote` it is one client among others of a Spark that somebody runs; without, it starts
     one for itself. `session_id` is the number of its session; `takes_over` that of one whose
-    owner died: what it runs still is ended first.
+    owner died: what it runs still is ended first. `is_ours` says that a remote one was started on
+    this machine, by whoever made the options.
     """
     given = dict(options)
     session_id, left = given.pop(SESSION, None), given.pop(TAKES_OVER, None)
+    ours = bool(given.pop(OURS, False))
     if left is not None:
         with suppress(PenstockError):  # it may be gone with whatever it ran
             interrupt(given["remote"], left)
-    return SparkEngine(lake, spark_options(given), session_id=session_id)
+    return SparkEngine(lake, spark_options(given), session_id=session_id, is_ours=ours)
+
+
+def check(lake: Catalog, options: Mapping[str, Any]) -> None:
+    """Refuse a Spark elsewhere that could never work on this lake; one that is away may yet."""
+    given = spark_options(options)
+    if given.is_local or not lake.storage.is_local:
+        return
+    with suppress(SparkNotStarted), open_session(given) as spark:
+        check_shared(spark, lake.storage)
 
 
 def host(options: Mapping[str, Any], tell: Callable[[str], None]) -> SparkHost:
@@ -82,7 +94,7 @@ def host(options: Mapping[str, Any], tell: Callable[[str], None]) -> SparkHost:
     return SparkHost(spark_options(options), tell)
 
 
-def check(options: Mapping[str, Any], data_path: str) -> None:
+def check_data_path(options: Mapping[str, Any], data_path: str) -> None:
     """Refuse a data path that a Spark by these options could not use."""
     check_store(spark_options(options), data_path)
 
@@ -105,7 +117,8 @@ def shared(options: SparkOptions) -> Iterator[Factory]:
         yield Factory(NAME, plain_options(options))
         return
     with start_spark(options) as embedded:
-        yield Factory(NAME, client_options(options, embedded.url))
+        ours = {OURS: options.is_local}
+        yield Factory(NAME, client_options(options, embedded.url) | ours)
 
 
 class Strategy(Protocol):
@@ -209,11 +222,13 @@ class SparkEngine:
         options: SparkOptions | None = None,
         *,
         session_id: str | None = None,
+        is_ours: bool = False,
         write: WriteOptions | None = None,
         tell: Tell | None = None,
     ) -> None:
         self._lake = lake
         self._options = options or SparkOptions()
+        self._is_ours = is_ours or self._options.is_local
         self._session_id = session_id
         self._strategies: dict[Mode, Strategy] = {
             Mode.FULL: FullRefresh(lake, write=write, tell=tell)
@@ -307,12 +322,21 @@ class SparkEngine:
                 self._drop()
             if self._spark is None:
                 self._spark = self._open()
-                try:
-                    check_session(self._spark, self._lake.data_path)
-                except BaseException:
-                    self._drop()
-                    raise
+                self._check()
             return self._spark
+
+    def _check(self) -> None:
+        """Let go of a Spark that has no way to the lake's files."""
+        if self._spark is None:
+            return
+        try:
+            check_session(self._spark, self._lake.data_path)
+            if self._is_ours:
+                return
+            check_shared(self._spark, self._lake.storage)
+        except BaseException:
+            self._drop()
+            raise
 
     def _open(self) -> SparkSession:
         url = self._options.remote

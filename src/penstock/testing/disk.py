@@ -77,6 +77,10 @@ class FakeDisk:
 
         return release
 
+    def room_bytes(self) -> int | None:
+        """Not known."""
+        return None
+
     def names(self) -> list[str]:
         """The files, sorted by name."""
         return sorted(self._names)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.conformance import expect
 from tests.conformance.servers import ServerProcess
+from tests.conformance.sockets import Socket
 from tests.conformance.wire import Answer, Api, at, until
 
 DISK_MIB = 6
@@ -114,3 +117,43 @@ def test_a_server_killed_on_a_full_disk_starts_again(small_disk, server):
     assert numbers(api, "t") == written
     api.write("t", [30_000, ""])
     assert numbers(api, "t") == [*written, 30_000]
+
+
+def test_a_full_disk_is_told_by_the_probe_in_a_few_lines_and_without_paths(tmp_path, small_disk):
+    log = tmp_path / "server.log"  # not on the disk that is full
+    server = ServerProcess(
+        tmp_path,
+        DATA_DIR=small_disk / "data",
+        LOG_SEGMENT_BYTES=1_048_576,
+        COMPACT_LOG_BYTES=500_000_000,
+    )
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(2 * 1_048_576))
+    try:
+        api = Api(server.start().address)
+        api.make("t", durability="fsync")
+        assert api.get("/readyz").status == 200
+        _, refusal = fill(api, "t", 0)
+        began_s = time.monotonic()
+        lines_before = len(log.read_text().splitlines())
+        for number in range(100):
+            again = api.post(at("t"), {"records": [{"data": [number, DATUM]}]})
+            assert again.status == refusal.status
+        spent_s = time.monotonic() - began_s
+        lines = log.read_text().splitlines()[lines_before:]
+        assert len(lines) <= spent_s + 2, lines
+        ready = api.get("/readyz")
+        expect.refusal(ready, 503, "not_ready")
+        assert "space" in ready.json["error"]["detail"]["reason"]
+        with Socket(api.address) as socket:
+            failed = socket.ask("publish", "error", topic="t", records=[{"data": DATUM}])
+        for text in (str(refusal), str(ready), str(failed)):
+            assert str(small_disk) not in text, text
+            assert "space" in text
+        assert api.get("/healthz").status == 200
+        ballast.unlink()
+        # Ready by itself: whoever sends no writes while it is not would wait for ever.
+        until(lambda: api.get("/readyz").status == 200, "room is noticed without a write")
+        api.write("t", [20_000, ""])
+    finally:
+        server.discard()

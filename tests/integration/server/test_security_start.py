@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.servers import ServerProcess
-from tests.conformance.wire import Address
+from tests.conformance.wire import Address, Api
 
 
 @pytest.fixture
@@ -48,6 +48,37 @@ def test_a_server_that_would_be_open_or_unclear_does_not_start(tmp_path, made, s
     assert "Traceback" not in server.log
     assert "s3cret" not in server.log
     assert not (tmp_path / "port").exists(), "it listened before it refused"
+
+
+def test_a_start_that_fails_does_not_say_before_that_it_listens(tmp_path, made):
+    first = ServerProcess(tmp_path)
+    made.append(first)
+    first.start()
+    assert "listens on http://127.0.0.1:" in first.log
+    second = ServerProcess(tmp_path / "second", DATA_DIR=tmp_path / "data")
+    (tmp_path / "second").mkdir()
+    made.append(second)
+    second.launch()
+    assert second.wait() == 1
+    assert "held by process" in second.log
+    assert "listens on" not in second.log
+
+
+@pytest.mark.parametrize("store", ["segment", "sqlite"])
+def test_only_the_owner_and_their_group_may_look_into_the_log(tmp_path, made, store):
+    (tmp_path / "data" / "log").mkdir(parents=True)
+    (tmp_path / "data" / "log").chmod(0o755)  # as an earlier version left it
+    server = ServerProcess(tmp_path, STORE=store)
+    made.append(server)
+    Api(server.start().address).write("t", 1)
+    server.close()  # with a snapshot
+    modes = {
+        str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777
+        for path in (tmp_path / "data").rglob("*")
+    }
+    assert modes["data/log"] == 0o750
+    for path, mode in modes.items():
+        assert mode == (0o750 if (tmp_path / path).is_dir() else 0o640), path
 
 
 @pytest.fixture(scope="module")

@@ -36,10 +36,16 @@ WITHOUT_OPTIONS = replace(
         "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",
     },
 )
-WRITES = pytest.mark.parametrize(
-    "embedded", [WITH_OUR_CLASSES, WITHOUT], indirect=True, scope="session"
-)
-"""For tests that have Spark write: they run on both Sparks."""
+
+
+def on_both(fixture: str) -> pytest.MarkDecorator:
+    """For tests that have Spark write: they run on both Sparks, by the fixture that gives one."""
+    return pytest.mark.parametrize(
+        fixture, [WITH_OUR_CLASSES, WITHOUT], indirect=True, scope="session"
+    )
+
+
+WRITES = on_both("embedded")
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.kernel.errors import Rejected
+from penstock.kernel.errors import PenstockError, Rejected
 from penstock.lake.shell import Catalog
 from penstock.spark.embedded import EmbeddedSpark
 from penstock.spark.options import SparkOptions
@@ -228,7 +228,7 @@ def test_an_engine_survives_the_loss_of_its_session(
     assert engine.query(question, versions(lake, question)).to_pylist() == [{"n": 9}]
     assert engine._spark is not None
     engine._spark.client.release_session()
-    with pytest.raises(Exception, match="INVALID_HANDLE"):
+    with pytest.raises(PenstockError, match=r"Spark w(ent away|as lost)"):
         engine.query(question, versions(lake, question))
     assert engine.query(question, versions(lake, question)).to_pylist() == [{"n": 9}]
     engine.close()

@@ -59,6 +59,10 @@ QUERIES = (
     "SELECT id AS city, city AS id FROM orders",
     "SELECT o.cust, o.id FROM orders o WHERE EXISTS (SELECT 1 FROM items i WHERE i.ord = o.id)",
     "SELECT cust, explode(array(id, id)) AS id FROM orders",
+    "SELECT 1 AS one, city, 'x' AS id, CAST(NULL AS STRING) AS none FROM orders",
+    "SELECT 1 AS a, named_struct('x', 2, 'y', 'z') AS b",
+    "SELECT 'k' AS city, 7L AS id UNION ALL SELECT city, id FROM orders",
+    "SELECT city, id, 3 AS n FROM orders WHERE id = 5 ORDER BY n, id",
 )
 
 

@@ -12,13 +12,13 @@ from penstock.spark.ingest.sparks import Sparks
 from penstock.spark.options import SparkOptions
 from penstock.spark.session import connect
 from tests.integration.lake.duck import Duck
-from tests.integration.spark.one import one_spark
+from tests.integration.spark.one import WITH_OUR_CLASSES, one_spark
 from tests.integration.spark_topics.place import new_topic, topic_server, url_of
 
 
 @pytest.fixture(scope="session")
-def spark_url() -> str:
-    return one_spark().url
+def spark_url(request: pytest.FixtureRequest) -> str:
+    return one_spark(getattr(request, "param", WITH_OUR_CLASSES)).url
 
 
 @pytest.fixture(scope="session")

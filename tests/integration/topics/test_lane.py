@@ -31,6 +31,9 @@ class HeldJournal:
         self.backlog = Backlog()
         self.resumed: list[int] = []
 
+    def tell_failure(self, partition: int, error: Exception) -> None:
+        self.failure = (partition, error)
+
     def append(self, _number: int, _payload: bytes, done: Any, *, sync: bool) -> None:
         if self.refusal is not None:
             raise self.refusal

@@ -117,7 +117,8 @@ def call_store(
 
 def all_failed(partitions: Sequence[int], error: Exception) -> Mapping[int, Exception]:
     """The answer of a group of which nothing was written."""
-    _LOGGER.warning("a group of %d operations failed: %s", len(partitions), error)
+    # Its owners are told, and they tell: there may be many a second.
+    _LOGGER.debug("a group of %d operations failed: %s", len(partitions), error)
     return dict.fromkeys(partitions, error)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.kernel.errors import Rejected, Unavailable
-from penstock.log.disk import lock_directory, make_directory
+from penstock.log.disk import lock_directory, make_directory, open_private
 from penstock.log.store import (
     Append,
     Bounds,
@@ -257,6 +257,9 @@ class _Shard:
             self._reader = None
 
     def _connect(self) -> sqlite3.Connection:
+        if not self._path.exists():  # else a close here would end locks that SQLite holds on it
+            with open(self._path, "wb", opener=open_private):
+                pass
         return sqlite3.connect(
             self._path, isolation_level=None, check_same_thread=False, cached_statements=32
         )

@@ -6,7 +6,6 @@ A handler answers at once, or later in a task of its own, or takes the exchange 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final
@@ -15,7 +14,7 @@ from penstock.kernel.errors import PenstockError
 from penstock.server.answers import Answer, Flags, Numbers, Spent, written, written_new
 from penstock.server.auth import ADMIN, Grant, bearer, query_token
 from penstock.server.call import Call, Context
-from penstock.server.errors import NotReady, ShuttingDown, describe, error_answer
+from penstock.server.errors import NotReady, ShuttingDown
 from penstock.server.message import USUAL, Exchange, Request
 from penstock.server.origins import preflight
 from penstock.server.queries import Query, check_json, keyed
@@ -36,11 +35,9 @@ from penstock.topics.topic import Written
 
 Handler = Callable[[Call], Answer | Awaitable[Answer | None] | None]
 
-_LOGGER: Final = logging.getLogger("penstock.server")
 _TOPICS: Final = "/v0/topics/"
 _JSON: Final = "application/json"
 _PATHS_MAX: Final = 10_000
-_TELL_MS: Final = 1_000
 
 HANDLERS: Final[Mapping[str, Handler]] = {
     **app_topics.HANDLERS,
@@ -67,7 +64,6 @@ class TopicApplication:
         self._now_ns = context.clock.monotonic_ns
         self._written_paths: dict[str, str] = {}
         self._is_plain = False
-        self._told_ms = -_TELL_MS
         self._commits = app_spaces.CommitDoor(context, self, self._refuse)
 
     def open(self) -> None:
@@ -270,26 +266,11 @@ class TopicApplication:
         if entered is not None:
             self.context.caps.leave(entered)
 
-    def _tell(self, request: Request, error: Exception) -> None:
-        """Log a failure; one that is known, such as a full disk, once a second and no more."""
-        known = isinstance(error, PenstockError)
-        now_ms = self.context.clock.monotonic_ms()
-        if known and now_ms - self._told_ms < _TELL_MS:
-            return
-        self._told_ms = now_ms
-        _LOGGER.error(
-            "%s %s failed: %s",
-            request.method,
-            request.path,
-            error,
-            exc_info=None if known else error,
-        )
-
     def _refuse(self, exchange: Exchange, error: Exception, entered: Grant | None) -> None:
         """Answer with an error; what nobody expected is logged in full."""
-        if describe(error)[0] == 500:
-            self._tell(exchange.request, error)
-        self._finish(exchange, error_answer(error), entered)
+        request = exchange.request
+        self.context.tell(f"{request.method} {request.path}", error)
+        self._finish(exchange, self.context.hide.answer(error), entered)
 
 
 class SameWrite:

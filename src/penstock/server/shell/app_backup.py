@@ -30,7 +30,7 @@ def place_of(wanted: Any, root: Path | None) -> Path:
     allowed = root.resolve()
     dest = (allowed / wanted).resolve()
     if dest == allowed or not dest.is_relative_to(allowed):
-        raise InvalidRequest(f"expected a directory below {allowed}, found {wanted}")
+        raise InvalidRequest(f"expected a directory below the server's backup_dir, found {wanted}")
     return dest
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import penstock
 from penstock.server.answers import Answer, encode
 from penstock.server.call import Call, Context
-from penstock.server.errors import NotReady, ShuttingDown
+from penstock.server.errors import NotReady, NotWritable, ShuttingDown
 from penstock.server.metrics import (
     CONTENT_TYPE,
     TOPICS_SHOWN_MAX,
@@ -39,12 +39,15 @@ def health(call: Call) -> Answer:
 
 
 def ready(call: Call) -> Answer:
-    """The log is replayed, or not yet."""
+    """Whether the log is replayed and takes writes."""
     context = call.context
     if context.draining:
         raise ShuttingDown
     if not context.engine.ready:
         raise NotReady(context.engine.replay_progress)
+    reason = context.engine.journal.store.status().read_only_reason
+    if reason is not None:
+        raise NotWritable(context.hide(reason, 503))
     topics = len(context.engine.registry.topics)
     return Answer(200, encode({"status": "ready", "wal_replay_complete": True, "topics": topics}))
 

@@ -310,7 +310,7 @@ class WatchStream(Pusher):
     def unreadable(self, follower: Follower, error: PenstockError) -> None:
         """Tell why, and end: the client comes back, and may find it mended."""
         event_id = self._event_id()
-        data = sse.unreadable_data(follower.topic, error)
+        data = sse.unreadable_data(follower.topic, error, self.context.hide.text(error))
         self._stream.write(sse.frame(event_id, b"error", data))
         self.abort()
 

@@ -22,7 +22,7 @@ from penstock.server.auth import (
     protocol_token,
 )
 from penstock.server.call import Call
-from penstock.server.errors import ShuttingDown, describe
+from penstock.server.errors import ShuttingDown
 from penstock.server.shell.app_push import Pusher
 from penstock.server.shell.app_watch import matching, resolve
 from penstock.server.watching import (
@@ -261,7 +261,11 @@ class Socket(Pusher):
         """Tell why; the other topics go on."""
         self.leave(follower.topic)
         code = error.code if isinstance(error, RecordsUnreadable) else "internal"
-        self._reply(ws.closing(code, f"topic {follower.topic} cannot be read: {error}"))
+        self._reply(
+            ws.closing(
+                code, f"topic {follower.topic} cannot be read: {self.context.hide.text(error)}"
+            )
+        )
 
     def _shape_of(self, topic: str) -> Shape | None:
         """How the records of a topic are wanted; None if it begins with no prefix."""
@@ -289,10 +293,8 @@ class Socket(Pusher):
     # What is said to the peer
 
     def _fail(self, request_id: bytes, error: Exception) -> None:
-        if describe(error)[0] == 500:
-            known = isinstance(error, PenstockError)
-            _LOGGER.error("a message failed: %s", error, exc_info=None if known else error)
-        self._reply(ws.failed(request_id, error))
+        self.context.tell("a message", error)
+        self._reply(ws.failed(request_id, error, self.context.hide))
 
     def _reply(self, message: bytes) -> None:
         """Send an answer; it waits if the peer does not read, and is never left out."""

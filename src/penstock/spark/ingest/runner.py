@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from penstock.flow.backoff import Backoff
 from penstock.kernel.clock import Clock
-from penstock.kernel.errors import Busy, Conflict, Gone, Rejected, Unavailable
+from penstock.kernel.errors import Busy, Conflict, Corrupt, Gone, Rejected, Unavailable
 from penstock.kernel.shell import SystemClock
 from penstock.kernel.text import shortened
 from penstock.kernel.units import MIB
@@ -50,7 +50,7 @@ from penstock.spark.ingest.pipeline import (
 from penstock.spark.ingest.space import Basis
 from penstock.spark.ingest.sparks import Sparks
 from penstock.spark.ingest.stage import BatchStage, batch_messages
-from penstock.spark.ingest.store import Store
+from penstock.spark.ingest.store import HERE_BYTES_MAX, Store
 from penstock.spark.object_store import check_session
 from penstock.spark.python_probe import explained
 from penstock.spark.session import reason
@@ -72,7 +72,8 @@ _RANDOM: Final = Random()
 class RunnerOptions:
     """Limits of a run. `linger_ms` is how long a batch waits for more once its first message came.
 
-    A batch ends with the page of the topic that brings it to `batch_bytes_max`.
+    A batch ends with the page of the topic that brings it to `batch_bytes_max`. One whose rows take
+    more than `here_bytes_max` is written by Spark's tasks.
 
     A round that fails without having stored anything counts; after `failures_max` in a row the
     run ends with what went wrong.
@@ -81,6 +82,7 @@ class RunnerOptions:
     wait_ms: int = 1_000
     linger_ms: int = 50
     batch_bytes_max: int = 64 * MIB
+    here_bytes_max: int = HERE_BYTES_MAX
     failures_max: int = 20
     retry_base_ms: int = 200
     retry_cap_ms: int = 5_000
@@ -177,6 +179,7 @@ class PipelineRunner:
         """Run until `stop`, or until every record up to a seq is in the lake."""
         self._upto = upto_seq
         try:
+            self.sparks.require(self._lake.storage)
             return self._rounds(uuid4().hex)
         finally:
             # Frames inside Spark that outlive their session hang the interpreter's exit.
@@ -248,6 +251,8 @@ class PipelineRunner:
             )
         self.stored_seq, self.head_seq = cursor.seq, state.head_seq
         self.basis = cursor.basis
+        if not self.sparks.is_ours:
+            self.sparks.session()  # what could never work is told before the first message comes
         return cursor
 
     def _delay_s(self, failures: int) -> float:
@@ -263,7 +268,7 @@ def is_final(error: BaseException) -> bool:
         return False
     wrong = (AnalysisException, PySparkTypeError, PySparkValueError)
     slips = (TypeError, AttributeError, LookupError, NameError, ValueError)
-    return isinstance(error, (TakenOver, Rejected, Gone, *wrong, *slips))
+    return isinstance(error, (TakenOver, Rejected, Corrupt, Gone, *wrong, *slips))
 
 
 class _Round:
@@ -274,7 +279,8 @@ class _Round:
         self._cursor = cursor
         self._pipeline = runner.pipeline
         self._queues: list[SimpleQueue[Batch | None]] = [SimpleQueue() for _ in runner.stages]
-        self._store = Store(runner._lake, runner.pipeline)
+        here_bytes_max = runner.options.here_bytes_max
+        self._store = Store(runner._lake, runner.pipeline, here_bytes_max=here_bytes_max)
         self._known: Known = {}
         self._over = threading.Event()
         self._error: Exception | None = None

@@ -1,4 +1,7 @@
-"""The Spark that a pipeline runs on: started or connected to, and made again when it is lost."""
+"""The Spark that a pipeline runs on: started or connected to, and made again when it is lost.
+
+One that was not started here must share the files of the lake (`require`).
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from penstock.lake.shell import Storage
 from penstock.spark.command import SESSION_CONF
 from penstock.spark.embedded import EmbeddedSpark, start_spark
 from penstock.spark.options import SparkOptions
 from penstock.spark.python_probe import check_python
 from penstock.spark.session import close, new_session
+from penstock.spark.shared_files import check_shared
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -24,6 +29,19 @@ class Sparks:
         self._lock = threading.Lock()
         self._embedded: EmbeddedSpark | None = None
         self._session: SparkSession | None = None
+        self._storage: Storage | None = None
+
+    def require(self, storage: Storage) -> None:
+        """Have every session share the files of a lake: `FilesNotShared` if one does not."""
+        with self._lock:
+            self._storage = storage
+            if self._session is not None:
+                self._check(self._session)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether tasks run on this machine, in a JVM that is started here."""
+        return self._options.is_local
 
     @property
     def is_remote(self) -> bool:
@@ -42,6 +60,7 @@ class Sparks:
                 self._drop()
             if self._session is None:
                 self._session = self._open()
+                self._check(self._session)
             return self._session
 
     def interrupt(self) -> None:
@@ -82,6 +101,15 @@ class Sparks:
             close(spark)
             raise
         return spark
+
+    def _check(self, session: SparkSession) -> None:
+        if self._storage is None or self.is_ours:
+            return
+        try:
+            check_shared(session, self._storage)
+        except BaseException:
+            self._drop()
+            raise
 
     def _drop(self) -> None:
         if self._session is not None:

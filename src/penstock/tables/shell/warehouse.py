@@ -438,6 +438,13 @@ class Warehouse:
         resolve(text, known)
         return self._engine().query(text, {n: self.lake.table_at(n, at) for n in sources})
 
+    def check_engine(self) -> None:
+        """Refuse an engine that could never work on this lake, where its module can tell."""
+        runner = self.settings.runner
+        check = runner.beside("check")
+        if check is not None:
+            check(self.lake, dict(runner.options))
+
     # inside --------------------------------------------------------------------------------------
 
     def _engine(self) -> Refresher:
@@ -482,6 +489,6 @@ class Warehouse:
 def _check_place(settings: WarehouseSettings) -> None:
     """Have the engine refuse a data path that is not a directory and that it could not use."""
     if settings.data_path is not None and "://" in settings.data_path:
-        check = settings.runner.beside("check")
+        check = settings.runner.beside("check_data_path")
         if check is not None:
             check(settings.runner.options, settings.data_path)

@@ -18,7 +18,7 @@ from crc32c import crc32c
 
 from penstock.kernel.errors import Corrupt, Rejected, Unavailable
 from penstock.kernel.units import MIB
-from penstock.log.disk import make_directory
+from penstock.log.disk import make_directory, open_private
 from penstock.log.store import Append, InstallBoundary, Operation, SetHardState, Store
 from penstock.log.stores import open_store
 from penstock.topics.shell.snapshots import (
@@ -353,7 +353,7 @@ def _listed(dest: Path, on_progress: OnProgress) -> Iterator[BackupFile]:
 
 def _copy(source: Path, target: Path) -> tuple[int, int]:
     """Copy a file durably; its size and checksum as they were read."""
-    with target.open("wb") as file:
+    with open(target, "wb", opener=open_private) as file:
 
         def kept() -> Iterator[bytes]:
             for piece in _pieces(source):

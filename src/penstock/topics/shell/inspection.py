@@ -360,6 +360,10 @@ class MemoryDisk:
     def lock(self) -> Callable[[], None]:
         return lambda: None
 
+    def room_bytes(self) -> int | None:
+        """Not known."""
+        return None
+
     def names(self) -> list[str]:
         return sorted(self._files)
 

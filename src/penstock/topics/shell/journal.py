@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from penstock.kernel.clock import Clock
+from penstock.kernel.seldom import Seldom, and_others
 from penstock.kernel.units import MIB
 from penstock.log.queues import QueueLimits
 from penstock.log.shell.groups import WalOptions
@@ -129,6 +130,8 @@ class Journal:
         self.gather = Gather(loop, clock)
         self._measured = _Measured(store, clock)
         self.counters = self._measured.counters
+        self._clock = clock
+        self._refusals = Seldom()
         self.backlog = Backlog()  # counted by those who write
         limits = QueueLimits(depth_max=1 << 20)
         options = WalOptions(group_bytes_max=16 * MIB, limits=limits)
@@ -141,6 +144,13 @@ class Journal:
         self.sync_round = 0  # grows when a sync begins and none is under way
         self._syncing = False
         self._ends = False
+
+    def tell_failure(self, partition: int, error: Exception) -> None:
+        """Say that the log did not take an entry; once a second, as it may refuse thousands."""
+        left_out = self._refusals.take(self._clock.monotonic_ms())
+        if left_out is not None:
+            text = "partition %d: the log failed: %s%s"
+            _LOGGER.error(text, partition, error, and_others(left_out))
 
     def start(self) -> None:
         """Begin to write. A new log first gets a mark of each partition, which tells how many."""

@@ -313,7 +313,7 @@ class Lane:
         self._count(-size_bytes)
         waiting = self._flying.popleft()
         if error is not None and self._failed is None:
-            _LOGGER.error("partition %d: the log failed: %s", self.number, error)
+            self._journal.tell_failure(self.number, error)
             self._failed = error
             self._journal.counters.failures += 1  # what fails behind it is not counted
             self._journal.counters.last_failure = str(error)

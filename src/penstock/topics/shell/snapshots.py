@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Self, TypeVar
 import msgspec
 
 from penstock.kernel.errors import Corrupt, Rejected
-from penstock.log.disk import LOCK_NAME, make_directory
+from penstock.log.disk import LOCK_NAME, make_directory, open_private
 from penstock.log.store import Bounds
 from penstock.topics.segments import (
     Block,
@@ -401,7 +401,7 @@ def write_file(path: Path, parts: Iterable[bytes], *, sync_directory: bool = Tru
     make_directory(path.parent)
     making = path.with_name(path.name + _MAKING)
     size_bytes = 0
-    with making.open("wb", buffering=1 << 20) as file:
+    with open(making, "wb", buffering=1 << 20, opener=open_private) as file:
         for part in parts:
             file.write(part)
             size_bytes += len(part)

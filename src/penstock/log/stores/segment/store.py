@@ -507,6 +507,8 @@ class SegmentStore:
     def status(self) -> StoreStatus:
         """A snapshot for people."""
         refusal = self._read_only or self._full
+        if type(refusal) is DiskFull and self._has_room():
+            refusal = None  # the next write finds out; perhaps none comes while this says that
         partitions, entries, bytes_on_disk = self._catalog.totals()
         return StoreStatus(
             kind="segment",
@@ -518,6 +520,11 @@ class SegmentStore:
             read_only_reason=refusal.message if refusal else None,
             rotations=self._rotations,
         )
+
+    def _has_room(self) -> bool:
+        """Whether there is room for another segment."""
+        room_bytes = self._disk.room_bytes()
+        return room_bytes is not None and room_bytes >= self._options.segment_bytes
 
     # Opening and closing
 

@@ -1,0 +1,33 @@
+"""One line of a log in a while, however often there is a reason for it.
+
+>>> seldom = Seldom(1_000)
+>>> [seldom.take(now_ms) for now_ms in (0, 10, 999, 1_000, 1_001)]
+[0, None, None, 2, None]
+"""
+
+from __future__ import annotations
+
+
+class Seldom:
+    """Lets the first of a span through and counts the others."""
+
+    __slots__ = ("_left_out", "_span_ms", "_taken_ms")
+
+    def __init__(self, span_ms: int = 1_000) -> None:
+        self._span_ms = span_ms
+        self._taken_ms: int | None = None
+        self._left_out = 0
+
+    def take(self, now_ms: int) -> int | None:
+        """How many were left out before this one; None if this one is left out too."""
+        if self._taken_ms is not None and now_ms - self._taken_ms < self._span_ms:
+            self._left_out += 1
+            return None
+        self._taken_ms = now_ms
+        left_out, self._left_out = self._left_out, 0
+        return left_out
+
+
+def and_others(left_out: int) -> str:
+    """The end of a line that stands for others."""
+    return f" (and {left_out} more since the last such line)" if left_out else ""
