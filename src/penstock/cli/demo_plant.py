@@ -35,7 +35,8 @@ from penstock.ingest.shell.load import Load, Target
 from penstock.ingest.tariffs import SPACE
 from penstock.kernel.errors import PenstockError, Unavailable
 from penstock.lake.shell import open_catalog
-from penstock.tables.shell import Warehouse
+from penstock.tables.errors import NotCoordinated
+from penstock.tables.shell import Answered, Warehouse
 from penstock.tables.shell.alive import pid_of
 
 if TYPE_CHECKING:
@@ -156,7 +157,8 @@ class Plant:
             await self._loading
         await self._until(self._is_stored, SETTLE_S, "every message in the lake")
         await self._note_prices()
-        await asyncio.to_thread(self._refresh_all)
+        for name in TABLES:
+            await self._refresh(name)
 
     async def end(self) -> None:
         """End everything in good order."""
@@ -297,13 +299,26 @@ class Plant:
         found = (await self.look()).ingest
         return found is not None and found["pipeline"]["behind"] == 0
 
-    def _refresh_all(self) -> None:
-        """Ask for every table once more: those that have everything already say so at once."""
-        assert self._warehouse is not None
-        for name in TABLES:
-            answer = self._warehouse.refresh(name, wait_ms=int(SETTLE_S * 1_000))
-            if not answer.ok:
-                raise Unavailable(f"expected {name} to be refreshed, found: {answer.detail}")
+    async def _refresh(self, name: str) -> None:
+        """Ask for a table once more: one that has everything already says so at once."""
+        warehouse = self._warehouse
+        assert warehouse is not None
+        asked: list[str] = []
+        answers: list[Answered] = []
+
+        async def answered() -> bool:
+            if not asked:
+                with suppress(NotCoordinated):  # the coordinator is not there yet
+                    asked.append(await asyncio.to_thread(warehouse.ask, name))
+                self.tables.check()
+            if asked:
+                found = await asyncio.to_thread(warehouse.answer, asked[0])
+                answers.extend([found] if found else [])
+            return bool(answers)
+
+        await self._until(answered, SETTLE_S, f"an answer about {name}")
+        if not answers[0].ok:
+            raise Unavailable(f"expected {name} to be refreshed, found: {answers[0].detail}")
 
     async def _until(self, condition: Callable[[], Any], within_s: float, what: str) -> None:
         until_s = time.monotonic() + within_s

@@ -14,9 +14,12 @@ from penstock.cli.demo_view import CALM, GOOD, HOT, QUIET, TEXT, WARM, bar, pane
 from penstock.kernel.units import format_ms
 
 KEYS: Final = (
-    ("b", "burst"), ("t", "dearer tariff"), ("p", "pause store"), ("w", "kill a worker"),
-    ("s", "kill the server"), ("q", "end"),
+    ("b", "burst"), ("t", "tariff"), ("p", "pause"), ("w", "kill worker"),
+    ("s", "kill server"), ("q", "end and prove"),
 )  # fmt: skip
+"""All of them fit into 80 columns."""
+TALL_LINES: Final = 26
+"""With fewer lines pressure has no frame."""
 
 
 def moment_line(moment: Moment) -> str:
@@ -34,14 +37,18 @@ def moment_line(moment: Moment) -> str:
     )
 
 
-def view(moment: Moment, event: str, url: str, width: int) -> RenderableType:
-    """One picture of the present moment."""
+def view(moment: Moment, event: str, url: str, width: int, height: int) -> RenderableType:
+    """One picture of the present moment; 80 by 24 shows all of it."""
+    pressure: RenderableType = _pressure_line(moment, width)
+    if height >= TALL_LINES:
+        whole = _pressure_bar(moment, width - 4)
+        pressure = panel(whole, "pressure of the topic server", _rung(moment))
     return Group(
         _head(moment, url),
         Text.assemble((" ▸ ", WARM), (event, TEXT), no_wrap=True, overflow="ellipsis"),
         panel(_counts(moment), "messages", f"{_behind(moment)} not in the lake yet"),
         panel(_stages(moment.ingest, width), "stages", _bottleneck(moment.ingest)),
-        panel(_pressure_bar(moment, width - 4), "pressure of the topic server", _rung(moment)),
+        pressure,
         panel(_tables(moment), "stream tables", f"{len(moment.workers)} workers"),
         _keys(),
     )
@@ -89,7 +96,8 @@ def _stages(ingest: dict[str, Any] | None, width: int) -> RenderableType:
     if ingest is None:
         return Text("no answer from the pipeline", HOT)
     bar_width = max(10, width - 66)
-    lines = []
+    names = f"{'stage':<12}{'window':>7}  {'occupied':<{bar_width}}{'':>6}{'rate':>11}"
+    lines = [Text(f"{names}{'p50':>10}{'p99':>10}", style=QUIET)]
     for stage in ingest["stages"]:
         is_bottleneck = stage["name"] == ingest["bottleneck"]
         style = HOT if is_bottleneck else GOOD if stage["occupancy"] < 0.9 else WARM
@@ -113,6 +121,9 @@ def _tables(moment: Moment) -> RenderableType:
     if not moment.tables:
         return Text("not created yet", QUIET)
     table = Table.grid(padding=(0, 2))
+    names = max(len(status.table) for status in moment.tables)
+    for least in (names, 9, 13, None):  # what it waits for gives way
+        table.add_column(no_wrap=True, overflow="ellipsis", min_width=least)
     for status in moment.tables:
         table.add_row(
             Text(status.table, style=TEXT),
@@ -123,7 +134,7 @@ def _tables(moment: Moment) -> RenderableType:
     return table
 
 
-def _pressure_bar(moment: Moment, width: int) -> RenderableType:
+def _pressure_bar(moment: Moment, width: int) -> Text:
     if moment.scheduler is None:
         return Text("no answer: the server is starting", HOT)
     pressure = _pressure(moment)
@@ -131,11 +142,19 @@ def _pressure_bar(moment: Moment, width: int) -> RenderableType:
     return Text.assemble(bar(pressure, max(4, width - 8), style), f"  {pressure:.2f}")
 
 
+def _pressure_line(moment: Moment, width: int) -> RenderableType:
+    """The same without a frame."""
+    words = f" server pressure · {_rung(moment)} "
+    return Text.assemble(
+        (words, QUIET), _pressure_bar(moment, width - len(words)), no_wrap=True, overflow="ellipsis"
+    )
+
+
 def _keys() -> Text:
     parts: list[tuple[str, str]] = []
     for key, words in KEYS:
-        parts += [(f" {key} ", f"bold {TEXT}"), (f"{words}  ", QUIET)]
-    return Text.assemble(*parts)
+        parts += [(f" {key} ", f"bold {TEXT}"), (f"{words} ", QUIET)]
+    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
 def _rung(moment: Moment) -> str:

@@ -7,8 +7,8 @@ input and writes what it found, both as JSON.
 
 from __future__ import annotations
 
+import asyncio
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -34,19 +34,30 @@ LEFT JOIN prices p ON p.seq = c.tariffs_seq AND p.tariff = a.tariff AND p.hour =
 """
 
 
-def prove(catalog: str, claim: Mapping[str, Any]) -> list[tuple[bool, str]]:
+def why_unprovable() -> str | None:
+    """What is not installed that a proof needs; None if all is there."""
+    is_missing = any(find_spec(f"duckdb_extension_{name}") is None for name in EXTENSIONS)
+    return MISSING if is_missing else None
+
+
+async def prove(catalog: str, claim: Mapping[str, Any]) -> list[tuple[bool, str]]:
     """What is right and what is not, a sentence each."""
-    if any(find_spec(f"duckdb_extension_{name}") is None for name in EXTENSIONS):
-        raise Unavailable(MISSING)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "penstock.cli.demo_proof"],
-        input=json.dumps({"catalog": catalog, **claim}), capture_output=True, text=True,
-        check=False,
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-W", "ignore", "-m", "penstock.cli.demo_proof",
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    if done.returncode:
-        said = done.stderr.strip().splitlines()
+    try:
+        asked = json.dumps({"catalog": catalog, **claim}).encode()
+        answer, errors = await process.communicate(asked)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        said = errors.decode(errors="replace").strip().splitlines()
         raise Unavailable(f"expected DuckDB to read the lake, found: {said[-1] if said else '–'}")
-    return [(bool(right), str(text)) for right, text in json.loads(done.stdout)]
+    return [(bool(right), str(text)) for right, text in json.loads(answer)]
 
 
 def main() -> None:

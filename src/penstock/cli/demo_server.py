@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from pathlib import Path
 from typing import Final
 
 from penstock.cli.demo_part import Part
+from penstock.client import AsyncClient, ClientError, ClientSettings
+from penstock.kernel.errors import Unavailable
 
 START_S: Final = 30.0
+LOOK_S: Final = 0.02
+LOOK_TIMEOUT_S: Final = 2.0
 
 
 class DemoServer:
@@ -28,7 +34,7 @@ class DemoServer:
         return f"http://127.0.0.1:{self._port}"
 
     async def start(self) -> None:
-        """Start it, and wait until it listens."""
+        """Start it, and wait until it is ready: it listens before it has read its log."""
         self._port_file.unlink(missing_ok=True)
         self._part.own = {
             "PENSTOCK_HOST": "127.0.0.1",
@@ -39,3 +45,22 @@ class DemoServer:
         self._part.start()
         said = await self._part.started(self._port_file, START_S)
         self._port = said.strip().rpartition(":")[2]
+        await self._ready()
+
+    async def _ready(self) -> None:
+        """Wait until `/readyz` says yes."""
+        async with AsyncClient(ClientSettings(self.url, timeout_s=LOOK_TIMEOUT_S)) as client:
+            until_s = time.monotonic() + START_S
+            while True:
+                self._part.check()
+                try:
+                    await client.ready()
+                except ClientError as error:
+                    if time.monotonic() > until_s:
+                        raise Unavailable(
+                            f"expected the server to be ready within {START_S:g} s, found: "
+                            f"{error.message}"
+                        ) from error
+                    await asyncio.sleep(LOOK_S)
+                else:
+                    return

@@ -53,11 +53,11 @@ def view(show: Show, width: int, height: int) -> RenderableType:
 
 
 def bar(share: float, width: int, style: str, zone: tuple[float, float] = ZONE) -> Text:
-    """A share of one as a line, with a zone marked on the track behind it."""
+    """A share of one as a thick line on a thin one, with a zone marked on the thin one."""
     filled = min(width, round(share * width))
     line = Text("━" * filled, style=style)
     for cell in range(filled, width):
-        line.append("━", ZONE_TRACK if zone[0] <= (cell + 0.5) / width <= zone[1] else TRACK)
+        line.append("─", ZONE_TRACK if zone[0] <= (cell + 0.5) / width <= zone[1] else TRACK)
     return line
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import re
+import select
+import signal
+import struct
 import subprocess
 import sys
+import termios
+import time
 from pathlib import Path
 
 LIMIT_S = 600
+ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 COMMAND = [sys.executable, "-m", "penstock", "demo", "--check"]
 
 
@@ -42,6 +50,70 @@ def test_every_acknowledged_message_is_in_the_lake_once_and_every_table_equals_i
     assert re.search(r"worker \d+ is killed", said), said
     assert "✗" not in said
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("penstock-demo")] == []
+    assert processes_in(tmp_path) == []
+
+
+class Visitor:
+    """Somebody at a terminal of 80 by 24, before `penstock demo`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.process = subprocess.Popen(
+            [*COMMAND[:-1], "--directory", str(directory)],
+            env=os.environ | {"TERM": "xterm-256color"},
+            stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        )  # fmt: skip
+        os.close(theirs)
+        self.seen = ""
+
+    def strike(self, key: str) -> None:
+        os.write(self._ours, key.encode())
+
+    def until(self, pattern: str) -> None:
+        """Watch until something is shown that was not before."""
+        end_s = time.monotonic() + LIMIT_S
+        begin = len(self.seen)
+        while not re.search(pattern, ANSI.sub("", self.seen[begin:])):
+            assert time.monotonic() < end_s, self.seen[-3_000:]
+            assert self._look(end_s), f"it ended:\n{self.seen[-3_000:]}"
+
+    def leave(self) -> tuple[int, str]:
+        """Watch to the end; the exit code and all that was shown."""
+        end_s = time.monotonic() + LIMIT_S
+        while self._look(end_s):
+            assert time.monotonic() < end_s
+        os.close(self._ours)
+        return self.process.wait(LIMIT_S), ANSI.sub("", self.seen)
+
+    def _look(self, end_s: float) -> bool:
+        if not select.select([self._ours], [], [], max(0.0, end_s - time.monotonic()))[0]:
+            return True
+        try:
+            self.seen += os.read(self._ours, 1 << 16).decode(errors="replace")
+        except OSError:  # the other end is closed
+            return False
+        return True
+
+
+def test_a_visitor_who_strikes_q_gets_the_verdict(tmp_path):
+    visitor = Visitor(tmp_path)
+    try:
+        visitor.until(r"q end and prove")
+        visitor.until(r"district_totals\s+5 rows")
+        visitor.strike("s")
+        visitor.until("listens again")
+        visitor.strike("q")
+        code, said = visitor.leave()
+    finally:
+        if visitor.process.poll() is None:
+            visitor.process.send_signal(signal.SIGTERM)
+            visitor.process.wait(LIMIT_S)
+    assert code == 0, said[-3_000:]
+    assert re.search(r"✓ [1-9][\d,]* messages acknowledged, [1-9][\d,]* readings", said)
+    assert re.search(r"✓ district_totals: 5 rows, 0 unlike its query", said)
+    assert "all is right" in said
+    assert "the data is in" in said
     assert processes_in(tmp_path) == []
 
 

@@ -176,7 +176,7 @@ def test_the_ladder_in_words():
 
 
 def test_a_bar_marks_its_zone_and_never_overflows():
-    assert bar(0.7, 20, "red").plain == "━" * 20
+    assert bar(0.7, 20, "red").plain == "━" * 14 + "─" * 6
     assert bar(3.4, 20, "red").plain == "━" * 20
     assert [span.style for span in bar(0.0, 20, "red").spans].count("#3d6b59") == 7
 
