@@ -20,6 +20,8 @@ _CONDITION: Final = re.compile(r"^\s*\[[A-Z0-9_.]+\]\s*")
 _STATE: Final = re.compile(r"\s*SQLSTATE: [A-Z0-9]{5}")
 _PLACE: Final = re.compile(r"line (\d+),? pos (\d+)")
 _CAUSE: Final = re.compile(r"^Caused by: ([\w.$]+)(?:: (.*))?$", re.MULTILINE)
+_NUMBER: Final = re.compile(r"(?<=\w)#\d+L?(?=[\s,\])])")
+"""What Spark numbers columns by in its plans."""
 _TRACE: Final = "Traceback (most recent call last):"
 _ADVICE: Final = (
     re.compile(r" If necessary set \S*spark\.sql\.ansi\.enabled\S* to \S+ to bypass this error\."),
@@ -99,7 +101,7 @@ def one_line(error: BaseException) -> str:
     text = _STATE.split(_CONDITION.sub("", text), maxsplit=1)[0]
     for advice in _ADVICE:
         text = advice.sub("", text)
-    text = " ".join(text.split())
+    text = " ".join(_NUMBER.sub("", text).split())
     if not text or text.startswith("(java.lang."):
         text = " ".join(text.partition(") ")[2].split("This stopped SparkContext")[0].split()) or (
             type(error).__name__

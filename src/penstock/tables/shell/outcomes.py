@@ -58,7 +58,7 @@ def kind_of(error: Exception) -> FailureKind:
     """What an error means for its table, by its class or one of those it is made from."""
     if isinstance(error, NotMadeYet | SourceMissing | LockHeld):
         return FailureKind.COLLISION
-    condition = _called(error, "getCondition", "getErrorClass")
+    condition = _called(error, "getCondition")
     sql_state = _called(error, "getSqlState")
     for parent in type(error).__mro__:
         kind = classify(Failure(parent.__name__, condition, sql_state))
