@@ -14,7 +14,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -98,7 +98,12 @@ class Queue:
         self._removals_seen = topic.removals
         self._scattered_seen = topic.scattered_removals
         self._earliest_seq = topic.earliest_seq  # when removals were last looked at
+        self._unreadable: list[range] = []  # jobs whose records cannot be had
         self._resume_seq = 0  # where the last claim gave up, if it had to pass over too many
+
+    def pass_over(self, first_seq: int, last_seq: int) -> None:
+        """Hand out no job of these until the next start: their records cannot be read."""
+        self._unreadable.append(range(first_seq, last_seq + 1))
 
     def counts(self, now_ms: int) -> QueueCounts:
         """How the queue stands now."""
@@ -405,8 +410,11 @@ class Queue:
 
     def _waiting(self, from_seq: int = 0) -> Iterator[int]:
         """The jobs to hand out, in order, from a seq on."""
-        yield from islice(self._returned, bisect_left(self._returned, from_seq), None)
-        yield from self.topic.live_seqs(self._fresh_seq - 1, self.topic.head_seq)
+        returned = islice(self._returned, bisect_left(self._returned, from_seq), None)
+        fresh = self.topic.live_seqs(self._fresh_seq - 1, self.topic.head_seq)
+        for seq in chain(returned, fresh):
+            if not (self._unreadable and any(seq in seqs for seqs in self._unreadable)):
+                yield seq
 
     def _held(self, settle: Settle) -> tuple[tuple[int, ...], list[int]]:
         """Split seqs into those that the node holds, each once, and all others."""

@@ -175,6 +175,22 @@ async def test_cold_records_are_deleted_and_lost_like_any_other(tmp_path: Path) 
         assert await drained(engine, "t") == expected
 
 
+@on_a_loop
+async def test_jobs_that_cannot_be_read_hold_up_no_other(tmp_path: Path) -> None:
+    async with node(tmp_path, seal=SMALL, end_well=False) as engine:
+        await engine.put_topic("q", {"type": "queue"})
+        await make_cold(engine, "q")
+        assert engine.cold_files is not None
+        files = {block.file for block in engine.registry.topics["q"].slots.blocks}
+        (engine.cold_files.path / min(files)).unlink()
+        claims = await engine.work.claim("q", ClaimRequest("n", 1000))
+        assert [int(bytes(job.slot.record.data)) for job in claims.jobs] == list(range(10, 100))
+        await engine.work.ack("q", Settle("n", tuple(job.lease.seq for job in claims.jobs)))
+        assert (await engine.work.claim("q", ClaimRequest("n", 9))).jobs == []
+        view = await engine.show_topic("q")
+        assert view.count == 10, "they are kept"
+
+
 def beside(topic: str) -> str:
     """The name of another topic in the same partition."""
     names = (f"beside-{number}" for number in range(100))

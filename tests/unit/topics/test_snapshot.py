@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 
 import msgspec
@@ -9,12 +10,16 @@ import pytest
 
 from penstock.kernel.errors import Corrupt
 from penstock.topics.batch import Batch, Write
+from penstock.topics.config import TopicConfig
 from penstock.topics.leases import ClaimRequest
 from penstock.topics.model import make_record
 from penstock.topics.partition import Change, Partition
 from penstock.topics.read import find_tombstone
 from penstock.topics.snapshot import (
+    KeptBlock,
+    KeptEnd,
     KeptRecords,
+    KeptTopic,
     Restoring,
     SnapshotHeader,
     SnapshotReader,
@@ -22,7 +27,7 @@ from penstock.topics.snapshot import (
     encode_snapshot,
     read_summary,
 )
-from penstock.topics.topic import Written
+from penstock.topics.topic import Floors, Written
 
 HEADER = SnapshotHeader(4, 99)
 
@@ -64,6 +69,22 @@ def test_a_snapshot_says_what_it_is_of_and_what_it_holds() -> None:
     summary = read_summary("name", reader(data), len(data))
     assert (summary.topics, summary.records, summary.cold_records) == (3, 30, 0)
     assert summary.files == []
+
+
+def test_a_snapshot_from_before_cold_slots_were_packed_is_read() -> None:
+    times, sizes = array("q", [5, 5, 9]), array("Q", [3, 0, 4])
+    partition = Partition()
+    topic = KeptTopic("t", TopicConfig(), 1, 9, 9, Floors(), [], 7, 0)
+    place = ("f.segment", 40, 99, 7, 9, times.tobytes(), sizes.tobytes())
+    block = KeptBlock(*place, ["x"], array("H", [1, 0, 0]).tobytes())
+    payload = msgspec.msgpack.encode([topic, block, KeptEnd()])
+    Restoring(partition).take(decode_kept("name", payload))
+    slots = partition.topics["t"].slots
+    assert (slots.base_seq, slots.head_seq, slots.cold_count) == (7, 9, 3)
+    assert (slots.count, slots.size_bytes) == (2, 7)
+    assert list(slots.live_seqs(0, 9)) == [7, 9]
+    slots.remove_matching(lambda tag: tag == "x", 10)
+    assert list(slots.live_seqs(0, 9)) == [9]
 
 
 def test_an_empty_partition_has_a_snapshot_too() -> None:

@@ -11,7 +11,13 @@ from msgspec.structs import replace
 
 from penstock.topics.batch import Batch
 from penstock.topics.entries import Acked, Claimed, Extended, Nacked
-from penstock.topics.errors import IsASpace, RecordTooLarge, Throttled, TopicFull
+from penstock.topics.errors import (
+    IsASpace,
+    RecordsUnreadable,
+    RecordTooLarge,
+    Throttled,
+    TopicFull,
+)
 from penstock.topics.leases import ClaimRequest, ClaimWindow, Lease, Settle
 from penstock.topics.partition import Change
 from penstock.topics.queues import Queue, QueueCounts
@@ -175,7 +181,10 @@ class WorkDesk:
             if not missing:
                 return queue, entry
             for block in missing:
-                await hold.load(block)
+                try:
+                    await hold.load(block)
+                except RecordsUnreadable:
+                    queue.pass_over(block.first_seq, block.last_seq)
             queue = await self._queue(queue.topic.name)
 
     def _bury_near(self, queue: Queue, entry: Claimed) -> tuple[Change, Claimed]:
