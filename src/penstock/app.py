@@ -183,7 +183,7 @@ class Server:
         loop = asyncio.get_running_loop()
         # Not before the log is held: the port file may be that of a server that runs and holds it.
         tell = partial(_tell_port, settings.port_file, *self.address)
-        with _telling_of_salvage(settings):
+        with telling_of_salvage(settings):
             self._store = await loop.run_in_executor(None, _open_store, settings, tell)
         if settings.store != "segment":
             tell()
@@ -215,7 +215,7 @@ class Server:
         self._gate.application = self.application
         shown = asyncio.ensure_future(_show_progress(engine, on_progress)) if on_progress else None
         try:
-            with _telling_of_salvage(settings):
+            with telling_of_salvage(settings):
                 await engine.open()
         finally:
             if shown is not None:
@@ -371,7 +371,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 @contextmanager
-def _telling_of_salvage(settings: Settings) -> Iterator[None]:
+def telling_of_salvage(settings: Settings) -> Iterator[None]:
     """Say at the end of what is damaged what to do about it."""
     try:
         yield

@@ -71,7 +71,8 @@ def serve(config: Path | None, **flags: Any) -> None:
             Origins(allowed_origins=settings.allowed_origins, allowed_hosts=settings.allowed_hosts)
         if settings.store != "memory":
             refuse_backup(settings.data_dir)
-            check_layout(settings.data_dir)
+            with app.telling_of_salvage(settings):
+                check_layout(settings.data_dir)
         if settings.catalog:
             _tell_of_new(settings.catalog)
         on_progress = _show if sys.stderr.isatty() else None

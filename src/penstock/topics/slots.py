@@ -433,28 +433,30 @@ class Slots:
         """
         if self._fresh:
             self._place()
-        before = self._hot_seq
+        taken = 0
         settled: list[Block] = []
         for block in blocks:
-            count = block.last_seq + 1 - self._hot_seq
-            if count <= 0:
+            stop = block.last_seq + 1 - self._hot_seq
+            if stop <= taken:
                 if block.spill is None:
                     settled.append(block)
                 continue
-            if block.first_seq > self._hot_seq or block.last_seq > self.head_seq:
+            if block.first_seq > self._hot_seq + taken or block.last_seq > self.head_seq:
                 break
-            self._cold.append(self._times[:count], self._sizes[:count])
-            del self._items[:count]
-            del self._times[:count]
-            del self._sizes[:count]
-            self._hot_seq += count
-            self._first = max(self._first - count, 0) if not self._cold.count else 0
+            self._cold.append(self._times[taken:stop], self._sizes[taken:stop])
             self._blocks.append(block)
+            taken = stop
+        if taken:  # once for all: what stays is moved
+            del self._items[:taken]
+            del self._times[:taken]
+            del self._sizes[:taken]
+            self._hot_seq += taken
+            self._first = max(self._first - taken, 0) if not self._cold.count else 0
         if settled and any(block.spill is not None for block in self._blocks):
             self._settle_spilled(settled)
         if not self._cold.count:
             self._skip_empty()
-        return self._hot_seq - before
+        return taken
 
     def _settle_spilled(self, settled: Sequence[Block]) -> None:
         """Blocks of lasting files take the place of spilled ones that they cover, together."""

@@ -229,3 +229,15 @@ def test_damage_in_the_middle_of_the_log_is_refused_with_its_place(
     said = refused(tmp_path)
     assert f"{SEGMENT} at offset 9" in said
     assert f"penstock salvage {data}" in said
+
+
+def test_a_layout_that_cannot_be_read_names_the_way_out(ended: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(ended, data)
+    (data / "layout.json").write_bytes(b"{")
+    said = refused(tmp_path)
+    assert "layout.json: expected a layout" in said
+    assert f"penstock salvage {data}" in said
+    saved = penstock("salvage", data, "--into", tmp_path / "saved")
+    assert saved.exit_code == 1
+    assert "3 records of 1 topics can be read, 0 are lost" in saved.stdout

@@ -19,6 +19,7 @@ import msgspec
 from penstock.kernel.errors import Corrupt, Rejected
 from penstock.log.disk import LOCK_NAME, make_directory, open_private
 from penstock.log.store import Bounds
+from penstock.log.stores.segment.format import PREPARING_SUFFIX
 from penstock.topics.segments import (
     Block,
     BlockPlace,
@@ -363,7 +364,8 @@ def check_log_is_there(directory: Path) -> None:
     The layout is written after the first file of the log is durable.
     """
     log = directory / LOG_DIR
-    has_files = log.is_dir() and any(path.name != LOCK_NAME for path in log.iterdir())
+    names = [path.name for path in log.iterdir()] if log.is_dir() else []
+    has_files = any(name != LOCK_NAME and not name.endswith(PREPARING_SUFFIX) for name in names)
     if not has_files and (directory / LAYOUT_FILE).exists():
         raise Corrupt(
             f"expected the log of the data directory in {log}, found no file there", file=str(log)

@@ -164,10 +164,13 @@ class HotLimit:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="spill")
         blocks = await self._loop.run_in_executor(self._thread, self._write, picks)
+        by_topic: dict[Topic, list[Block]] = {}
         for pick, block in zip(picks, blocks, strict=True):
-            if self._registry.topics.get(pick.topic.name) is pick.topic:
-                pick.topic.slots.seal([block])
-                self._registry.recount(pick.topic)
+            by_topic.setdefault(pick.topic, []).append(block)
+        for topic, written in by_topic.items():
+            if self._registry.topics.get(topic.name) is topic:
+                topic.slots.seal(written)
+                self._registry.recount(topic)
 
     def _write(self, picks: list[_Pick]) -> list[Block]:
         """In the thread: what slots keep goes to the file as it is."""
