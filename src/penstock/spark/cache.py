@@ -19,6 +19,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
+from penstock.spark import training
 from penstock.spark.java import Java
 
 _LOG: Final = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ def filesystem_jar(cache: Path, java: Java, jars_dir: Path) -> Path | None:
 
 def archive_path(cache: Path, java: Java, class_path: Iterable[str]) -> Path:
     """Where the archive of classes for exactly this Java and these jars belongs."""
-    facts = []
+    facts = [f"training {training.VERSION}"]
     for entry in class_path:
         status = Path(entry).stat()
         facts.append(f"{entry} {status.st_size} {status.st_mtime_ns}")

@@ -82,6 +82,10 @@ class EmbeddedSpark:
         """Whether the JVM is there still."""
         return self._process.poll() is None
 
+    def wait(self) -> None:
+        """Wait until the JVM has ended, for whatever reason."""
+        self._process.wait()
+
     @property
     def log(self) -> str:
         """The last of what the JVM said."""

@@ -157,6 +157,11 @@ def close(spark: SparkSession) -> None:
         spark.client.close()
 
 
+def abandon(spark: SparkSession) -> None:
+    """Let go of a session whose server is known to be gone: there is nobody to ask."""
+    spark.client.close()
+
+
 def interrupt(url: str, session_id: str, *, user: str = "penstock") -> None:
     """Stop everything that a session runs, and the session: for the owner of one that died."""
     with connect(url, session_id=session_id, user=user) as spark:

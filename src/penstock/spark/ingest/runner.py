@@ -59,6 +59,7 @@ from penstock.spark.topic_pages import SCHEMA, SeqRange, check_continuity, in_ra
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
+    from pyspark.sql.connect.session import SparkSession
 
 _LOG: Final = logging.getLogger(__name__)
 _TICK_S: Final = 0.2
@@ -192,7 +193,7 @@ class PipelineRunner:
             round_: _Round | None = None
             error: Exception | None = None
             try:
-                round_ = _Round(self, self._begin(holder))
+                round_ = _Round(self, self._begin(holder), is_cold=failures > 0)
                 error = round_.run()
             except Exception as found:  # a database that is away for a while, for example
                 error = found
@@ -274,8 +275,9 @@ def is_final(error: BaseException) -> bool:
 class _Round:
     """From the cursor on until something breaks."""
 
-    def __init__(self, runner: PipelineRunner, cursor: Cursor) -> None:
+    def __init__(self, runner: PipelineRunner, cursor: Cursor, *, is_cold: bool) -> None:
         self._runner = runner
+        self._is_cold = is_cold
         self._cursor = cursor
         self._pipeline = runner.pipeline
         self._queues: list[SimpleQueue[Batch | None]] = [SimpleQueue() for _ in runner.stages]
@@ -284,7 +286,13 @@ class _Round:
         self._known: Known = {}
         self._over = threading.Event()
         self._error: Exception | None = None
-        self.has_stored = False
+        self._stored = threading.Event()
+        self._session: SparkSession | None = None
+
+    @property
+    def has_stored(self) -> bool:
+        """Whether a batch came through."""
+        return self._stored.is_set()
 
     def run(self) -> Exception | None:
         """Run the threads to their end; what broke, or None."""
@@ -345,7 +353,17 @@ class _Round:
                     runner.stages[0].refused()
                 self._hand(0, _batch(records, at, upto, seen))
                 at = upto
+                self._go_first()
         self._queues[0].put(None)
+
+    def _go_first(self) -> None:
+        """Let the first batch go alone after something broke.
+
+        On a Spark that has just started, a second one beside it would only make it later.
+        """
+        while self._is_cold and not (self._over.is_set() or self._runner.is_held):
+            if self._stored.wait(_TICK_S):
+                return
 
     def _take(self, connection: TopicConnection, at: int, most: int) -> tuple[pa.Table, int]:
         """Up to so many records; waits a while for the first, and a little for more."""
@@ -387,10 +405,19 @@ class _Round:
     # the stages
 
     def _parse(self, batch: Batch) -> None:
-        spark = self._runner.sparks.session()
+        spark = self._spark()
         if batch.messages.num_rows:
             raw = raw_frame(spark, self._pipeline, batch.messages)
             batch.frame = held(parsed_frame(self._pipeline, raw, self._known))
+
+    def _spark(self) -> SparkSession:
+        """The one session of a round: rows that another one held are gone."""
+        sparks = self._runner.sparks
+        if self._session is None:
+            self._session = sparks.session()
+        elif not sparks.is_live(self._session):
+            raise SparkNotStarted("expected the Spark that the round began on, found it ended")
+        return self._session
 
     def _evaluate(self, batch: Batch) -> None:
         parsed = batch.frame
@@ -438,7 +465,7 @@ class _Round:
             self._runner.stored_seq = batch.upto
             self._runner.basis = batch.basis or self._runner.basis
             self._runner.tell_progress()
-            self.has_stored = True
+            self._stored.set()
             if batch.frame is not None:
                 let_go(batch.frame)
             return
