@@ -190,7 +190,7 @@ def _pressure(moment: Moment) -> float:
     return float(moment.scheduler["pressure"]) if moment.scheduler else 0.0
 
 
-def _span(span_ns: int) -> str:
+def _span(span_ns: int | None) -> str:
     return format_ms(span_ns / 1e6) if span_ns else "–"
 
 

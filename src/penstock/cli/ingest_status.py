@@ -64,11 +64,16 @@ def table_of(found: dict[str, Any]) -> Table:
             f"{stage['window']:,}",
             f"{stage['occupancy']:.0%}",
             f"{stage['rate_per_s']:,.0f}",
-            format_ms(stage["p50_ns"] / 1e6),
-            format_ms(stage["p99_ns"] / 1e6),
+            _span(stage["p50_ns"]),
+            _span(stage["p99_ns"]),
             stage["note"].partition(": ")[2],
         )
     return table
+
+
+def _span(span_ns: int | None) -> str:
+    """A latency, where something was done that had one."""
+    return "–" if span_ns is None else format_ms(span_ns / 1e6)
 
 
 def line_of(found: dict[str, Any]) -> str:

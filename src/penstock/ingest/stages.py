@@ -21,15 +21,18 @@ from penstock.flow.histogram import LatencyHistogram
 
 
 class StageStatus(NamedTuple):
-    """A stage as it is shown: counts since the start, rate and latencies of the last second."""
+    """A stage as it is shown: counts since the start, rate and latencies of the last second.
+
+    A stage that finished nothing in that second has no latencies.
+    """
 
     name: str
     window: int
     occupied: int
     occupancy: float
     rate_per_s: float
-    p50_ns: int
-    p99_ns: int
+    p50_ns: int | None
+    p99_ns: int | None
     items_in: int
     items_out: int
     credits_granted: int
@@ -125,8 +128,8 @@ class ChannelStage:
             occupied=channel.occupied,
             occupancy=channel.occupancy,
             rate_per_s=last.rate_per_s,
-            p50_ns=last.p50_ns,
-            p99_ns=last.p99_ns,
+            p50_ns=last.p50_ns if last.latency_samples else None,
+            p99_ns=last.p99_ns if last.latency_samples else None,
             items_in=channel.items_in,
             items_out=channel.items_out,
             credits_granted=channel.credits_granted,

@@ -126,3 +126,4 @@ def test_a_status_is_plain_values():
     found = status_values(Windows(core.stages).status(), edge_values(core))
     assert [stage["name"] for stage in found["stages"]] == ["accept", "reassemble"]
     assert (found["bottleneck"], found["edge"]["connections"]) == (None, 0)
+    assert [(stage["p50_ns"], stage["p99_ns"]) for stage in found["stages"]] == [(None, None)] * 2

@@ -78,3 +78,14 @@ def test_what_was_seen_is_forgotten_beyond_the_horizon_and_bounded() -> None:
     assert len(seen._last) < 2_000
     assert seen.is_new(10_002, None, "9")
     assert seen.is_new(10_003, None, "9")
+
+
+def test_a_stage_that_did_nothing_has_no_latency() -> None:
+    stage = BatchStage("parse")
+    assert (stage.status().p50_ns, stage.status().p99_ns) == (None, None)
+    stage.enter(10, 0, 0)
+    stage.leave(10, 2_000)
+    stage.report(1_000)
+    assert (stage.status().p50_ns or 0) > 0
+    stage.report(2_000)
+    assert (stage.status().p50_ns, stage.status().p99_ns) == (None, None)
