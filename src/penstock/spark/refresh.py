@@ -197,7 +197,7 @@ class FullRefresh:
             inlined_deletes=change.inlined_deletes if change else (),
             changed=written.changed, reason=reason, reason_text=text,
             delta_rows=change.size if change else written.rows + _rows_before(task),
-            rows_read=available if written.rows_read is None else written.rows_read,
+            rows_read=_rows_read(task, written, available),
             rows_written=written.rows, timings_ms=timings,
         )  # fmt: skip
 
@@ -413,11 +413,19 @@ def rows_of(sources: Mapping[str, Source]) -> int:
         if isinstance(source, pa.Table):
             total += source.num_rows
         elif isinstance(source, TopicRead):
-            total += source.upto_seq
+            total += source.records
         else:
             total += sum(file.record_count for file in source.files)
             total += source.inlined.rows.num_rows
     return total
+
+
+def _rows_read(task: RefreshTask, written: Written, available: int) -> int:
+    """What was read: by Spark's own count of files where it has one, and the records of topics."""
+    if written.rows_read is None:
+        return available
+    topics = (found.topic for found in task.inputs.values())
+    return written.rows_read + sum(topic.records for topic in topics if topic is not None)
 
 
 def progress_of(seen: QueryProgress, available: int) -> Progress:

@@ -48,6 +48,8 @@ def test_a_topic_is_a_source_like_any_other(
         assert place.rows("used") == {(n, 5.0): 1 for n in range(5)}
         place.until(lambda: seq(place, "is_lit", "state") == 3, "3 states")
         assert place.rows("is_lit") == {(2,): 1}
+        assert rows_read(place, "used", "readings", 70) == 5 + 70
+        assert rows_read(place, "is_lit", "state", 3) == 3
         place.write("raw", [6])
         tell("state", {"id": 2}, meta={"op": "delete"})
         place.until(lambda: (6, 5.0) in place.rows("used"), "the lake's part to move")
@@ -62,3 +64,13 @@ def seq(place: SparkPlace, table: str, topic: str) -> int:
     found = known[table][0][f"topics.{topic}"]
     assert isinstance(found, TopicPosition)
     return found.seq
+
+
+def rows_read(place: SparkPlace, table: str, topic: str, seq: int) -> int:
+    """What the history says of the refresh that read a topic up to a seq."""
+    (found,) = {
+        record.rows_read
+        for record in place.warehouse.history(table)
+        if record.frontier[f"topics.{topic}"][1] == seq
+    }
+    return found
