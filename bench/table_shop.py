@@ -93,7 +93,6 @@ class Shop:
         self.warehouse = Warehouse.open(
             f"sqlite:{home}/catalog.sqlite", runner=RUNNER, runner_options={"remote": url},
             parallel_refresh_mode=mode, max_concurrent_refreshes=workers, max_workers=workers,
-            tick_ms=20,
         )  # fmt: skip
         self.lake = self.warehouse.lake
         self.names: list[str] = []
