@@ -26,6 +26,7 @@ STATUS_STYLES: Final = {
 }
 _HEALTH: Final = {
     HealthState.OK: "green",
+    HealthState.STARTING: "yellow",
     HealthState.DEGRADED: "yellow",
     HealthState.DRAINING: "yellow",
 }

@@ -82,9 +82,10 @@ class Looker:
         self._lake: Catalog = store.lake
 
     def board(self) -> dict[str, Any] | None:
-        """What a coordinator last said of itself."""
+        """What a coordinator last said of itself, in words of this version."""
         rows = self._lake.query("SELECT value FROM penstock_board WHERE name = ?", (COORDINATOR,))
-        return json.loads(rows[0][0]) if rows else None
+        found: dict[str, Any] | None = json.loads(rows[0][0]) if rows else None
+        return found if found is not None and "late" in found else None
 
     def is_coordinated(self) -> bool:
         """Whether a coordinator holds the lease and is alive."""
@@ -180,7 +181,8 @@ class Looker:
         """One word and one sentence: ok, starting, degraded, draining, saturated, stalled, …"""
         lease, board, now_ms = self._store.lease(), self.board(), self._clock.now_ms()
         if lease is not None and not self._store.is_alive(lease.holder, now_ms):
-            return Health(HealthState.NOT_RUNNING, f"{lease.holder} is gone: it holds the lease")
+            text = f"no coordinator is running: {lease.holder} is gone and left its lease"
+            return Health(HealthState.NOT_RUNNING, text)
         if lease is not None and lease.expires_ms <= now_ms and is_here(lease.holder):
             # Alive, but unable to say so: most likely the catalog takes no writes.
             late = format_ms(now_ms - lease.expires_ms)

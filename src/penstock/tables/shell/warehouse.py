@@ -131,12 +131,14 @@ class Warehouse:
         """
         table = define(name, query, **options)
         self._definer.put(table, may_exist=False)
+        self._ring()
         return table
 
     def create_or_replace(self, name: str, query: str, **options: str) -> TableDefinition:
         """Create a table or give it another definition; another query makes its contents anew."""
         table = define(name, query, **options)
         self._definer.put(table, may_exist=True)
+        self._ring()
         return table
 
     def alter(self, name: str, **options: str) -> TableDefinition:
@@ -240,12 +242,14 @@ class Warehouse:
             self._clock.now_ms(),
             detail,
         )
+        self._ring()
 
     def ungate(self, relation: str) -> None:
         """Open a source again. Idempotent."""
         name = relation_name(relation.split("."))
         if not self._store.run("DELETE FROM penstock_gates WHERE relation = ?", name):
             self._check_relation(name)
+        self._ring()
 
     def gates(self) -> tuple[str, ...]:
         """The sources that are closed."""
@@ -262,6 +266,7 @@ class Warehouse:
     def undrain(self) -> None:
         """Start refreshes again."""
         self._store.run(SET_VALUE, DRAINING, "0")
+        self._ring()
 
     def refresh(
         self,
@@ -297,9 +302,8 @@ class Warehouse:
             raise NotCoordinated(
                 f"expected a coordinator to refresh {table}, found none: run `penstock table run`"
             )
-        with self.bell() as call:
-            request_id = self._ask(table, force=force)
-            call.ring()
+        request_id = self._ask(table, force=force)
+        self._ring()
         return request_id
 
     def _ask(self, table: str, *, force: bool) -> str:
@@ -474,6 +478,12 @@ class Warehouse:
             status.value,
             table,
         )
+        self._ring()
+
+    def _ring(self) -> None:
+        """Have a coordinator on this machine look at once at what was changed."""
+        with self.bell() as call:
+            call.ring()
 
     def _until(self, call: BellCall, condition: Callable[[], bool], wait_ms: int) -> bool:
         """Wait for something in the catalog that the coordinator rings for."""
