@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -28,6 +29,7 @@ def test_a_jvm_that_was_killed_is_followed_by_another_at_once() -> None:
         assert sparks.pid == again, "one JVM was started, not two"
     finally:
         sparks.close()
+        gc.collect()  # what the session of a Spark that is gone leaves, is collected here
     wait_until(lambda: again not in children_of(os.getpid()), "it to be gone")
 
 
