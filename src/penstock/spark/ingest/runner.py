@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger(__name__)
 _TICK_S: Final = 0.2
 _WAITS: Final = "waits"
+_AGAIN: Final = "begins again"
 _AWAY_S: Final = 1.0
 """How long to wait at most before what is away is looked for again, so that work goes on soon."""
 _RANDOM: Final = Random()
@@ -204,7 +205,7 @@ class PipelineRunner:
             is_away = self._is_away(error)
             if is_final(error) or (failures >= self.options.failures_max and not is_away):
                 raise error
-            self.tell_trouble(_WAITS if is_away else "begins again", error)
+            self.tell_trouble(_WAITS if is_away else _AGAIN, error)
             self.sparks.drop()
             delay_s = self._delay_s(failures)
             self._stopping.wait(min(delay_s, _AWAY_S) if is_away else delay_s)
@@ -218,11 +219,12 @@ class PipelineRunner:
     def tell_trouble(self, what: str, error: Exception) -> None:
         """Say what holds the pipeline up: one line when it begins, not one for each try."""
         text = reason(error) if is_lost(error) else str(error)
-        self.trouble = f"{what}: {type(error).__name__}: {shortened(text)}"
+        told = f"{type(error).__name__}: {shortened(text)}"
+        self.trouble = told if what in (_WAITS, _AGAIN) else f"{what}: {told}"
         kind = what if what == _WAITS else f"{what} {type(error).__name__}"
         if kind != self._told:
             self._told = kind
-            _LOG.warning("pipeline %s %s", self.pipeline.name, self.trouble)
+            _LOG.warning("pipeline %s %s: %s", self.pipeline.name, what, told)
 
     def tell_progress(self) -> None:
         """A batch is stored: nothing holds the pipeline up."""
