@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import pytest
@@ -239,3 +240,35 @@ def test_a_job_that_was_delivered_too_often_is_buried_and_the_stream_goes_on(
     done(api.post(at(queue, "nack"), {"node": "w1", "seqs": [1]}))
     assert stream.next("job").data["data"] == "good"
     assert [record["data"] for record in api.diff(grave)["records"]] == ["bad"]
+
+
+@row("1.6 work disconnect", "1.0 keep-alive")
+def test_a_client_of_the_standard_library_that_closes_gives_its_jobs_back_at_once(api, name):
+    """It keeps the socket open for an answer that ends with the connection, whatever it closes."""
+    queue = name()
+    api.make(queue, type="queue", lease_ms=600_000)
+    api.write(queue, 1)
+    connection = api.connect()
+    connection.request("GET", at(queue, "work") + "?node=n")
+    answer = connection.getresponse()
+    assert (answer.status, answer.headers["Transfer-Encoding"]) == (200, "chunked")
+    assert answer.headers["Connection"] != "close"
+    assert answer.readline().startswith(b"retry:")
+    until(lambda: api.get(at(queue)).json["queue"]["in_flight"] == 1, "the job is leased")
+    connection.close()
+    until(lambda: api.get(at(queue)).json["queue"]["in_flight"] == 0, "it is given back")
+
+
+@row("1.4 topic-deleted", "1.0 keep-alive")
+def test_the_connection_of_a_stream_that_ended_is_used_again(api, name):
+    topic = name()
+    api.write(topic, 1)
+    connection = api.connect()
+    with contextlib.closing(connection):
+        connection.request("GET", api.watch(topic))
+        answer = connection.getresponse()
+        api.delete(at(topic))
+        assert b"topic-deleted" in answer.read()
+        socket = connection.sock
+        assert api.exchange(connection, "GET", "/v0/topics").status == 200
+        assert connection.sock is socket

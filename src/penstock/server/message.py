@@ -76,8 +76,17 @@ class Request(msgspec.Struct, gc=False, eq=False):
     """What the headers say of who sent it."""
 
 
+def as_chunk(data: bytes) -> bytes:
+    """Bytes as one chunk of a body over HTTP/1.1; no bytes would be the body's end.
+
+    >>> as_chunk(b"event")
+    b'5\\r\\nevent\\r\\n'
+    """
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
 class Direct(NamedTuple):
-    """The socket of a stream, for those who write the same to very many.
+    """The socket of a stream, for those who write the same to very many, each time `as_chunk`.
 
     Only while it `is_closing` not and nothing is `unsent`, asked anew before every write: a number
     that was closed may be somebody else's by then. What was written is to be counted.

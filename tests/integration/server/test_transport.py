@@ -12,10 +12,12 @@ from shutil import which
 import pytest
 from websockets.sync.client import connect
 
-from penstock.server.message import Exchange, Stream, TransportLimits
+from penstock.server.message import Exchange, Stream, TransportLimits, as_chunk
 from tests.integration.server.serving import DEADLINE_S, LOOPS, serving
 
 GET = b"GET %b HTTP/1.1\r\nHost: a\r\n\r\n"
+LAST_GET = b"GET %b HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
 
 
 @pytest.fixture(params=sorted(LOOPS))
@@ -104,7 +106,7 @@ def test_a_watcher_that_does_not_read_is_lagged_in_bounded_memory_and_then_told(
     limits = TransportLimits(stream_buffer_bytes_max=100_000)
     with serving(watch, limits, kind=kind) as served:
         connection = served.connect(receive_buffer_bytes=4_096)
-        connection.sendall(GET % b"/watch")
+        connection.sendall(LAST_GET % b"/watch")
         read_until(connection, b"\r\n\r\n")
         frame = b"data: " + b"x" * 9_992 + b"\n\n"
         written = 0
@@ -119,12 +121,12 @@ def test_a_watcher_that_does_not_read_is_lagged_in_bounded_memory_and_then_told(
         assert written > 10
         assert watch.told == []
         found = 0
-        while found < written * len(frame):
+        while found < written * len(as_chunk(frame)):
             found += len(connection.recv(65536))
         served.until(lambda: watch.told == ["room"])
         served.call(lambda: watch.streams[0].write(b"last"))
         served.call(watch.streams[0].close)
-        assert read_all(connection) == b"last"
+        assert read_all(connection) == as_chunk(b"last") + LAST_CHUNK
         connection.close()
         assert watch.told == ["room"]
 
@@ -133,7 +135,7 @@ def test_a_stream_keeps_its_order_when_the_socket_takes_parts(kind):
     watch = Watch()
     with serving(watch, kind=kind) as served:
         connection = served.connect(receive_buffer_bytes=4_096)
-        connection.sendall(GET % b"/watch")
+        connection.sendall(LAST_GET % b"/watch")
         head = read_until(connection, b"\r\n\r\n")
         found = bytearray(head.partition(b"\r\n\r\n")[2])
         reader = threading.Thread(target=lambda: found.extend(read_all(connection)))
@@ -142,11 +144,11 @@ def test_a_stream_keeps_its_order_when_the_socket_takes_parts(kind):
         for number in range(1_000):
             frame = b"%06d" % number + b"." * (number % 4_000)
             served.until(lambda frame=frame: watch.streams[0].write(frame))
-            expected += frame
+            expected += as_chunk(frame)
         served.call(watch.streams[0].close)
         reader.join()
         connection.close()
-    assert found == expected
+    assert found == expected + LAST_CHUNK
 
 
 @pytest.mark.parametrize("reset", [True, False])
@@ -154,19 +156,19 @@ def test_a_watcher_that_leaves_is_noticed_and_nothing_is_written_to_its_successo
     watch = Watch()
     with serving(watch, kind=kind) as served:
         first = served.connect()
-        first.sendall(GET % b"/watch")
+        first.sendall(LAST_GET % b"/watch")
         read_until(first, b"\r\n\r\n")
         if reset:
             first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         first.close()
         served.until(lambda: watch.told == ["gone"])
         second = served.connect()  # most likely with the descriptor of the first
-        second.sendall(GET % b"/watch")
+        second.sendall(LAST_GET % b"/watch")
         read_until(second, b"\r\n\r\n")
         assert not served.call(lambda: watch.streams[0].write(b"for the first"))
         served.call(lambda: watch.streams[1].write(b"for the second"))
         served.call(watch.streams[1].close)
-        assert read_all(second) == b"for the second"
+        assert read_all(second) == as_chunk(b"for the second") + LAST_CHUNK
         second.close()
         assert served.call(lambda: served.listener.counters.streams_open) == 0
 
@@ -175,7 +177,7 @@ def test_writing_to_a_watcher_that_was_reset_at_this_moment_harms_nobody(kind):
     watch = Watch()
     with serving(watch, kind=kind) as served:
         connection = served.connect()
-        connection.sendall(GET % b"/watch")
+        connection.sendall(LAST_GET % b"/watch")
         read_until(connection, b"\r\n\r\n")
 
         def leave_and_write() -> None:
@@ -282,7 +284,7 @@ def test_tls_serves_both_protocols_and_streams(kind, alpn, tmp_path):
         connection = client_side.wrap_socket(served.connect(), server_hostname="localhost")
         assert connection.selected_alpn_protocol() == alpn
         if alpn == "http/1.1":
-            connection.sendall(GET % b"/watch")
+            connection.sendall(LAST_GET % b"/watch")
             read_until(connection, b"\r\n\r\n")
             served.call(lambda: watch.streams[0].write(b"secret"))
             read_until(connection, b"secret")

@@ -84,9 +84,7 @@ def test_a_preflight_takes_no_header_that_is_not_one():
     assert not any(b" " in name or b"\x7f" in name or len(name) > 64 for name in allowed)
 
 
-HOSTS = st.from_regex(r"[a-z0-9][a-z0-9.-]{0,20}", fullmatch=True).map(
-    lambda text: text.rstrip(".")
-)
+HOSTS = st.lists(st.sampled_from(["a", "b1", "x-y", "0"]), min_size=1, max_size=3).map(".".join)
 PORTS = st.none() | st.integers(1, 65_535)
 
 

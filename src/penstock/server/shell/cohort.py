@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 
 from penstock.kernel.errors import PenstockError
 from penstock.server import sse
-from penstock.server.message import Direct
+from penstock.server.message import Direct, as_chunk
 from penstock.topics.shell.engine import Engine
 from penstock.topics.shell.watch import Behind, Page, Shape
 from penstock.topics.topic import Topic
@@ -98,18 +98,19 @@ class Rank:
         Past all that a watcher is made of: what is written to a socket leaves little in the
         caches, and every object that has to be looked at costs.
         """
-        size, slow, behind = len(frames), 0, []
+        chunk = as_chunk(frames)
+        size, slow, behind = len(chunk), 0, []
         lines = self._lines or self._line_up()
         for is_closing, unsent, fd, member in lines:
             if not (is_closing() or unsent()):
                 try:
-                    sent = os.write(fd, frames)
+                    sent = os.write(fd, chunk)
                 except OSError:
                     sent = 0  # the stream meets the same, and knows what to do
                 if sent == size:
                     continue
                 if sent:
-                    member.rest(memoryview(frames)[sent:])
+                    member.rest(memoryview(chunk)[sent:])
                     continue
             slow += 1
             if not _offered(member, frames):

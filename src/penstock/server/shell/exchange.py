@@ -107,20 +107,28 @@ class Http1Exchange(msgspec.Struct, eq=False):
             self._compress(first + b"Content-Encoding: gzip\r\n", body, status)
 
     def stream(self, content_type: bytes = EVENT_STREAM, headers: Headers = ()) -> SocketStream:
-        """Answer 200 with a body that ends with the connection."""
-        service = self.connection.service
-        lines = header_lines((*headers, *self.terms.sender.cors))
+        """Answer 200 with a body in chunks; over HTTP/1.0, one that ends with the connection."""
+        connection, terms = self.connection, self.terms
+        service = connection.service
+        is_last = connection.last or not connection.line or connection.line[-1] is not self
+        self.ends = is_last or not terms.keep_alive or terms.old
+        lines = header_lines((*headers, *terms.sender.cors))
         first = service.answers.head(200, content_type) + lines
-        live = SocketStream(service, first + b"Connection: close\r\n\r\n")
+        if not terms.old:
+            first += b"Transfer-Encoding: chunked\r\n"
+        if self.ends:
+            first += b"Connection: close\r\n"
+        live = SocketStream(
+            service, first + b"\r\n", connection.stream_ended, is_chunked=not terms.old
+        )
         if self._closed():
             service.loop.call_soon(live.lost)
             return live
         self.state = ANSWERED
         self.live = live
-        self.ends = True
-        if self.terms.is_head:
+        if terms.is_head:
             live.refuse_body()
-        self.connection.stream_waits(self)
+        connection.stream_waits(self)
         return live
 
     def upgrade(self, subprotocol: str | None = None) -> WebSocketConnection:

@@ -71,6 +71,8 @@ class Terms(msgspec.Struct, gc=False, eq=False, frozen=True, kw_only=True):
     wants_upgrade: bool
     expects_continue: bool
     is_head: bool = False
+    old: bool = False
+    """Whether it is HTTP/1.0."""
     hot: bool = False
     """Whether it is HTTP/1.1 as usual: an answer needs a status, a type and a length only."""
     sender: Sender = USUAL
@@ -235,6 +237,7 @@ def _adapt(line: Line, terms: Terms) -> Terms:
         wants_upgrade=terms.wants_upgrade and not line.old,
         expects_continue=terms.expects_continue and not line.old,
         is_head=line.is_head,
+        old=line.old,
         hot=False,
     )
 

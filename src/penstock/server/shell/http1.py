@@ -29,6 +29,9 @@ INFLATING: Final = "inflating"
 STOPPED: Final = "stopped"
 """No more requests are read: an answer that ends the connection is given or will be."""
 
+STREAMING: Final = "streaming"
+"""A stream is the answer, or will be: what comes meanwhile is read, and looked at when it ends."""
+
 STEPS_A_TURN: Final = 16
 """So many heads and bodies of one connection are read before others get their turn."""
 
@@ -165,7 +168,15 @@ class Http1Connection(asyncio.Protocol):
         if self._stage is STOPPED:
             return
         self._buffer += data
-        self._advance()
+        if self._stage is STREAMING:
+            self._bound_buffer()
+        else:
+            self._advance()
+
+    def _bound_buffer(self) -> None:
+        """Keep a few requests for after the stream; of a peer with more, none is answered."""
+        if len(self._buffer) > self.service.limits.head_bytes_max:
+            self._stop_reading_requests()
 
     def eof_received(self) -> None:
         """The peer sends no more; that is how one looks that went away, so the connection ends."""
@@ -274,9 +285,25 @@ class Http1Connection(asyncio.Protocol):
             self.answered(exchange, head + body)
 
     def stream_waits(self, exchange: Http1Exchange) -> None:
-        """A stream is an answer now; nothing after it will be answered."""
-        self._stop_reading_requests()
+        """A stream is an answer now; what comes after it waits for its end, or for nothing."""
+        if exchange.ends:
+            self._stop_reading_requests()
+        else:
+            self._stage = STREAMING
+            self._simple = False
         self._flush()
+
+    def stream_ended(self) -> None:
+        """The body of a stream is whole: go on with what came meanwhile, or close."""
+        self._live = None
+        if self._stage is not STREAMING or self.last:
+            self._close()
+            return
+        self._stage = HEAD
+        self._touched_s = self.service.now_s
+        self._transport.set_write_buffer_limits(high=self.service.limits.write_buffer_bytes_max)
+        # Not at once: the application is in the middle of something when it ends a stream.
+        self.service.loop.call_soon(self._go_on)
 
     def upgrade(self, exchange: Http1Exchange, subprotocol: str | None) -> WebSocketConnection:
         """Hand the connection over to a WebSocket."""
@@ -582,7 +609,7 @@ class Http1Connection(asyncio.Protocol):
             exchange.request.body = b""
             if exchange is self._upgrading:
                 self._upgrading = None
-            if exchange.ends:
+            if exchange.ends or exchange.live is not None:
                 ended = exchange
         if not line:
             self._in_order = True
@@ -606,9 +633,10 @@ class Http1Connection(asyncio.Protocol):
             self._settle()
 
     def _end(self, exchange: Http1Exchange) -> None:
-        """The last answer of this connection was given."""
-        self._stop_reading_requests()
-        self._drop_line()
+        """The last answer of this connection was given, or the last until a stream has ended."""
+        if exchange.ends:
+            self._stop_reading_requests()
+            self._drop_line()
         self._live = exchange.live
         if self._live is not None:
             self._read(True)
@@ -655,7 +683,8 @@ class Http1Connection(asyncio.Protocol):
         """Decide whether to read on, and whether reads may take the short way."""
         may_advance = self._may_advance()
         self._simple = may_advance and self._stage is HEAD and not self._buffer and not self.last
-        self._read(self._stage is STOPPED or (may_advance and not self._body_waits))
+        listens = self._stage is STOPPED or self._stage is STREAMING
+        self._read(listens or (may_advance and not self._body_waits))
 
     def _read(self, wanted: bool) -> None:
         if wanted == self._reading or self._transport.is_closing():

@@ -1,23 +1,38 @@
-"""The body of an HTTP/1.1 answer that is written bit by bit, and ends with the connection."""
+"""The body of an HTTP/1.1 answer that is written bit by bit, a chunk for each write.
+
+Over HTTP/1.0, which has no chunks, it is plain and ends with the connection.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
-from penstock.server.message import Direct
+from penstock.server.message import Direct, as_chunk
 from penstock.server.shell.service import Service
 from penstock.server.shell.stall import Stall
 from penstock.server.shell.writer import SocketWriter, plain_descriptor
+
+_LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 class SocketStream:
     """A stream that has its connection to itself, once earlier requests are answered."""
 
-    def __init__(self, service: Service, head: bytes) -> None:
+    def __init__(
+        self,
+        service: Service,
+        head: bytes,
+        on_end: Callable[[], None],
+        *,
+        is_chunked: bool = True,
+    ) -> None:
         self.on_room: Callable[[], None] | None = None
         self.on_gone: Callable[[], None] | None = None
         self._service = service
+        self._on_end = on_end
+        self._is_chunked = is_chunked
         self._bytes_max = service.limits.stream_buffer_bytes_max
         self._writer: SocketWriter | None = None
         self._transport: asyncio.Transport | None = None
@@ -43,6 +58,10 @@ class SocketStream:
         The first lines are the usual case for each of many watchers: the socket takes it all.
         """
         writer = self._writer
+        if not data:
+            return not self._closed
+        if self._is_chunked:
+            data = as_chunk(data)
         if (
             writer is not None
             and not self._closed
@@ -83,6 +102,8 @@ class SocketStream:
         transport = self._transport
         if self._writer is None or self._closed or self._bodyless or transport is None:
             return None
+        if not self._is_chunked:
+            return None
         fd = plain_descriptor(transport)
         if fd < 0:
             return None
@@ -97,9 +118,17 @@ class SocketStream:
         self._service.counters.bytes_out += size
 
     def close(self) -> None:
-        """End the body and, with it, the connection."""
-        if self._end() and self._transport is not None:
-            self._transport.close()
+        """End the body; the connection goes on, if its rules say so."""
+        if not self._end():
+            return
+        if self._writer is None:
+            self._early.append(self._last_chunk())
+        else:
+            self._writer.write(self._last_chunk())
+            self._on_end()
+
+    def _last_chunk(self) -> bytes:
+        return _LAST_CHUNK if self._is_chunked and not self._bodyless else b""
 
     def refuse_body(self) -> None:
         """Send the head only: it answers a HEAD request."""
@@ -117,7 +146,7 @@ class SocketStream:
         self._writer = SocketWriter(transport)
         transport.write(early)
         if self._closed or self._bodyless:
-            transport.close()
+            self._on_end()
         elif not transport.get_write_buffer_size():
             self._service.loop.call_soon(self.resume_writing)
 
