@@ -114,6 +114,7 @@ def run(
             )
             is_live = sys.stderr.isatty() if live is None else live
             try:
+                runner.check()  # before devices are told that they may send
                 uvloop.run(run_whole(settings, runner, live=is_live))
             finally:
                 runner.stop()

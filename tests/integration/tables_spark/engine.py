@@ -49,7 +49,7 @@ class FaultyEngine(refresh.SparkEngine):
     def _make(self, task: RefreshTask) -> Made:
         if task.definition.name != "spread":
             return super().refresh(task)
-        with self._used() as spark:
+        with self._used(task.definition.query) as spark:
             return self._spread.refresh(spark, task)
 
     def interrupt(self) -> None:

@@ -10,6 +10,7 @@ import pytest
 from penstock.tables.retry import RetryPolicy
 from penstock.testing.seeds import seeded, seeds
 from tests.integration.postgres import KINDS
+from tests.integration.spark.one import WITH_OUR_CLASSES, WITHOUT, one_spark
 from tests.integration.tables.node import kill
 from tests.integration.tables_spark.crash import Run
 from tests.integration.tables_spark.node import below, is_gone, jvms_of, start
@@ -20,11 +21,12 @@ RETRY = RetryPolicy(base_ms=20, cap_ms=50, deaths_max=1_000)
 
 
 @pytest.mark.parametrize("seed", seeds(1))
+@pytest.mark.parametrize("kind", [WITH_OUR_CLASSES, WITHOUT])
 def test_killed_at_any_moment_nothing_is_lost_twice_or_leaked(
-    places: Callable[..., SparkPlace], seed: int
+    places: Callable[..., SparkPlace], kind: str, seed: int
 ) -> None:
     with seeded(seed) as random:
-        place = places(KINDS[-1], lease_ms=5_000, retry=RETRY)
+        place = places(KINDS[-1], remote=one_spark(kind).url, lease_ms=5_000, retry=RETRY)
         run = Run(place, random)
         try:
             for _ in range(KILLS):

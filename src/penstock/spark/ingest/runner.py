@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from random import Random
@@ -177,11 +178,18 @@ class PipelineRunner:
         """End the run soon; batches in flight are given up, as after a crash."""
         self._stopping.set()
 
+    def check(self) -> None:
+        """Refuse a Spark elsewhere that does not share the lake's files; one that is away may."""
+        self.sparks.require(self._lake.storage)
+        if not self.sparks.is_ours:
+            with suppress(SparkNotStarted):
+                self.sparks.session()
+
     def run(self, upto_seq: int | None = None) -> Cursor:
         """Run until `stop`, or until every record up to a seq is in the lake."""
         self._upto = upto_seq
         try:
-            self.sparks.require(self._lake.storage)
+            self.check()
             return self._rounds(uuid4().hex)
         finally:
             # Frames inside Spark that outlive their session hang the interpreter's exit.
@@ -254,8 +262,6 @@ class PipelineRunner:
             )
         self.stored_seq, self.head_seq = cursor.seq, state.head_seq
         self.basis = cursor.basis
-        if not self.sparks.is_ours:
-            self.sparks.session()  # what could never work is told before the first message comes
         return cursor
 
     def _delay_s(self, failures: int) -> float:
