@@ -90,7 +90,7 @@ class Wire:
         reader, writer = self._streams
         kind = b"" if body is None else b"content-type: application/json\r\n"
         writer.write(
-            b"%b %b HTTP/1.1\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n%b"
+            b"%b %b HTTP/1.1\r\nhost: localhost\r\n%bcontent-length: %d\r\n\r\n%b"
             % (method.encode(), path.encode(), kind, len(body or b""), body or b"")
         )
         head = await reader.readuntil(b"\r\n\r\n")
