@@ -140,3 +140,15 @@ def test_only_marks_outside_quotes_are_parameters_for_postgres():
     asked = """SELECT "ok?", "a""?", '50%?' FROM t WHERE a = ? AND b LIKE '%' || ?"""
     made = """SELECT "ok?", "a""?", '50%%?' FROM t WHERE a = %s AND b LIKE '%%' || %s"""
     assert database.sql(asked) == made
+
+
+def test_a_file_that_another_writes_to_for_long_takes_no_writes(database):
+    assert database.takes_writes(0)
+    other = SqliteDatabase(database.path)
+    with other.write() as cursor:
+        cursor.execute("CREATE TABLE t (n INTEGER)")
+        assert not database.takes_writes(1)
+    other.close()
+    assert database.takes_writes(0)
+    with database.write() as cursor:
+        cursor.execute("INSERT INTO t VALUES (1)")

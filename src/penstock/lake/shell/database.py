@@ -288,6 +288,20 @@ class SqliteDatabase:
             finally:
                 connection.execute(f"PRAGMA busy_timeout = {self._timeout_ms}")
 
+    def takes_writes(self, within_ms: int) -> bool:
+        """Whether a writer that came now would get the file's lock in time. Writes nothing."""
+        connection: _Connection = self._connections.get()
+        try:
+            connection.begin(connection.cursor(), within_ms)
+            connection.execute("ROLLBACK")
+        except sqlite3.OperationalError as error:
+            if not _is_locked(error):
+                raise _sqlite_error(error) from error
+            return False
+        finally:
+            connection.execute(f"PRAGMA busy_timeout = {self._timeout_ms}")
+        return True
+
     @contextmanager
     def write(self, *, synced: bool = True) -> Iterator[sqlite3.Cursor]:
         """A write transaction, begun when the file's lock is ours."""

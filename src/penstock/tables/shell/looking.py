@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from penstock.kernel.clock import Clock
 from penstock.kernel.units import format_ms
 from penstock.lake.shell.catalog import Catalog
+from penstock.lake.shell.database import SqliteDatabase
 from penstock.tables.dispatch import Coordinator
 from penstock.tables.events import Tick
 from penstock.tables.health import (
@@ -39,6 +40,8 @@ from penstock.tables.shell.watching import Watcher, memory_of
 from penstock.tables.units import ExecutionUnitGraph
 from penstock.tables.verdict import Reason
 
+_LOCKED_MS = 1_000
+"""A catalog that somebody writes to for longer than that is locked."""
 _STANDS_STILL = frozenset({Reason.SUSPENDED, Reason.ERROR})
 
 
@@ -188,6 +191,9 @@ class Looker:
             late = format_ms(now_ms - lease.expires_ms)
             text = f"{lease.holder} runs, but its lease ran out {late} ago: is the catalog locked?"
             return Health(HealthState.STALLED, text)
+        if lease is not None and self._is_locked():
+            text = f"{lease.holder} runs, but another process keeps the catalog locked"
+            return Health(HealthState.STALLED, text)
         seen = read_pool(board, now_ms) if board else None
         found = health(seen, lease=lease, now_ms=now_ms)
         if board and board["unfit"] and found.state is not HealthState.NOT_RUNNING:
@@ -196,6 +202,11 @@ class Looker:
         if trouble and found.state is HealthState.OK:
             return Health(HealthState.DEGRADED, f"topics cannot be asked: {trouble}")
         return found
+
+    def _is_locked(self) -> bool:
+        """Whether the catalog is a file that takes no writes: its coordinator cannot say so."""
+        database = self._lake.database
+        return isinstance(database, SqliteDatabase) and not database.takes_writes(_LOCKED_MS)
 
     def explain(self, table: TableDefinition) -> dict[str, Any]:
         """What is known of a table: its unit, its inputs, its mode and why, its last refresh."""
