@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from bench import servers
-from bench.load import connect, free_port, pin
+from bench.load import PATIENCE_S, connect, free_port, pin
 from bench.report import Report
 from penstock.ingest.fleet import Fleet
 from penstock.ingest.frames import Ack, Failure, FrameReader, encode_hello, encode_message
@@ -149,7 +149,7 @@ def load(port: int, *, echoes: bool) -> Outcome:
     counting_from = time.perf_counter() + WARM_UP_S
     until = counting_from + SECONDS
     now = 0.0
-    while now < until:
+    while now < until or (not took_ns and now < until + PATIENCE_S):
         for fd, events in poll.poll(1.0):
             sender, now_ns = senders[fd], time.perf_counter_ns()
             if events & select.EPOLLIN:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import httptools
 import uvloop
 
+from bench.load import PATIENCE_S
 from bench.report import Report
 from penstock.server.message import Exchange
 from penstock.server.shell import Listener
@@ -131,7 +132,7 @@ def exchange_for(
 ) -> int:
     done = 0
     until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
+    while time.perf_counter() < until or (not done and time.perf_counter() < until + PATIENCE_S):
         for fd, _ in poll.poll():
             receive, send, _ = sockets[fd]
             receive(4096)
