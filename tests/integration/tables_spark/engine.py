@@ -32,12 +32,12 @@ class FaultyEngine(refresh.SparkEngine):
     def __init__(self, lake: Catalog, options: Mapping[str, Any]) -> None:
         given = dict(options)
         self._faults = Path(given.pop("faults"))
-        self._told = threading.Event()
+        self._interrupted = threading.Event()
         super().__init__(lake, spark_options(given))
         self._spread = refresh.FullRefresh(lake, write=WriteOptions(collect_rows_max=0))
 
     def refresh(self, task: RefreshTask) -> Made:
-        self._told.clear()
+        self._interrupted.clear()
         fault = Fault(self._faults / task.definition.name)
         fault.die_at("start")
         self._misbehave(task.definition.name, fault)
@@ -53,7 +53,7 @@ class FaultyEngine(refresh.SparkEngine):
             return self._spread.refresh(spark, task)
 
     def interrupt(self) -> None:
-        self._told.set()
+        self._interrupted.set()
         super().interrupt()
 
     def _misbehave(self, table: str, fault: Fault) -> None:
@@ -65,7 +65,7 @@ class FaultyEngine(refresh.SparkEngine):
             case "hold":
                 (self._faults / f"{table}.held").touch()
                 while fault.file.exists():
-                    if self._told.wait(0.01):
+                    if self._interrupted.wait(0.01):
                         raise InterruptedError("told to give up")
 
 
