@@ -30,7 +30,6 @@ COMPILED = (
     "src/penstock/topics/shell/lane.py",
     "src/penstock/topics/slots.py",
     "src/penstock/topics/topic.py",
-    "src/penstock/topics/totals.py",
 )
 
 
