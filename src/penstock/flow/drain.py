@@ -45,6 +45,8 @@ class Drain:
         self._ms = _WEIGHT_MS
         self._calm_ms = 0.0
         self._stalled_ms = 0.0  # something waits, and nothing has left for so long
+        self._open_ms = 0.0  # of that, what counts for the group that leaves next
+        self._fade = 1.0
         self._waited = 0  # at the last sample
         self._flow = 0.0  # bytes that leave in a span, of late
 
@@ -67,7 +69,11 @@ class Drain:
         return max(waiting / max(self.rate, 1.0) * 1e3, self._stalled_ms if waiting else 0.0)
 
     def sample(self, waiting: int, finished: int, span_ms: float) -> None:
-        """So much waits now, and so much left in the span before."""
+        """So much waits now, and so much left in the span before.
+
+        Spans in which nothing left count when the next group does: a large one takes a second on a
+        slow disk, and taken for a second without any rate it would multiply every estimate.
+        """
         least, self._waited = min(waiting, self._waited), waiting
         self._stalled_ms = self._stalled_ms + span_ms if least and not finished else 0.0
         self._flow += _FLOW_EWMA * (finished - self._flow)
@@ -75,10 +81,15 @@ class Drain:
             if self._calm_ms > _OLD_MS:
                 self._weigh(_WEIGHT_MS)
             self._calm_ms = 0.0
-            self._bytes = self._bytes * _FADE + finished
-            self._ms = self._ms * _FADE + span_ms
+            self._open_ms += span_ms
+            self._fade *= _FADE
+            if finished:
+                self._bytes = self._bytes * self._fade + finished
+                self._ms = self._ms * self._fade + self._open_ms
+                self._open_ms, self._fade = 0.0, 1.0
             return
         self._calm_ms += span_ms
+        self._open_ms, self._fade = 0.0, 1.0
         if self._flow > self._bytes / self._ms * span_ms:  # with time to spare
             self._bytes, self._ms = self._flow, span_ms
 

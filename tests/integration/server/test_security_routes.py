@@ -82,7 +82,7 @@ def call(api: Api, route: Route, prefix: str = "other-") -> Answer:
     path = route.path.replace("{name}", name)
     body = BODIES.get(route.body, {"directory": "x"}) if route.body else None
     text = json.dumps(body).replace("other-", prefix)
-    query = {"node": "n"} if route.handler == "open_work" else {}
+    query = {"open_work": {"node": "n"}, "metrics": {"topics": "true"}}.get(route.handler, {})
     headers = {"Accept": "application/json"} if route.handler == "open_work" else {}
     return api.request(
         route.method, path, None if body is None else text.encode(), headers, **query

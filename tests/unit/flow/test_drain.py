@@ -89,6 +89,17 @@ def test_nothing_may_wait_behind_a_log_that_stands_still_for_longer_than_the_lim
     assert drain.room > 0
 
 
+def test_a_large_group_that_is_under_way_does_not_make_the_log_look_slow() -> None:
+    drain = Drain(2_000)
+    full(drain, 16 * MIB)
+    before_ms = drain.estimate_ms(32 * MIB)
+    for _ in range(9):
+        drain.sample(32 * MIB, 0, SPAN_MS)
+    assert drain.estimate_ms(32 * MIB) == before_ms
+    drain.sample(32 * MIB, 16 * MIB, SPAN_MS)
+    assert drain.rate == pytest.approx(16 * MIB, rel=0.05)
+
+
 def test_without_a_limit_everything_may_wait() -> None:
     drain = Drain(0)
     full(drain, 10)
