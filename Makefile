@@ -16,7 +16,8 @@ BOOTSTRAP = command -v $(PYTHON) >/dev/null || { \
 	$(PYTHON) tools/bootstrap.py $(if $(filter file,$(origin PYTHON)),--search)
 
 # Test groups run side by side. Directories of tests/integration that are not named here are in
-# `integration`, and all else in tests/ is in `unit`, so that nothing is left out.
+# `integration`, and all else in tests/ is in `unit`, so that nothing is left out. `cluster` is run by
+# `make test-cluster`: a Spark cluster needs both cores for minutes.
 TESTS_property := tests/property
 TESTS_system := tests/scripts tests/sim
 TESTS_conformance := tests/conformance
@@ -28,7 +29,8 @@ TESTS_topics := tests/integration/topics
 TESTS_lake := tests/integration/lake
 TESTS_tables := $(addprefix tests/integration/,tables tables_spark)
 TESTS_spark := $(addprefix tests/integration/,spark spark_topics spark_ingest)
-TESTS_integration = $(filter-out %/__pycache__ \
+TESTS_cluster := tests/integration/spark_cluster
+TESTS_integration = $(filter-out %/__pycache__ $(TESTS_cluster) \
 	$(TESTS_server) $(TESTS_client) $(TESTS_topics) $(TESTS_lake) $(TESTS_tables) $(TESTS_spark), \
 	$(patsubst %/,%,$(wildcard tests/integration/*/)) $(wildcard tests/integration/test_*.py))
 TESTS_unit = $(filter-out %/__pycache__ tests/integration $(TESTS_property) $(TESTS_system) \
@@ -40,7 +42,7 @@ CHECKS := tests-tables tests-server tests-spark tests-client tests-repository te
 	lint layers
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lock docs format clean compiled test-compiled wheel env-run env-dev \
+.PHONY: help demo test test-cluster bench lock docs format clean compiled test-compiled wheel env-run env-dev \
 	checks lint types layers
 
 help: ## show this list
@@ -55,6 +57,11 @@ test: env-dev ## run every check and every test
 	$(TOGETHER) REPORTS="$$reports" checks || status=1; \
 	$(DEV)/bin/python tools/totals.py "$$reports" || status=1; \
 	rm -rf "$$reports"; exit $$status
+
+test-cluster: env-dev ## run the tests on a real Spark cluster: a master, two workers, Connect servers
+	@mkdir -p $(REPORTS)
+	@JAVA_HOME="$$(head -n 1 $(DEV)/java-home)" $(DEV)/bin/python tools/group.py cluster \
+		$(REPORTS)/cluster.xml $(TESTS_cluster) -- $(PYTEST_ARGS)
 
 checks: $(CHECKS)
 

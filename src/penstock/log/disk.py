@@ -316,7 +316,8 @@ def make_directory(path: Path) -> None:
     Records are nobody else's business: only its owner and their group may look into it.
     """
     missing = [p for p in (path, *path.parents) if not p.exists()]
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.parent in missing:
+        path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     for made in reversed(missing):
         _fsync_directory(made.parent)

@@ -33,7 +33,7 @@ def test_a_lake_that_is_away_when_a_round_begins_is_waited_for(tmp_path: Path) -
         runner = Troubled(lake, away=3)
         assert runner.run(0).name == "raw"
         assert runner.away == -1
-        assert runner.trouble == "begins again: OperationalError: disk I/O error"
+        assert runner.trouble == "OperationalError: disk I/O error"
 
 
 def test_a_lake_that_stays_away_is_told_in_the_end(tmp_path: Path) -> None:
