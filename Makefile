@@ -58,10 +58,8 @@ test: env-dev ## run every check and every test
 	$(DEV)/bin/python tools/totals.py "$$reports" || status=1; \
 	rm -rf "$$reports"; exit $$status
 
-test-cluster: env-dev ## run the tests on a real Spark cluster: a master, two workers, Connect servers
-	@mkdir -p $(REPORTS)
-	@JAVA_HOME="$$(head -n 1 $(DEV)/java-home)" $(DEV)/bin/python tools/group.py cluster \
-		$(REPORTS)/cluster.xml $(TESTS_cluster) -- $(PYTEST_ARGS)
+test-cluster: export JAVA_HOME = $(shell head -n 1 $(DEV)/java-home 2>/dev/null)
+test-cluster: env-dev tests-cluster ## run the tests that need a Spark cluster, on one made here
 
 checks: $(CHECKS)
 
