@@ -18,22 +18,26 @@ True
 
 from __future__ import annotations
 
-from statistics import median_low
+from statistics import median
 from typing import Final
 
 MS: Final = 1_000_000
 CALL_EVERY_NS: Final = 1_000 * MS
 REST_NS_MIN: Final = 4_000 * MS
 REST_NS_MAX: Final = 32_000 * MS
-LATE: Final = 1.3
-"""Flights are late when they take so many times as long as a call."""
+LATE: Final = 2.0
+"""Flights are late when they take so many times as long as a call. Where they are late for good it is
+ten times and more. With 1.3, a few calls that happened to be quick grounded a good disk every fourth
+start (`bench write`), and a busy loop takes a quarter fewer writes through a thread."""
 CHECKS: Final = 4
 """So many calls are made to see whether flights that seem late are: a call takes longer too when
 groups are larger or the loop has more to do. Their median counts: one that met a busy disk would
 make late flights look good for seconds."""
 HOPELESS: Final = 8
-"""On trial, one flight that takes so many times as long as a call ends it. All that are written
-meanwhile wait for that flight, and a second one would tell nothing new."""
+"""On trial, one flight that takes so many times as long as calls do just after it ends the trial. All
+that are written meanwhile wait for that flight, and a second one would tell nothing new. It is not
+compared with calls of before: those of an idle loop are quick, and the first flight under load takes
+as long as a pass of the loop (64 writers then had calls for seconds, and a quarter fewer writes)."""
 _TRIAL: Final = 8
 _CLIP: Final = 3
 """One that takes longer than so many calls counts as if it had not: a single one proves nothing."""
@@ -53,6 +57,7 @@ class Ways:
         self.flight_ns = 0.0
         self._call_at_ns = 1 << 62
         self._checks: list[int] | None = None  # calls so far, before flights are judged
+        self._limit: float = LATE  # how many calls a flight may take when they are
         self._rests_until_ns = -1
         self._rest_ns = REST_NS_MIN
         self._on_trial = _TRIAL
@@ -79,30 +84,26 @@ class Ways:
         """A flight took so long, as far as the loop could see, after the one before it landed."""
         if self._checks is not None or self.rests(now_ns):
             return
-        if not self.call_ns:
-            self.flight_ns, self._checks = float(took_ns), []
-            return
         if self._on_trial:
             self._on_trial -= 1
             if took_ns > HOPELESS * self.call_ns:
-                self._rest(now_ns)
+                self.flight_ns, self._checks, self._limit = float(took_ns), [], HOPELESS
                 return
             if not self._on_trial:
                 self._rest_ns = REST_NS_MIN
         self.flight_ns += (min(took_ns, _CLIP * self.call_ns) - self.flight_ns) / 8
         if self.flight_ns > LATE * self.call_ns:
-            self._checks = []
+            self._checks, self._limit = [], LATE
 
     def _check(self, took_ns: int, now_ns: int) -> None:
-        is_first = not self.call_ns
         self._checks = [*(self._checks or ()), took_ns]
         if len(self._checks) < CHECKS:
             return
-        self.call_ns = float(max(1, median_low(self._checks)))
+        self.call_ns = max(1.0, median(self._checks))
         self._checks = None
-        if self.flight_ns > (HOPELESS if is_first else LATE) * self.call_ns:
+        if self.flight_ns > self._limit * self.call_ns:
             self._rest(now_ns)
-        elif is_first:
+        elif self._limit == HOPELESS:
             self.flight_ns = self.call_ns
 
     def _rest(self, now_ns: int) -> None:

@@ -82,6 +82,21 @@ def test_a_disk_that_is_slower_in_both_ways_is_flown_to_all_the_same() -> None:
     assert disk.run(20) > 0.99
 
 
+@pytest.mark.parametrize("calls_us", [(437, 260, 310, 303), (489, 1_449, 378, 3_984)])
+def test_a_few_quick_calls_do_not_ground_a_disk_that_is_good(calls_us: tuple[int, ...]) -> None:
+    """As seen on a healthy disk: these calls, and flights of 0.4 and 0.7 ms."""
+    ways = Ways()
+    ways.flew(400_000, 0)
+    for _ in range(CHECKS):
+        ways.called(200_000, 0)
+    flight_us = 395 if max(calls_us) < 1_000 else 703
+    while ways.flies(0) and ways.flight_ns < flight_us * 990:
+        ways.flew(flight_us * 1_000, 0)
+    for call_us in calls_us:
+        ways.called(call_us * 1_000, 0)
+    assert not ways.rests(0)
+
+
 def test_one_flight_proves_nothing_however_long_it_takes() -> None:
     disk = Disk(flight_us=200, call_us=200)
     disk.run(1)
@@ -96,6 +111,15 @@ def test_on_trial_one_hopeless_flight_is_enough() -> None:
     assert sum(flies for _, flies in disk.log) == 3, "at the start, after a rest, and a longer one"
 
 
+def test_a_flight_on_trial_is_compared_with_calls_of_the_same_moment() -> None:
+    """An idle loop knew calls of 0.2 ms; then 64 writers came, and a pass takes 2 ms."""
+    disk = Disk(flight_us=240, call_us=200)
+    disk.run(0.002)
+    disk.flight_us, disk.call_us = 2_400, 2_000
+    assert disk.run(0.5) > 0.95
+    assert not disk.ways.rests(disk.now_ns)
+
+
 def test_one_call_that_met_a_busy_disk_does_not_make_late_flights_look_good() -> None:
     disk = Disk(flight_us=8_000, call_us=250)
     disk.ways.flew(8_000_000, disk.now_ns)
@@ -105,7 +129,7 @@ def test_one_call_that_met_a_busy_disk_does_not_make_late_flights_look_good() ->
 
 
 def test_a_trial_is_judged_by_its_own_flights_and_by_what_calls_take_then() -> None:
-    disk = Disk(flight_us=3_400, call_us=2_000)
+    disk = Disk(flight_us=4_400, call_us=2_000)
     disk.run(1)
     assert disk.ways.rests(disk.now_ns)
     disk.call_us = disk.flight_us = 200
