@@ -14,10 +14,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 CORE_PACKAGES: Final = (
-    "kernel", "flow", "commits", "log", "raft", "topics", "lake", "ingest", "tables",
+    "kernel", "flow", "protocol", "commits", "log", "raft", "topics", "lake", "ingest", "tables",
 )  # fmt: skip
-IO_MODULES: Final = ("penstock.log.disk", "penstock.log.stores.*")
-"""Modules of core packages that may do IO although they are not named `shell`."""
+IO_MODULES: Final[dict[str, tuple[str, ...]]] = {
+    "log": ("disk", "stores.*"),
+}
+"""Modules of core packages that wait, spawn or touch the world: patterns below their package.
+
+Every other module of a core package is a core.
+"""
 
 WORLD: Final = frozenset(
     {"asyncio", "concurrent", "multiprocessing", "secrets", "select", "selectors", "signal",
@@ -103,9 +108,10 @@ def judge(module: str, found: Import) -> Iterator[str]:
 def is_core(module: str) -> bool:
     """Whether a module may not touch the world."""
     parts = module.split(".")
-    if "shell" in parts or any(fnmatchcase(module, pattern) for pattern in IO_MODULES):
+    if len(parts) < 2 or parts[1] not in CORE_PACKAGES or "shell" in parts:
         return False
-    return len(parts) > 1 and parts[1] in CORE_PACKAGES
+    inside = ".".join(parts[2:])
+    return not any(fnmatchcase(inside, pattern) for pattern in IO_MODULES.get(parts[1], ()))
 
 
 def imports_from(found: Import, module: str) -> bool:
