@@ -126,7 +126,7 @@ def make_edge(
     """An edge as the settings have it, writing to a topic server. Called on its loop."""
     from penstock.app import tls_context
     from penstock.client import ClientSettings
-    from penstock.client.shell.raw_topic import ServerTopic
+    from penstock.client.raw_topic import ServerTopic
     from penstock.flow.planner import PlannerPolicy
 
     client = ClientSettings(settings.url, settings.api_key or None)

@@ -4,7 +4,14 @@
 is typed; errors say by their group what to do next.
 """
 
+from penstock.client.aio.client import AsyncClient
+from penstock.client.aio.runtime import AsyncHandle, AsyncRuntime
+from penstock.client.aio.streams import AsyncJob, AsyncWatch, AsyncWork, Job, Watch, Work
+from penstock.client.aio.writer import AsyncWriter
 from penstock.client.asking import AUTO_KEY
+from penstock.client.blocking.client import Client
+from penstock.client.blocking.runtime import Handle, Runtime
+from penstock.client.blocking.writer import Writer
 from penstock.client.errors import ClientError, LeaseLost, OutcomeUnknown
 from penstock.client.records import Record
 from penstock.client.results import (
@@ -27,17 +34,10 @@ from penstock.client.runtime.errors import (
 )
 from penstock.client.runtime.events import Committed, Event
 from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
-from penstock.client.runtime.shell.async_runtime import AsyncHandle, AsyncRuntime
-from penstock.client.runtime.shell.blocking_runtime import Handle, Runtime
 from penstock.client.runtime.status import RuntimeStatus
 from penstock.client.runtime.telemetry import CommitReport, Failure
 from penstock.client.runtime.transaction import Transaction
 from penstock.client.settings import DEFAULT_URL, ClientSettings
-from penstock.client.shell.async_client import AsyncClient
-from penstock.client.shell.async_writer import AsyncWriter
-from penstock.client.shell.blocking_client import Client
-from penstock.client.shell.blocking_writer import Writer
-from penstock.client.shell.streams import AsyncJob, AsyncWatch, AsyncWork, Job, Watch, Work
 from penstock.client.watching import (
     CaughtUp,
     LeftOut,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from penstock.client.blocking.client import Client
 from penstock.client.errors import TopicNotFound
 from penstock.client.settings import ClientSettings
-from penstock.client.shell.blocking_client import Client
 from penstock.kernel.errors import Rejected
 from penstock.tables.frontier import TopicPosition
 from penstock.tables.shell.refresher import TopicHead

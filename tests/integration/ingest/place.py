@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from penstock.client import AsyncClient, ClientSettings
-from penstock.client.shell.raw_topic import ServerTopic
+from penstock.client.raw_topic import ServerTopic
 from penstock.ingest.fleet import Fleet
 from penstock.ingest.raw import Landed, TopicNames
 from penstock.ingest.records import identity_of, payload_of

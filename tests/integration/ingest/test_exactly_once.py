@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from penstock.client import AsyncClient, ClientSettings
-from penstock.client.shell.raw_topic import ServerTopic
+from penstock.client.raw_topic import ServerTopic
 from penstock.ingest.fleet import Fleet
 from penstock.ingest.frames import encode_hello, encode_message
 from penstock.ingest.raw import KEY_WINDOW_MS, Landed, TopicNames

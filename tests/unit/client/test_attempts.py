@@ -12,7 +12,7 @@ import pytest
 
 from penstock.client import AsyncClient, Client, Records
 from penstock.client.errors import ClientClosed
-from penstock.client.shell import blocking_transport
+from penstock.client.transports import blocking as blocking_transport
 from tests.unit.client.log_server import LogServer, wanted
 from tests.unit.client.scripted import (
     DEADLINE_S,

@@ -15,6 +15,7 @@ import threading
 import pytest
 
 from penstock.client import AsyncClient, Client, ClientSettings, Record
+from penstock.client.aio.tables import AsyncTables, Tables
 from penstock.client.errors import (
     ClientClosed,
     Disconnected,
@@ -29,7 +30,6 @@ from penstock.client.errors import (
     Unreachable,
     error_of,
 )
-from penstock.client.shell.tables import AsyncTables, Tables
 from penstock.kernel.errors import Busy, Rejected, Unavailable, Unknown
 from tests.unit.client.faces import FACES, named
 from tests.unit.client.scripted import (

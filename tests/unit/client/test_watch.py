@@ -16,6 +16,7 @@ from penstock.client import (
     Tombstone,
     TopicDeleted,
 )
+from penstock.client.aio import watch_flow, work_flow
 from penstock.client.errors import (
     InvalidRequest,
     NotAQueue,
@@ -24,7 +25,6 @@ from penstock.client.errors import (
     Unauthorized,
     Unreachable,
 )
-from penstock.client.shell import watching, working
 from penstock.flow.backoff import Backoff
 from penstock.kernel.errors import Rejected
 from tests.unit.client.faces import FACES, named
@@ -342,7 +342,7 @@ def test_a_stream_that_was_idle_since_its_last_outage_has_all_its_time_for_the_n
     kind, monkeypatch
 ):
     now_s = [1_000.0]
-    for module in (working, watching):
+    for module in (work_flow, watch_flow):
         monkeypatch.setattr(module, "monotonic", lambda: now_s[0])
     jobs = in_turn(
         [STREAM_HEAD, CUT],

@@ -9,14 +9,14 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from penstock.client import calls
+from penstock.client.aio.runner import Runner
+from penstock.client.aio.watch_flow import WatchFlow
+from penstock.client.aio.work_flow import WorkFlow
 from penstock.client.calls import Call
 from penstock.client.errors import LeaseLost
 from penstock.client.leasing import Lease
 from penstock.client.results import Acked, ClaimedJob, Extended, Nacked
-from penstock.client.shell.running import Runner
-from penstock.client.shell.transport import finish
-from penstock.client.shell.watching import WatchFlow
-from penstock.client.shell.working import WorkFlow
+from penstock.client.transports.ports import finish
 from penstock.client.watching import Position, WatchEvent
 
 P = TypeVar("P")

@@ -20,10 +20,10 @@ from penstock.client.errors import (
     Unreachable,
 )
 from penstock.client.settings import ClientSettings
-from penstock.client.shell.attempts import AsyncAttempt
-from penstock.client.shell.connecting import tls_context, unreachable
-from penstock.client.shell.signals import AsyncSignal
-from penstock.client.shell.transport import Stream, time_left
+from penstock.client.transports.attempts import AsyncAttempt
+from penstock.client.transports.connecting import tls_context, unreachable
+from penstock.client.transports.ports import Stream, time_left
+from penstock.client.transports.signals import AsyncSignal
 from penstock.client.wire import Answer, AnswerReader, HttpRequest, RequestEncoder
 
 T = TypeVar("T")

@@ -8,11 +8,11 @@ from math import inf
 from time import monotonic
 
 from penstock.client import calls
+from penstock.client.aio.runner import Runner
 from penstock.client.errors import ClientError, ServerUnavailable, TimedOut
-from penstock.client.shell.attempts import Underway
-from penstock.client.shell.running import Runner
-from penstock.client.shell.transport import Stream
 from penstock.client.sse import Frame, FrameParser
+from penstock.client.transports.attempts import Underway
+from penstock.client.transports.ports import Stream
 from penstock.client.watching import Create, Open, Pause, Stop, WatchCore, WatchEvent
 
 

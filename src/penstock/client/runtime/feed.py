@@ -16,12 +16,12 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from penstock.client import calls
+from penstock.client.aio.runner import Runner
+from penstock.client.aio.watch_flow import WatchFlow
 from penstock.client.errors import ClientError, NotFound, NotPenstock, TopicNotFound
 from penstock.client.runtime.replica import Change, Replica, Version
 from penstock.client.runtime.wire import EntityPage, change_of, entities_call
-from penstock.client.shell.running import Runner
-from penstock.client.shell.transport import Transport
-from penstock.client.shell.watching import WatchFlow
+from penstock.client.transports.ports import Transport
 from penstock.client.watching import (
     Position,
     Records,

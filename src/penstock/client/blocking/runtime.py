@@ -13,11 +13,11 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from penstock.client.aio.runtime import AsyncRuntime
 from penstock.client.errors import ClientClosed, TimedOut
 from penstock.client.runtime.events import Committed, Ticket
 from penstock.client.runtime.handlers import Handler, LaneOf
 from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
-from penstock.client.runtime.shell.async_runtime import AsyncRuntime
 from penstock.client.runtime.status import RuntimeStatus
 from penstock.client.runtime.telemetry import CommitReport, Failure
 from penstock.client.runtime.transaction import Transaction

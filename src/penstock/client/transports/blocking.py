@@ -21,10 +21,10 @@ from typing import Any, Final, TypeVar
 
 from penstock.client.errors import ClientClosed, Disconnected, Limited, TimedOut, Unreachable
 from penstock.client.settings import ClientSettings
-from penstock.client.shell.attempts import ThreadAttempt
-from penstock.client.shell.connecting import tls_context, unreachable
-from penstock.client.shell.signals import ThreadSignal
-from penstock.client.shell.transport import Stream, time_left
+from penstock.client.transports.attempts import ThreadAttempt
+from penstock.client.transports.connecting import tls_context, unreachable
+from penstock.client.transports.ports import Stream, time_left
+from penstock.client.transports.signals import ThreadSignal
 from penstock.client.wire import Answer, AnswerReader, HttpRequest, RequestEncoder
 from penstock.kernel.units import KIB
 

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from penstock.client import calls
+from penstock.client.aio.runner import Runner
 from penstock.client.errors import (
     ClientClosed,
     ClientError,
@@ -28,9 +29,8 @@ from penstock.client.errors import (
 from penstock.client.leasing import Lease, Leases
 from penstock.client.reconnecting import Reconnects, stream_error
 from penstock.client.results import ClaimedJob
-from penstock.client.shell.running import Runner
-from penstock.client.shell.transport import Attempt, Stream
 from penstock.client.sse import Frame, FrameParser
+from penstock.client.transports.ports import Attempt, Stream
 from penstock.client.watching import SILENCE_HEARTBEATS
 
 HEARTBEAT_S: Final = 15.0

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client import table_calls as calls
+from penstock.client.aio.runner import Runner
 from penstock.client.asking import arrow_table
-from penstock.client.shell.running import Runner
-from penstock.client.shell.transport import finish
 from penstock.client.table_calls import Facts
+from penstock.client.transports.ports import finish
 
 if TYPE_CHECKING:
     import pyarrow as pa

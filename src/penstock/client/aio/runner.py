@@ -12,7 +12,7 @@ from penstock.client.calls import Call
 from penstock.client.errors import ClientClosed, ClientError, error_of
 from penstock.client.retry import Tries
 from penstock.client.settings import ClientSettings
-from penstock.client.shell.transport import Stream, Transport
+from penstock.client.transports.ports import Stream, Transport
 from penstock.client.wire import Answer, HttpRequest
 from penstock.kernel.clock import Clock
 from penstock.kernel.shell import SystemClock

@@ -11,21 +11,21 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from uuid import uuid4
 
+from penstock.client.aio.client import AsyncClient
 from penstock.client.errors import ClientClosed, ClientError, InvalidRequest
 from penstock.client.runtime.core import RuntimeCore
 from penstock.client.runtime.effects import Effect, Fail, Report, Run, Tell, Transmit
 from penstock.client.runtime.events import Committed, Intent, Ticket
+from penstock.client.runtime.feed import Feed, feed_of
 from penstock.client.runtime.handlers import Handler, Handlers, LaneOf
 from penstock.client.runtime.lanes import Entry
 from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
 from penstock.client.runtime.replica import Change, Version
-from penstock.client.runtime.shell.feed import Feed, feed_of
 from penstock.client.runtime.status import RuntimeStatus, status_of
 from penstock.client.runtime.telemetry import CommitReport, Failure
 from penstock.client.runtime.transaction import Transaction
 from penstock.client.runtime.wire import commit_call
 from penstock.client.settings import DEFAULT_URL, ClientSettings
-from penstock.client.shell.async_client import AsyncClient
 from penstock.commits.model import Commit
 from penstock.kernel.clock import Clock
 from penstock.kernel.shell import SystemClock

@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any, Generic, TypeVar, cast
 
 from penstock.client.errors import Disconnected
-from penstock.client.shell.transport import Attempt, Stream, Transport, finish
+from penstock.client.transports.ports import Attempt, Stream, Transport, finish
 
 T = TypeVar("T")
 

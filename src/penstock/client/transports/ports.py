@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from penstock.client.errors import Unreachable
-from penstock.client.shell.signals import Signal
+from penstock.client.transports.signals import Signal
 from penstock.client.wire import Answer, HttpRequest
 
 T = TypeVar("T")

@@ -1,8 +1,8 @@
-"""The client for threads and scripts: it blocks, and needs no event loop."""
+"""The client for asyncio."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
 from types import TracebackType
@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from uuid import uuid4
 
 from penstock.client import calls, results, space_calls
+from penstock.client.aio.runner import OnTrouble, Runner
+from penstock.client.aio.streams import AsyncWatch, AsyncWork, Pages
+from penstock.client.aio.tables import AsyncTables
+from penstock.client.aio.watch_flow import WatchFlow
+from penstock.client.aio.work_flow import WorkFlow
+from penstock.client.aio.writer import AsyncWriter
 from penstock.client.asking import (
     AUTO_KEY,
     after_diff,
@@ -22,14 +28,7 @@ from penstock.client.batching import BatchLimits
 from penstock.client.calls import Jobs
 from penstock.client.results import TopicOptions
 from penstock.client.settings import DEFAULT_URL, ClientSettings
-from penstock.client.shell.blocking_transport import BlockingTransport
-from penstock.client.shell.blocking_writer import Writer
-from penstock.client.shell.running import OnTrouble, Runner
-from penstock.client.shell.streams import Pages, Watch, Work
-from penstock.client.shell.tables import Tables
-from penstock.client.shell.transport import finish
-from penstock.client.shell.watching import WatchFlow
-from penstock.client.shell.working import WorkFlow
+from penstock.client.transports.aio import AsyncioTransport
 from penstock.client.watching import Position, WatchCore, WatchOptions
 from penstock.commits.model import Commit
 from penstock.kernel.units import MIB
@@ -38,14 +37,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Client:
-    """Talks to a Penstock server and blocks. Make one and keep it: it keeps its connections.
+class AsyncClient:
+    """Talks to a Penstock server from asyncio. Make one and keep it: it keeps its connections.
 
     Every call has a deadline, `timeout_s` of the settings, and is tried again where that is safe.
     `on_trouble` gets the reason when a call or a stream has to be tried again, once for each
     outage, and None when it is over; from whichever thread that happens in.
-    A client can be pickled; the copy makes its own connections. Any thread may use it, also inside
-    a running event loop, and a forked process may go on with it.
+    A client can be pickled; the copy makes its own connections.
     """
 
     def __init__(
@@ -56,7 +54,7 @@ class Client:
         on_trouble: OnTrouble | None = None,
     ) -> None:
         settings = url if isinstance(url, ClientSettings) else ClientSettings(url, api_key)
-        self._transport = BlockingTransport(settings)
+        self._transport = AsyncioTransport(settings)
         self._runner = Runner(settings, self._transport, Random(), on_trouble)
 
     @property
@@ -80,49 +78,50 @@ class Client:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.settings.url!r})"
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """Close every connection; calls and streams under way fail."""
-        self._transport.close()
+        await self._transport.aclose()
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         return self
 
-    def __exit__(
+    async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        self.close()
+        await self.aclose()
 
     @property
-    def tables(self) -> Tables:
+    def tables(self) -> AsyncTables:
         """Stream tables, of a server that was told of a warehouse."""
-        return Tables(self._runner)
+        return AsyncTables(self._runner)
 
     # Topics
 
-    def put_topic(self, topic: str, **options: Unpack[TopicOptions]) -> results.TopicPut:
+    async def put_topic(self, topic: str, **options: Unpack[TopicOptions]) -> results.TopicPut:
         """Create a topic, or change those of its options that are named."""
-        return finish(self._runner.run(calls.put_topic(topic, options)))
+        return await self._runner.run(calls.put_topic(topic, options))
 
-    def get_topic(self, topic: str, *, touch: bool = True) -> results.TopicState:
+    async def get_topic(self, topic: str, *, touch: bool = True) -> results.TopicState:
         """What a topic holds and how it is set. `touch` counts this as a read."""
-        return finish(self._runner.run(calls.get_topic(topic, touch=touch)))
+        return await self._runner.run(calls.get_topic(topic, touch=touch))
 
-    def list_topics(
+    async def list_topics(
         self, prefix: str = "", *, page_size: int = 1_000
-    ) -> Iterator[results.TopicRow]:
+    ) -> AsyncIterator[results.TopicRow]:
         """The topics whose names begin with a prefix, by name, page after page."""
         first = calls.list_topics(prefix, page_size=page_size)
         following = partial(after_topics, prefix=prefix, page_size=page_size)
-        for page in Pages(self._runner, first, following):
-            yield from page.topics
+        async for page in Pages(self._runner, first, following):
+            for row in page.topics:
+                yield row
 
-    def delete_topic(self, topic: str, *, if_empty: bool = False) -> results.TopicDeletion:
+    async def delete_topic(self, topic: str, *, if_empty: bool = False) -> results.TopicDeletion:
         """Delete a topic and the routers at it; with `if_empty` only if it holds nothing."""
-        return finish(self._runner.run(calls.delete_topic(topic, if_empty=if_empty)))
+        return await self._runner.run(calls.delete_topic(topic, if_empty=if_empty))
 
     # Records
 
-    def write(
+    async def write(
         self,
         topic: str,
         records: Iterable[object],
@@ -149,9 +148,9 @@ class Client:
             config=config,
             disable_backpressure=disable_backpressure,
         )
-        return finish(self._runner.run(call))
+        return await self._runner.run(call)
 
-    def write_many(
+    async def write_many(
         self,
         writes: Mapping[str, Iterable[object]],
         *,
@@ -162,9 +161,9 @@ class Client:
         """Append to several topics of one partition in one commit: all or none."""
         key = _key(idempotency_key)
         call = calls.write_many(writes, idempotency_key=key, node=node, create=create)
-        return finish(self._runner.run(call))
+        return await self._runner.run(call)
 
-    def diff(
+    async def diff(
         self,
         topic: str,
         *,
@@ -197,9 +196,9 @@ class Client:
             max_batch_bytes=batch_bytes_max,
             epoch=epoch,
         )
-        return finish(self._runner.run(call))
+        return await self._runner.run(call)
 
-    def diff_arrow(
+    async def diff_arrow(
         self,
         topic: str,
         *,
@@ -231,9 +230,9 @@ class Client:
             max_batch_bytes=batch_bytes_max,
             epoch=epoch,
         )
-        return arrow_table(finish(self._runner.run(call)))
+        return arrow_table(await self._runner.run(call))
 
-    def read(
+    async def read(
         self,
         topic: str,
         *,
@@ -245,7 +244,7 @@ class Client:
         include_tags: bool = False,
         include_meta: bool = True,
         epoch: int | None = None,
-    ) -> Iterator[results.Diff]:
+    ) -> AsyncIterator[results.Diff]:
         """The pages of a topic until it is caught up; read on later from `next_from_seq`."""
         same: dict[str, Any] = {
             "limit": page_size,
@@ -255,9 +254,10 @@ class Client:
             "include_meta": include_meta,
         }
         first = calls.diff(topic, from_seq=from_seq, from_ts=from_ts, epoch=epoch, **same)
-        yield from Pages(self._runner, first, partial(after_diff, **same))
+        async for page in Pages(self._runner, first, partial(after_diff, **same)):
+            yield page
 
-    def delete_records(
+    async def delete_records(
         self,
         topic: str,
         *,
@@ -266,7 +266,7 @@ class Client:
     ) -> results.RecordDeletion:
         """Delete the records before a seq, those whose tag matches, or those that are both."""
         call = calls.delete_records(topic, before_seq=before_seq, match=match)
-        return finish(self._runner.run(call))
+        return await self._runner.run(call)
 
     def writer(
         self,
@@ -281,13 +281,13 @@ class Client:
         config: TopicOptions | None = None,
         disable_backpressure: bool | None = None,
         on_written: Callable[[results.Written], None] | None = None,
-    ) -> Writer:
+    ) -> AsyncWriter:
         """A writer that gathers many sends into few requests, in order, with bounded memory.
 
         `on_written` is called with each batch that was acknowledged. If it raises, the writer ends
         with that error; the batch counts as written.
         """
-        return Writer(
+        return AsyncWriter(
             self._runner,
             topic,
             limits=BatchLimits(batch_max, batch_bytes_max, waiting_bytes_max),
@@ -303,40 +303,42 @@ class Client:
 
     # Spaces
 
-    def commit(self, space: str, commit: Commit) -> space_calls.CommitAccepted:
+    async def commit(self, space: str, commit: Commit) -> space_calls.CommitAccepted:
         """Change entities of a space, all of it or nothing.
 
         A commit whose answer is lost is sent again: the server knows it by its session and number.
         """
-        return finish(self._runner.run(space_calls.commit(space, commit)))
+        return await self._runner.run(space_calls.commit(space, commit))
 
-    def get_entity(
+    async def get_entity(
         self, space: str, entity: str, *, at_seq: int | None = None
     ) -> space_calls.EntityState:
         """An entity, now or as it was at a seq of its space; `EntityNotFound` if there is none."""
-        return finish(self._runner.run(space_calls.get_entity(space, entity, at_seq=at_seq)))
+        return await self._runner.run(space_calls.get_entity(space, entity, at_seq=at_seq))
 
-    def list_entities(
+    async def list_entities(
         self, space: str, prefix: str = "", *, at_seq: int | None = None, page_size: int = 1_000
-    ) -> Iterator[space_calls.EntityState]:
+    ) -> AsyncIterator[space_calls.EntityState]:
         """The entities of a space by id, page after page, all as of one seq."""
         first = space_calls.list_entities(space, prefix, at_seq=at_seq, limit=page_size)
         following = partial(space_calls.after_entities, space=space, prefix=prefix, limit=page_size)
-        for page in Pages(self._runner, first, following):
-            yield from page.states()
+        async for page in Pages(self._runner, first, following):
+            for row in page.states():
+                yield row
 
-    def entity_history(
+    async def entity_history(
         self, space: str, entity: str, *, after_seq: int = 0, page_size: int = 1_000
-    ) -> Iterator[space_calls.HistoryRow]:
+    ) -> AsyncIterator[space_calls.HistoryRow]:
         """The commits that wrote an entity, oldest first, as far as their records are kept."""
         first = space_calls.entity_history(space, entity, after_seq=after_seq, limit=page_size)
         following = partial(space_calls.after_history, space=space, entity=entity, limit=page_size)
-        for page in Pages(self._runner, first, following):
-            yield from page.commits
+        async for page in Pages(self._runner, first, following):
+            for row in page.commits:
+                yield row
 
     # Routers
 
-    def put_router(
+    async def put_router(
         self,
         router: str,
         source: str,
@@ -360,52 +362,53 @@ class Client:
             "allow_cycle": allow_cycle,
             "guarantee": guarantee,
         }
-        return finish(self._runner.run(calls.put_router(router, fields)))
+        return await self._runner.run(calls.put_router(router, fields))
 
-    def get_router(self, router: str) -> results.RouterState:
+    async def get_router(self, router: str) -> results.RouterState:
         """A router and how many records it has forwarded."""
-        return finish(self._runner.run(calls.get_router(router)))
+        return await self._runner.run(calls.get_router(router))
 
-    def list_routers(
+    async def list_routers(
         self,
         prefix: str = "",
         *,
         source: str | None = None,
         dest: str | None = None,
         page_size: int = 1_000,
-    ) -> Iterator[results.RouterRow]:
+    ) -> AsyncIterator[results.RouterRow]:
         """The routers whose names begin with a prefix, by name, page after page."""
         same: dict[str, Any] = {"source": source, "dest": dest, "page_size": page_size}
         first = calls.list_routers(prefix, **same)
-        for page in Pages(self._runner, first, partial(after_routers, prefix=prefix, **same)):
-            yield from page.routers
+        async for page in Pages(self._runner, first, partial(after_routers, prefix=prefix, **same)):
+            for row in page.routers:
+                yield row
 
-    def delete_router(self, router: str) -> results.RouterDeletion:
+    async def delete_router(self, router: str) -> results.RouterDeletion:
         """Delete a router; what it forwarded stays."""
-        return finish(self._runner.run(calls.delete_router(router)))
+        return await self._runner.run(calls.delete_router(router))
 
     # Queues
 
-    def claim(
+    async def claim(
         self, topic: str, node: str, *, count: int = 1, lease_ms: int | None = None
     ) -> results.Claims:
         """Lease up to `count` jobs of a queue for this node.
 
         Not sent again if its answer is lost: the jobs come back when their lease ends.
         """
-        return finish(self._runner.run(calls.claim(topic, node, count=count, lease_ms=lease_ms)))
+        return await self._runner.run(calls.claim(topic, node, count=count, lease_ms=lease_ms))
 
-    def ack(self, topic: str, node: str, jobs: Jobs) -> results.Acked:
+    async def ack(self, topic: str, node: str, jobs: Jobs) -> results.Acked:
         """Jobs are done: claimed jobs, or seqs. After a lost answer they are in `skipped`."""
-        return finish(self._runner.run(calls.ack(topic, node, jobs)))
+        return await self._runner.run(calls.ack(topic, node, jobs))
 
-    def nack(self, topic: str, node: str, jobs: Jobs, *, delay_ms: int = 0) -> results.Nacked:
+    async def nack(self, topic: str, node: str, jobs: Jobs, *, delay_ms: int = 0) -> results.Nacked:
         """Give jobs back, to be handed out again after a delay."""
-        return finish(self._runner.run(calls.nack(topic, node, jobs, delay_ms=delay_ms)))
+        return await self._runner.run(calls.nack(topic, node, jobs, delay_ms=delay_ms))
 
-    def extend(self, topic: str, node: str, jobs: Jobs, *, lease_ms: int) -> results.Extended:
+    async def extend(self, topic: str, node: str, jobs: Jobs, *, lease_ms: int) -> results.Extended:
         """Let the leases of jobs end so long from now."""
-        return finish(self._runner.run(calls.extend(topic, node, jobs, lease_ms=lease_ms)))
+        return await self._runner.run(calls.extend(topic, node, jobs, lease_ms=lease_ms))
 
     def work(
         self,
@@ -415,7 +418,7 @@ class Client:
         count: int = 1,
         lease_ms: int | None = None,
         extend_leases: bool = True,
-    ) -> Work:
+    ) -> AsyncWork:
         """The jobs of a queue as they become ready, up to `count` at a time unsettled.
 
         Acknowledge each job or give it back. Until then its lease is extended in time, unless
@@ -425,7 +428,7 @@ class Client:
         flow = WorkFlow(
             self._runner, topic, node, count=count, lease_ms=lease_ms, extends=extend_leases
         )
-        return Work(flow, self._runner)
+        return AsyncWork(flow, self._runner)
 
     # Watch
 
@@ -444,7 +447,7 @@ class Client:
         include_meta: bool = True,
         include_data: bool = True,
         lenient: bool = False,
-    ) -> Watch:
+    ) -> AsyncWatch:
         """The records of topics as they are written, each once, across lost connections.
 
         Begin after seqs (`{"topic": 12}`), at the beginning (names), or with `tail` behind what is
@@ -465,32 +468,32 @@ class Client:
         )
         starts = starts_of(topics, tail=tail)
         core = WatchCore(starts, options, self.settings.reconnect, self._runner.random)
-        return Watch(WatchFlow(core, self._runner))
+        return AsyncWatch(WatchFlow(core, self._runner))
 
     # Server
 
-    def health(self) -> results.Health:
+    async def health(self) -> results.Health:
         """Whether the server answers. Not tried again: a failure is the answer."""
-        return finish(self._runner.run(calls.health()))
+        return await self._runner.run(calls.health())
 
-    def ready(self) -> results.Ready:
+    async def ready(self) -> results.Ready:
         """Whether the server takes requests. Not tried again: `NotReady` is an answer."""
-        return finish(self._runner.run(calls.ready()))
+        return await self._runner.run(calls.ready())
 
-    def metrics(self) -> dict[str, Any]:
+    async def metrics(self) -> dict[str, Any]:
         """The server's counters."""
-        return finish(self._runner.run(calls.metrics()))
+        return await self._runner.run(calls.metrics())
 
-    def scheduler(self, topic: str | None = None) -> dict[str, Any]:
+    async def scheduler(self, topic: str | None = None) -> dict[str, Any]:
         """What the server's scheduler is about to do, and why; for one topic if it is named."""
-        return finish(self._runner.run(calls.scheduler(topic)))
+        return await self._runner.run(calls.scheduler(topic))
 
-    def backup(self, directory: str, *, wait_ms: int = 3_600_000) -> results.BackupMade:
+    async def backup(self, directory: str, *, wait_ms: int = 3_600_000) -> results.BackupMade:
         """Have the server copy everything to a directory of its own machine, while it goes on.
 
         Not tried again: a second try would find the directory in use.
         """
-        return finish(self._runner.run(calls.backup(directory, wait_ms=wait_ms)))
+        return await self._runner.run(calls.backup(directory, wait_ms=wait_ms))
 
 
 def _key(key: str | None) -> str | None:

@@ -1,8 +1,8 @@
-"""The client for asyncio."""
+"""The client for threads and scripts: it blocks, and needs no event loop."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
 from types import TracebackType
@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from uuid import uuid4
 
 from penstock.client import calls, results, space_calls
+from penstock.client.aio.runner import OnTrouble, Runner
+from penstock.client.aio.streams import Pages, Watch, Work
+from penstock.client.aio.tables import Tables
+from penstock.client.aio.watch_flow import WatchFlow
+from penstock.client.aio.work_flow import WorkFlow
 from penstock.client.asking import (
     AUTO_KEY,
     after_diff,
@@ -19,16 +24,12 @@ from penstock.client.asking import (
     starts_of,
 )
 from penstock.client.batching import BatchLimits
+from penstock.client.blocking.writer import Writer
 from penstock.client.calls import Jobs
 from penstock.client.results import TopicOptions
 from penstock.client.settings import DEFAULT_URL, ClientSettings
-from penstock.client.shell.async_writer import AsyncWriter
-from penstock.client.shell.asyncio_transport import AsyncioTransport
-from penstock.client.shell.running import OnTrouble, Runner
-from penstock.client.shell.streams import AsyncWatch, AsyncWork, Pages
-from penstock.client.shell.tables import AsyncTables
-from penstock.client.shell.watching import WatchFlow
-from penstock.client.shell.working import WorkFlow
+from penstock.client.transports.blocking import BlockingTransport
+from penstock.client.transports.ports import finish
 from penstock.client.watching import Position, WatchCore, WatchOptions
 from penstock.commits.model import Commit
 from penstock.kernel.units import MIB
@@ -37,13 +38,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class AsyncClient:
-    """Talks to a Penstock server from asyncio. Make one and keep it: it keeps its connections.
+class Client:
+    """Talks to a Penstock server and blocks. Make one and keep it: it keeps its connections.
 
     Every call has a deadline, `timeout_s` of the settings, and is tried again where that is safe.
     `on_trouble` gets the reason when a call or a stream has to be tried again, once for each
     outage, and None when it is over; from whichever thread that happens in.
-    A client can be pickled; the copy makes its own connections.
+    A client can be pickled; the copy makes its own connections. Any thread may use it, also inside
+    a running event loop, and a forked process may go on with it.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class AsyncClient:
         on_trouble: OnTrouble | None = None,
     ) -> None:
         settings = url if isinstance(url, ClientSettings) else ClientSettings(url, api_key)
-        self._transport = AsyncioTransport(settings)
+        self._transport = BlockingTransport(settings)
         self._runner = Runner(settings, self._transport, Random(), on_trouble)
 
     @property
@@ -78,50 +80,49 @@ class AsyncClient:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.settings.url!r})"
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """Close every connection; calls and streams under way fail."""
-        await self._transport.aclose()
+        self._transport.close()
 
-    async def __aenter__(self) -> Self:
+    def __enter__(self) -> Self:
         return self
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        await self.aclose()
+        self.close()
 
     @property
-    def tables(self) -> AsyncTables:
+    def tables(self) -> Tables:
         """Stream tables, of a server that was told of a warehouse."""
-        return AsyncTables(self._runner)
+        return Tables(self._runner)
 
     # Topics
 
-    async def put_topic(self, topic: str, **options: Unpack[TopicOptions]) -> results.TopicPut:
+    def put_topic(self, topic: str, **options: Unpack[TopicOptions]) -> results.TopicPut:
         """Create a topic, or change those of its options that are named."""
-        return await self._runner.run(calls.put_topic(topic, options))
+        return finish(self._runner.run(calls.put_topic(topic, options)))
 
-    async def get_topic(self, topic: str, *, touch: bool = True) -> results.TopicState:
+    def get_topic(self, topic: str, *, touch: bool = True) -> results.TopicState:
         """What a topic holds and how it is set. `touch` counts this as a read."""
-        return await self._runner.run(calls.get_topic(topic, touch=touch))
+        return finish(self._runner.run(calls.get_topic(topic, touch=touch)))
 
-    async def list_topics(
+    def list_topics(
         self, prefix: str = "", *, page_size: int = 1_000
-    ) -> AsyncIterator[results.TopicRow]:
+    ) -> Iterator[results.TopicRow]:
         """The topics whose names begin with a prefix, by name, page after page."""
         first = calls.list_topics(prefix, page_size=page_size)
         following = partial(after_topics, prefix=prefix, page_size=page_size)
-        async for page in Pages(self._runner, first, following):
-            for row in page.topics:
-                yield row
+        for page in Pages(self._runner, first, following):
+            yield from page.topics
 
-    async def delete_topic(self, topic: str, *, if_empty: bool = False) -> results.TopicDeletion:
+    def delete_topic(self, topic: str, *, if_empty: bool = False) -> results.TopicDeletion:
         """Delete a topic and the routers at it; with `if_empty` only if it holds nothing."""
-        return await self._runner.run(calls.delete_topic(topic, if_empty=if_empty))
+        return finish(self._runner.run(calls.delete_topic(topic, if_empty=if_empty)))
 
     # Records
 
-    async def write(
+    def write(
         self,
         topic: str,
         records: Iterable[object],
@@ -148,9 +149,9 @@ class AsyncClient:
             config=config,
             disable_backpressure=disable_backpressure,
         )
-        return await self._runner.run(call)
+        return finish(self._runner.run(call))
 
-    async def write_many(
+    def write_many(
         self,
         writes: Mapping[str, Iterable[object]],
         *,
@@ -161,9 +162,9 @@ class AsyncClient:
         """Append to several topics of one partition in one commit: all or none."""
         key = _key(idempotency_key)
         call = calls.write_many(writes, idempotency_key=key, node=node, create=create)
-        return await self._runner.run(call)
+        return finish(self._runner.run(call))
 
-    async def diff(
+    def diff(
         self,
         topic: str,
         *,
@@ -196,9 +197,9 @@ class AsyncClient:
             max_batch_bytes=batch_bytes_max,
             epoch=epoch,
         )
-        return await self._runner.run(call)
+        return finish(self._runner.run(call))
 
-    async def diff_arrow(
+    def diff_arrow(
         self,
         topic: str,
         *,
@@ -230,9 +231,9 @@ class AsyncClient:
             max_batch_bytes=batch_bytes_max,
             epoch=epoch,
         )
-        return arrow_table(await self._runner.run(call))
+        return arrow_table(finish(self._runner.run(call)))
 
-    async def read(
+    def read(
         self,
         topic: str,
         *,
@@ -244,7 +245,7 @@ class AsyncClient:
         include_tags: bool = False,
         include_meta: bool = True,
         epoch: int | None = None,
-    ) -> AsyncIterator[results.Diff]:
+    ) -> Iterator[results.Diff]:
         """The pages of a topic until it is caught up; read on later from `next_from_seq`."""
         same: dict[str, Any] = {
             "limit": page_size,
@@ -254,10 +255,9 @@ class AsyncClient:
             "include_meta": include_meta,
         }
         first = calls.diff(topic, from_seq=from_seq, from_ts=from_ts, epoch=epoch, **same)
-        async for page in Pages(self._runner, first, partial(after_diff, **same)):
-            yield page
+        yield from Pages(self._runner, first, partial(after_diff, **same))
 
-    async def delete_records(
+    def delete_records(
         self,
         topic: str,
         *,
@@ -266,7 +266,7 @@ class AsyncClient:
     ) -> results.RecordDeletion:
         """Delete the records before a seq, those whose tag matches, or those that are both."""
         call = calls.delete_records(topic, before_seq=before_seq, match=match)
-        return await self._runner.run(call)
+        return finish(self._runner.run(call))
 
     def writer(
         self,
@@ -281,13 +281,13 @@ class AsyncClient:
         config: TopicOptions | None = None,
         disable_backpressure: bool | None = None,
         on_written: Callable[[results.Written], None] | None = None,
-    ) -> AsyncWriter:
+    ) -> Writer:
         """A writer that gathers many sends into few requests, in order, with bounded memory.
 
         `on_written` is called with each batch that was acknowledged. If it raises, the writer ends
         with that error; the batch counts as written.
         """
-        return AsyncWriter(
+        return Writer(
             self._runner,
             topic,
             limits=BatchLimits(batch_max, batch_bytes_max, waiting_bytes_max),
@@ -303,42 +303,40 @@ class AsyncClient:
 
     # Spaces
 
-    async def commit(self, space: str, commit: Commit) -> space_calls.CommitAccepted:
+    def commit(self, space: str, commit: Commit) -> space_calls.CommitAccepted:
         """Change entities of a space, all of it or nothing.
 
         A commit whose answer is lost is sent again: the server knows it by its session and number.
         """
-        return await self._runner.run(space_calls.commit(space, commit))
+        return finish(self._runner.run(space_calls.commit(space, commit)))
 
-    async def get_entity(
+    def get_entity(
         self, space: str, entity: str, *, at_seq: int | None = None
     ) -> space_calls.EntityState:
         """An entity, now or as it was at a seq of its space; `EntityNotFound` if there is none."""
-        return await self._runner.run(space_calls.get_entity(space, entity, at_seq=at_seq))
+        return finish(self._runner.run(space_calls.get_entity(space, entity, at_seq=at_seq)))
 
-    async def list_entities(
+    def list_entities(
         self, space: str, prefix: str = "", *, at_seq: int | None = None, page_size: int = 1_000
-    ) -> AsyncIterator[space_calls.EntityState]:
+    ) -> Iterator[space_calls.EntityState]:
         """The entities of a space by id, page after page, all as of one seq."""
         first = space_calls.list_entities(space, prefix, at_seq=at_seq, limit=page_size)
         following = partial(space_calls.after_entities, space=space, prefix=prefix, limit=page_size)
-        async for page in Pages(self._runner, first, following):
-            for row in page.states():
-                yield row
+        for page in Pages(self._runner, first, following):
+            yield from page.states()
 
-    async def entity_history(
+    def entity_history(
         self, space: str, entity: str, *, after_seq: int = 0, page_size: int = 1_000
-    ) -> AsyncIterator[space_calls.HistoryRow]:
+    ) -> Iterator[space_calls.HistoryRow]:
         """The commits that wrote an entity, oldest first, as far as their records are kept."""
         first = space_calls.entity_history(space, entity, after_seq=after_seq, limit=page_size)
         following = partial(space_calls.after_history, space=space, entity=entity, limit=page_size)
-        async for page in Pages(self._runner, first, following):
-            for row in page.commits:
-                yield row
+        for page in Pages(self._runner, first, following):
+            yield from page.commits
 
     # Routers
 
-    async def put_router(
+    def put_router(
         self,
         router: str,
         source: str,
@@ -362,53 +360,52 @@ class AsyncClient:
             "allow_cycle": allow_cycle,
             "guarantee": guarantee,
         }
-        return await self._runner.run(calls.put_router(router, fields))
+        return finish(self._runner.run(calls.put_router(router, fields)))
 
-    async def get_router(self, router: str) -> results.RouterState:
+    def get_router(self, router: str) -> results.RouterState:
         """A router and how many records it has forwarded."""
-        return await self._runner.run(calls.get_router(router))
+        return finish(self._runner.run(calls.get_router(router)))
 
-    async def list_routers(
+    def list_routers(
         self,
         prefix: str = "",
         *,
         source: str | None = None,
         dest: str | None = None,
         page_size: int = 1_000,
-    ) -> AsyncIterator[results.RouterRow]:
+    ) -> Iterator[results.RouterRow]:
         """The routers whose names begin with a prefix, by name, page after page."""
         same: dict[str, Any] = {"source": source, "dest": dest, "page_size": page_size}
         first = calls.list_routers(prefix, **same)
-        async for page in Pages(self._runner, first, partial(after_routers, prefix=prefix, **same)):
-            for row in page.routers:
-                yield row
+        for page in Pages(self._runner, first, partial(after_routers, prefix=prefix, **same)):
+            yield from page.routers
 
-    async def delete_router(self, router: str) -> results.RouterDeletion:
+    def delete_router(self, router: str) -> results.RouterDeletion:
         """Delete a router; what it forwarded stays."""
-        return await self._runner.run(calls.delete_router(router))
+        return finish(self._runner.run(calls.delete_router(router)))
 
     # Queues
 
-    async def claim(
+    def claim(
         self, topic: str, node: str, *, count: int = 1, lease_ms: int | None = None
     ) -> results.Claims:
         """Lease up to `count` jobs of a queue for this node.
 
         Not sent again if its answer is lost: the jobs come back when their lease ends.
         """
-        return await self._runner.run(calls.claim(topic, node, count=count, lease_ms=lease_ms))
+        return finish(self._runner.run(calls.claim(topic, node, count=count, lease_ms=lease_ms)))
 
-    async def ack(self, topic: str, node: str, jobs: Jobs) -> results.Acked:
+    def ack(self, topic: str, node: str, jobs: Jobs) -> results.Acked:
         """Jobs are done: claimed jobs, or seqs. After a lost answer they are in `skipped`."""
-        return await self._runner.run(calls.ack(topic, node, jobs))
+        return finish(self._runner.run(calls.ack(topic, node, jobs)))
 
-    async def nack(self, topic: str, node: str, jobs: Jobs, *, delay_ms: int = 0) -> results.Nacked:
+    def nack(self, topic: str, node: str, jobs: Jobs, *, delay_ms: int = 0) -> results.Nacked:
         """Give jobs back, to be handed out again after a delay."""
-        return await self._runner.run(calls.nack(topic, node, jobs, delay_ms=delay_ms))
+        return finish(self._runner.run(calls.nack(topic, node, jobs, delay_ms=delay_ms)))
 
-    async def extend(self, topic: str, node: str, jobs: Jobs, *, lease_ms: int) -> results.Extended:
+    def extend(self, topic: str, node: str, jobs: Jobs, *, lease_ms: int) -> results.Extended:
         """Let the leases of jobs end so long from now."""
-        return await self._runner.run(calls.extend(topic, node, jobs, lease_ms=lease_ms))
+        return finish(self._runner.run(calls.extend(topic, node, jobs, lease_ms=lease_ms)))
 
     def work(
         self,
@@ -418,7 +415,7 @@ class AsyncClient:
         count: int = 1,
         lease_ms: int | None = None,
         extend_leases: bool = True,
-    ) -> AsyncWork:
+    ) -> Work:
         """The jobs of a queue as they become ready, up to `count` at a time unsettled.
 
         Acknowledge each job or give it back. Until then its lease is extended in time, unless
@@ -428,7 +425,7 @@ class AsyncClient:
         flow = WorkFlow(
             self._runner, topic, node, count=count, lease_ms=lease_ms, extends=extend_leases
         )
-        return AsyncWork(flow, self._runner)
+        return Work(flow, self._runner)
 
     # Watch
 
@@ -447,7 +444,7 @@ class AsyncClient:
         include_meta: bool = True,
         include_data: bool = True,
         lenient: bool = False,
-    ) -> AsyncWatch:
+    ) -> Watch:
         """The records of topics as they are written, each once, across lost connections.
 
         Begin after seqs (`{"topic": 12}`), at the beginning (names), or with `tail` behind what is
@@ -468,32 +465,32 @@ class AsyncClient:
         )
         starts = starts_of(topics, tail=tail)
         core = WatchCore(starts, options, self.settings.reconnect, self._runner.random)
-        return AsyncWatch(WatchFlow(core, self._runner))
+        return Watch(WatchFlow(core, self._runner))
 
     # Server
 
-    async def health(self) -> results.Health:
+    def health(self) -> results.Health:
         """Whether the server answers. Not tried again: a failure is the answer."""
-        return await self._runner.run(calls.health())
+        return finish(self._runner.run(calls.health()))
 
-    async def ready(self) -> results.Ready:
+    def ready(self) -> results.Ready:
         """Whether the server takes requests. Not tried again: `NotReady` is an answer."""
-        return await self._runner.run(calls.ready())
+        return finish(self._runner.run(calls.ready()))
 
-    async def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """The server's counters."""
-        return await self._runner.run(calls.metrics())
+        return finish(self._runner.run(calls.metrics()))
 
-    async def scheduler(self, topic: str | None = None) -> dict[str, Any]:
+    def scheduler(self, topic: str | None = None) -> dict[str, Any]:
         """What the server's scheduler is about to do, and why; for one topic if it is named."""
-        return await self._runner.run(calls.scheduler(topic))
+        return finish(self._runner.run(calls.scheduler(topic)))
 
-    async def backup(self, directory: str, *, wait_ms: int = 3_600_000) -> results.BackupMade:
+    def backup(self, directory: str, *, wait_ms: int = 3_600_000) -> results.BackupMade:
         """Have the server copy everything to a directory of its own machine, while it goes on.
 
         Not tried again: a second try would find the directory in use.
         """
-        return await self._runner.run(calls.backup(directory, wait_ms=wait_ms))
+        return finish(self._runner.run(calls.backup(directory, wait_ms=wait_ms)))
 
 
 def _key(key: str | None) -> str | None:

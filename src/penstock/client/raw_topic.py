@@ -12,11 +12,11 @@ from typing import cast
 import msgspec
 
 from penstock.client import calls
+from penstock.client.aio.client import AsyncClient
 from penstock.client.errors import BatchTooLarge, PayloadTooLarge, RecordTooLarge
 from penstock.client.results import TopicOptions
 from penstock.client.retry import RetryPolicy
 from penstock.client.settings import ClientSettings
-from penstock.client.shell.async_client import AsyncClient
 from penstock.ingest.errors import TooLarge
 from penstock.ingest.raw import (
     DEVICES_OPTIONS,

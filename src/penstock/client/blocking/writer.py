@@ -11,13 +11,13 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
+from penstock.client.aio.runner import Runner
 from penstock.client.batching import Batch, Batcher, BatchLimits, as_failure
 from penstock.client.calls import write_body, write_encoded
 from penstock.client.errors import ClientClosed, TimedOut
 from penstock.client.records import Record, decode_record, encode_record
 from penstock.client.results import Written
-from penstock.client.shell.running import Runner
-from penstock.client.shell.transport import finish
+from penstock.client.transports.ports import finish
 
 
 class Writer:

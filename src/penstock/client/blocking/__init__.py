@@ -1,0 +1,1 @@
+"""The client for threads and scripts: it blocks, and needs no event loop."""

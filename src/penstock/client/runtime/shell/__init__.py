@@ -1,1 +1,0 @@
-"""Runtimes on a connection: for asyncio, and for threads."""

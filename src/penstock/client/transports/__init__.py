@@ -1,0 +1,1 @@
+"""Connections to a server, on asyncio and on plain sockets."""
