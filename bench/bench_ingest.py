@@ -23,7 +23,7 @@ from penstock.client import Client, Record
 from penstock.client.shell.tariffs import TariffSpace
 from penstock.ingest.readings import READING_DTYPE, pack_rows, unpack
 from penstock.ingest.tariff_files import Row, Sheet
-from penstock.lake.shell import Catalog, open_catalog
+from penstock.lake.catalog import Catalog, open_catalog
 from penstock.spark.ingest.metering import metering
 from penstock.spark.ingest.pipeline import Pipeline, parsed_frame, raw_frame
 from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions, _messages

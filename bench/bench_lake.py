@@ -21,8 +21,8 @@ from typing import Any
 import pyarrow as pa
 
 from bench.report import Report
-from penstock.lake import NewFile, TableInfo
-from penstock.lake.shell import Catalog, open_catalog
+from penstock.lake.catalog import Catalog, open_catalog
+from penstock.lake.model import NewFile, TableInfo
 
 COMMITS = 150
 ROWS = 1_000

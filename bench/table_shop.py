@@ -20,10 +20,10 @@ import pyarrow as pa
 from bench.cpu import Meter
 from penstock.spark.embedded import EmbeddedSpark, start_spark
 from penstock.spark.options import SparkOptions
-from penstock.tables.health import HealthState
-from penstock.tables.jobs import Job
-from penstock.tables.shell import Warehouse
-from penstock.tables.shell.alive import pid_of
+from penstock.tables.core.health import HealthState
+from penstock.tables.core.jobs import Job
+from penstock.tables.processes import pid_of
+from penstock.tables.warehouse import Warehouse
 
 ROWS = 20_000
 PATIENCE_S = 240

@@ -18,6 +18,32 @@ CORE_PACKAGES: Final = (
 )  # fmt: skip
 IO_MODULES: Final[dict[str, tuple[str, ...]]] = {
     "log": ("disk", "stores.*"),
+    "lake": (
+        "catalog",
+        "commit",
+        "compact",
+        "database",
+        "deletes",
+        "expire",
+        "parquet",
+        "ranges",
+        "reader",
+        "s3",
+        "scan",
+        "storage",
+    ),
+    "tables": (
+        "coordinator.*",
+        "worker.*",
+        "engine",
+        "manual",
+        "notify",
+        "positions",
+        "processes",
+        "rows",
+        "status",
+        "warehouse",
+    ),
 }
 """Modules of core packages that wait, spawn or touch the world: patterns below their package.
 

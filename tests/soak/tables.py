@@ -21,7 +21,7 @@ from collections import Counter
 from pathlib import Path
 from random import SystemRandom
 
-from penstock.tables.retry import RetryPolicy
+from penstock.tables.core.retry import RetryPolicy
 from penstock.testing import seeded
 from tests.integration.postgres import postgres_server
 from tests.integration.tables_spark.crash import Run

@@ -34,14 +34,14 @@ from penstock.client import AsyncClient, ClientError, ClientSettings
 from penstock.ingest.shell.load import Load, Target
 from penstock.ingest.tariffs import SPACE
 from penstock.kernel.errors import PenstockError, Unavailable
-from penstock.lake.shell import open_catalog
+from penstock.lake.catalog import open_catalog
 from penstock.tables.errors import NotCoordinated
-from penstock.tables.shell import Answered, Warehouse
-from penstock.tables.shell.alive import pid_of
+from penstock.tables.processes import pid_of
+from penstock.tables.warehouse import Answered, Warehouse
 
 if TYPE_CHECKING:
     from penstock.spark.embedded import EmbeddedSpark
-    from penstock.tables.health import TableStatus
+    from penstock.tables.core.health import TableStatus
 
 START_S: Final = 180.0
 SETTLE_S: Final = 240.0

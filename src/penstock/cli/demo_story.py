@@ -15,7 +15,7 @@ from penstock.client.shell.tariffs import TariffSpace
 from penstock.ingest.fleet import Fleet
 from penstock.ingest.shapes import Day
 from penstock.ingest.tariff_files import Row, Sheet
-from penstock.lake.shell import Catalog
+from penstock.lake.catalog import Catalog
 
 FLEET: Final = Fleet(devices=40, meters=25, seed=7)
 LOAD: Final = Day(low_per_s=10, high_per_s=60, period_ms=30_000)

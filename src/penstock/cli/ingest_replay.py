@@ -41,8 +41,8 @@ def replay(
 
     They are priced with the tariffs as they are now.
     """
-    from penstock.lake.shell import open_catalog
-    from penstock.lake.shell.database import check_address
+    from penstock.lake.catalog import open_catalog
+    from penstock.lake.database import check_address
     from penstock.spark.ingest.metering import metering
     from penstock.spark.ingest.replay import replay as replay_letters
     from penstock.spark.ingest.sparks import Sparks

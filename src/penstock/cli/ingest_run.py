@@ -86,8 +86,8 @@ def run(
     import uvloop
 
     from penstock.app import set_up_logging
-    from penstock.lake.shell import open_catalog
-    from penstock.lake.shell.database import check_address
+    from penstock.lake.catalog import open_catalog
+    from penstock.lake.database import check_address
     from penstock.spark.ingest.metering import metering
     from penstock.spark.ingest.runner import PipelineRunner
     from penstock.spark.ingest.sparks import Sparks

@@ -19,11 +19,11 @@ from penstock.cli.table_run_view import shown
 from penstock.cli.table_source import source, topics_url
 from penstock.cli.table_view import Output
 from penstock.kernel.errors import Rejected
-from penstock.lake.shell.database import check_address, open_database
-from penstock.tables.model import Consistency, Mode
-from penstock.tables.schedule import parse_duration_ms, parse_schedule
-from penstock.tables.shell import Warehouse
-from penstock.tables.slots import ParallelMode
+from penstock.lake.database import check_address, open_database
+from penstock.tables.core.capacity import ParallelMode
+from penstock.tables.core.model import Consistency, Mode
+from penstock.tables.core.schedule import parse_duration_ms, parse_schedule
+from penstock.tables.warehouse import Warehouse
 
 
 def schedule(text: str) -> str:

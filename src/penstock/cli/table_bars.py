@@ -12,8 +12,8 @@ from rich.progress import Progress as Bars
 
 from penstock.kernel.shell import meanwhile
 from penstock.kernel.units import format_ms
-from penstock.tables.progress import Progress
-from penstock.tables.shell import Answered, Warehouse
+from penstock.tables.core.progress import Progress
+from penstock.tables.warehouse import Answered, Warehouse
 
 LOOK_S: Final = 0.25
 

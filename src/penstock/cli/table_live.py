@@ -12,10 +12,11 @@ from rich.text import Text
 
 from penstock.cli.table_bars import described
 from penstock.kernel.units import format_ms
-from penstock.tables.health import Health, HealthState, TableStatus
-from penstock.tables.model import Status
-from penstock.tables.shell import PoolStatus, Running, Warehouse
-from penstock.tables.verdict import Reason
+from penstock.tables.core.health import Health, HealthState, TableStatus
+from penstock.tables.core.model import Status
+from penstock.tables.core.verdict import Reason
+from penstock.tables.status import PoolStatus, Running
+from penstock.tables.warehouse import Warehouse
 
 DIM: Final = "bright_black"
 STATUS_STYLES: Final = {

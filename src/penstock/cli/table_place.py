@@ -14,10 +14,10 @@ from penstock.cli.placing import Placing, before, behind, placed, usage
 from penstock.cli.table_view import Output
 from penstock.config import load_spark
 from penstock.kernel.errors import PenstockError, Rejected
-from penstock.lake.shell.database import check_address
+from penstock.lake.database import check_address
 from penstock.spark.options import named, plain_options
-from penstock.tables.shell import Warehouse
-from penstock.tables.shell.settings import SPARK
+from penstock.tables.settings import SPARK
+from penstock.tables.warehouse import Warehouse
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_CATALOG = "sqlite:warehouse.sqlite"

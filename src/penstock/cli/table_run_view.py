@@ -13,7 +13,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from penstock.cli.table_bars import described
 from penstock.kernel.errors import PenstockError
-from penstock.tables.shell import Running, Warehouse
+from penstock.tables.status import Running
+from penstock.tables.warehouse import Warehouse
 
 _LOOK_S: Final = 0.5
 

@@ -7,8 +7,8 @@ import click
 from penstock.cli import placing
 from penstock.cli.table_place import command
 from penstock.cli.table_view import Output
-from penstock.tables.shell import Warehouse
-from penstock.tables.topics import DEFAULT_URL
+from penstock.tables.core.topics import DEFAULT_URL
+from penstock.tables.warehouse import Warehouse
 
 topics_url = click.option(
     "--url", type=placing.url, default=DEFAULT_URL, show_default=True,

@@ -19,19 +19,19 @@ from rich.text import Text
 
 from penstock.cli.table_live import DIM, STATUS_STYLES, health_text, look, picture
 from penstock.kernel.units import format_ms
-from penstock.tables.history import Outcome, RefreshRecord
-from penstock.tables.jobs import Job, JobStatus
-from penstock.tables.model import TableDefinition
-from penstock.tables.plan import TablePlan
-from penstock.tables.shell import Warehouse
-from penstock.tables.shown import (
+from penstock.tables.core.history import Outcome, RefreshRecord
+from penstock.tables.core.jobs import Job, JobStatus
+from penstock.tables.core.model import TableDefinition
+from penstock.tables.core.topics import TopicSource
+from penstock.tables.plain import (
     definition_facts,
     job_facts,
     record_facts,
     source_facts,
     status_facts,
 )
-from penstock.tables.topics import TopicSource
+from penstock.tables.plan import TablePlan
+from penstock.tables.warehouse import Warehouse
 
 _OUTCOME: Final = {Outcome.SUCCEEDED: "green", Outcome.FAILED: "red", Outcome.SKIPPED: DIM}
 _JOB: Final = {

@@ -12,9 +12,9 @@ from penstock.client.blocking.client import Client
 from penstock.client.errors import TopicNotFound
 from penstock.client.settings import ClientSettings
 from penstock.kernel.errors import Rejected
-from penstock.tables.frontier import TopicPosition
-from penstock.tables.shell.refresher import TopicHead
-from penstock.tables.topics import TopicSource
+from penstock.tables.core.frontier import TopicPosition
+from penstock.tables.core.topics import TopicSource
+from penstock.tables.engine import TopicHead
 
 NOWHERE: Final = TopicHead(TopicPosition(0, 0))
 """Where a topic stands that does not exist."""

@@ -22,7 +22,7 @@ from penstock.topics.errors import InvalidRequest
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.tables.shell import Page
+    from penstock.tables.pages import Page
 
 OPTIONS: Final = frozenset({"schedule", "mode", "consistency", "description"})
 DEFINITION: Final = OPTIONS | {"query", "status"}

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from penstock.lake.columns import Column
 from penstock.lake.model import TableVersion
+from penstock.lake.scan import file_history, read_rows
 from penstock.lake.selection import FileRows, live
-from penstock.lake.shell import Storage
-from penstock.lake.shell.scan import file_history, read_rows
+from penstock.lake.storage import Storage
 
 Codes = npt.NDArray[np.int64]
 _ROOM: Final = np.iinfo(np.int64).max // 2

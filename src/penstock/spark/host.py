@@ -16,7 +16,7 @@ from penstock.kernel.errors import PenstockError
 from penstock.kernel.shell import SystemClock
 from penstock.spark.embedded import EmbeddedSpark, Tell, start_spark
 from penstock.spark.options import SparkOptions, client_options, plain_options
-from penstock.tables.shell.refresher import Factory
+from penstock.tables.engine import Factory
 
 NAME: Final = "penstock.spark.refresh:make"
 SESSION: Final = "session_id"

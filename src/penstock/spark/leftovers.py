@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.kernel.errors import Rejected
-from penstock.tables.shell.alive import is_alive, is_here, process_name
+from penstock.tables.processes import is_alive, is_here, process_name
 
 PREFIX: Final = "penstock-spark-"
 _OWNER: Final = "owner"

@@ -21,9 +21,10 @@ import pyarrow.parquet as pq
 from penstock.kernel.errors import Rejected
 from penstock.lake.columns import Column, column_named, unread_type
 from penstock.lake.model import DataFile, NameMap, TableVersion
+from penstock.lake.ranges import ChangeRange
+from penstock.lake.scan import file_history
 from penstock.lake.selection import FileRows, Positions, live
-from penstock.lake.shell import ChangeRange, Storage
-from penstock.lake.shell.scan import file_history
+from penstock.lake.storage import Storage
 from penstock.spark.shapes import Shape, needs_shape, projection, quoted, read_schema, shape_of
 from penstock.spark.types import for_spark, spark_schema
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.kernel.shell import SystemClock
+from penstock.lake.catalog import Catalog
 from penstock.lake.model import TableVersion
-from penstock.lake.shell import Catalog
 from penstock.spark.command import SESSION_CONF
 from penstock.spark.difference import RecentFiles
 from penstock.spark.embedded import EmbeddedSpark, start_spark
@@ -37,10 +37,10 @@ from penstock.spark.topic_source import read_topic
 from penstock.spark.types import arrived_schema, lake_schema
 from penstock.spark.views import bind
 from penstock.spark.writing import WriteOptions, Written, write_table
-from penstock.tables.history import ReasonCode
-from penstock.tables.model import Mode, TableDefinition
-from penstock.tables.progress import Progress
-from penstock.tables.shell.refresher import (
+from penstock.tables.core.history import ReasonCode
+from penstock.tables.core.model import Mode, TableDefinition
+from penstock.tables.core.progress import Progress
+from penstock.tables.engine import (
     EngineAway,
     Factory,
     Input,

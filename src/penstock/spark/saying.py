@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.spark.views import Bound
-from penstock.tables.failures import FailureKind
-from penstock.tables.pointing import at_offset, did_you_mean, listed, nearest, not_there
-from penstock.tables.shell.outcomes import kind_of
+from penstock.tables.core.failures import FailureKind
+from penstock.tables.query.hints import at_offset, did_you_mean, listed, nearest, not_there
+from penstock.tables.worker.outcomes import kind_of
 
 _CONDITION: Final = re.compile(r"^\s*\[[A-Z0-9_.]+\]\s*")
 _STATE: Final = re.compile(r"\s*SQLSTATE: [A-Z0-9]{5}")

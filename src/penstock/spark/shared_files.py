@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from penstock.lake.columns import columns_of
 from penstock.lake.model import NewFile, SchemaInfo, TableInfo
+from penstock.lake.parquet import write_file
 from penstock.lake.paths import joined
-from penstock.lake.shell import Storage, write_file
+from penstock.lake.storage import Storage
 from penstock.spark.errors import FilesNotShared
 from penstock.spark.reading import spark_path
 from penstock.spark.task_files import FilesDiffer, tidy, write_by_tasks

@@ -22,8 +22,9 @@ from uuid import uuid4
 from penstock.kernel.errors import PenstockError
 from penstock.lake.columns import Column
 from penstock.lake.model import NewFile, TableInfo
+from penstock.lake.parquet import describe_file
 from penstock.lake.paths import joined
-from penstock.lake.shell import Storage, describe_file
+from penstock.lake.storage import Storage
 from penstock.spark.reading import spark_path
 from penstock.spark.shapes import quoted
 from penstock.spark.types import FIELD_ID, check_types, spark_type

@@ -18,7 +18,7 @@ from sqlglot import exp, tokenize
 
 from penstock.spark.shapes import quoted
 from penstock.tables.names import DEFAULT_SCHEMA, relation_name
-from penstock.tables.sources import parse_query, refuse_code
+from penstock.tables.query.sources import parse_query, refuse_code
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from penstock.kernel.errors import Rejected
 from penstock.lake.model import NewFile, TableInfo, TableVersion
-from penstock.lake.shell import Storage, write_file
+from penstock.lake.parquet import write_file
+from penstock.lake.storage import Storage
 from penstock.spark.collect import TooLarge, arriving
 from penstock.spark.difference import Difference, RecentFiles, difference
 from penstock.spark.task_files import tidy, write_by_tasks

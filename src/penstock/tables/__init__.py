@@ -1,5 +1,7 @@
-"""Stream tables as pure state: what they are, what they read, when they are due, who runs next.
+"""Stream tables: physical tables that stay equal to their query at a recorded input position.
 
-Nothing here does IO or tells time. Definitions become a graph, the graph becomes execution units,
-and the coordinator's core turns events into effects that a shell carries out.
+`core` decides and does no IO: definitions become a graph, the graph becomes execution units, and
+events become effects. `query` reads SQL text, `delta` decides how a table is refreshed, `rows`
+holds all SQL of the catalog. A `coordinator` dispatches units to `worker` processes; `warehouse` is
+the Python API over all of it.
 """

@@ -29,9 +29,9 @@ from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from penstock.kernel.errors import Rejected
+from penstock.tables.core.model import TableDefinition, define
+from penstock.tables.core.topics import TopicSource, declare_topic
 from penstock.tables.errors import InvalidTableFile
-from penstock.tables.model import TableDefinition, define
-from penstock.tables.topics import TopicSource, declare_topic
 
 KEYS: Final = ("consistency", "description", "mode", "name", "schedule", "status")
 TOPIC_KEYS: Final = ("key", "topic", "url")

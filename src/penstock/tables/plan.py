@@ -1,6 +1,6 @@
 """What must be done so that the tables there are become the tables wanted: a plan, as data.
 
->>> from penstock.tables.model import define
+>>> from penstock.tables.core.model import define
 >>> old = {"a": define("a", "SELECT * FROM raw"), "gone": define("gone", "SELECT * FROM a")}
 >>> new = {"a": define("a", "select *  from raw", schedule="5s"), "b": define("b", "SELECT 1 AS x")}
 >>> plan = plan_tables(new, old)
@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.tables.core.graph import StreamGraph, check_modes
+from penstock.tables.core.model import Status, TableDefinition
+from penstock.tables.core.topics import TopicSource
 from penstock.tables.errors import TableInUse
-from penstock.tables.graph import StreamGraph, check_modes
-from penstock.tables.model import Status, TableDefinition
-from penstock.tables.sources import normal_query
-from penstock.tables.topics import TopicSource
+from penstock.tables.query.sources import normal_query
 
 _ALTERABLE: Final = ("schedule", "mode", "consistency", "description")
 

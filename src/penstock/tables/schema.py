@@ -12,11 +12,11 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from penstock.tables.history import RefreshRecord
-from penstock.tables.jobs import Job, JobStatus
-from penstock.tables.model import Consistency, Mode, Status, TableDefinition
-from penstock.tables.schedule import parse_schedule
-from penstock.tables.units import UnitKind
+from penstock.tables.core.history import RefreshRecord
+from penstock.tables.core.jobs import Job, JobStatus
+from penstock.tables.core.model import Consistency, Mode, Status, TableDefinition
+from penstock.tables.core.schedule import parse_schedule
+from penstock.tables.core.units import UnitKind
 
 SCHEMA_VERSION: Final = 1
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.lake.catalog import Catalog
 from penstock.lake.ddl import quoted
-from penstock.lake.shell import Catalog
 from tests.integration.lake.duck import Duck
 
 Bag = Counter[str]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.lake.shell import Catalog, open_catalog
+from penstock.lake.catalog import Catalog, open_catalog
 from tests.integration.lake.duck import Duck
 
 

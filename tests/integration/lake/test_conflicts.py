@@ -15,8 +15,10 @@ import pytest
 
 from penstock.flow import SqlTokenPool
 from penstock.kernel.errors import Conflict
-from penstock.lake import FileRows, Transaction
-from penstock.lake.shell import Catalog, open_catalog, sweep
+from penstock.lake.catalog import Catalog, open_catalog
+from penstock.lake.expire import sweep
+from penstock.lake.selection import FileRows
+from penstock.lake.transaction import Transaction
 from penstock.testing.clock import ManualClock
 from tests.integration.lake.agree import assert_same_tables
 from tests.integration.lake.duck import Duck, DuckError

@@ -14,8 +14,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.kernel.errors import Conflict
-from penstock.lake import SNAPSHOT, FileRows
-from penstock.lake.shell import Catalog, open_catalog, sweep
+from penstock.lake.catalog import Catalog, open_catalog
+from penstock.lake.expire import sweep
+from penstock.lake.selection import FileRows
+from penstock.lake.transaction import SNAPSHOT
 from tests.integration.lake.agree import assert_same_changes, assert_same_tables, bag
 from tests.integration.lake.duck import Duck
 

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.kernel.errors import Gone, Rejected
-from penstock.lake.shell import Catalog, open_catalog
-from penstock.lake.shell.database import SqliteDatabase
+from penstock.lake.catalog import Catalog, open_catalog
+from penstock.lake.database import SqliteDatabase
 from tests.integration.lake.agree import assert_same_changes, assert_same_tables, bag
 from tests.integration.lake.duck import Duck
 

@@ -11,9 +11,11 @@ import pyarrow as pa
 import pytest
 
 from penstock.kernel.errors import Conflict, Gone
-from penstock.lake import FileRows
+from penstock.lake.catalog import Catalog, open_catalog
+from penstock.lake.compact import compact
+from penstock.lake.expire import clean, expire, sweep
 from penstock.lake.merging import Compaction
-from penstock.lake.shell import Catalog, clean, compact, expire, open_catalog, sweep
+from penstock.lake.selection import FileRows
 from tests.integration.lake.agree import assert_same_changes, assert_same_tables, bag
 from tests.integration.lake.duck import Duck
 
@@ -164,7 +166,7 @@ def test_expired_snapshots_take_their_files_with_them_and_nothing_else(
 def test_many_snapshots_expire_a_few_at_a_time_and_only_old_ones(
     used: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(import_module("penstock.lake.shell.expire"), "STEP_SNAPSHOTS", 2)
+    monkeypatch.setattr(import_module("penstock.lake.expire"), "STEP_SNAPSHOTS", 2)
     found = used.snapshots()
     assert len(found) > 5, "several steps"
     gone = expire(used, older_than=found[-2].time)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.lake import TableInfo
+from penstock.lake.catalog import Catalog
 from penstock.lake.ddl import quoted
-from penstock.lake.shell import Catalog
+from penstock.lake.model import TableInfo
 from penstock.spark.reading import read_table
 from penstock.spark.types import for_spark, lake_schema
 from penstock.spark.writing import WriteOptions, write_table

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.lake.shell import Catalog, open_catalog
+from penstock.lake.catalog import Catalog, open_catalog
 from penstock.spark.embedded import EmbeddedSpark
 from penstock.spark.session import connect
 from tests.integration.lake.duck import Duck

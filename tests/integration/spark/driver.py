@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.lake.shell import open_catalog
+from penstock.lake.catalog import open_catalog
 from penstock.spark.embedded import start_spark
 from penstock.spark.options import SparkOptions
 from penstock.spark.session import new_session

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.lake import TableVersion
-from penstock.lake.shell import Catalog
+from penstock.lake.catalog import Catalog
+from penstock.lake.model import TableVersion
 from penstock.lake.transaction import Transaction
 from penstock.spark.refresh import FullRefresh
 from penstock.spark.writing import WriteOptions
-from penstock.tables.frontier import Frontier, LakePosition
-from penstock.tables.history import ReasonCode
-from penstock.tables.model import define
-from penstock.tables.shell import Made, RefreshTask
-from penstock.tables.shell.refresher import Input
+from penstock.tables.core.frontier import Frontier, LakePosition
+from penstock.tables.core.history import ReasonCode
+from penstock.tables.core.model import define
+from penstock.tables.engine import Input, Made, RefreshTask
 
 
 def versions(lake: Catalog, query: str, at: int | None = None) -> dict[str, TableVersion]:

@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-from penstock.lake import Compaction
-from penstock.lake.shell import Catalog
-from penstock.lake.shell.compact import compact
+from penstock.lake.catalog import Catalog
+from penstock.lake.compact import compact
+from penstock.lake.merging import Compaction
 from penstock.spark.refresh import query_frame
 from penstock.spark.types import lake_schema
 from penstock.spark.writing import write_table

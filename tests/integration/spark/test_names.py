@@ -11,11 +11,11 @@ import pyarrow as pa
 from sqlglot import tokenize
 
 from penstock.kernel.errors import Rejected
-from penstock.lake.shell import Catalog
+from penstock.lake.catalog import Catalog
 from penstock.spark.refresh import query_frame
-from penstock.tables.resolve import Shape, resolve
-from penstock.tables.sources import read_sources
-from tests.unit.tables.corpus import ACCEPTED, REFUSED, SCHEMAS, TPCH, TPCH_SCHEMAS
+from penstock.tables.query.resolve import Shape, resolve
+from penstock.tables.query.sources import read_sources
+from tests.unit.tables.query.corpus import ACCEPTED, REFUSED, SCHEMAS, TPCH, TPCH_SCHEMAS
 
 KNOWN = {name: Shape(tuple(schema.names)) for name, schema in SCHEMAS.items()}
 TABLES = {name: pa.Table.from_pylist([{}], schema) for name, schema in SCHEMAS.items()}

@@ -12,9 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.kernel.errors import Rejected
-from penstock.lake import Compaction, FileRows
+from penstock.lake.catalog import Catalog, open_catalog
+from penstock.lake.compact import compact
+from penstock.lake.merging import Compaction
 from penstock.lake.model import TableVersion
-from penstock.lake.shell import Catalog, compact, open_catalog
+from penstock.lake.selection import FileRows
 from penstock.spark.reading import read_deleted, read_inserted, read_table
 from penstock.spark.types import for_spark
 from tests.integration.lake.agree import bag

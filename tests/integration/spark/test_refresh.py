@@ -8,17 +8,17 @@ import pyarrow as pa
 import pytest
 
 from penstock.kernel.errors import PenstockError, Rejected
-from penstock.lake.shell import Catalog
+from penstock.lake.catalog import Catalog
 from penstock.spark.embedded import EmbeddedSpark
 from penstock.spark.options import SparkOptions
 from penstock.spark.progress import QueryProgress
 from penstock.spark.refresh import FullRefresh, make, query_frame, shared
 from penstock.spark.writing import WriteOptions
-from penstock.tables.failures import FailureKind
-from penstock.tables.history import ReasonCode
-from penstock.tables.model import Mode
-from penstock.tables.shell import Warehouse
-from penstock.tables.shell.outcomes import kind_of
+from penstock.tables.core.failures import FailureKind
+from penstock.tables.core.history import ReasonCode
+from penstock.tables.core.model import Mode
+from penstock.tables.warehouse import Warehouse
+from penstock.tables.worker.outcomes import kind_of
 from tests.integration.lake.agree import bag
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.agree import assert_agree

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from penstock.kernel.errors import PenstockError
-from penstock.lake.shell import Catalog
+from penstock.lake.catalog import Catalog
 from penstock.spark.embedded import EmbeddedSpark
 from penstock.spark.options import SparkOptions
 from penstock.spark.refresh import SparkEngine
-from penstock.tables.failures import FailureKind
-from penstock.tables.shell.outcomes import detail_of, kind_of
+from penstock.tables.core.failures import FailureKind
+from penstock.tables.worker.outcomes import detail_of, kind_of
 
 WRONG = FailureKind.PERMANENT
 MAY_PASS = FailureKind.RETRYABLE
@@ -53,7 +53,7 @@ SAID = [
 def engine(
     embedded: EmbeddedSpark, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[SparkEngine, Catalog]]:
-    from penstock.lake.shell import open_catalog
+    from penstock.lake.catalog import open_catalog
 
     home = tmp_path_factory.mktemp("saying")
     with open_catalog(f"sqlite:{home}/catalog.sqlite", str(home / "data")) as lake:

@@ -15,7 +15,8 @@ from uuid import uuid4
 
 import pytest
 
-from penstock.lake.shell import Catalog, sweep
+from penstock.lake.catalog import Catalog
+from penstock.lake.expire import sweep
 from penstock.spark import cache
 from penstock.spark import embedded as module
 from penstock.spark.embedded import EmbeddedSpark, start_spark

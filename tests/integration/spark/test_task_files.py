@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.lake.catalog import Catalog
 from penstock.lake.columns import Column, columns_of
 from penstock.lake.footer import WrongFields, check_fields
-from penstock.lake.shell import Catalog, Storage
-from penstock.lake.shell.storage import Stored
+from penstock.lake.storage import Storage, Stored
 from penstock.spark import task_files
 from penstock.spark.embedded import EmbeddedSpark
 from penstock.spark.options import SparkOptions
@@ -21,7 +21,7 @@ from penstock.spark.refresh import query_frame, shared
 from penstock.spark.task_files import FilesDiffer
 from penstock.spark.types import lake_schema
 from penstock.spark.writing import WriteOptions, write_table
-from penstock.tables.shell import Warehouse
+from penstock.tables.warehouse import Warehouse
 from tests.integration.lake.agree import bag
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.agree import THERE, THERE_ONLY, assert_agree

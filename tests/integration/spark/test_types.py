@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from penstock.lake.shell import Catalog
+from penstock.lake.catalog import Catalog
 from penstock.spark.errors import UnsharedType
 from penstock.spark.reading import read_table
 from penstock.spark.writing import WriteOptions, write_table

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.kernel.errors import Rejected
-from penstock.lake.shell import Catalog
+from penstock.lake.catalog import Catalog
 from penstock.spark.embedded import EmbeddedSpark
 from penstock.tables.errors import InvalidQuery
-from penstock.tables.shell import Warehouse
+from penstock.tables.warehouse import Warehouse
 from tests.integration.lake.duck import Duck
 
 WIDE = 5_000

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.kernel.errors import Rejected
-from penstock.lake.shell import Catalog, sweep
+from penstock.lake.catalog import Catalog
+from penstock.lake.expire import sweep
 from penstock.spark.writing import WriteOptions, write_table
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.agree import THERE, THERE_ONLY, assert_agree, store

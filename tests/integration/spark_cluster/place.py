@@ -19,7 +19,7 @@ from penstock.client.shell.tariffs import TariffSpace
 from penstock.ingest.readings import Reading, encode_packed
 from penstock.ingest.tariff_files import Row, Sheet
 from penstock.kernel.errors import Rejected
-from penstock.lake.shell import Catalog
+from penstock.lake.catalog import Catalog
 from tests.integration.cluster import PATIENCE_S
 from tests.integration.tables.place import wait_until
 

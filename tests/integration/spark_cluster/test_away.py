@@ -11,7 +11,7 @@ from penstock.client import Client
 from penstock.kernel.errors import Rejected
 from penstock.spark.object_store import check_session
 from penstock.spark.session import connect
-from penstock.tables.shell import Warehouse
+from penstock.tables.warehouse import Warehouse
 from tests.integration.cluster import PATIENCE_S, Cluster, Connect
 from tests.integration.spark_cluster.place import Running, fill, until_rows, write
 from tests.integration.spark_topics.place import topic_server, url_of

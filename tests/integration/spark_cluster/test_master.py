@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.client import Client
-from penstock.lake.shell import Catalog, open_catalog
+from penstock.lake.catalog import Catalog, open_catalog
 from tests.integration.cluster import SMALL, Cluster
 from tests.integration.spark.one import CACHE
 from tests.integration.spark_cluster.place import (

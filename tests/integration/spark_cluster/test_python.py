@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.client import Client
-from penstock.lake.shell import open_catalog
+from penstock.lake.catalog import open_catalog
 from penstock.spark.python_probe import PenstockMissing, check_python
 from penstock.spark.session import connect
 from tests.integration.cluster import Cluster, Connect

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.client import Client
-from penstock.lake.shell import Catalog, open_catalog
+from penstock.lake.catalog import Catalog, open_catalog
 from penstock.spark.command import SESSION_CONF
 from penstock.spark.errors import FilesNotShared
 from penstock.spark.ingest.cursors import cursor_of, take_over

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.client import Client
-from penstock.lake.shell import Catalog, open_catalog
+from penstock.lake.catalog import Catalog, open_catalog
 from penstock.spark.ingest.sparks import Sparks
 from penstock.spark.options import SparkOptions
 from penstock.spark.session import connect

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from penstock.lake.shell import open_catalog
+from penstock.lake.catalog import open_catalog
 from penstock.spark.ingest.metering import metering
 from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions
 from penstock.spark.ingest.sparks import Sparks

@@ -18,7 +18,7 @@ from penstock.client import Client, Record
 from penstock.client.shell.tariffs import TariffSpace
 from penstock.ingest.readings import Reading, encode_json, encode_packed
 from penstock.ingest.tariff_files import Row, Sheet
-from penstock.lake.shell import Catalog
+from penstock.lake.catalog import Catalog
 from tests.integration.lake.duck import Duck
 from tests.property.ingest.naive_prices import charge_of, price_of
 

@@ -22,7 +22,7 @@ from penstock.ingest.fleet import Fleet
 from penstock.ingest.readings import Reading
 from penstock.ingest.shapes import Steady
 from penstock.ingest.shell.load import Load, LoadState, Target
-from penstock.lake.shell import Catalog, open_catalog
+from penstock.lake.catalog import Catalog, open_catalog
 from penstock.spark.ingest.cursors import cursor_of
 from tests.integration.ingest.place import EdgeProcess, until
 from tests.integration.lake.duck import Duck

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from penstock.client import Client
-from penstock.lake.shell import open_catalog
+from penstock.lake.catalog import open_catalog
 from penstock.spark.ingest.metering import metering
 from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions
 from penstock.spark.ingest.sparks import Sparks

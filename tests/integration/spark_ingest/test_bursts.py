@@ -22,7 +22,7 @@ from penstock.ingest.readings import READING_DTYPE
 from penstock.ingest.shapes import Shape, Steady, named_shape
 from penstock.ingest.shell.load import Load, LoadState, Target
 from penstock.kernel.units import MIB
-from penstock.lake.shell import Catalog
+from penstock.lake.catalog import Catalog
 from penstock.spark.ingest.metering import metering
 from penstock.spark.ingest.runner import PipelineRunner
 from penstock.spark.ingest.sparks import Sparks

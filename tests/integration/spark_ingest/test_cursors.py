@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.kernel.errors import Conflict
-from penstock.lake.shell import open_catalog
+from penstock.lake.catalog import open_catalog
 from penstock.spark.ingest.cursors import CREATE, GROUP, Moved, cursor_of, cursors, move, take_over
 from penstock.spark.ingest.space import Basis
 

@@ -15,7 +15,7 @@ from penstock.client import Client, Record
 from penstock.client.shell.tariffs import TariffSpace
 from penstock.ingest.windows import Windows
 from penstock.kernel.errors import Rejected
-from penstock.lake.shell import Catalog
+from penstock.lake.catalog import Catalog
 from penstock.spark.ingest import Pipeline
 from penstock.spark.ingest.cursors import TakenOver, cursor_of
 from penstock.spark.ingest.metering import metering

@@ -13,7 +13,7 @@ from typing import Any
 from penstock.client import Client
 from penstock.client.shell.tariffs import TariffSpace
 from penstock.commits.model import Commit, Write
-from penstock.lake.shell import Catalog
+from penstock.lake.catalog import Catalog
 from penstock.spark.ingest.metering import metering
 from penstock.spark.ingest.metering import parse as metering_parse
 from penstock.spark.ingest.replay import replay

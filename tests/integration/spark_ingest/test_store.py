@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock.client import Client
-from penstock.lake.shell import Catalog
+from penstock.lake.catalog import Catalog
 from penstock.spark import task_files
 from penstock.spark.ingest import Pipeline
 from penstock.spark.ingest.cursors import Cursor, cursor_of, take_over

@@ -24,7 +24,7 @@ from penstock.ingest.shapes import Steady
 from penstock.ingest.shell.load import Load, LoadState, Target
 from penstock.ingest.tariff_files import Row, Sheet
 from penstock.ingest.windows import Windows
-from penstock.lake.shell import Catalog
+from penstock.lake.catalog import Catalog
 from penstock.spark.ingest.metering import metering
 from penstock.spark.ingest.runner import PipelineRunner
 from penstock.spark.ingest.sparks import Sparks

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import combinations
 
 from penstock.lake.changes import parse
-from penstock.lake.shell.expire import named_files
-from penstock.tables.history import Outcome
+from penstock.lake.expire import named_files
+from penstock.tables.core.history import Outcome
 from tests.integration.tables.place import Place
 
 SOURCES = ("raw_a", "raw_b")

@@ -19,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.kernel.errors import Rejected
+from penstock.lake.catalog import Catalog
 from penstock.lake.model import TableVersion
+from penstock.lake.scan import file_history, read_rows, scan
 from penstock.lake.selection import FileRows, live
-from penstock.lake.shell import Catalog
-from penstock.lake.shell.scan import file_history, read_rows, scan
-from penstock.tables.model import Mode
-from penstock.tables.progress import Progress
-from penstock.tables.shell import EngineAway, Input, Made, RefreshTask
+from penstock.tables.core.model import Mode
+from penstock.tables.core.progress import Progress
+from penstock.tables.engine import EngineAway, Input, Made, RefreshTask
 from tests.integration.tables.topic_rows import topic_rows
 
 WRONG_QUERY = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.kernel.errors import Conflict, Rejected
-from penstock.lake.shell.scan import scan
-from penstock.tables.frontier import Frontier, LakePosition
-from penstock.tables.retry import RetryPolicy
-from penstock.tables.shell import Warehouse
+from penstock.lake.scan import scan
+from penstock.tables.core.frontier import Frontier, LakePosition
+from penstock.tables.core.retry import RetryPolicy
+from penstock.tables.warehouse import Warehouse
 from tests.integration.tables.engine import DuckEngine, bag
 
 ENGINE = "tests.integration.tables.engine:make"
@@ -98,7 +98,7 @@ class Place:
         return True
 
     def position(self, source: str) -> LakePosition:
-        from penstock.tables.shell.positions import Positions
+        from penstock.tables.positions import Positions
 
         positions = Positions()
         with self.lake.look() as reader:

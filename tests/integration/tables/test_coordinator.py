@@ -15,13 +15,14 @@ import pytest
 
 from penstock.kernel.errors import Unavailable
 from penstock.kernel.shell import SystemClock
-from penstock.tables.health import HealthState
-from penstock.tables.history import Outcome
-from penstock.tables.shell import Warehouse, WarehouseSettings
-from penstock.tables.shell.coordinating import new_identity
-from penstock.tables.shell.coordinator import SNAPSHOTS_KEPT_MS, retention_ms
-from penstock.tables.shell.leasing import LeaseKeeper, LeaseLost, take_lease
-from penstock.tables.verdict import Reason
+from penstock.tables.coordinator.lease import LeaseKeeper, LeaseLost, take_lease
+from penstock.tables.coordinator.loop import SNAPSHOTS_KEPT_MS, retention_ms
+from penstock.tables.coordinator.session import new_identity
+from penstock.tables.core.health import HealthState
+from penstock.tables.core.history import Outcome
+from penstock.tables.core.verdict import Reason
+from penstock.tables.settings import WarehouseSettings
+from penstock.tables.warehouse import Warehouse
 from tests.integration.postgres import PROGRAMS, new_database, postgres_server, run_as_owner
 from tests.integration.tables.place import Place
 

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from penstock.tables.retry import RetryPolicy
+from penstock.tables.core.retry import RetryPolicy
 from penstock.testing.seeds import seeded, seeds
 from tests.integration.tables.attacked import SOURCES, TABLES, build, check, glance
 from tests.integration.tables.node import kill, start, workers_of

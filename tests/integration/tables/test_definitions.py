@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.kernel.errors import Rejected
+from penstock.tables.core.history import ReasonCode
 from penstock.tables.errors import (
     InvalidQuery,
     RelationNotFound,
@@ -16,8 +17,7 @@ from penstock.tables.errors import (
     TableExists,
     TableInUse,
 )
-from penstock.tables.history import ReasonCode
-from penstock.tables.shell import Warehouse
+from penstock.tables.warehouse import Warehouse
 from tests.integration.tables.place import Place
 
 

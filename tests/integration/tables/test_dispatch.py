@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from penstock.tables.history import Outcome
-from penstock.tables.jobs import Job, JobStatus
-from penstock.tables.model import Status
-from penstock.tables.shell import Warehouse
-from penstock.tables.shell.claim import LockHeld
-from penstock.tables.shell.coordinator import prune
+from penstock.tables.coordinator.loop import prune
+from penstock.tables.core.history import Outcome
+from penstock.tables.core.jobs import Job, JobStatus
+from penstock.tables.core.model import Status
+from penstock.tables.warehouse import Warehouse
+from penstock.tables.worker.claim import LockHeld
 from tests.integration.tables.frail import FRAIL
 from tests.integration.tables.node import children_of, kill
 from tests.integration.tables.place import Place, wait_until

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.tables.history import Outcome
-from penstock.tables.retry import RetryPolicy
+from penstock.tables.core.history import Outcome
+from penstock.tables.core.retry import RetryPolicy
 from tests.integration.tables.place import Place
 
 EVERY = "20ms"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock.kernel.errors import Unavailable
-from penstock.tables.frontier import LakePosition
-from penstock.tables.shell import alive
+from penstock.tables import processes
+from penstock.tables.core.frontier import LakePosition
 from tests.integration.tables.place import Place
 
 NOBODY = "elsewhere/1-1"
@@ -35,7 +35,7 @@ def test_a_refresh_by_hand_is_alive_for_other_machines_and_its_files_stay_reserv
     with _held(place) as refresh:
         ((holder,),) = place.lake.query("SELECT holder FROM penstock_locks")
         if place.lake.database.kind != "sqlite":  # one file: there are no other machines
-            monkeypatch.setattr(alive, "is_here", lambda name: False)
+            monkeypatch.setattr(processes, "is_here", lambda name: False)
             assert store.is_alive(holder, place.lake.clock.now_ms())
         first = place.lake.query(until)
         place.until(lambda: place.lake.query(until) > first, "the reservation to be kept up")

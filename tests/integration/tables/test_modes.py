@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.tables.core.history import ReasonCode, RefreshRecord
+from penstock.tables.core.model import Mode
 from penstock.tables.errors import NotDifferentiable
-from penstock.tables.history import ReasonCode, RefreshRecord
-from penstock.tables.model import Mode
 from tests.integration.tables.place import Place
 
 EVERY = "20ms"

@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
+from penstock.lake.catalog import Catalog, open_catalog
+from penstock.lake.expire import expire
 from penstock.lake.selection import FileRows
-from penstock.lake.shell import Catalog, expire, open_catalog
-from penstock.tables.shell.positions import Positions
+from penstock.tables.positions import Positions
 from tests.integration.tables.place import Place
 
 

@@ -9,11 +9,12 @@ import pytest
 
 from penstock.client import Client, Record
 from penstock.kernel.errors import Conflict, Rejected
+from penstock.tables.core.frontier import TopicPosition
+from penstock.tables.core.history import ReasonCode
+from penstock.tables.engine import Factory
 from penstock.tables.errors import InvalidTable, SourceExists, SourceNotFound, TableInUse
-from penstock.tables.frontier import TopicPosition
-from penstock.tables.history import ReasonCode
-from penstock.tables.shell import Factory, Warehouse
-from penstock.tables.shell.settings import TOPICS
+from penstock.tables.settings import TOPICS
+from penstock.tables.warehouse import Warehouse
 from tests.conformance.servers import ServerProcess
 from tests.integration.tables.place import Place
 

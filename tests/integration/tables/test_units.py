@@ -9,13 +9,14 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
+from penstock.lake.catalog import Catalog, open_catalog
 from penstock.lake.model import Snapshot
+from penstock.lake.scan import scan
 from penstock.lake.selection import FileRows
-from penstock.lake.shell import Catalog, open_catalog
-from penstock.lake.shell.scan import scan
-from penstock.tables.model import Mode
-from penstock.tables.shell import Made, Warehouse
-from penstock.tables.shell.pending import pending_changes, pending_version
+from penstock.tables.core.model import Mode
+from penstock.tables.engine import Made
+from penstock.tables.warehouse import Warehouse
+from penstock.tables.worker.pending import pending_changes, pending_version
 from penstock.testing.seeds import RUNS_VARIABLE
 from tests.integration.tables.engine import bag
 from tests.integration.tables.place import Place

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from penstock.tables.shell.upkeep import owner_of, tidy
+from penstock.tables.coordinator.upkeep import owner_of, tidy
 from tests.integration.lake.duck import Duck
 from tests.integration.tables.place import Place
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.tables.shell import Warehouse
+from penstock.tables.warehouse import Warehouse
 from tests.integration.tables.place import Place
 
 

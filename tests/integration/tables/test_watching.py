@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from penstock.lake import Compaction
-from penstock.lake.shell import compact, expire
-from penstock.tables.shell.positions import Positions
+from penstock.lake.compact import compact
+from penstock.lake.expire import expire
+from penstock.lake.merging import Compaction
+from penstock.tables.positions import Positions
 from tests.integration.tables.place import Place
 
 EVERY = "20ms"

@@ -8,8 +8,8 @@ import duckdb
 import pyarrow as pa
 
 from penstock.client import Client
-from penstock.tables.shell import SourceRecreated, TopicRead
-from penstock.tables.topics import RECORD_COLUMNS, declare_topic
+from penstock.tables.core.topics import RECORD_COLUMNS, declare_topic
+from penstock.tables.engine import SourceRecreated, TopicRead
 
 OWN = {"_seq": "seq", "_ts": "ts", "_node": "node", "_tag": "tag"}
 TYPES = {"STRING": "VARCHAR"}

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from penstock.kernel.errors import Rejected
-from penstock.lake.shell import Catalog
+from penstock.lake.catalog import Catalog
 from penstock.spark import refresh
 from penstock.spark.options import spark_options
 from penstock.spark.writing import WriteOptions
-from penstock.tables.shell import Made, RefreshTask
+from penstock.tables.engine import Made, RefreshTask
 
 preload = refresh.preload
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.tables.retry import RetryPolicy
+from penstock.tables.core.retry import RetryPolicy
 from penstock.testing.seeds import seeded, seeds
 from tests.integration.postgres import KINDS
 from tests.integration.spark.one import WITH_OUR_CLASSES, WITHOUT, one_spark

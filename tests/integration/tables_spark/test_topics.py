@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from penstock.client import Client, Record
-from penstock.tables.frontier import TopicPosition
+from penstock.tables.core.frontier import TopicPosition
 from tests.conformance.servers import ServerProcess
 from tests.integration.tables_spark.place import SparkPlace
 

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.lake import FileRows
+from penstock.lake.catalog import Catalog, open_catalog
+from penstock.lake.compact import compact
 from penstock.lake.merging import Compaction
-from penstock.lake.selection import live
-from penstock.lake.shell import Catalog, compact, open_catalog
-from penstock.lake.shell.scan import file_history, read_rows
+from penstock.lake.scan import file_history, read_rows
+from penstock.lake.selection import FileRows, live
 from tests.integration.lake.duck import Duck
 from tests.integration.postgres import PROGRAMS, postgres_server
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from penstock.lake.changes import ORDER, Changes, parse
 from penstock.lake.columns import columns_of
+from penstock.lake.parquet import write_file
 from penstock.lake.selection import NEVER, FileHistory, live, net_changes
-from penstock.lake.shell import Storage, write_file
 from penstock.lake.stats import sort_key
+from penstock.lake.storage import Storage
 from tests.unit.lake.test_selection import file
 
 NAMES = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=6)

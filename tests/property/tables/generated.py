@@ -7,9 +7,9 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from penstock.tables.graph import StreamGraph
-from penstock.tables.model import Consistency, Mode, TableDefinition
-from penstock.tables.schedule import CALCULATED, Every, OnDemand, Schedule
+from penstock.tables.core.graph import StreamGraph
+from penstock.tables.core.model import Consistency, Mode, TableDefinition
+from penstock.tables.core.schedule import CALCULATED, Every, OnDemand, Schedule
 
 NAMES = [f"t{number:02}" for number in range(14)]
 BASES = ["base_a", "base_b", "topics.Meters"]

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.tables.cron import parse_cron
+from penstock.tables.core.cron import parse_cron
 from penstock.tables.errors import InvalidSchedule
 
 DAY_MS = 86_400_000

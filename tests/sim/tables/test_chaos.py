@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from penstock.tables.graph import StreamGraph
-from penstock.tables.model import Mode, Status
-from penstock.tables.schedule import CALCULATED, Every
-from penstock.tables.slots import DispatchSettings
+from penstock.tables.core.capacity import DispatchSettings
+from penstock.tables.core.graph import StreamGraph
+from penstock.tables.core.model import Mode, Status
+from penstock.tables.core.schedule import CALCULATED, Every
 from penstock.testing import seeded, seeds
 from tests.sim.tables.world import SOURCES, Cluster, Faults, Warehouse, random_tables
 

@@ -15,9 +15,9 @@ from itertools import count
 from random import Random
 
 from penstock.flow.tokens import TokenPool
-from penstock.tables.board import TableMemory
-from penstock.tables.dispatch import Coordinator
-from penstock.tables.events import (
+from penstock.tables.core.capacity import DispatchSettings
+from penstock.tables.core.dispatch import Coordinator
+from penstock.tables.core.events import (
     Answer,
     AskToken,
     Cancel,
@@ -47,15 +47,15 @@ from penstock.tables.events import (
     WorkerDied,
     WouldDispatch,
 )
-from penstock.tables.failures import FailureKind
-from penstock.tables.frontier import Frontier, LakePosition, Position
-from penstock.tables.graph import StreamGraph
-from penstock.tables.jobs import Job, JobStatus
-from penstock.tables.model import Consistency, Mode, Status, TableDefinition
-from penstock.tables.recovery import recover, surplus_tokens
-from penstock.tables.schedule import CALCULATED, Schedule
-from penstock.tables.slots import DispatchSettings
-from penstock.tables.units import ExecutionUnitGraph
+from penstock.tables.core.facts import TableMemory
+from penstock.tables.core.failures import FailureKind
+from penstock.tables.core.frontier import Frontier, LakePosition, Position
+from penstock.tables.core.graph import StreamGraph
+from penstock.tables.core.jobs import Job, JobStatus
+from penstock.tables.core.model import Consistency, Mode, Status, TableDefinition
+from penstock.tables.core.recovery import recover, surplus_tokens
+from penstock.tables.core.schedule import CALCULATED, Schedule
+from penstock.tables.core.units import ExecutionUnitGraph
 
 TICK_MS = 200
 SOURCES = ("raw_a", "raw_b", "raw_c")

@@ -15,9 +15,9 @@ from penstock.cli.demo_plant import Moment
 from penstock.cli.demo_plant_view import KEYS, view
 from penstock.cli.demo_story import TABLES
 from penstock.cli.demo_view import bar
-from penstock.tables.health import TableStatus
-from penstock.tables.model import Mode, Status
-from penstock.tables.verdict import Reason
+from penstock.tables.core.health import TableStatus
+from penstock.tables.core.model import Mode, Status
+from penstock.tables.core.verdict import Reason
 
 STAGES = ("accept", "reassemble", "parse", "evaluate", "store")
 

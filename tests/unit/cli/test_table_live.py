@@ -7,12 +7,12 @@ from dataclasses import replace
 from rich.console import Console
 
 from penstock.cli.table_live import Look, picture
-from penstock.tables.health import Health, HealthState, Pool, TableStatus
-from penstock.tables.model import Mode, Status
-from penstock.tables.progress import Progress
-from penstock.tables.shell import PoolStatus, Running
-from penstock.tables.slots import ParallelMode
-from penstock.tables.verdict import Reason
+from penstock.tables.core.capacity import ParallelMode
+from penstock.tables.core.health import Health, HealthState, Pool, TableStatus
+from penstock.tables.core.model import Mode, Status
+from penstock.tables.core.progress import Progress
+from penstock.tables.core.verdict import Reason
+from penstock.tables.status import PoolStatus, Running
 
 NOW_MS = 100_000
 ROW = TableStatus(

@@ -9,8 +9,8 @@ from rich.progress import Progress as Bars
 from rich.progress import TaskID
 
 from penstock.cli.table_run_view import draw
-from penstock.tables.progress import Progress
-from penstock.tables.shell import Running
+from penstock.tables.core.progress import Progress
+from penstock.tables.status import Running
 
 
 def test_bars_come_and_go_with_the_jobs() -> None:

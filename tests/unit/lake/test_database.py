@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock.kernel.errors import Rejected
-from penstock.lake.shell import open_catalog
-from penstock.lake.shell.database import PostgresDatabase, Retry, SqliteDatabase, open_database
+from penstock.lake.catalog import open_catalog
+from penstock.lake.database import PostgresDatabase, Retry, SqliteDatabase, open_database
 
 
 @pytest.fixture

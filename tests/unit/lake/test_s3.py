@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from penstock.kernel.errors import Rejected
-from penstock.lake.shell import open_catalog
-from penstock.lake.shell.s3 import has_credentials
+from penstock.lake.catalog import open_catalog
+from penstock.lake.s3 import has_credentials
 
 NOWHERE = {"AWS_EC2_METADATA_DISABLED": "true"}
 

@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import fs
 
+from penstock.lake import parquet as lake_parquet
 from penstock.lake.columns import columns_of
 from penstock.lake.model import DataFile
+from penstock.lake.parquet import write_file
+from penstock.lake.scan import read_rows
 from penstock.lake.selection import FileRows
-from penstock.lake.shell import Storage, write_file
-from penstock.lake.shell import parquet as lake_parquet
-from penstock.lake.shell.scan import read_rows
+from penstock.lake.storage import Storage
 
 ROWS = 200_000
 COLUMNS = columns_of(pa.schema([("n", pa.int64()), ("text", pa.string())]))

@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.lake.shell import open_catalog
+from penstock.lake.catalog import open_catalog
 from penstock.spark.difference import RecentFiles, difference, row_codes, unmatched
 
 SCHEMA = pa.schema(

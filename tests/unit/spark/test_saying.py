@@ -6,8 +6,8 @@ import pytest
 
 from penstock.spark.saying import QueryFailed, lost, one_line, said
 from penstock.spark.views import bind
-from penstock.tables.failures import FailureKind
-from penstock.tables.shell.outcomes import kind_of
+from penstock.tables.core.failures import FailureKind
+from penstock.tables.worker.outcomes import kind_of
 
 STACK = (
     "\n\nJVM stacktrace:\norg.apache.spark.SparkException\n\tat org.apache.spark.Thing(A.scala:1)"

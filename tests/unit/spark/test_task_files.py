@@ -6,8 +6,8 @@ import pytest
 
 from penstock.lake.model import NewFile
 from penstock.spark.task_files import FilesDiffer, check_complete
-from penstock.tables.failures import FailureKind
-from penstock.tables.shell.outcomes import kind_of
+from penstock.tables.core.failures import FailureKind
+from penstock.tables.worker.outcomes import kind_of
 
 
 def part(task: int, rows: int, name: str = "c000") -> NewFile:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.lake.shell import Catalog, open_catalog
+from penstock.lake.catalog import Catalog, open_catalog
 from penstock.spark.ingest.cursors import Cursor, take_over
 from penstock.spark.ingest.pipeline import Pipeline
 from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions

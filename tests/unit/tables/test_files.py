@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.tables.core.model import Consistency, Mode, Status, define
 from penstock.tables.errors import InvalidTableFile, TableCycle, TableInUse
 from penstock.tables.files import (
     format_table_file,
@@ -9,7 +10,6 @@ from penstock.tables.files import (
     parse_table_file,
     parse_topic_file,
 )
-from penstock.tables.model import Consistency, Mode, Status, define
 from penstock.tables.plan import plan_tables
 
 FILE = """\

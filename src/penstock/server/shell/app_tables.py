@@ -29,7 +29,7 @@ from penstock.server.tables import (
 from penstock.topics.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from penstock.tables.shell import Answered, Warehouse
+    from penstock.tables.warehouse import Answered, Warehouse
 
 Rung = Callable[[float], Awaitable[None]]
 LIMIT: Final = 100
@@ -181,7 +181,7 @@ async def warehouse_jobs(call: Call) -> Answer:
     limit, live = _limit(call), call.query.flag("live", False)
 
     def work(warehouse: Warehouse) -> list[dict[str, Any]]:
-        from penstock.tables.shown import job_facts
+        from penstock.tables.plain import job_facts
 
         return [job_facts(job) for job in warehouse.jobs(live_only=live, limit=limit)]
 
@@ -235,7 +235,7 @@ async def list_sources(call: Call) -> Answer:
     """Topics that tables may read."""
 
     def work(warehouse: Warehouse) -> list[dict[str, Any]]:
-        from penstock.tables.shown import source_facts
+        from penstock.tables.plain import source_facts
 
         return [source_facts(source) for source in warehouse.topics()]
 
@@ -255,7 +255,7 @@ async def put_source(call: Call) -> Answer:
         raise InvalidRequest(f"expected key to name columns, found {key!r}")
 
     def work(warehouse: Warehouse) -> tuple[bool, dict[str, Any]]:
-        from penstock.tables.shown import source_facts
+        from penstock.tables.plain import source_facts
 
         known = {source.topic for source in warehouse.topics()}
         columns = ",".join(keys)
@@ -271,7 +271,7 @@ async def show_source(call: Call) -> Answer:
     name = call.name
 
     def work(warehouse: Warehouse) -> dict[str, Any]:
-        from penstock.tables.shown import source_facts
+        from penstock.tables.plain import source_facts
 
         return source_facts(warehouse.topic(name))
 
@@ -372,7 +372,7 @@ def _limit(call: Call) -> int:
 
 
 def _statuses(warehouse: Warehouse) -> dict[str, dict[str, Any]]:
-    from penstock.tables.shown import definition_facts, status_facts
+    from penstock.tables.plain import definition_facts, status_facts
 
     rows = {row.table: row for row in warehouse.status()}
     return {
@@ -383,7 +383,7 @@ def _statuses(warehouse: Warehouse) -> dict[str, dict[str, Any]]:
 
 
 def _shown(warehouse: Warehouse, name: str) -> dict[str, Any]:
-    from penstock.tables.shown import definition_facts
+    from penstock.tables.plain import definition_facts
 
     table = warehouse.table(name)
     explained = warehouse.explain(table.name)
@@ -396,7 +396,7 @@ def _shown(warehouse: Warehouse, name: str) -> dict[str, Any]:
 
 
 def _history(warehouse: Warehouse, table: str | None, limit: int) -> list[dict[str, Any]]:
-    from penstock.tables.shown import record_facts
+    from penstock.tables.plain import record_facts
 
     return [record_facts(record) for record in warehouse.history(table, limit=limit)]
 

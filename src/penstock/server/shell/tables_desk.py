@@ -16,7 +16,7 @@ from penstock.kernel.errors import Busy, Conflict, Gone, Unavailable
 from penstock.server.tables import SnapshotExpired
 
 if TYPE_CHECKING:
-    from penstock.tables.shell import Warehouse
+    from penstock.tables.warehouse import Warehouse
 
 T = TypeVar("T")
 THREADS: Final = 4
@@ -92,7 +92,7 @@ class TablesDesk:
         with self._opening:
             if self._warehouse is None:
                 # Loaded here: a server without tables has no use for Arrow's readers.
-                from penstock.tables.shell import Warehouse
+                from penstock.tables.warehouse import Warehouse
 
                 try:
                     self._warehouse = Warehouse.open(self.place.catalog, self.place.data_path)

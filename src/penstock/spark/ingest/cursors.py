@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from penstock.kernel.errors import Conflict, Rejected
-from penstock.lake import Transaction
-from penstock.lake.shell import Catalog
+from penstock.lake.catalog import Catalog
+from penstock.lake.transaction import Transaction
 from penstock.spark.ingest.space import Basis
 
 GROUP: Final = "pipelines"

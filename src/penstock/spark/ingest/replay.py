@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.kernel.errors import Conflict, Rejected
-from penstock.lake import TableVersion
-from penstock.lake.shell import Catalog
+from penstock.lake.catalog import Catalog
+from penstock.lake.model import TableVersion
 from penstock.spark.ingest.pipeline import (
     DEAD_LETTERS,
     RAW,

@@ -33,8 +33,8 @@ from penstock.kernel.errors import Busy, Conflict, Corrupt, Gone, Rejected, Unav
 from penstock.kernel.shell import SystemClock
 from penstock.kernel.text import shortened
 from penstock.kernel.units import MIB
-from penstock.lake.shell import Catalog
-from penstock.lake.shell.s3 import is_s3
+from penstock.lake.catalog import Catalog
+from penstock.lake.s3 import is_s3
 from penstock.spark.errors import SparkMissing, SparkNotStarted, is_lost
 from penstock.spark.ingest.cursors import Cursor, TakenOver, cursor_of, take_over
 from penstock.spark.ingest.duplicates import Seen

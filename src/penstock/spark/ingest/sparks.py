@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from penstock.lake.shell import Storage
+from penstock.lake.storage import Storage
 from penstock.spark.command import SESSION_CONF
 from penstock.spark.embedded import EmbeddedSpark, start_spark
 from penstock.spark.options import SparkOptions

@@ -16,8 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.kernel.errors import Conflict, Rejected
-from penstock.lake import NewFile, TableInfo, Transaction
-from penstock.lake.shell import Catalog, write_file
+from penstock.lake.catalog import Catalog
+from penstock.lake.model import NewFile, TableInfo
+from penstock.lake.parquet import write_file
+from penstock.lake.transaction import Transaction
 from penstock.spark.collect import TooLarge, arriving
 from penstock.spark.ingest.cursors import Cursor, Moved, TakenOver, cursor_of, move
 from penstock.spark.ingest.pipeline import DEAD_LETTERS, OWN, Pipeline

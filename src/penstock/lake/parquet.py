@@ -1,0 +1,256 @@
+"""Parquet files of the lake: written from Arrow with field ids, described from their footers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from penstock.kernel.errors import Rejected
+from penstock.lake.columns import (
+    FIELD_ID,
+    ROW_ID_FIELD,
+    SNAPSHOT_FIELD,
+    Column,
+    arrow_schema,
+    leaves,
+)
+from penstock.lake.footer import (
+    check_fields,
+    field_id,
+    file_stats,
+    has_field_ids,
+    leaf_ids,
+    name_map,
+)
+from penstock.lake.model import NewFile
+from penstock.lake.paths import joined
+from penstock.lake.storage import Storage
+
+FOOTER_TAIL_BYTES: Final = 8
+INTERNAL: Final = frozenset((ROW_ID_FIELD, SNAPSHOT_FIELD))
+_DELETE_SCHEMA: Final = pa.schema(
+    [
+        pa.field("file_path", pa.string(), metadata={FIELD_ID: b"2147483646"}),
+        pa.field("pos", pa.int64(), metadata={FIELD_ID: b"2147483645"}),
+    ]
+)
+_SNAPSHOT_COLUMN: Final = pa.field(
+    "_ducklake_internal_snapshot_id", pa.int64(), metadata={FIELD_ID: str(SNAPSHOT_FIELD).encode()}
+)
+_ROW_ID_COLUMN: Final = pa.field(
+    "_ducklake_internal_row_id", pa.int64(), metadata={FIELD_ID: str(ROW_ID_FIELD).encode()}
+)
+_OPTIONS: Final[dict[str, Any]] = {
+    "compression": "zstd",
+    "store_schema": False,
+}
+
+
+def file_name(token: str | None = None) -> str:
+    """A name that nobody else gives; it says which reservation it belongs to."""
+    return f"penstock-{token or uuid4().hex}-{uuid4().hex[:8]}.parquet"
+
+
+def write_file(
+    storage: Storage,
+    directory: str,
+    columns: tuple[Column, ...],
+    rows: pa.Table,
+    *,
+    token: str | None = None,
+    row_ids: Sequence[int] | pa.Array | None = None,
+    snapshots: Sequence[int] | pa.Array | None = None,
+) -> NewFile:
+    """Write rows as one Parquet file with the columns' field ids; the columns may be in any order.
+
+    With `row_ids` or `snapshots` the rows carry them, as a file does that stands for others.
+    """
+    table = conform(columns, rows)
+    for field, values in ((_ROW_ID_COLUMN, row_ids), (_SNAPSHOT_COLUMN, snapshots)):
+        if values is not None:
+            table = table.append_column(field, pa.array(values, pa.int64()))
+    nans = _nans(columns, table)
+    path = joined(directory, file_name(token))
+    storage.create_directory(directory)
+    footer: list[pq.FileMetaData] = []
+    with storage.open_output(path) as sink:
+        pq.write_table(
+            table, sink, **_OPTIONS, write_statistics=_bounded(columns, nans),
+            metadata_collector=footer,
+        )  # fmt: skip
+    storage.sync(path)
+    (metadata,) = footer
+    ids = leaf_ids(metadata.schema.to_arrow_schema(), None)
+    stats = tuple(
+        replace(entry, contains_nan=nans.get(entry.column_id))
+        for entry in file_stats(metadata, ids, columns)
+    )
+    size, footer_bytes = _sizes(storage, path)
+    return NewFile(
+        path, metadata.num_rows, size, footer_bytes, stats, has_row_ids=row_ids is not None
+    )
+
+
+def write_delete_file(
+    storage: Storage,
+    directory: str,
+    data_path: str,
+    positions: Iterable[tuple[int, int]],
+    *,
+    with_snapshots: bool,
+    token: str | None = None,
+) -> NewFile:
+    """Write positions of a data file, each with the snapshot that deleted it, as a delete file."""
+    listed = sorted(positions)
+    columns: dict[str, Any] = {
+        "file_path": pa.array([data_path] * len(listed), pa.string()),
+        "pos": pa.array([position for position, _ in listed], pa.int64()),
+    }
+    table = pa.table(columns, schema=_DELETE_SCHEMA)
+    if with_snapshots:
+        snapshots = pa.array([snapshot for _, snapshot in listed], pa.int64())
+        table = table.append_column(_SNAPSHOT_COLUMN, snapshots)
+    path = joined(directory, file_name(token).replace(".parquet", "-delete.parquet"))
+    storage.create_directory(directory)
+    with storage.open_output(path) as sink:
+        pq.write_table(table, sink, **_OPTIONS)
+    storage.sync(path)
+    size, footer = _sizes(storage, path)
+    return NewFile(path, len(listed), size, footer)
+
+
+def describe_file(
+    storage: Storage,
+    path: str,
+    columns: tuple[Column, ...],
+    *,
+    read_nans: bool = False,
+    is_ours: bool = False,
+) -> NewFile:
+    """What a table must know of a Parquet file to hold it, from its footer alone.
+
+    A file whose fields do not all carry ids is mapped by name. Whether there are NaNs a footer
+    does not say; with `read_nans` the columns of floats are read to find out. One that was written
+    for these columns (`is_ours`) must hold just them: else `WrongFields`.
+    """
+    with storage.open_input(path) as source:
+        file = pq.ParquetFile(source)
+        schema, metadata = file.schema_arrow, file.metadata
+        if is_ours:
+            check_fields(schema, columns, path)
+        names = None if has_field_ids(schema) else name_map(schema, columns, path)
+        ids = leaf_ids(schema, names)
+        stats = file_stats(metadata, ids, columns)
+        embedded = any(field_id(field) == ROW_ID_FIELD for field in schema)
+        if read_nans:
+            stats = _with_nans(file, ids, columns, stats)
+    if not stats:
+        raise Rejected(f"expected columns of the table in {path!r}, found none of them")
+    size, footer = _sizes(storage, path)
+    return NewFile(path, metadata.num_rows, size, footer, stats, names, embedded)
+
+
+def conform(columns: tuple[Column, ...], rows: pa.Table) -> pa.Table:
+    """Rows in the columns' order and types, ready for their file."""
+    schema = arrow_schema(columns)
+    if set(schema.names) != set(rows.column_names):
+        raise Rejected(
+            f"expected rows with the columns {', '.join(schema.names)}, "
+            f"found {', '.join(rows.column_names) or 'none'}"
+        )
+    arrays = []
+    for field in schema:
+        array = rows.column(field.name)
+        if not field.nullable and array.null_count:
+            raise Rejected(f"expected no NULL in column {field.name!r}, found {array.null_count}")
+        arrays.append(_cast(array, field))
+    # Parquet has no seconds and no intervals of Arrow's kind.
+    fields = [_stored(field) for field in schema]
+    arrays = [_store(a, f) for a, f in zip(arrays, fields, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _cast(array: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    try:
+        return array.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise Rejected(
+            f"expected values of {field.type} in column {field.name!r}, found {array.type}: {error}"
+        ) from error
+
+
+def _stored(field: pa.Field) -> pa.Field:
+    if field.type == pa.timestamp("s"):
+        return field.with_type(pa.timestamp("us"))
+    if field.type == pa.month_day_nano_interval():
+        raise Rejected(
+            f"expected a type that is written to Parquet in column {field.name!r}, found interval"
+        )
+    return field
+
+
+def _store(array: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    return array if array.type == field.type else array.cast(field.type)
+
+
+def _bounded(columns: tuple[Column, ...], nans: dict[int, bool]) -> bool | list[str]:
+    """The columns whose bounds go into the footer.
+
+    Bounds leave NaNs out, but DuckDB orders NaN above everything and skips row groups by bounds: a
+    column with NaNs, or of floats in nested values, has none.
+    """
+    unsure = {
+        column.id
+        for column in leaves(columns)
+        if column.type in ("float32", "float64") and nans.get(column.id) is not False
+    }
+    if not unsure:
+        return True
+    paths = (path for column in columns for path in _leaf_paths(column, column.name))
+    return [path for path, number in paths if number not in unsure]
+
+
+def _leaf_paths(column: Column, path: str) -> Iterator[tuple[str, int]]:
+    """Parquet's paths of the columns that hold values."""
+    if not column.is_nested:
+        yield path, column.id
+    middle = {"list": ".list", "map": ".key_value"}.get(column.type, "")
+    for child in column.children:
+        yield from _leaf_paths(child, f"{path}{middle}.{child.name}")
+
+
+def _nans(columns: tuple[Column, ...], table: pa.Table) -> dict[int, bool]:
+    """Whether there are NaNs, for every column of floats that is not below a list or map."""
+    made: dict[int, bool] = {}
+    for column in columns:
+        if column.type in ("float32", "float64"):
+            made[column.id] = bool(pc.any(pc.is_nan(table.column(column.name))).as_py())
+    return made
+
+
+def _with_nans(
+    file: pq.ParquetFile, ids: list[int | None], columns: tuple[Column, ...], stats: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    floats = {c.id for c in leaves(columns) if c.type in ("float32", "float64")}
+    found: dict[int, bool] = {}
+    for index, number in enumerate(ids):
+        physical = file.schema.column(index)
+        if number in floats and physical.max_repetition_level == 0 and "." not in physical.path:
+            rows = file.read(columns=[physical.path])
+            found[number] = bool(pc.any(pc.is_nan(rows.column(0))).as_py())
+    return tuple(replace(e, contains_nan=found.get(e.column_id, e.contains_nan)) for e in stats)
+
+
+def _sizes(storage: Storage, path: str) -> tuple[int, int]:
+    """Bytes of the file and of its footer."""
+    size = storage.size_bytes(path)
+    with storage.open_input(path) as source:
+        source.seek(size - FOOTER_TAIL_BYTES)
+        tail = source.read(FOOTER_TAIL_BYTES)
+    return size, int.from_bytes(tail[:4], "little")

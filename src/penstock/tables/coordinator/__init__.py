@@ -1,0 +1,1 @@
+"""The coordinator of a warehouse: one lease holder that dispatches units to worker processes."""

@@ -1,0 +1,158 @@
+"""The coordinator's lease: one holder at a time, and a thread that says so again and again.
+
+What the coordinator does is said in the same transaction, where it is news. One that has nothing
+to do writes nothing but its lease: in a SQLite file every write may be in another tool's way.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Self
+
+from penstock.kernel.errors import Conflict
+from penstock.lake.errors import CatalogAway
+from penstock.tables import schema
+from penstock.tables.coordinator.catalog_wait import CatalogWait
+from penstock.tables.rows import COORDINATOR, FOREIGN_MS, Store
+
+SAY: Final = (
+    "INSERT INTO penstock_board (name, value, said_at) VALUES (?, ?, ?) "
+    "ON CONFLICT (name) DO UPDATE SET value = excluded.value, said_at = excluded.said_at"
+)
+HUSH: Final = "DELETE FROM penstock_board WHERE name = ?"
+_LOG: Final = logging.getLogger("penstock.tables")
+_LEASE: Final = "lease"
+_LOOK_S: Final = 1.0
+"""How often the keeper looks whether there is something to say."""
+
+
+class LeaseLost(Conflict):
+    """Another coordinator took over; this one must stop at once."""
+
+    code = "lease_lost"
+
+
+class Told(NamedTuple):
+    """What a coordinator says of itself. `late`: its loop has not come round for too long."""
+
+    board: dict[str, Any]
+    late: bool
+
+
+def take_lease(
+    store: Store, identity: str, *, now_ms: int, lease_ms: int, left: str | None = None
+) -> bool:
+    """Become the coordinator, if none is or the one that was is dead.
+
+    `left` is an earlier identity of the caller's own, which ended without giving up its lease.
+    """
+    found = store.lease()
+    if found is not None and found.holder != left and found.expires_ms > now_ms:
+        if found.holder == identity:
+            return True
+        if store.is_alive(found.holder, now_ms):
+            return False
+
+    def work(cursor: Any) -> bool:
+        if found is not None:  # only of the holder that was found dead, not of one that came since
+            store.execute(
+                cursor,
+                "UPDATE penstock_leases SET expires_at = 0 WHERE name = ? AND holder = ?",
+                COORDINATOR,
+                found.holder,
+            )
+        values = (COORDINATOR, identity, now_ms + lease_ms, now_ms)
+        if store.execute(cursor, schema.TAKE_LEASE, *values) != 1:
+            return False
+        store.execute(cursor, HUSH, COORDINATOR)  # what the last one said holds no more
+        return True
+
+    return bool(store.lake.retrying(work))
+
+
+def give_up_lease(store: Store, identity: str) -> None:
+    """Let somebody else be the coordinator at once."""
+    store.run("DELETE FROM penstock_leases WHERE name = ? AND holder = ?", COORDINATOR, identity)
+
+
+class LeaseKeeper:
+    """Renews a lease from a thread of its own, so that a long step does not lose it.
+
+    While the catalog is away nobody can take the lease, so it is not lost by time alone: whether
+    another coordinator has it is found in the catalog, here and by every transaction of the holder.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        identity: str,
+        *,
+        lease_ms: int,
+        now_ms: Callable[[], int],
+        told: Callable[[], Told | None],
+        catalog: CatalogWait | None = None,
+    ) -> None:
+        self._store, self._identity, self._catalog = store, identity, catalog
+        self._lease_ms, self._now_ms, self._told = lease_ms, now_ms, told
+        self._said: Told | None = None
+        self._seen_ms = 0
+        self._stop = threading.Event()
+        self._lost: str | None = None
+        self._thread = threading.Thread(target=self._keep, name="penstock-lease", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._catalog is not None:
+            self._catalog.forget(_LEASE)
+
+    def check(self) -> None:
+        """Raise `LeaseLost` if it is."""
+        if self._lost is not None:
+            raise LeaseLost(self._lost)
+
+    def _keep(self) -> None:
+        renewed_ms = self._now_ms()
+        pause_s = min(_LOOK_S, self._lease_ms / 4_000)
+        while not self._stop.wait(pause_s):
+            now_ms, told = self._now_ms(), self._told()
+            if now_ms - renewed_ms < self._lease_ms / 3 and not self._is_news(told):
+                continue
+            try:
+                if not self._renew(now_ms, told):
+                    self._lost = "expected to hold the lease, found that another coordinator does"
+                    return
+            except CatalogAway as error:  # it may come back
+                if self._catalog is not None:
+                    self._catalog.away(error, _LEASE)
+                continue
+            except Exception as error:
+                _LOG.warning("the lease could not be renewed: %s", error)
+                continue
+            renewed_ms, self._said = now_ms, told
+            if self._catalog is not None:
+                self._catalog.back(_LEASE)
+
+    def _is_news(self, told: Told | None) -> bool:
+        return told is not None and told != self._said
+
+    def _renew(self, now_ms: int, told: Told | None) -> bool:
+        store, run = self._store, self._store.execute
+        with store.lake.transact(synced=False) as cursor:
+            values = (now_ms + self._lease_ms, COORDINATOR, self._identity)
+            if run(cursor, schema.RENEW_LEASE, *values) != 1:
+                return False
+            if told is not None and self._is_news(told):
+                text = json.dumps({**told.board, "late": told.late})
+                run(cursor, SAY, COORDINATOR, text, now_ms)
+            if now_ms - self._seen_ms >= FOREIGN_MS / 4:
+                store.show_life_in(cursor, self._identity.partition("#")[0], now_ms)
+                self._seen_ms = now_ms
+        return True

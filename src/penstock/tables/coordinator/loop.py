@@ -1,0 +1,223 @@
+"""The coordinator of a warehouse: waits for the lease, lives, and lives again after a mishap."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+from typing import Final, Self
+
+from penstock.kernel.clock import Clock, SteadyClock
+from penstock.kernel.shell import SystemClock
+from penstock.kernel.units import format_ms
+from penstock.lake.catalog import Catalog
+from penstock.lake.errors import CatalogAway
+from penstock.lake.expire import before, clean, expire, sweep
+from penstock.tables.coordinator.catalog_wait import CatalogWait
+from penstock.tables.coordinator.host import Host, host_of
+from penstock.tables.coordinator.lease import LeaseKeeper, LeaseLost, give_up_lease, take_lease
+from penstock.tables.coordinator.session import Life, new_identity
+from penstock.tables.coordinator.upkeep import tidy
+from penstock.tables.core.retry import RetryPolicy
+from penstock.tables.rows import FOREIGN_MS, Store
+from penstock.tables.settings import WarehouseSettings
+
+PRUNE_EVERY_MS: Final = 60_000
+TIDY_EVERY_MS: Final = 10_000
+SNAPSHOTS_KEPT_MS: Final = 86_400_000
+"""How long snapshots of a lake of ours are kept, unless something else is set."""
+AGAIN: Final = RetryPolicy(base_ms=1_000, cap_ms=10_000)
+"""How long to wait before the next life, after lives in a row that did not begin."""
+
+_LOG: Final = logging.getLogger("penstock.tables")
+
+
+class CoordinatorLoop:
+    """Runs in the foreground with `run`, or in a thread of its own as a context."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: WarehouseSettings,
+        *,
+        clock: Clock | None = None,
+        random: Random | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self._store, self._settings = store, settings
+        self._clock: Clock = SteadyClock(clock or SystemClock())
+        self._random = random or Random()
+        self._say = say or _LOG.info
+        self._stop = threading.Event()
+        self._life: Life | None = None
+        self._mishaps = 0
+        self._mishap: str | None = None
+        self._left: str | None = None
+        self._lease_ms = settings.lease_of(store.lake.database.kind)
+        self._catalog = CatalogWait(self._say, self._clock, self._stop)
+        self._thread = threading.Thread(target=self.run, name="penstock-coordinator", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._thread.join()
+
+    def stop(self) -> None:
+        """End after what runs has ended, or soon; from any thread."""
+        self._stop.set()
+        life = self._life
+        if life is not None:
+            life.wake()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing is coordinated until the next try, such as that the catalog is away."""
+        return self._catalog.trouble or self._mishap
+
+    def run(self) -> None:
+        """Coordinate until `stop`. A second coordinator waits here for the first one's lease."""
+        host = host_of(self._settings.runner, self._say)
+        try:
+            while not self._stop.is_set():
+                self._one_life(new_identity(self._store.warehouse), host)
+        finally:
+            host.close()
+
+    def _one_life(self, identity: str, host: Host) -> None:
+        """Wait for the lease and coordinate, until it is lost or anything else goes wrong."""
+        try:
+            if self._take(identity):
+                self._live(identity, host)
+        except LeaseLost as error:
+            self._say(error.message)
+        except CatalogAway as error:
+            self._catalog.away(error)
+            self._catalog.pause()
+        except Exception as error:  # whatever it was, the next life starts from the rows
+            self._mishaps += 1
+            self._mishap = str(error) or type(error).__name__
+            wait_ms = AGAIN.delay_ms(self._mishaps, self._random)
+            _LOG.exception("the coordinator starts again")
+            self._say(f"starting again in {format_ms(wait_ms)} after: {self._mishap}")
+            self._stop.wait(wait_ms / 1_000)
+
+    def _take(self, identity: str) -> bool:
+        """Wait for the lease; False if told to stop meanwhile."""
+        waits = False
+        while not self._stop.is_set():
+            now_ms = self._clock.now_ms()
+            taken = take_lease(
+                self._store, identity, now_ms=now_ms, lease_ms=self._lease_ms, left=self._left
+            )
+            self._catalog.back()
+            if taken:
+                self._left = identity
+                self._say(f"coordinating as {identity}")
+                return True
+            if not waits:
+                lease = self._store.lease()
+                self._say(f"waiting for the lease of {lease.holder if lease else 'nobody'}")
+                waits = True
+            self._stop.wait(min(1.0, self._settings.tick_ms / 1_000))
+        return False
+
+    def _live(self, identity: str, host: Host) -> None:
+        try:
+            life = Life(
+                self._store, self._settings, identity, self._clock, self._random, host,
+                self._catalog,
+            )  # fmt: skip
+            self._life = life
+            keeper = LeaseKeeper(
+                self._store,
+                identity,
+                lease_ms=self._lease_ms,
+                now_ms=self._clock.now_ms,
+                told=life.told,
+                catalog=self._catalog,
+            )
+            ended = threading.Event()
+            housekeeper = threading.Thread(target=self._keep_house, args=(ended,), daemon=True)
+            try:
+                with keeper:
+                    housekeeper.start()
+                    self._turns(life, keeper)
+            finally:
+                self._life = None
+                ended.set()
+                life.close()
+                housekeeper.join()
+        finally:
+            with suppress(Exception):  # it runs out by itself
+                give_up_lease(self._store, identity)
+
+    def _turns(self, life: Life, keeper: LeaseKeeper) -> None:
+        life.begin()
+        self._mishaps, self._mishap = 0, None
+        while not self._stop.is_set():
+            keeper.check()
+            life.turn()
+        give_up_ms = self._clock.now_ms() + self._settings.cancel_ms
+        while not life.drain() and self._clock.now_ms() < give_up_ms:
+            keeper.check()
+
+    def _keep_house(self, ended: threading.Event) -> None:
+        """Forget what is old; put small files together; remove files of writers that died."""
+        swept_ms, pruned_ms = self._clock.now_ms(), 0
+        while not ended.is_set():
+            try:
+                now_ms = self._clock.now_ms()
+                tidy(self._store, now_ms)
+                if now_ms - pruned_ms >= PRUNE_EVERY_MS:
+                    pruned_ms = now_ms
+                    prune(self._store, self._settings, now_ms)
+                if now_ms - swept_ms >= self._settings.sweep_every_ms:
+                    swept_ms = now_ms
+                    self._sweep()
+            except CatalogAway as error:  # of which people are told already
+                _LOG.debug("housekeeping waits for the catalog: %s", error)
+            except Exception as error:
+                self._say(f"housekeeping will be tried again: {error}")
+            pause_ms = min(TIDY_EVERY_MS, self._settings.sweep_every_ms)
+            ended.wait(pause_ms / 1_000)
+
+    def _sweep(self) -> None:
+        """Forget old snapshots; remove files that no snapshot names any more, or never did."""
+        lake, grace_ms = self._store.lake, self._settings.sweep_grace_ms
+        kept_ms = retention_ms(self._settings, lake)
+        if kept_ms:
+            gone = expire(lake, older_than=before(lake, kept_ms)).snapshots
+            if gone:
+                self._say(f"forgot {len(gone)} snapshots older than {format_ms(kept_ms)}")
+        clean(lake, older_than=before(lake, grace_ms))
+        sweep(lake, grace_ms=grace_ms)
+
+
+def retention_ms(settings: WarehouseSettings, lake: Catalog) -> int:
+    """How long snapshots are kept; 0 is for ever, which a lake of somebody else's is owed."""
+    if settings.snapshot_retention_ms is not None:
+        return settings.snapshot_retention_ms
+    return SNAPSHOTS_KEPT_MS if lake.is_ours() else 0
+
+
+def prune(store: Store, settings: WarehouseSettings, now_ms: int) -> None:
+    """Forget jobs, requests, skips, history and processes that are old enough."""
+    jobs_ms = now_ms - settings.job_retention_ms
+    old = {
+        "penstock_scheduler_jobs WHERE finished_at <= ? AND status NOT IN ('QUEUED', 'RUNNING')":
+            jobs_ms,
+        "penstock_requests WHERE answered_at <= ?": jobs_ms,
+        "penstock_skips WHERE skipped_at <= ?": jobs_ms,
+        "penstock_would_dispatch WHERE at_ms <= ?": jobs_ms,
+        "penstock_processes WHERE seen_at <= ?": min(jobs_ms, now_ms - FOREIGN_MS),
+        "penstock_refresh_history WHERE finished_at <= ?": now_ms - settings.history_retention_ms,
+    }  # fmt: skip
+    for which, until_ms in old.items():
+        # Looked at first: even a transaction that finds nothing keeps other writers out.
+        if store.lake.query(f"SELECT 1 FROM {which} LIMIT 1", (until_ms,)):
+            store.run(f"DELETE FROM {which}", until_ms)

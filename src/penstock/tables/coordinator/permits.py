@@ -1,0 +1,135 @@
+"""The cluster's permits: rows in the catalog, or in a database that several warehouses share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, Final
+
+from penstock.flow.tokens import SqlTokenPool
+from penstock.kernel.errors import Rejected
+from penstock.lake.database import Database, Retry, fetch, open_database
+from penstock.lake.errors import CatalogLocked
+from penstock.tables.ddl import WAITERS
+from penstock.tables.rows import Store
+from penstock.tables.settings import WarehouseSettings
+
+WAITER_MS: Final = 5_000
+"""A coordinator that has not asked again for so long no longer waits."""
+
+
+class Permits:
+    """One coordinator's view of the pool.
+
+    `transact` yields the cursor of the coordinator's own transaction, if the pool lies in the
+    catalog; a pool elsewhere has transactions of its own, and what a crash leaves there is found
+    at the next start.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: WarehouseSettings,
+        holder: str,
+        transact: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
+        self._store = store
+        self._holder = holder
+        self._name = settings.pool_name
+        self._elsewhere = None if settings.pool is None else open_database(settings.pool)
+        self._database: Database = self._elsewhere or store.lake.database
+        self._transact = transact if self._elsewhere is None else self._own
+        self._waits = False
+        with self._transact() as cursor:
+            cursor.execute(WAITERS)
+        self._pool = SqlTokenPool(
+            self._transact,
+            self._name,
+            settings.max_workers,
+            parameter=self._database.parameter,
+        )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other warehouses may hold permits of the pool."""
+        return self._elsewhere is not None
+
+    def ask(self, now_ms: int) -> bool:
+        """Take a permit if there is one; remember others that we wait if there is none."""
+        won = self._pool.acquire(self._holder)
+        if self.is_shared and (not won or self._waits):
+            self._note(waits=not won, now_ms=now_ms)
+        self._waits = not won
+        return won
+
+    def give_back(self, count: int = 1) -> None:
+        """Give permits back."""
+        self._pool.release(self._holder, count)
+
+    def held(self) -> dict[str, int]:
+        """How many permits each coordinator has."""
+        return self._pool.held()
+
+    def is_contended(self, now_ms: int) -> bool:
+        """Whether another coordinator waits."""
+        with self._transact() as cursor:
+            rows = fetch(
+                self._database,
+                cursor,
+                "SELECT count(*) FROM penstock_token_waiters "
+                "WHERE pool = ? AND holder <> ? AND since > ?",
+                (self._name, self._holder, now_ms - WAITER_MS),
+            )
+        return bool(rows[0][0])
+
+    def recover(self, now_ms: int) -> dict[str, int]:
+        """Take back what dead coordinators kept: those of this warehouse, and of dead processes.
+
+        Only the holder of the warehouse's lease may call it, after it closed all their jobs.
+        """
+        ours = f"@{self._store.warehouse}"
+        found = {}
+        for holder, count in self.held().items():
+            if holder != self._holder and (holder.endswith(ours) or self._is_dead(holder)):
+                # Only of those: who is alive may have taken one since we looked.
+                with suppress(Rejected):  # another coordinator took them back just now
+                    self._pool.release(holder, count)
+                    found[holder] = count
+        return found
+
+    def _is_dead(self, holder: str) -> bool:
+        from penstock.tables import processes
+
+        return processes.is_here(holder) and not processes.is_alive(holder)
+
+    def _note(self, *, waits: bool, now_ms: int) -> None:
+        sql = self._database.sql
+        with self._transact() as cursor:
+            cursor.execute(
+                sql("DELETE FROM penstock_token_waiters WHERE pool = ? AND holder = ?"),
+                (self._name, self._holder),
+            )
+            if waits:
+                cursor.execute(
+                    sql("INSERT INTO penstock_token_waiters VALUES (?, ?, ?)"),
+                    (self._name, self._holder, now_ms),
+                )
+
+    @contextmanager
+    def _own(self) -> Iterator[Any]:
+        try:
+            with self._database.write() as cursor:
+                yield cursor
+        except Retry as error:
+            raise CatalogLocked(
+                f"expected to write to the pool of permits, found it locked: {error}"
+            ) from error
+
+    def close(self) -> None:
+        """Give everything back, and close what was opened here."""
+        held = self.held().get(self._holder, 0)
+        if held:
+            self.give_back(held)
+        if self._elsewhere is not None:
+            self._note(waits=False, now_ms=0)
+            self._elsewhere.close()

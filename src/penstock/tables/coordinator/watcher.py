@@ -1,0 +1,209 @@
+"""What a coordinator learns by looking at the catalog: the same questions at every tick.
+
+People and other processes change rows; each look is compared with what the core knows, and the
+difference is told as events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from penstock.lake.reader import Reader
+from penstock.tables.coordinator.topic_watch import TopicWatch
+from penstock.tables.core.dispatch import Coordinator
+from penstock.tables.core.events import (
+    Contents,
+    DrainChanged,
+    Event,
+    GateChanged,
+    GraphChanged,
+    LocksChanged,
+    MadeByHand,
+    RefreshRequested,
+    SourcesMissing,
+    SourcesMoved,
+    StatusChanged,
+)
+from penstock.tables.core.facts import TableMemory
+from penstock.tables.core.frontier import Position
+from penstock.tables.core.graph import StreamGraph
+from penstock.tables.names import topic_of
+from penstock.tables.positions import Positions
+from penstock.tables.rows import (
+    Asked,
+    Known,
+    Sight,
+    Store,
+    read_definitions,
+    read_sources_of,
+)
+
+MENDED_BY_HAND: Final = """SELECT t.name FROM penstock_tables t
+    JOIN penstock_frontiers f ON f.table_name = t.name AND f.job_id < 0
+    JOIN penstock_refresh_history h ON h.table_name = t.name AND h.job_id = f.job_id
+    WHERE t.status IN ('SUSPENDED', 'ERROR') AND NOT EXISTS (
+        SELECT 1 FROM penstock_refresh_history later
+        WHERE later.table_name = t.name AND later.finished_at > h.finished_at)"""
+"""Stopped tables that nothing befell since a person refreshed them: they stand still no more."""
+
+
+def memory_of(
+    known: dict[str, Known], failures: Mapping[str, tuple[int, str]] | None = None
+) -> dict[str, TableMemory]:
+    """What the catalog knows of contents and of failures, as a core starts with it."""
+    memory = {
+        name: TableMemory(found.frontier, found.position, found.fresh_ms)
+        for name, found in known.items()
+    }
+    for name, (count, error) in (failures or {}).items():
+        found = memory.setdefault(name, TableMemory())
+        found.failures, found.error = count, error
+    return memory
+
+
+class Watcher:
+    """Looks at the catalog for one core. For one thread."""
+
+    def __init__(self, store: Store, core: Coordinator, topics: TopicWatch | None = None) -> None:
+        self._store = store
+        self._core = core
+        self._topics = topics or TopicWatch(None, 1)
+        self.positions = Positions()
+        self._seen_snapshot = -1
+        self._told: set[str] = set()
+        self._by_hand: dict[str, int] | None = None
+        self.forced: set[str] = set()
+        self.unknown: list[Asked] = []
+        """Requests for tables that do not exist, to be answered by whoever looks."""
+
+    def look(self, mine: frozenset[str], dead: frozenset[str] = frozenset()) -> list[Event]:
+        """What changed since the last look. `mine` are holders of locks that the core knows of.
+
+        Holders in `dead` are passed over: their locks are nobody's.
+        """
+        with self._store.lake.look() as reader:
+            sight = self._store.sight(reader)
+            events = list(self._graph(reader, sight))
+            graph = self._graph_after(events)
+            events = [*self._sources(reader, graph), *events]
+            events += self._made_by_hand(reader, sight, graph)
+        events += self._controls(sight, graph, mine | dead)
+        events += self._topic_heads()
+        return events
+
+    def _graph_after(self, events: list[Event]) -> StreamGraph:
+        graphs = [event.graph for event in events if isinstance(event, GraphChanged)]
+        return graphs[-1] if graphs else self._core.board.graph
+
+    def _graph(self, reader: Reader, sight: Sight) -> Iterator[Event]:
+        if sight.graph_version == self._core.graph_version:
+            return
+        found = read_definitions(reader)
+        read = [name for name in found.graph.sources if topic_of(name) is not None]
+        self._topics.follow(tuple(read_sources_of(reader, read).values()))
+        known = {name for (name,) in reader.rows("SELECT table_name FROM penstock_frontiers")}
+        board = self._core.board
+        # A table that was dropped and made again between two looks has no contents any more, but
+        # looks the same: it is taken out first, so that the core forgets what it knew.
+        again = {
+            name
+            for name, table in board.tables.items()
+            if table.frontier is not None
+            and name in found.graph.tables
+            and name not in known
+            and (
+                name not in board.graph.tables
+                or board.graph.tables[name].query == found.graph.tables[name].query
+            )
+        }
+        if again:
+            left = [table for name, table in found.graph.tables.items() if name not in again]
+            yield GraphChanged(StreamGraph(left), found.version)
+        yield GraphChanged(found.graph, found.version)
+
+    def _sources(self, reader: Reader, graph: StreamGraph) -> Iterator[Event]:
+        """Where lake tables that are no stream tables stand."""
+        self.positions.advance(reader)
+        if self.positions.through == self._seen_snapshot and graph is self._core.board.graph:
+            return
+        self._seen_snapshot = self.positions.through
+        names = [name for name in graph.sources if topic_of(name) is None]
+        known = self._core.board.positions
+        found: dict[str, Position] = dict(self.positions.of_all(reader, names))
+        moved = {name: at for name, at in found.items() if known.get(name) != at}
+        if moved:
+            yield SourcesMoved(moved)
+        missing = frozenset(name for name in names if name not in found)
+        if missing != self._core.board.missing:
+            yield SourcesMissing(missing)
+
+    def _topic_heads(self) -> Iterator[Event]:
+        known = self._core.board.positions
+        moved = {n: at for n, at in self._topics.heard().items() if known.get(n) != at}
+        if moved:
+            yield SourcesMoved(moved)
+
+    def _made_by_hand(self, reader: Reader, sight: Sight, graph: StreamGraph) -> Iterator[Event]:
+        """Refreshes that people made by themselves."""
+        before = self._known_by_hand(reader, sight) if self._by_hand is None else self._by_hand
+        news = {
+            name
+            for name, job in sight.by_hand.items()
+            if before.get(name) != job and name in graph.tables
+        }
+        self._by_hand = sight.by_hand
+        if news:
+            known = self._store.frontiers(reader)
+            yield MadeByHand(
+                {
+                    name: Contents(known[name].frontier, known[name].position, known[name].fresh_ms)
+                    for name in sorted(news)
+                }
+            )
+
+    def _known_by_hand(self, reader: Reader, sight: Sight) -> dict[str, int]:
+        """What is no news at the first look: the core started with it, and it mended nothing."""
+        if not sight.by_hand:
+            return {}
+        mended = {name for (name,) in reader.rows(MENDED_BY_HAND)}
+        memory = memory_of(self._store.frontiers(reader))
+        started_with = self._core.board.tables
+        return {
+            name: job
+            for name, job in sight.by_hand.items()
+            if name not in mended and memory[name] == started_with.get(name)
+        }
+
+    def _controls(self, sight: Sight, graph: StreamGraph, mine: frozenset[str]) -> list[Event]:
+        board = self._core.board
+        events: list[Event] = []
+        if sight.draining != board.draining:
+            events.append(DrainChanged(sight.draining))
+        events += [GateChanged(name, True) for name in sorted(sight.gates - board.gates)]
+        events += [GateChanged(name, False) for name in sorted(board.gates - sight.gates)]
+        locks = frozenset(table for table, holder in sight.locks.items() if holder not in mine)
+        if locks != board.locks:
+            events.append(LocksChanged(locks))
+        if graph is board.graph:  # a new graph brings its statuses with it
+            events += [
+                StatusChanged(name, status)
+                for name, status in sight.statuses.items()
+                if name in board.statuses and board.statuses[name] is not status
+            ]
+        return events + list(self._requests(sight, graph))
+
+    def _requests(self, sight: Sight, graph: StreamGraph) -> Iterator[Event]:
+        open_ids = {asked.request_id for asked in sight.asked}
+        self._told &= open_ids
+        self.forced &= open_ids
+        for asked in sight.asked:
+            if asked.request_id in self._told:
+                continue
+            self._told.add(asked.request_id)
+            if asked.table not in graph.tables:
+                self.unknown.append(asked)
+                continue
+            if asked.force:
+                self.forced.add(asked.request_id)
+            yield RefreshRequested(asked.request_id, asked.table, asked.force)

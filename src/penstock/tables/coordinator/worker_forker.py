@@ -1,0 +1,141 @@
+"""A process that has loaded everything a worker needs, and forks workers that are ready at once.
+
+Loading an engine's packages can take seconds. The nursery does it once, has no threads and opens
+nothing, and so can be forked safely. It ends when its coordinator does; workers that it forked stay
+with their own sockets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, NoReturn
+
+from penstock.kernel.errors import Unavailable
+from penstock.tables.engine import Factory
+
+_MESSAGE_BYTES: Final = 1 << 16
+_PATIENCE_S: Final = 120
+_PROGRAM: Final = (
+    "import sys; from penstock.tables.coordinator.worker_forker import main; main(*sys.argv[1:])"
+)
+
+
+class NurseryLost(Unavailable):
+    """The process that makes workers is gone, or does not answer."""
+
+    code = "nursery_lost"
+
+
+class Nursery:
+    """A coordinator's end: asks for workers. For one thread."""
+
+    def __init__(self, runner: Factory) -> None:
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._line.settimeout(_PATIENCE_S)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), runner.name],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # what an engine prints is no answer of ours
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+                },
+            )
+        finally:
+            theirs.close()
+        self._ready = False
+        self._until_s = time.monotonic() + _PATIENCE_S
+
+    @property
+    def pid(self) -> int:
+        """The nursery's own process id."""
+        return self._process.pid
+
+    def is_ready(self) -> bool:
+        """Whether it has loaded everything by now; never waits."""
+        if self._ready:
+            return True
+        if select.select([self._line], [], [], 0)[0]:
+            self._ready = bool(self._answer()["ready"])
+        elif time.monotonic() > self._until_s:
+            raise NurseryLost(f"expected it to load within {_PATIENCE_S} s, found it loading")
+        return self._ready
+
+    def fork(self, theirs: socket.socket) -> int:
+        """A new worker at the other end of a socket, if it is ready; returns its process id."""
+        try:
+            socket.send_fds(self._line, [b"fork"], [theirs.fileno()])
+        except OSError as error:
+            raise NurseryLost(f"expected a worker, found: {error}") from error
+        return int(self._answer()["pid"])
+
+    def _answer(self) -> dict[str, int]:
+        try:
+            answer = self._line.recv(_MESSAGE_BYTES)
+        except OSError as error:
+            raise NurseryLost(f"expected a worker, found: {error}") from error
+        if not answer:
+            raise NurseryLost("expected a worker, found that the process that makes them is gone")
+        found: dict[str, int] = json.loads(answer)
+        return found
+
+    def close(self) -> None:
+        """End it; workers stay."""
+        self._line.close()
+        self._process.kill()
+        self._process.wait()
+
+
+def main(number: str, runner: str) -> None:
+    """Fork workers for whoever holds the other end of a socket."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to handle
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets workers that end
+    line = socket.socket(fileno=int(number))
+    from penstock.tables.worker import process
+
+    with suppress(Exception):  # each worker will find out by itself, and say so
+        preload = Factory(runner).beside("preload")
+        if preload is not None:
+            preload()
+    with suppress(OSError):
+        line.send(json.dumps({"ready": 1}).encode())
+    while True:
+        fds: list[int] = []
+        with suppress(OSError):  # a line that broke is a line that ended
+            _, fds, _, _ = socket.recv_fds(line, _MESSAGE_BYTES, 1)
+        if not fds:
+            return
+        pid = os.fork()
+        if not pid:
+            line.close()
+            _be(process.main, fds[0])
+        os.close(fds[0])
+        try:
+            line.send(json.dumps({"pid": pid}).encode())
+        except OSError:
+            return  # who asked is gone, and the worker will see that too
+
+
+def _be(work: Callable[[int], None], number: int) -> NoReturn:
+    """What a forked process does, and nothing after it."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        work(number)
+    except SystemExit:
+        pass
+    except BaseException:  # the parent's code must not go on here, whatever it was
+        traceback.print_exc()
+    finally:
+        os._exit(1)

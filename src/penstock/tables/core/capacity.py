@@ -1,0 +1,106 @@
+"""How many jobs may run: the slots of one coordinator, and its share of the cluster's permits.
+
+>>> slots = Slots(DispatchSettings(max_concurrent_refreshes=2))
+>>> slots.to_ask(ready=5, running=0, now_ms=0)
+2
+>>> slots.lost()
+>>> slots.free(running=0, now_ms=0)
+0
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from penstock.kernel.errors import Rejected
+from penstock.tables.core.retry import RetryPolicy
+
+
+class ParallelMode(StrEnum):
+    """Whether units run side by side."""
+
+    OFF = "off"
+    DRY_RUN = "dry_run"
+    ON = "on"
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchSettings:
+    """Limits of one coordinator; the cluster's own limit is the pool it asks for permits.
+
+    `yield_ms` is how long at most it leaves a permit that it gave back to others who wait for one.
+    """
+
+    parallel_refresh_mode: ParallelMode = ParallelMode.ON
+    max_concurrent_refreshes: int = 4
+    yield_ms: int = 1_000
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+
+    def __post_init__(self) -> None:
+        if self.max_concurrent_refreshes < 1:
+            raise Rejected(
+                "expected max_concurrent_refreshes of at least 1, "
+                f"found {self.max_concurrent_refreshes}"
+            )
+        if self.yield_ms < 0:
+            raise Rejected(f"expected yield_ms of at least 0, found {self.yield_ms}")
+
+    @property
+    def parallel(self) -> bool:
+        """Whether jobs run in workers, under permits."""
+        return self.parallel_refresh_mode is ParallelMode.ON
+
+    @property
+    def running_max(self) -> int:
+        """How many jobs may run at a time."""
+        return self.max_concurrent_refreshes if self.parallel else 1
+
+
+class Slots:
+    """Counts permits that are asked for, and remembers when there were none."""
+
+    def __init__(self, settings: DispatchSettings) -> None:
+        self._settings = settings
+        self._asked = 0
+        self._contended = False
+        self._yield_until_ms: int | None = None
+        self.starved = False
+
+    def free(self, running: int, now_ms: int) -> int:
+        """How many more jobs may start; none while the pool is known to be empty or left to others.
+
+        A permit that is won is used whatever was known before, so `won` comes first.
+        """
+        yields = self._yield_until_ms is not None and now_ms < self._yield_until_ms
+        if self.starved or yields:
+            return 0
+        return self._settings.running_max - running
+
+    def to_ask(self, ready: int, running: int, now_ms: int) -> int:
+        """How many permits to ask for now; they count as asked for."""
+        wanted = max(0, min(ready, self.free(running, now_ms)) - self._asked)
+        self._asked += wanted
+        return wanted
+
+    def won(self) -> None:
+        """A permit is ours."""
+        self._asked -= 1
+        self.starved, self._yield_until_ms = False, None
+
+    def lost(self) -> None:
+        """There was none left; worth asking again when time has passed or one is given back."""
+        self._asked -= 1
+        self.starved = True
+
+    def given_back(self, now_ms: int) -> None:
+        """A job ended. If others wait, its permit is theirs first."""
+        self.starved = False
+        if self._contended:
+            self._yield_until_ms = now_ms + self._settings.yield_ms
+
+    def contend(self, contended: bool) -> None:
+        """Whether others wait for permits."""
+        self._contended = contended
+        if not contended:
+            self._yield_until_ms = None

@@ -1,0 +1,621 @@
+"""The coordinator's core: events in, effects out. Who runs next, and what follows from the end.
+
+It never waits and never looks at a clock. A shell hands it events with the time, which must go on
+(while it goes back, nothing becomes due), and carries out the effects in the order in which they
+come. The three modes make the same decisions: `off` and `dry_run` run one job at a time inside the
+coordinator, `on` has workers run many, each under a permit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+from random import Random
+
+from penstock.tables.core.capacity import DispatchSettings, ParallelMode, Slots
+from penstock.tables.core.events import (
+    Answer,
+    AskToken,
+    Cancel,
+    CloseJob,
+    Contents,
+    DrainChanged,
+    Effect,
+    Enqueue,
+    Event,
+    GateChanged,
+    GraphChanged,
+    JobCancelled,
+    JobFailed,
+    JobStarted,
+    JobSucceeded,
+    LocksChanged,
+    MadeByHand,
+    PoolContended,
+    RecordSkip,
+    RefreshRequested,
+    ReleaseToken,
+    SetStatus,
+    SourcesMissing,
+    SourcesMoved,
+    Start,
+    StatusChanged,
+    Tick,
+    TokenLost,
+    TokenWon,
+    WorkerDied,
+    WouldDispatch,
+)
+from penstock.tables.core.facts import Board, Request, TableMemory, UnitState
+from penstock.tables.core.failures import FailureKind
+from penstock.tables.core.graph import StreamGraph
+from penstock.tables.core.jobs import Job, JobStatus, job_for
+from penstock.tables.core.model import Status
+from penstock.tables.core.ready import ReadyQueue
+from penstock.tables.core.retry import AWAY_MS_MAX, Retry
+from penstock.tables.core.verdict import Reason, UnitFacts, Verdict, may_run
+
+_SKIPS = frozenset(
+    {
+        Reason.GATED,
+        Reason.LOCK_HELD,
+        Reason.UPSTREAM_FAILED,
+        Reason.NO_CHANGE,
+        Reason.PAUSED,
+        Reason.SUSPENDED,
+        Reason.ERROR,
+    }
+)
+"""Why a unit that is due may be passed over; waiting for a turn is not being passed over."""
+
+
+class Coordinator:
+    """The only authority on what is due, what runs, what is tried again and what is stopped."""
+
+    def __init__(
+        self,
+        identity: str,
+        settings: DispatchSettings,
+        random: Random,
+        *,
+        memory: Mapping[str, TableMemory] | None = None,
+        next_job_id: int = 1,
+        coordinated: bool = True,
+    ) -> None:
+        self.identity = identity
+        self.settings = settings
+        self.board = Board(memory or {}, coordinated=coordinated)
+        self.ready = ReadyQueue()
+        self.graph_version = 0
+        self.now_ms = 0
+        self._random = random
+        self._next_job_id = next_job_id
+        self._slots = Slots(settings)
+        self._serving: dict[int, dict[str, Request]] = {}
+        self._outdated: set[int] = set()
+        self._wakes: list[tuple[int, str]] = []
+        self._effects: list[Effect] = []
+        self._is_away = False
+
+    # what a shell calls --------------------------------------------------------------------------
+
+    def step(self, event: Event, now_ms: int) -> tuple[Effect, ...]:
+        """Take one event; return what the shell must do, in this order."""
+        self.now_ms = max(self.now_ms, now_ms)
+        self._wake_up()
+        self._take(event)
+        self._dispatch()
+        effects, self._effects = tuple(self._effects), []
+        return effects
+
+    def wake_ms(self) -> int | None:
+        """When time alone will change something next, so that a tick is needed.
+
+        While permits are short it takes regular ticks as well, to ask for them again.
+        """
+        while self._wakes:
+            at_ms, key = self._wakes[0]
+            state = self.board.states.get(key)
+            if state is not None and state.wake_ms == at_ms:
+                return at_ms
+            heappop(self._wakes)
+        return None
+
+    def why(self, table: str, now_ms: int) -> Verdict:
+        """Why a table's unit waits, or that it may run."""
+        unit = self.board.units.unit_of(table)
+        return may_run(self._facts(unit.key, self.free_slots), max(self.now_ms, now_ms))
+
+    @property
+    def free_slots(self) -> int:
+        """How many more jobs may start now."""
+        return self._slots.free(len(self.board.jobs), self.now_ms)
+
+    @property
+    def starved(self) -> bool:
+        """Whether the cluster's pool had no permit when it was last asked."""
+        return self._slots.starved
+
+    @property
+    def live_jobs(self) -> tuple[Job, ...]:
+        """Jobs that are queued or running."""
+        return tuple(self.board.jobs.values())
+
+    # events --------------------------------------------------------------------------------------
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Tick():
+                self._slots.starved = False
+            case JobStarted() | JobSucceeded() | JobFailed() | JobCancelled() | WorkerDied():
+                self._take_outcome(event)
+            case TokenWon() | TokenLost() | PoolContended():
+                self._take_token(event)
+            case GraphChanged(graph, version):
+                self._change_graph(graph, version)
+            case _:
+                self._take_facts(event)
+
+    def _take_facts(
+        self,
+        event: SourcesMoved
+        | SourcesMissing
+        | RefreshRequested
+        | MadeByHand
+        | StatusChanged
+        | GateChanged
+        | LocksChanged
+        | DrainChanged,
+    ) -> None:
+        board = self.board
+        match event:
+            case SourcesMoved(positions):
+                moved = [name for name, at in positions.items() if board.positions.get(name) != at]
+                board.positions.update(positions)
+                self._consider_all(board.readers(moved))
+            case SourcesMissing(names):
+                moved = list(board.missing ^ names)
+                board.missing = names
+                self._consider_all(board.readers(moved))
+            case RefreshRequested(request_id, table, force):
+                state = board.states[board.units.unit_of(table).key]
+                state.requests[request_id] = Request(table, self.now_ms, force)
+                self._consider(state.unit.key)
+            case MadeByHand(tables):
+                self._made_by_hand(tables)
+            case StatusChanged(table, status):
+                self._change_status(table, status)
+            case GateChanged(relation, closed):
+                (board.gates.add if closed else board.gates.discard)(relation)
+                self._consider_all(board.readers([relation]))
+            case LocksChanged(tables):
+                moved = [name for name in board.locks ^ tables if name in board.graph.tables]
+                board.locks = tables
+                self._consider_all({board.units.unit_of(name).key for name in moved})
+            case DrainChanged(draining):
+                board.draining = draining
+                self._consider_all(board.states)
+
+    def _take_outcome(
+        self, event: JobStarted | JobSucceeded | JobFailed | JobCancelled | WorkerDied
+    ) -> None:
+        """Learn how a job went. One that ended already, or was never ours, is passed over."""
+        jobs = self.board.jobs
+        if isinstance(event, WorkerDied):
+            for job in [job for job in jobs.values() if job.worker == event.worker]:
+                self._lost(job)
+            return
+        job_or_none = jobs.get(event.job_id)
+        if job_or_none is None:
+            return
+        job = job_or_none
+        if isinstance(event, JobStarted):
+            if job.status is JobStatus.QUEUED:
+                jobs[job.job_id] = job.claimed(event.worker, self.now_ms)
+            return
+        match event:
+            case JobSucceeded():
+                self._succeeded(job, event)
+            case JobFailed():
+                self._failed(job, event)
+            case JobCancelled(_, detail):
+                self._cancelled(job, detail)
+
+    def _take_token(self, event: TokenWon | TokenLost | PoolContended) -> None:
+        match event:
+            case TokenWon():
+                self._slots.won()
+                if not self._start_next():
+                    self._effects.append(ReleaseToken())
+            case TokenLost():
+                self._slots.lost()
+            case PoolContended(contended):
+                self._slots.contend(contended)
+
+    # how jobs end --------------------------------------------------------------------------------
+
+    def _succeeded(self, job: Job, event: JobSucceeded) -> None:
+        board = self.board
+        fresh_ms = job.started_at_ms if job.started_at_ms is not None else job.enqueued_at_ms
+        outdated = job.job_id in self._outdated
+        for name, made in event.refreshed.items():
+            known = board.tables.get(name)
+            if known is None:
+                continue  # dropped meanwhile
+            if made.position is not None:
+                known.position = board.positions[name] = made.position
+            if outdated:
+                continue  # made by a query that is no more: it has to be made again
+            known.made(made.frontier, fresh_ms)
+            board.saw(made.frontier)
+            if board.statuses[name] in (Status.SUSPENDED, Status.ERROR):
+                # Only a person's request runs a stopped table, and it has just shown to be well.
+                self._set_status(name, Status.ACTIVE, f"job {job.job_id} succeeded")
+        state = self._home(job)
+        if state is not None:
+            state.retry = Retry()
+            state.skipped.clear()
+        if outdated:
+            self._ask_again(job)
+        else:
+            self._answer(job, ok=True, detail="refreshed")
+        self._free(job, finished=not outdated)
+        self._consider_all(board.readers(event.refreshed))
+        self._note_return()
+
+    def _wait_with(self, asking: UnitState) -> None:
+        """What would run now waits with the unit that found the engine away, and asks before it.
+
+        Else a query that ends the engine each time could be the one that asks for all.
+        """
+        ready, until_ms = set(self.ready.in_order()), asking.retry.retry_at_ms
+        for key, state in self.board.states.items():
+            if state is not asking and (key in ready or state.retry.away is not None):
+                state.retry = replace(state.retry, retry_at_ms=until_ms, away=asking.retry.away)
+                asking.retry = replace(asking.retry, retry_at_ms=(until_ms or 0) + AWAY_MS_MAX)
+                self._consider(key)
+
+    def _note_return(self) -> None:
+        """The engine works: what waits for it need not wait any longer."""
+        if not self._is_away:
+            return
+        self._is_away = False
+        waiting = [key for key, state in self.board.states.items() if state.retry.away is not None]
+        for key in waiting:
+            state = self.board.states[key]
+            state.retry = replace(state.retry, retry_at_ms=None, aways=0, away=None)
+        self._consider_all(waiting)
+
+    def _cancelled(self, job: Job, detail: str) -> None:
+        self._close(job.cancelled(self.now_ms, detail))
+        self._ask_again(job)
+        self._free(job)
+
+    def _failed(self, job: Job, event: JobFailed) -> None:
+        if job.job_id in self._outdated:  # how an old query failed says nothing of the new one
+            self._cancelled(job, event.detail)
+            return
+        retryable = event.kind is not FailureKind.PERMANENT
+        if job.status is JobStatus.QUEUED:  # it failed before it could say that it had started
+            job = job.claimed("unknown", self.now_ms)
+        if event.kind is FailureKind.AWAY:
+            self._is_away = True
+            self._close(job.cancelled(self.now_ms, event.detail))
+        else:
+            self._close(job.failed(self.now_ms, event.detail, retryable=retryable))
+        requested = bool(self._serving.get(job.job_id))
+        self._answer(job, ok=False, detail=event.detail)
+        state = self._home(job)
+        if state is not None:
+            at_fault = [event.member] if event.member in job.members else list(job.members)
+            if not event.kind.blameless:
+                self._note_failure(at_fault, event.detail)
+            self._take_failure(state, event, at_fault, requested=requested)
+        self._free(job, finished=True)
+
+    def _take_failure(
+        self, state: UnitState, event: JobFailed, at_fault: list[str], *, requested: bool
+    ) -> None:
+        """What follows from a failure: another try, or an end of trying."""
+        policy, now_ms, random = self.settings.retry, self.now_ms, self._random
+        match event.kind:
+            case FailureKind.COLLISION:
+                state.retry = state.retry.collided(policy, now_ms, random, event.detail)
+            case FailureKind.AWAY:
+                state.retry = state.retry.waited(policy, now_ms, random, event.detail)
+                self._wait_with(state)
+            case FailureKind.PERMANENT:
+                state.retry = Retry()
+                self._stop(at_fault, Status.ERROR, event.detail)
+            case FailureKind.RETRYABLE if not requested:  # else a person was told: no count
+                retry = state.retry.failed(policy, now_ms, random, event.detail)
+                self._try_again(state, retry, at_fault, event.detail)
+
+    def _note_failure(self, tables: Iterable[str], error: str) -> None:
+        for name in tables:
+            if name in self.board.tables:
+                self.board.tables[name].failed(error)
+
+    def _lost(self, job: Job) -> None:
+        """The worker is gone: the unit runs again, unless it loses every worker it gets.
+
+        Then whoever asked for it is told, and nothing is tried any more on their behalf.
+        """
+        detail = f"worker {job.worker} died"
+        if job.job_id in self._outdated:
+            self._cancelled(job, detail)
+            return
+        self._close(job.failed(self.now_ms, detail, retryable=True))
+        state, given_up = self._home(job), None
+        if state is not None:
+            self._note_failure(job.members, detail)
+            retry = state.retry.died(self.settings.retry, self.now_ms, self._random, detail)
+            given_up = self._try_again(state, retry, list(job.members), detail)
+        if given_up is None:
+            self._ask_again(job)
+        else:
+            self._answer(job, ok=False, detail=given_up)
+        self._free(job, finished=True)
+
+    def _try_again(
+        self, state: UnitState, retry: Retry, at_fault: list[str], detail: str
+    ) -> str | None:
+        """Wait for the next try, or suspend what failed too often and say why."""
+        if not retry.exhausted(self.settings.retry):
+            state.retry = retry
+            return None
+        state.retry = Retry()
+        times = f"{retry.attempt_no - 1} failures in a row, the last: {detail}"
+        self._stop(at_fault, Status.SUSPENDED, times)
+        return times
+
+    def _stop(self, tables: Iterable[str], status: Status, detail: str) -> None:
+        for name in tables:
+            if self.board.statuses.get(name) is Status.ACTIVE:
+                self._set_status(name, status, detail)
+
+    def _set_status(self, table: str, status: Status, detail: str) -> None:
+        self.board.statuses[table] = status
+        self._effects.append(SetStatus(table, status, detail))
+
+    def _close(self, job: Job) -> None:
+        self._effects.append(CloseJob(job))
+
+    def _answer(self, job: Job, *, ok: bool, detail: str) -> None:
+        for request_id in self._serving.get(job.job_id, ()):
+            self._effects.append(Answer(request_id, ok, detail))
+
+    def _ask_again(self, job: Job) -> None:
+        """What people asked for and nobody has served is served by the next try."""
+        for request_id, request in self._serving.pop(job.job_id, {}).items():
+            if request.table in self.board.tables:
+                unit = self.board.units.unit_of(request.table)
+                self.board.states[unit.key].requests[request_id] = request
+            else:
+                self._effects.append(Answer(request_id, False, f"{request.table} was dropped"))
+
+    def _free(self, job: Job, *, finished: bool = False) -> None:
+        """Forget a job; its members are free, its permit goes back, its unit is looked at again."""
+        board = self.board
+        del board.jobs[job.job_id]
+        self._serving.pop(job.job_id, None)
+        self._outdated.discard(job.job_id)
+        for name in job.members:
+            del board.busy[name]
+        if self.settings.parallel:
+            self._effects.append(ReleaseToken())
+            self._slots.given_back(self.now_ms)
+        state = self._home(job)
+        if state is not None and finished:
+            state.finished_ms = self.now_ms
+        keys = {board.units.unit_of(name).key for name in job.members if name in board.tables}
+        self._consider_all(keys)
+
+    def _home(self, job: Job) -> UnitState | None:
+        """The state of a job's unit; None if the graph no longer has it."""
+        return self.board.states.get(job.unit_key)
+
+    # changes by people ---------------------------------------------------------------------------
+
+    def _change_status(self, table: str, status: Status) -> None:
+        board = self.board
+        unit = board.units.unit_of(table)
+        before, board.statuses[table] = board.statuses[table], status
+        if status is Status.ACTIVE and before is not Status.ACTIVE:
+            state = board.states[unit.key]
+            state.retry = Retry()
+            state.skipped.clear()
+            board.tables[table].fresh_ms = None  # due at once, to catch up what was missed
+        self._consider_all({unit.key, *unit.downstreams})
+
+    def _made_by_hand(self, tables: Mapping[str, Contents]) -> None:
+        """Take in what people made; a table that stood still has just shown to be well."""
+        board = self.board
+        known = [name for name in tables if name in board.tables]
+        for name in known:
+            made = tables[name]
+            fresh_ms = min(made.fresh_ms, self.now_ms)
+            board.tables[name] = TableMemory(made.frontier, made.position, fresh_ms)
+            if made.position is not None:
+                board.positions[name] = made.position
+            board.saw(made.frontier)
+            if board.statuses[name] in (Status.SUSPENDED, Status.ERROR):
+                self._set_status(name, Status.ACTIVE, "refreshed by hand")
+            state = board.states[board.units.unit_of(name).key]
+            state.retry, state.finished_ms = Retry(), self.now_ms
+            state.skipped.clear()
+        self._consider_all(board.readers(known))
+
+    def _change_graph(self, graph: StreamGraph, version: int) -> None:
+        old, board = self.board.graph, self.board
+        asked = {key: request for s in board.states.values() for key, request in s.requests.items()}
+        board.change_graph(graph)
+        for known in board.tables.values():
+            if known.fresh_ms is not None:  # of a clock that was ahead
+                known.fresh_ms = min(known.fresh_ms, self.now_ms)
+        self.graph_version = version
+        for request_id, request in asked.items():
+            if request.table not in graph.tables:
+                self._effects.append(Answer(request_id, False, f"{request.table} was dropped"))
+        for job in board.jobs.values():
+            if job.unit_key not in board.units or _altered(job, old, graph):
+                self._outdated.add(job.job_id)
+                self._effects.append(Cancel(job, f"the graph changed to version {version}"))
+        self.ready = ReadyQueue()
+        self._wakes = []
+        self._consider_all(board.states)
+
+    # decisions -----------------------------------------------------------------------------------
+
+    def _wake_up(self) -> None:
+        due = set()
+        while self._wakes and self._wakes[0][0] <= self.now_ms:
+            at_ms, key = heappop(self._wakes)
+            state = self.board.states.get(key)
+            if state is not None and state.wake_ms == at_ms:
+                state.wake_ms = None
+                due.add(key)
+        self._consider_all(due)
+
+    def _consider(self, key: str) -> None:
+        self._consider_all((key,))
+
+    def _consider_all(self, keys: Iterable[str]) -> None:
+        """Ask anew whether units may run; where the answer matters to readers, ask for them too.
+
+        In topological order, so that each is looked at once.
+        """
+        board = self.board
+        waiting = [(board.units[key].position, key) for key in keys]
+        heapify(waiting)
+        last = ""
+        while waiting:
+            _, key = heappop(waiting)
+            if key == last:
+                continue
+            last = key
+            state = board.states[key]
+            state.verdict = self._judge(state)
+            shown = board.as_upstream(key)
+            if shown != state.shown:
+                state.shown = shown
+                for below in state.unit.downstreams:
+                    heappush(waiting, (board.units[below].position, below))
+
+    def _facts(self, key: str, free_slots: int) -> UnitFacts:
+        facts = self.board.facts(key, free_slots)
+        if facts.requested and self.board.states[key].retry.deaths:
+            return replace(facts, lost_workers=True)
+        return facts
+
+    def _judge(self, state: UnitState) -> Verdict:
+        key = state.unit.key
+        self._give_up_retry(state)
+        verdict = may_run(self._facts(key, free_slots=1), self.now_ms)
+        self._note_skip(state, verdict)
+        if verdict.reason is Reason.NO_CHANGE:
+            self._settle(state)
+            verdict = may_run(self._facts(key, free_slots=1), self.now_ms)
+        if verdict.may_run:
+            state.ready_ms = self.now_ms if state.ready_ms is None else state.ready_ms
+            self.ready.put(key, self.board.urgency(state))
+        else:
+            state.ready_ms = None
+            self.ready.discard(key)
+        if verdict.until_ms is not None and verdict.until_ms != state.wake_ms:
+            state.wake_ms = verdict.until_ms
+            heappush(self._wakes, (verdict.until_ms, key))
+        return verdict
+
+    def _give_up_retry(self, state: UnitState) -> None:
+        """Where nobody asks for the next try and none is due, readers must not wait for it."""
+        if not state.retry.failing or state.requests or self.board.job_on(state.unit) is not None:
+            return
+        due_ms = self.board.due_ms(state)
+        if due_ms is None or due_ms > self.now_ms:
+            state.retry = replace(state.retry, retry_at_ms=None, away=None)
+
+    def _settle(self, state: UnitState) -> None:
+        """Nothing has changed, so the contents are right as of now."""
+        for name in state.unit.members:
+            self.board.tables[name].fresh_ms = self.now_ms
+        state.finished_ms = self.now_ms
+        state.retry = Retry()
+        for request_id in state.requests:
+            self._effects.append(Answer(request_id, True, "nothing it reads has changed"))
+        state.requests.clear()
+
+    def _note_skip(self, state: UnitState, verdict: Verdict) -> None:
+        if verdict.reason not in _SKIPS or verdict.reason in state.skipped:
+            return
+        due_ms = self.board.due_ms(state)
+        if due_ms is not None and due_ms <= self.now_ms:
+            state.skipped.add(verdict.reason)
+            self._effects.append(
+                RecordSkip(state.unit.key, state.unit.members, verdict.reason, verdict.text)
+            )
+
+    # dispatch ------------------------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        if self._is_away and self.board.jobs:
+            return  # one unit asks for all whether the engine is back
+        if self.settings.parallel:
+            ready = min(1, len(self.ready)) if self._is_away else len(self.ready)
+            wanted = self._slots.to_ask(ready, len(self.board.jobs), self.now_ms)
+            self._effects.extend(AskToken() for _ in range(wanted))
+        else:
+            while self.free_slots > 0 and self._start_next() and not self._is_away:
+                pass
+
+    def _start_next(self) -> bool:
+        """Start the most urgent unit, if there is one and a slot for it."""
+        while (key := self.ready.pop()) is not None:
+            state = self.board.states[key]
+            verdict = may_run(self._facts(key, self.free_slots), self.now_ms)
+            if verdict.may_run:
+                self._start(state, verdict)
+                return True
+            state.verdict = self._judge(state)
+            if verdict.reason is Reason.NO_BUDGET:
+                return False
+        return False
+
+    def _start(self, state: UnitState, verdict: Verdict) -> None:
+        board = self.board
+        job = job_for(
+            state.unit,
+            self._next_job_id,
+            graph_version=self.graph_version,
+            coordinator=self.identity,
+            attempt_no=state.retry.attempt_no,
+            now_ms=self.now_ms,
+        )
+        self._next_job_id += 1
+        board.jobs[job.job_id] = job
+        board.busy.update(dict.fromkeys(job.members, job.job_id))
+        self._serving[job.job_id], state.requests = state.requests, {}
+        self._effects.append(Enqueue(job))
+        if self.settings.parallel_refresh_mode is ParallelMode.DRY_RUN:
+            others = self.ready.in_order()[: self.settings.max_concurrent_refreshes - 1]
+            self._effects.append(WouldDispatch(job, tuple(others)))
+        self._effects.append(
+            Start(
+                job,
+                not self.settings.parallel,
+                verdict.stale,
+                tuple(self._serving[job.job_id]),
+                waited_ms=self.now_ms - (state.ready_ms or self.now_ms),
+            )
+        )
+        self._consider(state.unit.key)
+
+
+def _altered(job: Job, old: StreamGraph, new: StreamGraph) -> bool:
+    """Whether a member is made by another query now."""
+    return any(
+        name not in new.tables or old.tables[name].query != new.tables[name].query
+        for name in job.members
+        if name in old.tables
+    )

@@ -1,0 +1,257 @@
+"""What the coordinator knows of tables and units: the facts that decisions are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from penstock.tables.core.due import UnitSchedule, table_schedules, unit_schedule
+from penstock.tables.core.frontier import Frontier, Position, later
+from penstock.tables.core.graph import StreamGraph
+from penstock.tables.core.jobs import Job
+from penstock.tables.core.model import Status, TableDefinition
+from penstock.tables.core.ready import Urgency
+from penstock.tables.core.retry import Retry
+from penstock.tables.core.units import ExecutionUnitGraph, Unit
+from penstock.tables.core.verdict import WILL_RUN, UnitFacts, UpstreamFacts, Verdict
+
+
+@dataclass(slots=True)
+class TableMemory:
+    """What is known of a table's contents; a coordinator starts with what the catalog says.
+
+    `fresh_ms` is when contents were last known to equal the query, None if they never were.
+    `failures` are those on record since they were last made, `error` the last of them.
+    """
+
+    frontier: Frontier | None = None
+    position: Position | None = None
+    fresh_ms: int | None = None
+    failures: int = field(default=0, compare=False)
+    error: str | None = field(default=None, compare=False)
+
+    def failed(self, error: str) -> None:
+        """One more failure."""
+        self.failures += 1
+        self.error = error
+
+    def made(self, frontier: Frontier, fresh_ms: int) -> None:
+        """Contents were made."""
+        self.frontier, self.fresh_ms = frontier, fresh_ms
+        self.failures, self.error = 0, None
+
+
+class Request(NamedTuple):
+    """A person's wish to have a table refreshed."""
+
+    table: str
+    at_ms: int
+    force: bool
+
+
+@dataclass(slots=True)
+class UnitState:
+    """What is known of a unit besides its tables."""
+
+    unit: Unit
+    schedule: UnitSchedule
+    verdict: Verdict | None = None
+    shown: UpstreamFacts | None = None
+    retry: Retry = field(default_factory=Retry)
+    finished_ms: int | None = None
+    requests: dict[str, Request] = field(default_factory=dict)
+    skipped: set[str] = field(default_factory=set)
+    wake_ms: int | None = None
+    ready_ms: int | None = None
+    """Since when it may run and waits for its turn."""
+
+
+class Board:
+    """Graph, units, positions, locks, gates and live jobs. Decides nothing."""
+
+    def __init__(self, memory: Mapping[str, TableMemory], *, coordinated: bool = True) -> None:
+        self.coordinated = coordinated
+        self.graph = StreamGraph()
+        self.units = ExecutionUnitGraph(self.graph)
+        self.states: dict[str, UnitState] = {}
+        self.tables: dict[str, TableMemory] = {
+            name: replace(known) for name, known in memory.items()
+        }
+        self.statuses: dict[str, Status] = {}
+        self.positions: dict[str, Position] = {}
+        self.missing: frozenset[str] = frozenset()
+        self.gates: set[str] = set()
+        self.locks: frozenset[str] = frozenset()
+        self.jobs: dict[int, Job] = {}
+        self.busy: dict[str, int] = {}
+        self.draining = False
+
+    def change_graph(self, graph: StreamGraph) -> None:
+        """Take other definitions. What is known of tables and units that stay is kept."""
+        old, self.graph = self.graph, graph
+        self.units = ExecutionUnitGraph(graph)
+        self.tables = {
+            name: self._kept(old.tables.get(name), table) for name, table in graph.tables.items()
+        }
+        self.statuses = {name: table.status for name, table in graph.tables.items()}
+        self.positions = {
+            **{name: at for name, at in self.positions.items() if name not in old.tables},
+            **{
+                name: known.position
+                for name, known in self.tables.items()
+                if known.position is not None
+            },
+        }
+        schedules = table_schedules(graph)
+        before = {name: state for state in self.states.values() for name in state.unit.members}
+        self.states = {
+            unit.key: _state(unit, unit_schedule(unit, graph, schedules), before)
+            for unit in self.units
+        }
+
+    def facts(self, key: str, free_slots: int) -> UnitFacts:
+        """Everything that decides whether a unit may run."""
+        state = self.states[key]
+        unit = state.unit
+        relations = {*unit.members, *unit.inputs}
+        return UnitFacts(
+            key=key,
+            due_ms=self.due_ms(state),
+            changed=self.changed(unit),
+            rebuild=any(r.force for r in state.requests.values()) or self._must_rebuild(unit),
+            requested=bool(state.requests),
+            in_flight_job=self.job_on(unit),
+            draining=self.draining,
+            gated=tuple(sorted(self.gates & relations)) if self.gates else (),
+            locked=tuple(name for name in unit.members if name in self.locks),
+            stopped=self.stopped(unit),
+            missing=tuple(sorted(self.missing & relations)) if self.missing else (),
+            retry_at_ms=state.retry.retry_at_ms,
+            error=state.retry.error,
+            attempt=state.retry.attempt_no,
+            away=state.retry.away,
+            coordinated=self.coordinated,
+            upstreams=tuple(self.as_upstream(upstream) for upstream in unit.upstreams),
+            unfilled=self.unfilled(unit),
+            free_slots=free_slots,
+        )
+
+    def as_upstream(self, key: str) -> UpstreamFacts:
+        """A unit as its readers see it."""
+        state = self.states[key]
+        stopped = self.stopped(state.unit)
+        running = self.job_on(state.unit) is not None
+        reason = state.verdict.reason if state.verdict else None
+        return UpstreamFacts(
+            key=key,
+            finished_ms=state.finished_ms,
+            running=running,
+            will_run=reason in WILL_RUN,
+            failing=state.retry.failing and not stopped,
+            stopped=stopped[0][1] if stopped else None,
+            error=state.retry.error if state.retry.failing else None,
+            retry_at_ms=state.retry.retry_at_ms,
+        )
+
+    def due_ms(self, state: UnitState) -> int | None:
+        """Since when a unit's contents are too old."""
+        return state.schedule.due_ms(self.fresh_ms(state.unit))
+
+    def fresh_ms(self, unit: Unit) -> int | None:
+        """When all of a unit was last known to be right."""
+        found = [self.tables[name].fresh_ms for name in unit.members]
+        known = [fresh_ms for fresh_ms in found if fresh_ms is not None]
+        return min(known) if len(known) == len(found) else None
+
+    def changed(self, unit: Unit) -> tuple[str, ...]:
+        """The inputs that moved, or left, since the contents of some member were made."""
+        moved = set(self.missing.intersection(unit.inputs))
+        for name in unit.members:
+            frontier = self.tables[name].frontier
+            if frontier is not None:
+                moved.update(frontier.moved(self.positions))
+                # An input that had no position then, and has one now, has moved as well.
+                moved.update(
+                    source
+                    for source in self.graph.inputs[name]
+                    if source not in frontier and source in self.positions
+                )
+        return tuple(sorted(moved))
+
+    def unfilled(self, unit: Unit) -> tuple[str, ...]:
+        """The tables that a unit reads, and that were never filled."""
+        tables = self.tables
+        return tuple(
+            name
+            for name in unit.inputs
+            if name in tables and tables[name].frontier is None and tables[name].position is None
+        )
+
+    def saw(self, frontier: Frontier) -> None:
+        """A refresh may have read its inputs further than anybody had told."""
+        for source, at in frontier.items():
+            self.positions[source] = later(self.positions.get(source), at)
+
+    def stopped(self, unit: Unit) -> tuple[tuple[str, Status], ...]:
+        """The members that are not active, with their status."""
+        return tuple(
+            (name, self.statuses[name])
+            for name in unit.members
+            if self.statuses[name] is not Status.ACTIVE
+        )
+
+    def job_on(self, unit: Unit) -> int | None:
+        """The job that refreshes a member now, perhaps as part of a unit that is no more."""
+        return next((self.busy[name] for name in unit.members if name in self.busy), None)
+
+    def urgency(self, state: UnitState) -> Urgency:
+        """Where a unit stands among those that may run."""
+        fresh_ms = self.fresh_ms(state.unit)
+        due_ms = state.schedule.due_ms(fresh_ms)
+        deadlines = [request.at_ms for request in state.requests.values()]
+        deadlines += [] if due_ms is None else [due_ms]
+        return Urgency(
+            min(deadlines, default=0), state.schedule.interval_ms(fresh_ms), state.unit.position
+        )
+
+    def readers(self, relations: Iterable[str]) -> set[str]:
+        """The units that read some of these relations, or hold them as members."""
+        keys = set()
+        for relation in relations:
+            if relation in self.graph.tables:
+                keys.add(self.units.unit_of(relation).key)
+            keys.update(
+                self.units.unit_of(name).key for name in self.graph.readers.get(relation, ())
+            )
+        return keys
+
+    def _must_rebuild(self, unit: Unit) -> bool:
+        return any(
+            self.tables[name].frontier is None or self.graph.tables[name].volatile
+            for name in unit.members
+        )
+
+    def _kept(self, before: TableDefinition | None, table: TableDefinition) -> TableMemory:
+        """What is known of a table's contents; nothing if they were made by another query."""
+        known = self.tables.get(table.name, TableMemory())
+        if before is not None and before.query != table.query:
+            return TableMemory(position=known.position)
+        return known
+
+
+def _state(unit: Unit, schedule: UnitSchedule, before: Mapping[str, UnitState]) -> UnitState:
+    """The state of a unit in a new graph: its own, or the worst of those whose members it took."""
+    olds = {id(old): old for name in unit.members if (old := before.get(name))}.values()
+    state = UnitState(unit, schedule)
+    for old in olds:
+        if old.retry.attempt_no > state.retry.attempt_no or old.retry.failing:
+            state.retry = old.retry
+        if old.finished_ms is not None:
+            state.finished_ms = max(state.finished_ms or 0, old.finished_ms)
+        state.requests |= {
+            request_id: request
+            for request_id, request in old.requests.items()
+            if request.table in unit.members
+        }
+    return state

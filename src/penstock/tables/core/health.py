@@ -1,0 +1,176 @@
+"""What people see of a coordinator: whether it runs, whether it is saturated, what each table does.
+
+>>> health(None, lease=Lease("c1", expires_ms=900), now_ms=1_000).state.value
+'not_running'
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from penstock.kernel.units import format_ms
+from penstock.tables.core.capacity import ParallelMode
+from penstock.tables.core.dispatch import Coordinator
+from penstock.tables.core.frontier import Frontier
+from penstock.tables.core.model import Mode, Status
+from penstock.tables.core.verdict import Reason
+
+
+class Lease(NamedTuple):
+    """Who coordinates a warehouse, and until when unless it says so again."""
+
+    holder: str
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A coordinator's work at a moment; what `worker pool` shows."""
+
+    coordinator: str
+    parallel_refresh_mode: ParallelMode
+    running: int
+    running_max: int
+    ready: int
+    waiting_for_permits: bool
+    draining: bool
+    ticked_ms: int
+    stopped: tuple[tuple[str, Status], ...] = ()
+    troubles: tuple[tuple[str, str], ...] = ()
+    """Tables that are not kept fresh, and what went wrong with each."""
+
+
+class HealthState(StrEnum):
+    """From best to worst, as far as freshness goes."""
+
+    OK = "ok"
+    STARTING = "starting"
+    DEGRADED = "degraded"
+    DRAINING = "draining"
+    SATURATED = "saturated"
+    STALLED = "stalled"
+    NOT_RUNNING = "not_running"
+
+
+class Health(NamedTuple):
+    """One word for programs, one sentence for people."""
+
+    state: HealthState
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """One table as `status` shows it."""
+
+    table: str
+    status: Status
+    mode: Mode
+    schedule: str
+    unit_key: str
+    reason: Reason
+    waiting_for: str
+    fresh_ms: int | None
+    due_ms: int | None
+    failures: int
+    frontier: Frontier | None
+    error: str | None = None
+    """What went wrong the last time, if it was not made since."""
+    attempt: int = 1
+    """Which try the next one is."""
+    retry_at_ms: int | None = None
+
+
+def pool(coordinator: Coordinator) -> Pool:
+    """A coordinator's work right now."""
+    board = coordinator.board
+    return Pool(
+        coordinator=coordinator.identity,
+        parallel_refresh_mode=coordinator.settings.parallel_refresh_mode,
+        running=len(board.jobs),
+        running_max=coordinator.settings.running_max,
+        ready=len(coordinator.ready),
+        waiting_for_permits=coordinator.starved,
+        draining=board.draining,
+        ticked_ms=coordinator.now_ms,
+        stopped=tuple(
+            (name, status)
+            for name, status in board.statuses.items()
+            if status in (Status.SUSPENDED, Status.ERROR)
+        ),
+        troubles=_troubles(coordinator),
+    )
+
+
+def _troubles(coordinator: Coordinator) -> tuple[tuple[str, str], ...]:
+    board, found = coordinator.board, []
+    for name in board.graph.order:
+        status, error = board.statuses[name], board.tables[name].error
+        verdict = board.states[board.units.unit_of(name).key].verdict
+        if status in (Status.SUSPENDED, Status.ERROR):
+            found.append((name, f"{status.value}: {error}" if error else status.value))
+        elif verdict is not None and verdict.reason in _TROUBLED:
+            found.append((name, coordinator.why(name, coordinator.now_ms).text))
+    return tuple(found)
+
+
+_TROUBLED = frozenset({Reason.BACKING_OFF, Reason.ENGINE_AWAY, Reason.SOURCE_MISSING})
+
+
+def health(
+    seen: Pool | None, *, lease: Lease | None, now_ms: int, tick_late_ms: int = 5_000
+) -> Health:
+    """Whether tables are kept fresh, telling *saturated* from *not running*.
+
+    `seen` is the last thing the holder of the lease said of itself, None if it said nothing yet.
+    """
+    if lease is None:
+        return Health(HealthState.NOT_RUNNING, "no coordinator holds the lease")
+    if lease.expires_ms <= now_ms:
+        ago = format_ms(now_ms - lease.expires_ms)
+        return Health(HealthState.NOT_RUNNING, f"the lease of {lease.holder} ran out {ago} ago")
+    if seen is None:
+        return Health(HealthState.STARTING, f"{lease.holder} has taken the lease and starts")
+    if now_ms - seen.ticked_ms > tick_late_ms:
+        return Health(HealthState.STALLED, f"{lease.holder} holds the lease but does not tick")
+    if seen.draining:
+        return Health(HealthState.DRAINING, f"draining, {seen.running} still running")
+    if seen.ready and (seen.running >= seen.running_max or seen.waiting_for_permits):
+        limit = "the cluster's workers" if seen.waiting_for_permits else f"{seen.running_max} slots"
+        return Health(HealthState.SATURATED, f"{seen.ready} units wait for one of {limit}")
+    if seen.troubles:
+        named = "; ".join(f"{table} {text}" for table, text in seen.troubles[:3])
+        count = len(seen.troubles)
+        noun = "table is" if count == 1 else "tables are"
+        return Health(HealthState.DEGRADED, f"{count} {noun} not kept fresh: {named}")
+    return Health(HealthState.OK, f"{seen.running} running, {seen.ready} ready")
+
+
+def table_rows(coordinator: Coordinator, now_ms: int) -> list[TableStatus]:
+    """One row for each table, in topological order."""
+    board = coordinator.board
+    rows = []
+    for name in board.graph.order:
+        table, state = board.graph.tables[name], board.states[board.units.unit_of(name).key]
+        verdict = coordinator.why(name, now_ms)
+        rows.append(
+            TableStatus(
+                table=name,
+                status=board.statuses[name],
+                mode=table.mode,
+                schedule=table.schedule.text,
+                unit_key=state.unit.key,
+                reason=verdict.reason,
+                waiting_for=verdict.text,
+                fresh_ms=board.tables[name].fresh_ms,
+                due_ms=board.due_ms(state),
+                failures=board.tables[name].failures,
+                frontier=board.tables[name].frontier,
+                error=board.tables[name].error or state.retry.error or state.retry.away,
+                attempt=state.retry.attempt_no,
+                retry_at_ms=state.retry.retry_at_ms,
+            )
+        )
+    return rows

@@ -1,0 +1,103 @@
+"""What is kept of every refresh: how it was asked for, how it was done, what it cost.
+
+The configured and the executed mode are two fields: a fallback to FULL is never written down as
+DIFFERENTIAL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from penstock.tables.core.frontier import Frontier
+from penstock.tables.core.model import Mode
+from penstock.tables.errors import InvalidTable
+
+
+class ReasonCode(StrEnum):
+    """Why a refresh was done in the mode it was done in."""
+
+    AS_CONFIGURED = "as_configured"
+    FIRST_LOAD = "first_load"
+    QUERY_CHANGED = "query_changed"
+    NOT_DIFFERENTIABLE = "not_differentiable"
+    VOLATILE = "volatile"
+    FULL_IS_CHEAPER = "full_is_cheaper"
+    HISTORY_EXPIRED = "history_expired"
+    SOURCE_RECREATED = "source_recreated"
+    REQUESTED = "requested"
+
+
+class Outcome(StrEnum):
+    """How a refresh ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshRecord:
+    """One refresh of one table. `executed` is None if it did not come to that."""
+
+    table: str
+    unit_key: str
+    job_id: int
+    outcome: Outcome
+    configured: Mode
+    executed: Mode | None
+    reason: ReasonCode
+    started_at_ms: int
+    finished_at_ms: int
+    reason_text: str = ""
+    rows_read: int = 0
+    delta_rows: int = 0
+    rows_written: int = 0
+    timings_ms: tuple[tuple[str, float], ...] = ()
+    frontier: Frontier = field(default_factory=Frontier)
+    snapshot: int | None = None
+    stale: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.executed is Mode.AUTO:
+            raise InvalidTable("expected the mode that was executed, found AUTO")
+        if self.outcome is Outcome.SUCCEEDED and self.executed is None:
+            raise InvalidTable("expected an executed mode for a refresh that succeeded, found none")
+        if self.finished_at_ms < self.started_at_ms:
+            raise InvalidTable(
+                f"expected an end after the start, found {self.finished_at_ms} before "
+                f"{self.started_at_ms}"
+            )
+
+    @property
+    def took_ms(self) -> int:
+        """From start to commit."""
+        return self.finished_at_ms - self.started_at_ms
+
+    @property
+    def fell_back(self) -> bool:
+        """Whether a table that may be differential was refreshed in full."""
+        return self.configured is not Mode.FULL and self.executed is Mode.FULL
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Some refreshes of one table in a few numbers."""
+
+    refreshes: int
+    failures: int
+    fallbacks: int
+    rows_written: int
+    took_ms_max: int
+
+
+def summarise(records: Sequence[RefreshRecord]) -> Summary:
+    """The few numbers of some refreshes."""
+    return Summary(
+        refreshes=sum(record.outcome is Outcome.SUCCEEDED for record in records),
+        failures=sum(record.outcome is Outcome.FAILED for record in records),
+        fallbacks=sum(record.fell_back for record in records),
+        rows_written=sum(record.rows_written for record in records),
+        took_ms_max=max((record.took_ms for record in records), default=0),
+    )

@@ -1,0 +1,144 @@
+"""Jobs: one row for each try to refresh a unit, and the few ways in which a row may change.
+
+```
+QUEUED ──claim──▶ RUNNING ──▶ SUCCEEDED | RETRYABLE_FAILED | PERMANENT_FAILED | CANCELLED
+   └──────────────────────────────▶ CANCELLED
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from penstock.tables.core.units import Unit, UnitKind
+from penstock.tables.errors import JobMoved
+
+RETENTION_MS: Final = 3_600_000
+
+
+class JobStatus(StrEnum):
+    """Where a job stands."""
+
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    RETRYABLE_FAILED = "RETRYABLE_FAILED"
+    PERMANENT_FAILED = "PERMANENT_FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def live(self) -> bool:
+        """Whether something may still come of it."""
+        return self in (JobStatus.QUEUED, JobStatus.RUNNING)
+
+
+TRANSITIONS: Final = {
+    JobStatus.QUEUED: frozenset({JobStatus.RUNNING, JobStatus.CANCELLED}),
+    JobStatus.RUNNING: frozenset(
+        {
+            JobStatus.SUCCEEDED,
+            JobStatus.RETRYABLE_FAILED,
+            JobStatus.PERMANENT_FAILED,
+            JobStatus.CANCELLED,
+        }
+    ),
+}
+"""From each live status, where a job may go. The others are final."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One row of `scheduler_jobs`. Changes make another row of the same id."""
+
+    job_id: int
+    graph_version: int
+    unit_key: str
+    unit_kind: UnitKind
+    members: tuple[str, ...]
+    root: str
+    coordinator: str
+    enqueued_at_ms: int
+    status: JobStatus = JobStatus.QUEUED
+    worker: str | None = None
+    attempt_no: int = 1
+    started_at_ms: int | None = None
+    finished_at_ms: int | None = None
+    outcome_detail: str | None = None
+    retryable: bool | None = None
+
+    def claimed(self, worker: str, now_ms: int) -> Job:
+        """A worker has it in hand."""
+        return self._moved(JobStatus.RUNNING, worker=worker, started_at_ms=now_ms)
+
+    def succeeded(self, now_ms: int, detail: str | None = None) -> Job:
+        """Everything it made is committed."""
+        return self._moved(
+            JobStatus.SUCCEEDED, finished_at_ms=now_ms, outcome_detail=detail, retryable=None
+        )
+
+    def failed(self, now_ms: int, detail: str, *, retryable: bool) -> Job:
+        """Nothing of it is visible."""
+        status = JobStatus.RETRYABLE_FAILED if retryable else JobStatus.PERMANENT_FAILED
+        return self._moved(
+            status, finished_at_ms=now_ms, outcome_detail=detail, retryable=retryable
+        )
+
+    def cancelled(self, now_ms: int, detail: str) -> Job:
+        """It was given up; nothing of it is visible."""
+        return self._moved(
+            JobStatus.CANCELLED, finished_at_ms=now_ms, outcome_detail=detail, retryable=True
+        )
+
+    def _moved(self, status: JobStatus, **changes: object) -> Job:
+        if status not in TRANSITIONS.get(self.status, ()):
+            raise JobMoved(
+                f"expected job {self.job_id} in a status that leads to {status.value}, "
+                f"found {self.status.value}",
+                job_id=self.job_id,
+            )
+        return replace(self, status=status, **changes)  # type: ignore[arg-type]
+
+
+def job_for(
+    unit: Unit, job_id: int, *, graph_version: int, coordinator: str, attempt_no: int, now_ms: int
+) -> Job:
+    """A fresh job for a unit."""
+    return Job(
+        job_id=job_id,
+        graph_version=graph_version,
+        unit_key=unit.key,
+        unit_kind=unit.kind,
+        members=unit.members,
+        root=unit.root,
+        coordinator=coordinator,
+        enqueued_at_ms=now_ms,
+        attempt_no=attempt_no,
+    )
+
+
+def may_claim(job: Job, *, graph_version: int, coordinator: str | None) -> str | None:
+    """None if a worker may run a job, else why it must be cancelled.
+
+    `graph_version` and `coordinator` are what the catalog says now; None if nobody coordinates.
+    """
+    if job.status is not JobStatus.QUEUED:
+        return f"expected a queued job, found it {job.status.value}"
+    if job.graph_version != graph_version:
+        return f"expected graph version {graph_version}, found a job of {job.graph_version}"
+    if job.coordinator != coordinator:
+        return f"expected a job of coordinator {coordinator}, found one of {job.coordinator}"
+    return None
+
+
+def prunable(jobs: Iterable[Job], now_ms: int, *, retention_ms: int = RETENTION_MS) -> list[Job]:
+    """The jobs that ended long enough ago to be forgotten; live ones never are."""
+    return [
+        job
+        for job in jobs
+        if not job.status.live
+        and job.finished_at_ms is not None
+        and job.finished_at_ms <= now_ms - retention_ms
+    ]

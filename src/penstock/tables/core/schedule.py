@@ -1,0 +1,110 @@
+"""How often a table is refreshed: a duration, cron, calculated from its consumers, on demand.
+
+>>> parse_schedule("1h30m").text, parse_schedule("@daily").text, parse_schedule("calculated").text
+('1h30m', '0 0 * * *', 'calculated')
+>>> parse_schedule("10s").next_ms(5_000)
+15000
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.tables.core.cron import Cron, parse_cron
+from penstock.tables.errors import InvalidSchedule
+
+INTERVAL_MS_MAX: Final = 366 * 86_400_000
+LEAF_INTERVAL_MS: Final = 1_000
+"""How fresh a calculated table is that nobody with an interval reads."""
+
+_UNITS_MS: Final = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
+_DURATION: Final = re.compile(
+    r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+)s)?(?:(\d+)ms)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """Contents are at most so old."""
+
+    interval_ms: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.interval_ms <= INTERVAL_MS_MAX:
+            raise InvalidSchedule(
+                f"expected an interval above 0 and up to 366d, found {self.interval_ms} ms"
+            )
+
+    @property
+    def text(self) -> str:
+        """As people write it: the largest units first."""
+        parts, left_ms = [], self.interval_ms
+        for unit, size_ms in (*_UNITS_MS.items(), ("ms", 1)):
+            count, left_ms = divmod(left_ms, size_ms)
+            parts += [f"{count}{unit}"] if count else []
+        return "".join(parts)
+
+    def next_ms(self, after_ms: int) -> int:
+        """When contents that were fresh at a moment are too old."""
+        return after_ms + self.interval_ms
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimes:
+    """Contents are refreshed when a cron expression fires."""
+
+    cron: Cron
+
+    @property
+    def text(self) -> str:
+        """The expression, with `@` words spelt out."""
+        return self.cron.text
+
+    def next_ms(self, after_ms: int) -> int:
+        """The first fire after a moment."""
+        return self.cron.next_ms(after_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Calculated:
+    """As often as the most demanding consumer needs it."""
+
+    text: str = "calculated"
+
+
+@dataclass(frozen=True, slots=True)
+class OnDemand:
+    """Only when someone asks."""
+
+    text: str = "on demand"
+
+
+CALCULATED: Final = Calculated()
+Schedule = Every | AtTimes | Calculated | OnDemand
+Timed = Every | AtTimes
+
+
+def parse_schedule(text: str) -> Schedule:
+    """Read a schedule, or `InvalidSchedule` with what it could have been."""
+    plain = " ".join(text.lower().split())
+    if plain == "calculated":
+        return Calculated()
+    if plain in ("on demand", "on-demand", "on_demand", "manual"):
+        return OnDemand()
+    if plain.startswith("@") or " " in plain:
+        return AtTimes(parse_cron(plain))
+    return Every(parse_duration_ms(plain))
+
+
+def parse_duration_ms(text: str) -> int:
+    """Read `10s`, `1h30m`, `250ms`: whole numbers with units, the largest first."""
+    match = _DURATION.fullmatch(text)
+    if match is None or not text:
+        raise InvalidSchedule(
+            "expected a duration such as '10s' or '1h30m', a cron expression of 5 or 6 fields, "
+            f"'calculated' or 'on demand', found {text!r}"
+        )
+    sizes_ms = (*_UNITS_MS.values(), 1)
+    return sum(int(count) * ms for count, ms in zip(match.groups("0"), sizes_ms, strict=True))

@@ -1,0 +1,268 @@
+"""What is refreshed as one piece of work: tables that must change together, and the rest alone.
+
+>>> from penstock.tables.core.model import define
+>>> graph = StreamGraph([
+...     define("left_side", "SELECT * FROM raw"), define("right_side", "SELECT * FROM raw"),
+...     define("joined", "SELECT * FROM left_side JOIN right_side USING (id)"),
+...     define("copy", "SELECT * FROM joined"),
+... ])
+>>> units = ExecutionUnitGraph(graph)
+>>> [(unit.kind.value, unit.members) for unit in units]
+[('atomic_group', ('left_side', 'right_side', 'joined')), ('singleton', ('copy',))]
+>>> units.unit_of("copy").upstreams
+('group:joined+left_side+right_side',)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Final
+
+from penstock.tables.core.diamonds import atomic_groups
+from penstock.tables.core.graph import Edges, StreamGraph, topological
+from penstock.tables.core.model import Mode
+from penstock.tables.errors import TableNotFound
+
+KEY_LENGTH_MAX: Final = 120
+
+
+class UnitKind(StrEnum):
+    """Why tables are one unit."""
+
+    SINGLETON = "singleton"
+    ATOMIC_GROUP = "atomic_group"
+    IMMEDIATE_CLOSURE = "immediate_closure"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One piece of work for one worker, in one transaction.
+
+    `members` are in the order in which they are refreshed; `root` is the first. `upstreams` and
+    `downstreams` are keys of other units, `inputs` the relations that members read and that are no
+    members. `position` is the unit's place in the topological order.
+    """
+
+    key: str
+    kind: UnitKind
+    members: tuple[str, ...]
+    inputs: tuple[str, ...]
+    upstreams: tuple[str, ...]
+    downstreams: tuple[str, ...]
+    position: int
+
+    @property
+    def root(self) -> str:
+        """The table that is refreshed first."""
+        return self.members[0]
+
+
+class ExecutionUnitGraph:
+    """The stream graph with everything that must change together collapsed. Never changed.
+
+    Every table is in exactly one unit. Units come in topological order, the same for equal graphs.
+    """
+
+    def __init__(self, graph: StreamGraph) -> None:
+        self.graph = graph
+        diamonds = atomic_groups(graph)
+        self._home = _collapse(graph, diamonds)
+        members: dict[str, list[str]] = {}
+        for name in graph.order:
+            members.setdefault(self._home[name], []).append(name)
+        kinds = _kinds(graph, members, diamonds)
+        keys = {home: unit_key(kinds[home], names) for home, names in members.items()}
+        self._key_of = {name: keys[home] for name, home in self._home.items()}
+        upstreams = _lift(graph.upstreams, self._key_of)
+        order = topological(upstreams)  # checked again: no cycle may have come from collapsing
+        self._units = _make_units(
+            graph,
+            order,
+            upstreams,
+            {keys[home]: (kinds[home], tuple(names)) for home, names in members.items()},
+        )
+
+    def __iter__(self) -> Iterator[Unit]:
+        return iter(self._units.values())
+
+    def __len__(self) -> int:
+        return len(self._units)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._units
+
+    def __getitem__(self, key: str) -> Unit:
+        return self._units[key]
+
+    def unit_of(self, table: str) -> Unit:
+        """The unit a table belongs to."""
+        try:
+            return self._units[self._key_of[table]]
+        except KeyError:
+            raise TableNotFound(table) from None
+
+
+def unit_key(kind: UnitKind, members: Iterable[str]) -> str:
+    """A name for a unit that stays the same while its kind and members do.
+
+    It is read by people, so it spells the members out unless they are many.
+    """
+    names = sorted(members)
+    prefix = {"singleton": "table", "atomic_group": "group", "immediate_closure": "closure"}[kind]
+    key = f"{prefix}:{'+'.join(names)}"
+    if len(key) <= KEY_LENGTH_MAX or len(names) == 1:
+        return key
+    digest = blake2b("+".join(names).encode(), digest_size=8).hexdigest()
+    return f"{prefix}:{names[0][:60]}+{len(names) - 1}:{digest}"
+
+
+def immediate_closures(graph: StreamGraph) -> list[frozenset[str]]:
+    """For each table that is no IMMEDIATE one: itself and the IMMEDIATE tables that follow it.
+
+    A table follows if it is IMMEDIATE and reads the root or a table that follows. Closures that
+    meet in one table overlap and become one unit, since it must not be written by two commits.
+    """
+    closures = []
+    for name in graph.order:
+        if graph.tables[name].mode is not Mode.IMMEDIATE:
+            found = {name}
+            waiting = [name]
+            while waiting:
+                for reader in graph.readers[waiting.pop()]:
+                    if reader not in found and graph.tables[reader].mode is Mode.IMMEDIATE:
+                        found.add(reader)
+                        waiting.append(reader)
+            if len(found) > 1:
+                closures.append(frozenset(found))
+    # IMMEDIATE tables that read nothing but sources follow nobody, yet belong together with
+    # whatever IMMEDIATE table they share a reader with.
+    closures += [
+        frozenset({name, reader})
+        for name in graph.order
+        if graph.tables[name].mode is Mode.IMMEDIATE
+        for reader in graph.readers[name]
+        if graph.tables[reader].mode is Mode.IMMEDIATE
+    ]
+    return closures
+
+
+def _collapse(graph: StreamGraph, diamonds: list[frozenset[str]]) -> dict[str, str]:
+    """For each table the table that stands for its unit."""
+    merged = _Merged(graph.tables)
+    for group in (*diamonds, *immediate_closures(graph)):
+        merged.join(group)
+    while True:
+        # A path that leaves a unit and comes back would make a cycle of units: what lies on it has
+        # to be refreshed between members, so it belongs to the unit.
+        knots = _knots(_lift(graph.upstreams, merged.homes()))
+        if not knots:
+            return merged.homes()
+        for knot in knots:
+            merged.join(knot)
+
+
+def _kinds(
+    graph: StreamGraph, members: Mapping[str, list[str]], diamonds: list[frozenset[str]]
+) -> dict[str, UnitKind]:
+    """What each unit is: a group as soon as a diamond is in it, for then all members are run."""
+    atomic = {name for group in diamonds for name in group}
+    kinds = {}
+    for home, names in members.items():
+        if len(names) > 1 and not atomic.isdisjoint(names):
+            kinds[home] = UnitKind.ATOMIC_GROUP
+        elif len(names) > 1 or graph.tables[names[0]].mode is Mode.IMMEDIATE:
+            kinds[home] = UnitKind.IMMEDIATE_CLOSURE
+        else:
+            kinds[home] = UnitKind.SINGLETON
+    return kinds
+
+
+def _make_units(
+    graph: StreamGraph,
+    order: tuple[str, ...],
+    upstreams: Edges,
+    parts: Mapping[str, tuple[UnitKind, tuple[str, ...]]],
+) -> dict[str, Unit]:
+    downstreams: dict[str, list[str]] = {key: [] for key in order}
+    for key in order:
+        for upstream in upstreams[key]:
+            downstreams[upstream].append(key)
+    units = {}
+    for position, key in enumerate(order):
+        kind, members = parts[key]
+        read = {source for name in members for source in graph.inputs[name]}
+        units[key] = Unit(
+            key=key,
+            kind=kind,
+            members=members,
+            inputs=tuple(sorted(read.difference(members))),
+            upstreams=upstreams[key],
+            downstreams=tuple(downstreams[key]),
+            position=position,
+        )
+    return units
+
+
+def _lift(upstreams: Edges, home: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """The edges between tables as edges between what the tables belong to."""
+    lifted: dict[str, set[str]] = {target: set() for target in home.values()}
+    for name, inputs in upstreams.items():
+        lifted[home[name]].update(home[source] for source in inputs)
+    return {key: tuple(sorted(found - {key})) for key, found in lifted.items()}
+
+
+def _knots(upstreams: Edges) -> list[list[str]]:
+    """Sets of two or more names that reach each other; Tarjan's algorithm without recursion."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    on_stack: set[str] = set()
+    knots = []
+    for start in upstreams:
+        work = [(start, iter(upstreams[start]))] if start not in index else []
+        while work:
+            name, targets = work[-1]
+            if name not in index:
+                index[name] = low[name] = len(index)
+                stack.append(name)
+                on_stack.add(name)
+            step = next(targets, None)
+            if step is None:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[name])
+                if low[name] == index[name]:
+                    cut = stack.index(name)
+                    found, stack = stack[cut:], stack[:cut]
+                    on_stack.difference_update(found)
+                    knots += [found] if len(found) > 1 else []
+            elif step not in index:
+                work.append((step, iter(upstreams[step])))
+            elif step in on_stack:
+                low[name] = min(low[name], index[step])
+    return knots
+
+
+class _Merged:
+    """Names that were joined share a home: the first of them by name."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._parent = {name: name for name in names}
+
+    def join(self, names: Iterable[str]) -> None:
+        """Make one of all of them."""
+        homes = sorted({self._find(name) for name in names})
+        for home in homes[1:]:
+            self._parent[home] = homes[0]
+
+    def homes(self) -> dict[str, str]:
+        """The home of each name."""
+        return {name: self._find(name) for name in self._parent}
+
+    def _find(self, name: str) -> str:
+        while self._parent[name] != name:
+            self._parent[name] = name = self._parent[self._parent[name]]
+        return name

@@ -1,0 +1,345 @@
+"""Changes of definitions: checked against the graph, then one transaction, or nothing.
+
+Each change bumps the graph's version, and expects the version it was checked against; two people
+who change tables at the same time cannot together make a cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from penstock.kernel.errors import Conflict, Rejected
+from penstock.lake.columns import unread_type
+from penstock.lake.model import TableInfo
+from penstock.lake.transaction import Transaction
+from penstock.tables import schema
+from penstock.tables.core.graph import StreamGraph, check_modes
+from penstock.tables.core.model import Status, TableDefinition
+from penstock.tables.core.topics import TopicSource
+from penstock.tables.core.units import ExecutionUnitGraph
+from penstock.tables.delta.modes import check_differential
+from penstock.tables.errors import (
+    SourceExists,
+    SourceNotFound,
+    TableCycle,
+    TableExists,
+    TableInUse,
+)
+from penstock.tables.files import Folder, parse_folder
+from penstock.tables.names import topic_source
+from penstock.tables.plan import TablePlan, plan_tables
+from penstock.tables.query.relations import NameCheck
+from penstock.tables.query.resolve import Shape
+from penstock.tables.rows import (
+    GRAPH_VERSION,
+    MADE,
+    SELECT_VALUE,
+    SET_VALUE,
+    Definitions,
+    Store,
+)
+
+_UPDATE = (
+    "UPDATE penstock_tables SET query = ?, sources = ?, schedule = ?, mode = ?, consistency = ?, "
+    "status = ?, description = ?, is_volatile = ? WHERE name = ?"
+)
+_TRIES_MAX = 20
+T = TypeVar("T")
+
+
+class Definer:
+    """Creates, replaces, alters and drops tables of a warehouse, and declares its topics."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def put(self, table: TableDefinition, *, may_exist: bool) -> StreamGraph:
+        """Create a table, or with `may_exist` replace the one of that name."""
+        return _again(lambda: self._put(table, may_exist))
+
+    def _put(self, table: TableDefinition, may_exist: bool) -> StreamGraph:
+        found = self._store.definitions()
+        before = found.graph.tables.get(table.name)
+        if before is not None and not may_exist:
+            raise TableExists(f"expected a new name, found stream table {table.name!r}")
+        graph = found.graph.with_table(table)
+        lake = self._check(graph, [table], [table] if before is None else [])
+        known = {**lake, **topic_shapes(found)}
+        NameCheck(graph, known, {table.name}, self._store.lake.columns_max).check(table.name)
+        transaction = self._begin(found.version)
+        self._store_table(transaction, before, table)
+        return self._commit(transaction, graph)
+
+    def alter(self, name: str, wanted: TableDefinition) -> StreamGraph:
+        """Change how a table is refreshed; its query stays, and so do its contents."""
+        return _again(lambda: self._alter(name, wanted))
+
+    def _alter(self, name: str, wanted: TableDefinition) -> StreamGraph:
+        found = self._store.definitions()
+        before = found.graph.table(name)
+        table = replace(wanted, status=before.status)
+        graph = found.graph.with_table(table)
+        self._check(graph, [table], [])
+        transaction = self._begin(found.version)
+        self._store_table(transaction, before, table)
+        return self._commit(transaction, graph)
+
+    def drop(self, name: str, *, cascade: bool) -> tuple[str, ...]:
+        """Drop a table, and with `cascade` all that read it; returns what is gone."""
+        return _again(lambda: self._drop(name, cascade))
+
+    def _drop(self, name: str, cascade: bool) -> tuple[str, ...]:
+        found = self._store.definitions()
+        graph = found.graph.without(name, cascade=cascade)
+        gone = tuple(n for n in reversed(found.graph.order) if n not in graph.tables)
+        check_modes(graph)
+        transaction = self._begin(found.version)
+        self._drop_tables(transaction, gone)
+        self._commit(transaction, graph)
+        return gone
+
+    def plan(self, folder: Path, *, prune: bool, url: str | None) -> TablePlan:
+        """What applying a folder would do; refused if that could not be done."""
+        return self._planned(self._store.definitions(), read_folder(folder, url), prune)
+
+    def apply(self, folder: Path, *, prune: bool, url: str | None) -> TablePlan:
+        """Make the tables of a folder the tables there are, in one transaction."""
+        wanted = read_folder(folder, url)
+        return _again(lambda: self._apply(wanted, prune))
+
+    def _apply(self, wanted: Folder, prune: bool) -> TablePlan:
+        found = self._store.definitions()
+        existing = found.graph.tables
+        plan = self._planned(found, wanted, prune)
+        if plan.empty:
+            return plan
+        transaction = self._begin(found.version)
+        self._drop_tables(transaction, plan.drop)
+        for source in plan.declare:
+            self._store_source(transaction, found, source)
+        for table in plan.create:
+            self._store_table(transaction, None, table)
+        for change in (*plan.replace, *plan.alter):
+            before, table = existing[change.table.name], change.table
+            if "query" not in change.changes:  # it may be laid out differently
+                table = replace(table, query=before.query)
+            self._store_table(transaction, before, _kept_status(before, table))
+        self._commit(transaction, plan.graph)
+        return plan
+
+    def _planned(self, found: Definitions, wanted: Folder, prune: bool) -> TablePlan:
+        plan = plan_tables(wanted.tables, found.graph.tables, prune=prune)
+        news = [s for name, s in sorted(wanted.topics.items()) if found.topics.get(name) != s]
+        changed = [step.table for step in (*plan.replace, *plan.alter)]
+        lake = self._check(plan.graph, [*plan.create, *changed], plan.create)
+        plan = replace(plan, declare=tuple(news))
+        with_news = replace(found, topics={**found.topics, **wanted.topics})
+        _check_plan(plan, found, lake, topic_shapes(with_news), self._store.lake.columns_max)
+        return plan
+
+    # topics --------------------------------------------------------------------------------------
+
+    def declare(self, source: TopicSource, *, may_exist: bool) -> None:
+        """Declare a topic, or with `may_exist` declare it anew.
+
+        Tables that read it keep what they have until they are refreshed, and then are made anew.
+        """
+        _again(lambda: self._declare(source, may_exist))
+
+    def _declare(self, source: TopicSource, may_exist: bool) -> None:
+        found = self._store.definitions()
+        before = found.topics.get(source.name)
+        if before is not None and not may_exist:
+            raise SourceExists(
+                f"expected a topic not yet declared, found {source.topic!r} declared"
+            )
+        if before == source:
+            return
+        transaction = self._begin(found.version)
+        self._store_source(transaction, found, source)
+        self._store.lake.commit(transaction)
+
+    def forget(self, topic: str) -> None:
+        """Declare a topic no more; refused while a table reads it."""
+        _again(lambda: self._forget(topic))
+
+    def _forget(self, topic: str) -> None:
+        found = self._store.definitions()
+        name = topic_source(topic)
+        if name not in found.topics:
+            raise SourceNotFound(topic)
+        readers = found.graph.readers.get(name, ())
+        if readers:
+            raise TableInUse(name, readers)
+        transaction = self._begin(found.version)
+        transaction.also("DELETE FROM penstock_sources WHERE name = ?", (name,))
+        self._store.lake.commit(transaction)
+
+    def _store_source(
+        self, transaction: Transaction, found: Definitions, source: TopicSource
+    ) -> None:
+        transaction.also(
+            "INSERT INTO penstock_sources (name, definition) VALUES (?, ?) "
+            "ON CONFLICT (name) DO UPDATE SET definition = excluded.definition",
+            (source.name, source.to_json()),
+        )
+        if source.name in found.topics:
+            for reader in found.graph.readers.get(source.name, ()):
+                transaction.also("DELETE FROM penstock_frontiers WHERE table_name = ?", (reader,))
+
+    # steps ---------------------------------------------------------------------------------------
+
+    def _check(
+        self,
+        graph: StreamGraph,
+        changed: Iterable[TableDefinition],
+        created: Iterable[TableDefinition],
+    ) -> dict[str, Shape]:
+        """Refuse what cannot be; returns the columns of every table of the lake."""
+        check_modes(graph)
+        ExecutionUnitGraph(graph)
+        check_differential(changed)
+        lake = lake_shapes(self._store.lake.tables())
+        for table in created:
+            if table.name in lake:
+                raise TableExists(
+                    f"expected a new name, found that the lake has a table {table.name!r} that is "
+                    "no stream table"
+                )
+        return lake
+
+    def _begin(self, version: int) -> Transaction:
+        transaction = self._store.lake.begin()
+        value = None if version == 0 else str(version)
+        transaction.expect(SELECT_VALUE, (GRAPH_VERSION,), value)
+        transaction.also(SET_VALUE, (GRAPH_VERSION, str(version + 1)))
+        return transaction
+
+    def _store_table(
+        self, transaction: Transaction, before: TableDefinition | None, table: TableDefinition
+    ) -> None:
+        if before is None:
+            transaction.also(schema.INSERT_TABLE, schema.table_row(table))
+            return
+        name, *values = schema.table_row(table)
+        transaction.also(_UPDATE, (*values, name))
+        if before.query != table.query:
+            # The contents stay readable until the first refresh, but stand for nothing any more.
+            transaction.also("DELETE FROM penstock_frontiers WHERE table_name = ?", (name,))
+            transaction.also(
+                "UPDATE penstock_tables SET status_detail = NULL WHERE name = ?", (name,)
+            )
+
+    def _drop_tables(self, transaction: Transaction, names: Iterable[str]) -> None:
+        infos = {
+            _plain(info.schema.name, info.name): info
+            for info in self._store.lake.tables(transaction.base)
+        }
+        for name in names:
+            if name in infos and self._is_ours(name, infos[name]):
+                transaction.drop_table(infos[name])
+            for table, column, value in (
+                ("penstock_tables", "name", name),
+                ("penstock_frontiers", "table_name", name),
+                ("penstock_warehouse", "name", f"{MADE}{name}"),
+            ):
+                transaction.also(f"DELETE FROM {table} WHERE {column} = ?", (value,))
+
+    def _is_ours(self, name: str, info: TableInfo) -> bool:
+        """Whether refreshes made a lake table; else it is somebody else's, and stays."""
+        lake = self._store.lake
+        made = lake.query(SELECT_VALUE, (f"{MADE}{name}",))
+        if made:
+            return bool(made[0][0] == info.uuid)
+        return bool(lake.query("SELECT 1 FROM penstock_frontiers WHERE table_name = ?", (name,)))
+
+    def _commit(self, transaction: Transaction, graph: StreamGraph) -> StreamGraph:
+        self._store.lake.commit(transaction)
+        return graph
+
+
+def _again(change: Callable[[], T]) -> T:
+    """Make a change; where someone else was faster, check it anew against what they made."""
+    for _ in range(_TRIES_MAX):
+        try:
+            return change()
+        except (SourceExists, TableCycle, TableExists, TableInUse):
+            raise  # conflicts that looking again will not end
+        except Conflict:
+            continue
+    return change()
+
+
+def read_folder(folder: Path, url: str | None = None) -> Folder:
+    """The tables that the `.sql` files of a folder define, and the topics they declare."""
+    if not folder.is_dir():
+        raise Rejected(f"expected a folder of .sql files, found no folder {str(folder)!r}")
+    files = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.sql")}
+    if not files:
+        raise Rejected(f"expected .sql files in {str(folder)!r}, found none")
+    return parse_folder(files, url=url)
+
+
+def lake_shapes(tables: Iterable[TableInfo]) -> dict[str, Shape]:
+    """The columns of lake tables, by the names that queries give them."""
+    return {_plain(info.schema.name, info.name): _shape(info) for info in tables}
+
+
+def _shape(info: TableInfo) -> Shape:
+    columns = (*info.columns, *info.unheld)
+    kinds = {column.name.lower(): unread_type(column) for column in columns}
+    return Shape(
+        tuple(column.name for column in columns),
+        unreadable={name: kind for name, kind in kinds.items() if kind is not None},
+    )
+
+
+def topic_shapes(found: Definitions) -> dict[str, Shape]:
+    """The columns of the topics that were declared."""
+    return {
+        name: Shape(tuple(column.name for column in source.columns))
+        for name, source in found.topics.items()
+    }
+
+
+def _check_plan(
+    plan: TablePlan,
+    found: Definitions,
+    lake: dict[str, Shape],
+    topics: dict[str, Shape],
+    columns_max: int,
+) -> None:
+    """Refuse tables that name what is not there: new ones, and those that a change would break."""
+    made = [*plan.create, *(step.table for step in plan.replace)]
+    changed = {table.name for table in made}
+    moved = changed | {source.name for source in plan.declare}
+    now = NameCheck(found.graph, {**lake, **topic_shapes(found)}, (), columns_max)
+    then = NameCheck(plan.graph, {**lake, **topics}, changed, columns_max)
+    for name in plan.graph.order:
+        if name not in changed:
+            if not moved & set(plan.graph.inputs[name]):
+                continue
+            try:
+                now.check(name)
+            except Rejected:
+                continue  # it cannot be refreshed as it is, and holds nothing up
+        try:
+            then.check(name)
+        except Rejected as error:
+            raise type(error)(f"{name}: {error.message}", **error.detail) from None
+
+
+def _kept_status(before: TableDefinition, table: TableDefinition) -> TableDefinition:
+    """A file says active or paused; what failures made of a table stays while its query does."""
+    stopped = before.status in (Status.SUSPENDED, Status.ERROR)
+    if stopped and table.status is Status.ACTIVE and before.query == table.query:
+        return replace(table, status=before.status)
+    return table
+
+
+def _plain(schema_name: str, name: str) -> str:
+    lowered = schema_name.lower()
+    return name.lower() if lowered == "main" else f"{lowered}.{name.lower()}"

@@ -1,0 +1,1 @@
+"""How a table is refreshed: this package alone decides between FULL and DIFFERENTIAL."""

@@ -1,0 +1,132 @@
+"""A refresh that a person makes without a coordinator, under the same locks and the same rules.
+
+Its job has a number below zero: coordinators count up from one, and must not meet it.
+"""
+
+from __future__ import annotations
+
+from random import SystemRandom
+from typing import Final
+from uuid import uuid4
+
+from penstock.kernel.errors import Rejected, Unavailable
+from penstock.kernel.shell import SystemClock, meanwhile
+from penstock.tables.core.failures import FailureKind
+from penstock.tables.core.jobs import job_for
+from penstock.tables.core.model import Status
+from penstock.tables.core.units import ExecutionUnitGraph, Unit
+from penstock.tables.engine import Refresher
+from penstock.tables.positions import Positions
+from penstock.tables.processes import process_name
+from penstock.tables.rows import FOREIGN_MS, MANUAL, Definitions, Store
+from penstock.tables.settings import WarehouseSettings
+from penstock.tables.worker.claim import claim_for_person
+from penstock.tables.worker.commit import NOTE_COMMIT, commit_note
+from penstock.tables.worker.outcomes import Cancelled, Failed, Succeeded
+from penstock.tables.worker.unit import Tell, UnitWorker
+
+_SPREAD: Final = 1 << 20
+STOP_TABLE: Final = (
+    "UPDATE penstock_tables SET status = ?, status_detail = ? "
+    "WHERE name = ? AND query = ? AND status IN ('ACTIVE', 'SUSPENDED', 'ERROR')"
+)
+"""A paused table stays one, and one with another query by now has not failed."""
+START_TABLE: Final = (
+    "UPDATE penstock_tables SET status = ?, status_detail = NULL "
+    "WHERE name = ? AND status IN ('SUSPENDED', 'ERROR')"
+)
+"""What has just been refreshed is well again."""
+
+
+def refresh_here(
+    store: Store,
+    settings: WarehouseSettings,
+    engine: Refresher,
+    table: str,
+    force: bool,
+    tell: Tell | None = None,
+) -> tuple[bool, str]:
+    """Refresh a table's unit in this process; returns whether it went well, and what is to say.
+
+    `LockHeld` if somebody else is refreshing a member, `Rejected` if a gate is closed. A failure
+    is on record. It stops a table if trying again cannot mend it, or if it is the first: nothing
+    but this person would try again, and else the table would only say that it was never filled.
+    """
+    clock = SystemClock()
+    definitions = store.definitions()
+    unit = ExecutionUnitGraph(definitions.graph).unit_of(table)
+    _check_gates(store, unit)
+    is_volatile = any(definitions.graph.tables[name].volatile for name in unit.members)
+    if not force and not is_volatile and not _has_changed(store, unit):
+        return True, "nothing it reads has changed"
+    me = process_name()
+    now_ms = clock.now_ms()
+    job = job_for(
+        unit,
+        -(now_ms * _SPREAD + SystemRandom().randrange(_SPREAD)),
+        graph_version=definitions.version,
+        coordinator=f"{MANUAL}{me}",
+        attempt_no=1,
+        now_ms=now_ms,
+    )
+    topics = settings.topic_positions()
+    worker = UnitWorker(
+        store, engine, topics=topics, api_key=settings.topics_api_key, now_ms=clock.now_ms
+    )
+    name = f"{me}#{uuid4().hex[:8]}"
+    store.show_life(me, now_ms)  # before there is a lock that somebody may take for a dead one's
+    try:
+        claimed = claim_for_person(store, job, name, now_ms=now_ms, reserve_ms=settings.reserve_ms)
+
+        def show() -> None:
+            store.show_life(me, clock.now_ms())
+            store.lake.extend(claimed.token, settings.reserve_ms)
+
+        with meanwhile(show, min(FOREIGN_MS / 3, settings.reserve_ms / 4) / 1_000):
+            ended = worker.run(claimed, forced=force, tell=tell)
+    finally:
+        worker.close()
+    if isinstance(ended, Succeeded):
+        store.run(NOTE_COMMIT, *commit_note(job.job_id, ended.commit_ms))
+    if isinstance(ended, Failed):
+        _stop(store, definitions, unit, ended)
+        return False, ended.detail
+    if isinstance(ended, Cancelled):
+        raise Unavailable(f"expected to refresh {table}, found the job cancelled: {ended.detail}")
+    for name in unit.members:
+        store.run(START_TABLE, Status.ACTIVE.value, name)
+    return True, "refreshed"
+
+
+def _stop(store: Store, definitions: Definitions, unit: Unit, failed: Failed) -> None:
+    """Leave ERROR and what went wrong at the tables whose fault it is."""
+    if failed.kind.blameless:
+        return
+    with store.lake.look() as reader:
+        made = store.frontiers(reader)
+    for name in unit.members if failed.member is None else (failed.member,):
+        if failed.kind is FailureKind.PERMANENT or name not in made:
+            query = definitions.graph.tables[name].query
+            store.run(STOP_TABLE, Status.ERROR.value, failed.detail, name, query)
+
+
+def _check_gates(store: Store, unit: Unit) -> None:
+    closed = {name for (name,) in store.lake.query("SELECT relation FROM penstock_gates")}
+    found = sorted(closed & {*unit.members, *unit.inputs})
+    if found:
+        raise Rejected(f"expected open gates for {unit.key}, found {', '.join(found)} closed")
+
+
+def _has_changed(store: Store, unit: Unit) -> bool:
+    """Whether a member was never made, or something it read has moved; topics always may have."""
+    positions = Positions()
+    with store.lake.look() as reader:
+        known = store.frontiers(reader)
+        positions.advance(reader)
+        now = positions.of_all(reader, [*unit.inputs, *unit.members])
+    positions.checkpoint(store.lake)  # the refresh must find the same
+    for name in unit.members:
+        frontier = known[name].frontier if name in known else None
+        if frontier is None or any(now.get(source) != at for source, at in frontier.items()):
+            return True
+    return False

@@ -1,0 +1,119 @@
+"""The relations that tables can read, with their columns: topics, tables of the lake, each other.
+
+Columns of a stream table are those of its contents; where there are none yet, or its query is
+another one now, they are read from its query. Each is looked at when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from penstock.kernel.errors import Rejected
+from penstock.lake.ddl import check_width
+from penstock.tables.core.graph import StreamGraph
+from penstock.tables.query.resolve import UNKNOWN, Shape, resolve
+
+
+class Relations(Mapping[str, Shape]):
+    """Every relation by name. `stored` are topics and tables of the lake as they are.
+
+    `changed` are stream tables whose contents tell nothing any more. With `refreshed` contents may
+    be older than what they were made from: columns that the next refresh would bring count too.
+    """
+
+    def __init__(
+        self,
+        stored: Mapping[str, Shape],
+        graph: StreamGraph,
+        changed: Collection[str] = (),
+        *,
+        refreshed: bool = False,
+    ) -> None:
+        self._stored, self._graph, self._changed = stored, graph, frozenset(changed)
+        self._refreshed = refreshed
+        self._found: dict[str, Shape] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*self._graph.tables, *self._stored]))
+
+    def __len__(self) -> int:
+        return len({*self._graph.tables, *self._stored})
+
+    def __getitem__(self, name: str) -> Shape:
+        if name not in self._found:
+            self._found[name] = self._look(name)
+        return self._found[name]
+
+    def columns_of(self, table: str) -> Shape:
+        """The columns that a stream table will have, or `Rejected` for a name that is not there."""
+        for name in self._above(table):
+            self[name]  # from the top down: a long chain is not followed by recursion
+        others = _Others(self, table)
+        return resolve(self._graph.tables[table].query, others)
+
+    def _above(self, table: str) -> list[str]:
+        """The stream tables above one whose columns are read from queries, in order."""
+        found: set[str] = set()
+        new = [table]
+        while new:
+            ups = {up for name in new for up in self._graph.upstreams[name]} - found
+            new = [up for up in ups if self._refreshed or self._contents(up) is None]
+            found.update(new)
+        return sorted(found, key=self._graph.place.__getitem__)
+
+    def _contents(self, name: str) -> Shape | None:
+        return None if name in self._changed else self._stored.get(name)
+
+    def _look(self, name: str) -> Shape:
+        table = self._graph.tables.get(name)
+        if table is None:
+            return self._stored[name]
+        stored = self._contents(name)
+        if stored is not None and not self._refreshed:
+            return stored
+        try:
+            made = resolve(table.query, self)
+        except Rejected:
+            made = UNKNOWN  # it cannot be refreshed, and says so itself
+        if stored is None:
+            return made
+        return Shape((*stored.names, *made.names), unreadable=stored.unreadable)
+
+
+class _Others(Mapping[str, Shape]):
+    """All relations but the table that asks, which cannot read itself."""
+
+    def __init__(self, relations: Relations, table: str) -> None:
+        self._relations, self._table = relations, table
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._relations if name != self._table)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, name: str) -> Shape:
+        return self._relations[name]
+
+
+class NameCheck:
+    """Refuses tables whose queries name what is not there, or give too many columns."""
+
+    def __init__(
+        self,
+        graph: StreamGraph,
+        stored: Mapping[str, Shape],
+        changed: Collection[str],
+        columns_max: int,
+    ) -> None:
+        self._now = Relations(stored, graph, changed)
+        self._later = Relations(stored, graph, changed, refreshed=True)
+        self._columns_max = columns_max
+
+    def check(self, table: str) -> None:
+        """Refuse a table of the graph, or do nothing."""
+        try:
+            found = self._now.columns_of(table)
+        except Rejected:
+            found = self._later.columns_of(table)
+        check_width(len(found.names), self._columns_max)

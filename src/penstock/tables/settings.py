@@ -1,0 +1,125 @@
+"""What a warehouse is opened with: where it is, which engine, and limits on everything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from penstock.kernel.errors import Rejected
+from penstock.tables.core.capacity import DispatchSettings, ParallelMode
+from penstock.tables.core.jobs import RETENTION_MS
+from penstock.tables.core.retry import RetryPolicy
+from penstock.tables.engine import Factory, TopicPositions
+
+SPARK: Final = "penstock.spark.refresh:make"
+"""The engine unless another one is named."""
+
+TOPICS: Final = "penstock.client.heads:make"
+"""What is asked where topics stand, unless something else is named."""
+
+LEASE_MS: Final = 10_000
+LEASES_MS: Final = {"sqlite": 120_000}
+
+
+@dataclass(frozen=True, slots=True)
+class WarehouseSettings:
+    """Everything a coordinator, a worker or a person needs to know of a warehouse.
+
+    `pool` is the address of the database that holds the cluster's permits, for warehouses that
+    share machines; None: the catalog's own. `catalog_timeout_ms` is how long one step waits for
+    others that write to the catalog. `tick_ms` is how often the coordinator looks at the
+    catalog where nothing wakes it, `lease_ms` how long it is the coordinator without saying so
+    again (None: 2 min in a SQLite catalog, where anybody can see whether its process lives, and
+    every write may be in another tool's way; else 10 s), `reserve_ms` how
+    long files of a refresh that runs are safe from the sweep between two signs of life,
+    `cancel_ms` how long a worker may take to give a job up before it is killed. `topics_api_key` is
+    the key that topic servers are shown, `topics_poll_ms` how often they are asked for news.
+    `snapshot_retention_ms` is how long the lake's snapshots are kept, 0 for ever; None: a day in a
+    lake that Penstock made, for ever in one that is somebody else's.
+    """
+
+    catalog: str
+    data_path: str | None = None
+    runner: Factory = field(default_factory=lambda: Factory(SPARK))
+    topics: Factory | None = field(default_factory=lambda: Factory(TOPICS))
+    topics_api_key: str | None = field(default=None, repr=False)
+    parallel_refresh_mode: ParallelMode = ParallelMode.ON
+    max_concurrent_refreshes: int = 4
+    max_workers: int = 4
+    pool: str | None = None
+    pool_name: str = "refresh"
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    yield_ms: int = 1_000
+    catalog_timeout_ms: int = 10_000
+    tick_ms: int = 100
+    topics_poll_ms: int = 250
+    lease_ms: int | None = None
+    reserve_ms: int = 3_600_000
+    cancel_ms: int = 10_000
+    job_retention_ms: int = RETENTION_MS
+    history_retention_ms: int = 30 * 86_400_000
+    snapshot_retention_ms: int | None = None
+    sweep_every_ms: int = 600_000
+    sweep_grace_ms: int = 3_600_000
+
+    def __post_init__(self) -> None:
+        for name in (
+            "max_workers", "catalog_timeout_ms", "tick_ms", "topics_poll_ms", "reserve_ms",
+            "cancel_ms",
+            "job_retention_ms", "history_retention_ms", "sweep_every_ms",
+        ):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise Rejected(f"expected {name} of at least 1, found {getattr(self, name)}")
+        if (self.snapshot_retention_ms or 0) < 0:
+            raise Rejected(
+                f"expected snapshot_retention_ms of at least 0, found {self.snapshot_retention_ms}"
+            )
+        if self.lease_ms is not None and self.lease_ms < 4 * self.tick_ms:
+            raise Rejected(
+                f"expected lease_ms of at least four ticks ({4 * self.tick_ms}), "
+                f"found {self.lease_ms}"
+            )
+
+    @property
+    def dispatch(self) -> DispatchSettings:
+        """The limits of the coordinator's core."""
+        return DispatchSettings(
+            parallel_refresh_mode=self.parallel_refresh_mode,
+            max_concurrent_refreshes=self.max_concurrent_refreshes,
+            yield_ms=self.yield_ms,
+            retry=self.retry,
+        )
+
+    def lease_of(self, kind: str) -> int:
+        """How long a lease lasts in a database of a kind, in milliseconds."""
+        return LEASES_MS.get(kind, LEASE_MS) if self.lease_ms is None else self.lease_ms
+
+    def topic_positions(self) -> TopicPositions | None:
+        """Something that knows where topics stand, under the key that was given."""
+        if self.topics is None:
+            return None
+        return self.topics.topics({"api_key": self.topics_api_key} if self.topics_api_key else {})
+
+    def to_json(self) -> str:
+        """As text, for a worker process."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> WarehouseSettings:
+        """Read what `to_json` wrote."""
+        found: dict[str, Any] = json.loads(text)
+        return cls(
+            **{
+                **found,
+                "runner": _factory(found["runner"]),
+                "topics": _factory(found["topics"]) if found["topics"] else None,
+                "parallel_refresh_mode": ParallelMode(found["parallel_refresh_mode"]),
+                "retry": RetryPolicy(**found["retry"]),
+            }
+        )
+
+
+def _factory(found: Mapping[str, Any]) -> Factory:
+    return Factory(found["name"], found["options"])

@@ -1,0 +1,284 @@
+"""What people see of a warehouse: from what its coordinator last said, or by the same rules here.
+
+A coordinator says every moment what it does; whoever looks reads that from the catalog. Where none
+runs, a core of the same kind is asked in this process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any, NamedTuple
+
+from penstock.kernel.clock import Clock
+from penstock.kernel.units import format_ms
+from penstock.lake.catalog import Catalog
+from penstock.lake.database import SqliteDatabase
+from penstock.tables.coordinator.report import read_pool, read_tables
+from penstock.tables.coordinator.topic_watch import TopicWatch
+from penstock.tables.coordinator.watcher import Watcher, memory_of
+from penstock.tables.core.dispatch import Coordinator
+from penstock.tables.core.events import Tick
+from penstock.tables.core.health import (
+    Health,
+    HealthState,
+    Lease,
+    Pool,
+    TableStatus,
+    health,
+    table_rows,
+)
+from penstock.tables.core.jobs import Job, JobStatus
+from penstock.tables.core.model import TableDefinition
+from penstock.tables.core.progress import Progress, read_progress
+from penstock.tables.core.units import ExecutionUnitGraph
+from penstock.tables.core.verdict import Reason
+from penstock.tables.delta.modes import differentiation
+from penstock.tables.processes import is_here, process_name
+from penstock.tables.rows import COORDINATOR, MANUAL, Store
+from penstock.tables.settings import WarehouseSettings
+
+_LOCKED_MS = 1_000
+"""A catalog that somebody writes to for longer than that is locked."""
+_STANDS_STILL = frozenset({Reason.SUSPENDED, Reason.ERROR})
+
+
+class Why(NamedTuple):
+    """Why a table waits, and who says so: the coordinator, or this process by the same rules."""
+
+    table: str
+    unit_key: str
+    reason: Reason
+    text: str
+    coordinated: bool
+
+
+class Running(NamedTuple):
+    """A job under way: whose it is, since when it runs, and how far it has come if it said so."""
+
+    job_id: int
+    unit_key: str
+    worker: str
+    started_ms: int | None
+    progress: Progress | None
+
+
+class PoolStatus(NamedTuple):
+    """The coordinator's work, its workers, and who holds the cluster's permits."""
+
+    pool: Pool | None
+    workers: tuple[Mapping[str, Any], ...]
+    unfit: str | None
+    permits: Mapping[str, int]
+    permits_max: int
+    running: tuple[Running, ...] = ()
+    topics_trouble: str | None = None
+
+
+class Looker:
+    """Looks at one warehouse. Threads may share it."""
+
+    def __init__(self, store: Store, settings: WarehouseSettings, clock: Clock) -> None:
+        self._store, self._settings, self._clock = store, settings, clock
+        self._lake: Catalog = store.lake
+
+    def board(self) -> dict[str, Any] | None:
+        """What a coordinator last said of itself, in words of this version."""
+        rows = self._lake.query("SELECT value FROM penstock_board WHERE name = ?", (COORDINATOR,))
+        found: dict[str, Any] | None = json.loads(rows[0][0]) if rows else None
+        return found if found is not None and "late" in found else None
+
+    def is_coordinated(self) -> bool:
+        """Whether a coordinator holds the lease and is alive."""
+        return self._coordinator() is not None
+
+    def _coordinator(self) -> Lease | None:
+        """The lease of a coordinator that is alive."""
+        lease, now_ms = self._store.lease(), self._clock.now_ms()
+        if lease is None or lease.expires_ms <= now_ms:
+            return None
+        return lease if self._store.is_alive(lease.holder, now_ms) else None
+
+    def status(self) -> list[TableStatus]:
+        """Every table: whether it is fresh, and what it waits for."""
+        found = self._store.definitions()
+        rows = self._rows(set(found.graph.tables))
+        return [_explained(row, found.details.get(row.table)) for row in rows]
+
+    def _rows(self, tables: set[str]) -> list[TableStatus]:
+        board, now_ms = self.board(), self._clock.now_ms()
+        coordinated = self.is_coordinated()
+        if board is not None and coordinated:
+            rows = read_tables(board, now_ms)
+            if {row.table for row in rows} == tables:
+                return rows
+        return table_rows(self._replica(coordinated), now_ms)
+
+    def why(self, table: str) -> Why:
+        """Why a table waits."""
+        coordinated, board = self.is_coordinated(), self.board()
+        row = next(row for row in self.status() if row.table == table)
+        text = row.waiting_for
+        if not coordinated and row.reason is not Reason.NO_COORDINATOR:
+            text += "; no coordinator is running"
+        elif board and board["unfit"] and _waits_for_a_worker(row, board):
+            text = f"it waits for a worker, and workers cannot start: {board['unfit']}"
+        return Why(table, row.unit_key, row.reason, text, coordinated)
+
+    def jobs(self, *, live_only: bool = False, limit: int | None = None) -> list[Job]:
+        """Jobs, the newest first. Those whose coordinator or process is gone are not live."""
+        found = self._store.jobs(live_only=live_only, limit=None if live_only else limit)
+        judged = self._judged(found)
+        return [job for job in judged if job.status.live][:limit] if live_only else judged
+
+    def _judged(self, jobs: list[Job]) -> list[Job]:
+        """Jobs as they are, where their rows are those of a process that was killed."""
+        if not any(job.status.live for job in jobs):
+            return jobs
+        lease, now_ms = self._coordinator(), self._clock.now_ms()
+
+        def is_owned(job: Job) -> bool:
+            if job.coordinator.startswith(MANUAL):
+                return self._store.is_alive(job.coordinator, now_ms)
+            return lease is not None and lease.holder == job.coordinator
+
+        return [
+            replace(job, status=JobStatus.CANCELLED, outcome_detail=f"{job.coordinator} is gone")
+            if job.status.live and not is_owned(job)
+            else job
+            for job in jobs
+        ]
+
+    def pool(self) -> PoolStatus:
+        """The coordinator's work as it last told, its workers, and the permits."""
+        lease, now_ms = self._coordinator(), self._clock.now_ms()
+        board = self.board() if lease is not None else None
+        permits = self._permits(now_ms)
+        if board is None:
+            return PoolStatus(None, (), None, permits, self._settings.max_workers)
+        return PoolStatus(
+            read_pool(board, now_ms),
+            tuple(board["workers"]),
+            board["unfit"],
+            permits,
+            int(board["permits_max"]),
+            tuple(_running(found) for found in board["running"]),
+            board["topics_trouble"],
+        )
+
+    def _permits(self, now_ms: int) -> dict[str, int]:
+        """The permits of the catalog's own pool that processes hold which are alive."""
+        if self._settings.pool is not None or not self._has_tokens():
+            return {}
+        rows = self._lake.query(
+            "SELECT holder, count(*) FROM penstock_tokens WHERE pool = ? AND holder IS NOT NULL "
+            "GROUP BY holder",
+            (self._settings.pool_name,),
+        )
+        held = {str(holder): int(count) for holder, count in rows}
+        return {who: count for who, count in held.items() if self._store.is_alive(who, now_ms)}
+
+    def health(self) -> Health:
+        """One word and one sentence: ok, starting, degraded, draining, saturated, stalled, …"""
+        lease, board, now_ms = self._store.lease(), self.board(), self._clock.now_ms()
+        if lease is not None and not self._store.is_alive(lease.holder, now_ms):
+            text = f"no coordinator is running: {lease.holder} is gone and left its lease"
+            return Health(HealthState.NOT_RUNNING, text)
+        if lease is not None and lease.expires_ms <= now_ms and is_here(lease.holder):
+            # Alive, but unable to say so: most likely the catalog takes no writes.
+            late = format_ms(now_ms - lease.expires_ms)
+            text = f"{lease.holder} runs, but its lease ran out {late} ago: is the catalog locked?"
+            return Health(HealthState.STALLED, text)
+        if lease is not None and self._is_locked():
+            text = f"{lease.holder} runs, but another process keeps the catalog locked"
+            return Health(HealthState.STALLED, text)
+        seen = read_pool(board, now_ms) if board else None
+        found = health(seen, lease=lease, now_ms=now_ms)
+        if board and board["unfit"] and found.state is not HealthState.NOT_RUNNING:
+            return Health(HealthState.STALLED, f"workers cannot start: {board['unfit']}")
+        trouble = board["topics_trouble"] if board else None
+        if trouble and found.state is HealthState.OK:
+            return Health(HealthState.DEGRADED, f"topics cannot be asked: {trouble}")
+        return found
+
+    def _is_locked(self) -> bool:
+        """Whether the catalog is a file that takes no writes: its coordinator cannot say so."""
+        database = self._lake.database
+        return isinstance(database, SqliteDatabase) and not database.takes_writes(_LOCKED_MS)
+
+    def explain(self, table: TableDefinition) -> dict[str, Any]:
+        """What is known of a table: its unit, its inputs, its mode and why, its last refresh."""
+        unit = ExecutionUnitGraph(self._store.definitions().graph).unit_of(table.name)
+        with self._lake.look() as reader:
+            known = self._store.frontiers(reader).get(table.name)
+        last = self._store.history(table.name, limit=1)
+        found: dict[str, Any] = {
+            "table": table.name,
+            "query": table.query,
+            "mode": table.mode.value,
+            "differential": _differential(table),
+            "unit": {"key": unit.key, "kind": unit.kind.value, "members": list(unit.members)},
+            "inputs": dict.fromkeys(table.sources),
+            "last_refresh": None,
+        }
+        if known is not None:
+            found["inputs"] |= {source: list(at) for source, at in known.frontier.items()}
+        if last:
+            found["last_refresh"] = {
+                "outcome": last[0].outcome.value,
+                "configured": last[0].configured.value,
+                "executed": last[0].executed.value if last[0].executed else None,
+                "reason": last[0].reason.value,
+                "reason_text": last[0].reason_text,
+                "took_ms": last[0].took_ms,
+                "rows_read": last[0].rows_read,
+                "delta_rows": last[0].delta_rows,
+                "rows_written": last[0].rows_written,
+            }
+        return found
+
+    def _has_tokens(self) -> bool:
+        with self._lake.look() as reader:
+            return "penstock_tokens" in self._lake.database.tables(reader.cursor)
+
+    def _replica(self, coordinated: bool) -> Coordinator:
+        """A core that knows what a coordinator would, and is asked but never obeyed."""
+        with self._lake.look() as reader:
+            memory = memory_of(self._store.frontiers(reader), self._store.failures(reader))
+        core = Coordinator(
+            process_name(), self._settings.dispatch, Random(0), memory=memory,
+            coordinated=coordinated,
+        )  # fmt: skip
+        now_ms = self._clock.now_ms()
+        holders = self._lake.query("SELECT DISTINCT holder FROM penstock_locks")
+        dead = frozenset(who for (who,) in holders if not self._store.is_alive(who, now_ms))
+        watcher = Watcher(self._store, core, TopicWatch(None, 1))
+        for event in [*watcher.look(frozenset(), dead), Tick()]:
+            core.step(event, now_ms)
+        return core
+
+
+def _waits_for_a_worker(row: TableStatus, board: Mapping[str, Any]) -> bool:
+    at_work = {found["unit_key"] for found in board["running"]}
+    return row.reason is Reason.IN_FLIGHT and row.unit_key not in at_work
+
+
+def _differential(table: TableDefinition) -> dict[str, Any]:
+    """Whether a table can be refreshed by its changes; None where nobody wants to."""
+    found = differentiation(table.query)
+    return {"possible": found.possible, "reason": found.reason.value, "text": found.text}
+
+
+def _explained(row: TableStatus, detail: str | None) -> TableStatus:
+    """A row that says why its table stands still, as its definition has it."""
+    if row.reason not in _STANDS_STILL:
+        return row
+    error = row.error or detail
+    return replace(row, error=error, waiting_for=f"{row.waiting_for}: {detail or error}")
+
+
+def _running(found: Mapping[str, Any]) -> Running:
+    progress = found["progress"]
+    return Running(**{**found, "progress": None if progress is None else read_progress(progress)})

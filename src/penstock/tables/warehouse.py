@@ -1,0 +1,504 @@
+"""A warehouse of stream tables: define them, look at them, have them refreshed.
+
+>>> import tempfile
+>>> home = tempfile.mkdtemp()
+>>> with Warehouse.open(f"sqlite:{home}/lake.sqlite") as warehouse:
+...     _ = warehouse.declare_topic("orders", "id BIGINT, day DATE")
+...     query = "SELECT day, count(*) AS n FROM topics.orders GROUP BY day"
+...     _ = warehouse.create("daily", query)
+...     [(row.table, row.reason.value) for row in warehouse.status()]
+[('daily', 'no_coordinator')]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any, Final, NamedTuple, Self
+from uuid import uuid4
+
+import pyarrow as pa
+
+from penstock.kernel.clock import Clock
+from penstock.kernel.errors import Busy, Rejected, Unavailable
+from penstock.kernel.shell import SystemClock
+from penstock.lake.catalog import Catalog, open_catalog
+from penstock.lake.expire import sweep
+from penstock.tables.coordinator.loop import CoordinatorLoop
+from penstock.tables.core.capacity import ParallelMode
+from penstock.tables.core.health import Health, TableStatus
+from penstock.tables.core.history import RefreshRecord
+from penstock.tables.core.jobs import Job
+from penstock.tables.core.model import Mode, Status, TableDefinition, define
+from penstock.tables.core.progress import Progress
+from penstock.tables.core.topics import TopicSource, declare_topic
+from penstock.tables.definitions import Definer, lake_shapes
+from penstock.tables.engine import Explains, Factory, Refresher
+from penstock.tables.errors import (
+    NoContents,
+    NotCoordinated,
+    RelationNotFound,
+    SourceNotFound,
+    TableNotFound,
+)
+from penstock.tables.manual import refresh_here
+from penstock.tables.names import lake_name, relation_name, topic_of, topic_source
+from penstock.tables.notify import BellCall, bell_name
+from penstock.tables.pages import Page, read_page
+from penstock.tables.plan import TablePlan
+from penstock.tables.query.hints import did_you_mean, listed, not_there
+from penstock.tables.query.ordering import final_order
+from penstock.tables.query.resolve import nearest_relation, resolve
+from penstock.tables.query.sources import read_sources
+from penstock.tables.rows import DRAINING, SET_VALUE, Store
+from penstock.tables.settings import SPARK, WarehouseSettings
+from penstock.tables.status import Looker, PoolStatus, Why
+
+UNFIT_MS: Final = 10_000
+"""How long a request waits before it is asked whether workers can start at all."""
+
+
+class Answered(NamedTuple):
+    """What became of a refresh that a person asked for."""
+
+    ok: bool
+    detail: str
+
+
+class Warehouse:
+    """Stream tables on a lake. Threads may share it, but for `query` and refreshes made here."""
+
+    def __init__(
+        self, settings: WarehouseSettings, *, make: bool = True, clock: Clock | None = None
+    ) -> None:
+        self.settings = settings
+        self._clock: Clock = clock or SystemClock()
+        _check_place(settings)
+        self.lake: Catalog = open_catalog(
+            settings.catalog,
+            settings.data_path,
+            create=make,
+            clock=clock,
+            timeout_ms=settings.catalog_timeout_ms,
+        )
+        self._store = Store(self.lake)
+        self._definer = Definer(self._store)
+        self._looker = Looker(self._store, settings, self._clock)
+        self._made: Refresher | None = None
+
+    @classmethod
+    def open(
+        cls,
+        catalog: str,
+        data_path: str | None = None,
+        *,
+        runner: str = SPARK,
+        runner_options: Mapping[str, Any] | None = None,
+        make: bool = True,
+        **settings: Any,
+    ) -> Self:
+        """Open a warehouse, or with `make` make one where there is none.
+
+        `runner` names the engine; it is loaded when something has to be run. Other options are
+        those of `WarehouseSettings`.
+        """
+        if isinstance(settings.get("parallel_refresh_mode"), str):
+            settings["parallel_refresh_mode"] = ParallelMode(settings["parallel_refresh_mode"])
+        factory = Factory(runner, dict(runner_options or {}))
+        return cls(WarehouseSettings(catalog, data_path, factory, **settings), make=make)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the engine and of the catalog."""
+        if self._made is not None:
+            self._made.close()
+        self.lake.close()
+
+    # definitions ---------------------------------------------------------------------------------
+
+    def create(self, name: str, query: str, **options: str) -> TableDefinition:
+        """Create a table; its contents are made by its first refresh.
+
+        `options` are schedule, mode, consistency, status and description, as people write them.
+        """
+        table = define(name, query, **options)
+        self._definer.put(table, may_exist=False)
+        self._ring()
+        return table
+
+    def create_or_replace(self, name: str, query: str, **options: str) -> TableDefinition:
+        """Create a table or give it another definition; another query makes its contents anew."""
+        table = define(name, query, **options)
+        self._definer.put(table, may_exist=True)
+        self._ring()
+        return table
+
+    def alter(self, name: str, **options: str) -> TableDefinition:
+        """Change schedule, mode, consistency or description; contents stay."""
+        unknown = set(options) - {"schedule", "mode", "consistency", "description"}
+        if unknown:
+            raise Rejected(
+                "expected schedule, mode, consistency or description, "
+                f"found {', '.join(sorted(unknown))}"
+            )
+        before = self.table(name)
+        kept = {
+            "schedule": before.schedule.text,
+            "mode": before.mode.value,
+            "consistency": before.consistency.value,
+            "description": before.description,
+        }
+        if options.get("mode", "").upper() == Mode.IMMEDIATE.value and "schedule" not in options:
+            kept["schedule"] = "calculated"
+        table = define(before.name, before.query, **{**kept, **options})
+        self._definer.alter(before.name, replace(table, volatile=before.volatile))
+        return table
+
+    def drop(self, name: str, *, cascade: bool = False) -> tuple[str, ...]:
+        """Drop a table with its contents, and with `cascade` all that read it."""
+        return self._definer.drop(lake_name(name), cascade=cascade)
+
+    def plan(self, folder: str | Path, *, prune: bool = True, url: str | None = None) -> TablePlan:
+        """What `apply` would do."""
+        return self._definer.plan(Path(folder), prune=prune, url=url)
+
+    def apply(self, folder: str | Path, *, prune: bool = True, url: str | None = None) -> TablePlan:
+        """Make the tables of a folder of `.sql` files the tables there are.
+
+        Topics that the folder declares are those of the server at `url`, unless a file says where.
+        """
+        return self._definer.apply(Path(folder), prune=prune, url=url)
+
+    def table(self, name: str) -> TableDefinition:
+        """One definition."""
+        return self._store.definitions().graph.table(lake_name(name))
+
+    def tables(self) -> list[TableDefinition]:
+        """All definitions, in topological order."""
+        graph = self._store.definitions().graph
+        return [graph.tables[name] for name in graph.order]
+
+    # topics --------------------------------------------------------------------------------------
+
+    def declare_topic(
+        self,
+        topic: str,
+        schema: str,
+        *,
+        key: str | Iterable[str] = (),
+        url: str | None = None,
+        replace: bool = False,
+    ) -> TopicSource:
+        """Say which columns a topic's records have, so that tables can read `topics.<topic>`.
+
+        `schema` is as in CREATE TABLE: `id BIGINT, amount DOUBLE`. Without `key` every record is a
+        row; with key columns the last record for each key is its row.
+        """
+        source = declare_topic(topic, schema, key=key, url=url)
+        self._definer.declare(source, may_exist=replace)
+        return source
+
+    def forget_topic(self, topic: str) -> None:
+        """Take a declaration back; refused while a table reads the topic."""
+        self._definer.forget(topic)
+
+    def topics(self) -> list[TopicSource]:
+        """The topics that tables may read."""
+        return list(self._store.definitions().topics.values())
+
+    def topic(self, topic: str) -> TopicSource:
+        """One declaration."""
+        try:
+            return self._store.definitions().topics[topic_source(topic)]
+        except KeyError:
+            raise SourceNotFound(topic) from None
+
+    # control -------------------------------------------------------------------------------------
+
+    def pause(self, name: str) -> None:
+        """Stop refreshing a table; those that read it go on with its last good data."""
+        self._set_status(name, Status.PAUSED)
+
+    def resume(self, name: str) -> None:
+        """Refresh a table again that was paused, suspended or in error; it is due at once."""
+        self._set_status(name, Status.ACTIVE)
+
+    def gate(self, relation: str, detail: str = "") -> None:
+        """Close a source: nothing that reads it is refreshed until it is opened."""
+        name = relation_name(relation.split("."))
+        self._check_relation(name)
+        self._store.run(
+            "INSERT INTO penstock_gates (relation, closed_at, detail) VALUES (?, ?, ?) "
+            "ON CONFLICT (relation) DO NOTHING",
+            name,
+            self._clock.now_ms(),
+            detail,
+        )
+        self._ring()
+
+    def ungate(self, relation: str) -> None:
+        """Open a source again. Idempotent."""
+        name = relation_name(relation.split("."))
+        if not self._store.run("DELETE FROM penstock_gates WHERE relation = ?", name):
+            self._check_relation(name)
+        self._ring()
+
+    def gates(self) -> tuple[str, ...]:
+        """The sources that are closed."""
+        rows = self.lake.query("SELECT relation FROM penstock_gates ORDER BY relation")
+        return tuple(str(name) for (name,) in rows)
+
+    def drain(self, *, wait_ms: int | None = None) -> bool:
+        """Start nothing new; returns whether nothing runs any more, having waited so long."""
+        self._store.run(SET_VALUE, DRAINING, "1")
+        with self.bell() as call:
+            call.ring()
+            return self._until(call, lambda: not self.jobs(live_only=True), wait_ms or 0)
+
+    def undrain(self) -> None:
+        """Start refreshes again."""
+        self._store.run(SET_VALUE, DRAINING, "0")
+        self._ring()
+
+    def refresh(
+        self,
+        name: str,
+        *,
+        force: bool = False,
+        wait_ms: int | None = 600_000,
+        here: bool = False,
+        tell: Callable[[Progress], None] | None = None,
+    ) -> Answered:
+        """Refresh a table now: through the coordinator if one runs, else in this process.
+
+        Where nothing it reads has changed it is not refreshed, unless forced. With `wait_ms` None
+        a coordinator's answer is not waited for. `here` does it in this process in any case; the
+        locks are the same. `tell` is told how far a refresh in this process has come.
+        """
+        table = self.table(name).name
+        if here or not self._looker.is_coordinated():
+            return Answered(
+                *refresh_here(self._store, self.settings, self._engine(), table, force, tell)
+            )
+        with self.bell() as call:
+            request_id = self._ask(table, force=force)
+            call.ring()
+            if wait_ms is None:
+                return Answered(True, "asked for")
+            return self._await(call, table, request_id, wait_ms)
+
+    def ask(self, name: str, *, force: bool = False) -> str:
+        """Ask the coordinator for a refresh and do not wait; returns what `answer` is asked by."""
+        table = self.table(name).name
+        if not self._looker.is_coordinated():
+            raise NotCoordinated(
+                f"expected a coordinator to refresh {table}, found none: run `penstock table run`"
+            )
+        request_id = self._ask(table, force=force)
+        self._ring()
+        return request_id
+
+    def _ask(self, table: str, *, force: bool) -> str:
+        request_id = uuid4().hex
+        self._store.run(
+            "INSERT INTO penstock_requests (request_id, table_name, is_forced, asked_at) "
+            "VALUES (?, ?, ?, ?)",
+            request_id, table, int(force), self._clock.now_ms(),
+        )  # fmt: skip
+        return request_id
+
+    def bell(self) -> BellCall:
+        """A line to the coordinator, to ring it and to hear it ring; the caller closes it."""
+        return BellCall(bell_name(self._store))
+
+    def answer(self, request_id: str) -> Answered | None:
+        """What became of a refresh that was asked for; None while nothing did."""
+        rows = self.lake.query(
+            "SELECT is_ok, detail FROM penstock_requests "
+            "WHERE request_id = ? AND answered_at IS NOT NULL",
+            (request_id,),
+        )
+        return Answered(bool(rows[0][0]), str(rows[0][1])) if rows else None
+
+    def _await(self, call: BellCall, table: str, request_id: str, wait_ms: int) -> Answered:
+        found: list[Answered] = []
+
+        def answered() -> bool:
+            answer = self.answer(request_id)
+            found.extend([answer] if answer else [])
+            return bool(found)
+
+        patience_ms = min(wait_ms, UNFIT_MS)
+        if not self._until(call, answered, patience_ms):
+            board = self._looker.board()
+            if board is not None and board["unfit"]:
+                raise Unavailable(f"expected workers to start, found: {board['unfit']}")
+        if not self._until(call, answered, wait_ms - patience_ms):
+            raise Busy(f"expected {table} to be refreshed within {wait_ms} ms, found it waiting")
+        return found[0]
+
+    def coordinator(
+        self, *, say: Callable[[str], None] | None = None, random: Random | None = None
+    ) -> CoordinatorLoop:
+        """A coordinator: `run()` it in the foreground, or use it as a context in a thread."""
+        return CoordinatorLoop(
+            self._store, self.settings, clock=self._clock, say=say, random=random
+        )
+
+    def sweep(self, *, grace_ms: int = 3_600_000) -> list[str]:
+        """Remove files that no snapshot names; returns their paths."""
+        return sweep(self.lake, grace_ms=grace_ms)
+
+    # looking -------------------------------------------------------------------------------------
+
+    def status(self) -> list[TableStatus]:
+        """Every table: whether it is fresh, and what it waits for."""
+        return self._looker.status()
+
+    def details(self) -> dict[str, str]:
+        """Why tables were suspended or are in error."""
+        return self._store.definitions().details
+
+    def why(self, name: str) -> Why:
+        """Why a table waits."""
+        return self._looker.why(self.table(name).name)
+
+    def history(self, name: str | None = None, *, limit: int = 100) -> list[RefreshRecord]:
+        """Refreshes, the newest first."""
+        table = None if name is None else lake_name(name)
+        return self._store.history(table, limit=limit)
+
+    def jobs(self, *, live_only: bool = False, limit: int | None = 100) -> list[Job]:
+        """Jobs, the newest first."""
+        return self._looker.jobs(live_only=live_only, limit=limit)
+
+    def pool(self) -> PoolStatus:
+        """The coordinator's work as it last told, its workers, and the permits."""
+        return self._looker.pool()
+
+    def health(self) -> Health:
+        """One word and one sentence: ok, degraded, draining, saturated, stalled, not running."""
+        return self._looker.health()
+
+    def explain(self, name: str) -> dict[str, Any]:
+        """What is known of a table: its unit, inputs, last refresh, and the engine's own words."""
+        table = self.table(name)
+        found = self._looker.explain(table)
+        if self._made is not None and isinstance(self._made, Explains):
+            found["engine"] = dict(self._made.explain(table))
+        return found
+
+    # reading -------------------------------------------------------------------------------------
+
+    def rows(
+        self,
+        name: str,
+        *,
+        at: int | None = None,
+        offset: int = 0,
+        limit: int = 1_000,
+        columns: Sequence[str] | None = None,
+    ) -> Page:
+        """Some rows of a table of the lake at a snapshot, read here; the newest if none is said.
+
+        Rows of a stream table come in the order of the ORDER BY at the end of its query.
+        """
+        plain = relation_name(name.split("."))
+        snapshot = self.lake.snapshot(at)
+        defined = self._store.definitions().graph.tables.get(plain)
+        try:
+            version = self.lake.table_at(plain, snapshot.id)
+        except Rejected:
+            if defined is not None:
+                raise NoContents(plain, snapshot.id) from None
+            raise TableNotFound(plain, nearest_relation(plain, self._relations())) from None
+        names = [column.name for column in version.table.columns]
+        order = () if defined is None else final_order(defined.query, names)
+        return read_page(
+            self.lake, version, offset=offset, limit=limit, columns=columns, order=order
+        )
+
+    def query(self, text: str) -> pa.Table:
+        """The rows of a table (its name alone, read here), or of a SELECT (run by the engine)."""
+        if len(text.split()) < 2:
+            return self.rows(text.strip(), limit=sys.maxsize).rows
+        sources = read_sources(text)
+        topics = [name for name in sources if topic_of(name) is not None]
+        if topics:
+            raise Rejected(f"expected lake tables in a query, found {', '.join(topics)}")
+        at = self.lake.latest()
+        known = lake_shapes(self.lake.tables(at))
+        for name in sources:
+            if name not in known and name in self._store.definitions().graph.tables:
+                raise NoContents(name, at.id)
+        resolve(text, known)
+        return self._engine().query(text, {n: self.lake.table_at(n, at) for n in sources})
+
+    def check_engine(self) -> None:
+        """Refuse an engine that could never work on this lake, where its module can tell."""
+        runner = self.settings.runner
+        check = runner.beside("check")
+        if check is not None:
+            check(self.lake, dict(runner.options))
+
+    # inside --------------------------------------------------------------------------------------
+
+    def _engine(self) -> Refresher:
+        if self._made is None:
+            self._made = self.settings.runner.refresher(self.lake)
+        return self._made
+
+    def _relations(self) -> list[str]:
+        """Everything that a query of a table could name."""
+        found = self._store.definitions()
+        lake = lake_shapes(self.lake.tables())
+        return [*lake, *found.topics, *found.graph.tables, *found.graph.sources]
+
+    def _check_relation(self, name: str) -> None:
+        known = self._relations()
+        if name not in known:
+            near = did_you_mean(nearest_relation(name, known))
+            there = f"there are {listed(sorted(known))}" if known else None
+            raise RelationNotFound(
+                not_there(f"no table or declared topic {name!r}", near, there), relation=name
+            )
+
+    def _set_status(self, name: str, status: Status) -> None:
+        table = self.table(name).name
+        self._store.run(
+            "UPDATE penstock_tables SET status = ?, status_detail = NULL WHERE name = ?",
+            status.value,
+            table,
+        )
+        self._ring()
+
+    def _ring(self) -> None:
+        """Have a coordinator on this machine look at once at what was changed."""
+        with self.bell() as call:
+            call.ring()
+
+    def _until(self, call: BellCall, condition: Callable[[], bool], wait_ms: int) -> bool:
+        """Wait for something in the catalog that the coordinator rings for."""
+        until_ms = self._clock.monotonic_ms() + wait_ms
+        while not condition():
+            left_ms = until_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                return False
+            call.wait(left_ms / 1_000)
+        return True
+
+
+def _check_place(settings: WarehouseSettings) -> None:
+    """Have the engine refuse a data path that is not a directory and that it could not use."""
+    if settings.data_path is not None and "://" in settings.data_path:
+        check = settings.runner.beside("check_data_path")
+        if check is not None:
+            check(settings.runner.options, settings.data_path)

@@ -1,0 +1,287 @@
+"""How a unit's refresh lands: all of it in one transaction, or the failure alone.
+
+The commit expects that the job is still running under the worker's name, that its locks are its own
+still, that nobody refreshed a member meanwhile and that definitions are those it was made by. So
+what was closed, cancelled, overtaken or replaced cannot land, and what landed is on record.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock.kernel.errors import Conflict, Unknown
+from penstock.lake.catalog import Catalog
+from penstock.lake.commit import Committed
+from penstock.lake.errors import CatalogLocked
+from penstock.lake.transaction import SNAPSHOT, Transaction
+from penstock.tables import schema
+from penstock.tables.core.events import Refreshed
+from penstock.tables.core.failures import FailureKind
+from penstock.tables.core.frontier import Frontier, LakePosition, Position
+from penstock.tables.core.history import Outcome, ReasonCode, RefreshRecord
+from penstock.tables.core.jobs import JobStatus
+from penstock.tables.core.model import TableDefinition
+from penstock.tables.rows import (
+    DEFINITION_IS,
+    DROP_RESERVATION,
+    MADE,
+    SET_VALUE,
+    SOURCE_IS,
+    Store,
+)
+from penstock.tables.worker.claim import Claimed
+from penstock.tables.worker.inputs import PENDING, UnitRun
+from penstock.tables.worker.outcomes import (
+    Cancelled,
+    Ended,
+    Failed,
+    Succeeded,
+    detail_of,
+    kind_of,
+)
+
+_FILLED = "replace(?, '[-1]', '[' || CAST(? AS TEXT) || ']')"
+STORE_FRONTIER: Final = schema.STORE_FRONTIER.replace("(?, ?, ?, ?, ?)", f"(?, {_FILLED}, ?, ?, ?)")
+INSERT_HISTORY: Final = schema.INSERT_HISTORY.replace(
+    f"({', '.join('?' * len(schema.HISTORY_COLUMNS))})",
+    f"({', '.join(_FILLED if c == 'frontier' else '?' for c in schema.HISTORY_COLUMNS)})",
+)
+
+
+_STATUS_OF: Final = {
+    FailureKind.PERMANENT: JobStatus.PERMANENT_FAILED,
+    FailureKind.AWAY: JobStatus.CANCELLED,
+}
+LOCK_IS: Final = "SELECT holder FROM penstock_locks WHERE table_name = ?"
+NOTE_COMMIT: Final = (
+    "UPDATE penstock_refresh_history SET timings = substr(timings, 1, length(timings) - 1) || ? "
+    "WHERE job_id = ?"
+)
+"""Adds how long the commit took to what it committed: see `commit_note`."""
+LOCKED_S: Final = 300.0
+"""How long a refresh whose files are written waits for a catalog that others hold."""
+REFRESH_IS: Final = "SELECT job_id FROM penstock_frontiers WHERE table_name = ?"
+
+
+class Landing:
+    """Commits units and writes failures down."""
+
+    def __init__(self, store: Store, now_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._lake: Catalog = store.lake
+        self._now_ms = now_ms
+
+    # committing ----------------------------------------------------------------------------------
+
+    def commit(self, run: UnitRun, claimed: Claimed, stale: tuple[str, ...]) -> Ended:
+        """Commit what was made of every member, with frontiers, history and the job's outcome."""
+        job, transaction, now_ms = claimed.job, run.transaction, self._now_ms()
+        transaction.expect(schema.JOB_IS_RUNNING, (job.job_id, job.worker), 1)
+        for table in claimed.tables:
+            known = run.known.get(table.name)
+            transaction.expect(LOCK_IS, (table.name,), job.worker)
+            transaction.expect(REFRESH_IS, (table.name,), known.job_id if known else None)
+            transaction.expect(DEFINITION_IS, (table.name,), table.query)
+            self._note_outcome(run, claimed, table, stale, now_ms)
+        for name, source in run.sources.items():
+            transaction.expect(SOURCE_IS, (name,), source.to_json())
+        transaction.also(schema.RELEASE_LOCKS, (job.worker,))
+        transaction.also(
+            schema.CLOSE_JOB, (JobStatus.SUCCEEDED.value, now_ms, None, None, job.job_id), rows=1
+        )
+        began = time.perf_counter()
+        try:
+            committed = self._committed(transaction)
+        except Conflict as error:
+            return self._refused(run, claimed, error)
+        except Unknown:
+            return self._looked_up(claimed)
+        snapshot = committed.snapshot.id if committed.snapshot is not None else None
+        return Succeeded(
+            {
+                name: Refreshed(
+                    _settled(frontier, snapshot), _settle(run.position_after(name), snapshot)
+                )
+                for name, frontier in run.frontiers.items()
+            },
+            (time.perf_counter() - began) * 1_000,
+        )
+
+    def _committed(self, transaction: Transaction) -> Committed:
+        """Commit; what was made is worth a wait for writers that hold the catalog for long."""
+        until_s = time.monotonic() + LOCKED_S
+        while True:
+            try:
+                return self._lake.commit(transaction)
+            except CatalogLocked:
+                if time.monotonic() > until_s:
+                    raise
+
+    def _note_outcome(
+        self,
+        run: UnitRun,
+        claimed: Claimed,
+        table: TableDefinition,
+        stale: tuple[str, ...],
+        now_ms: int,
+    ) -> None:
+        job, made, frontier = claimed.job, run.made[table.name], run.frontiers[table.name]
+        position = run.position_after(table.name)
+        at = SNAPSHOT if position == PENDING else position[0]
+        began_ms = job.started_at_ms or now_ms
+        text = frontier.to_json()
+        run.transaction.also(STORE_FRONTIER, (table.name, text, SNAPSHOT, at, began_ms, job.job_id))
+        record = RefreshRecord(
+            table=table.name,
+            unit_key=job.unit_key,
+            job_id=job.job_id,
+            outcome=Outcome.SUCCEEDED,
+            configured=table.mode,
+            executed=made.executed,
+            reason=made.reason,
+            reason_text=made.reason_text,
+            started_at_ms=began_ms,
+            finished_at_ms=max(now_ms, began_ms),
+            rows_read=made.rows_read,
+            delta_rows=made.delta_rows,
+            rows_written=made.rows_written,
+            timings_ms=made.timings_ms,
+            frontier=frontier,
+            stale=stale,
+        )
+        run.transaction.also(SET_VALUE, (f"{MADE}{table.name}", made.table.uuid))
+        run.transaction.also(INSERT_HISTORY, _history_values(record, at, SNAPSHOT))
+
+    def _refused(self, run: UnitRun, claimed: Claimed, error: Conflict) -> Ended:
+        """A commit that did not land: cancelled if the job or a definition is not what it was."""
+        job = self._store.job(claimed.job.job_id)
+        if job is None or job.status is not JobStatus.RUNNING:
+            self._let_go(claimed)
+            return Cancelled(f"closed while it ran: {job.outcome_detail if job else 'pruned'}")
+        found = self._store.definitions()
+        for table in claimed.tables:
+            now = found.graph.tables.get(table.name)
+            if now is None or now.query != table.query:
+                return self._cancelled(claimed, f"{table.name} was changed while it was refreshed")
+        for name, source in run.sources.items():
+            if found.topics.get(name) != source:
+                return self._cancelled(claimed, f"{name} was declared anew while it was read")
+        overtaken = self._overtaken(run, claimed)
+        if overtaken is not None:
+            return self._cancelled(claimed, overtaken)
+        return self.failed(claimed, error, None)
+
+    def _overtaken(self, run: UnitRun, claimed: Claimed) -> str | None:
+        """What somebody did to a member who should have waited for its lock."""
+        with self._lake.look() as reader:
+            rows = reader.rows("SELECT table_name, holder FROM penstock_locks")
+            now = self._store.frontiers(reader, claimed.job.members)
+        locks: dict[str, str] = dict(rows)
+        for name in claimed.job.members:
+            if locks.get(name) != claimed.job.worker:
+                return f"the lock of {name} was taken away while it was refreshed"
+            if (now[name].job_id if name in now else None) != (
+                run.known[name].job_id if name in run.known else None
+            ):
+                return f"{name} was refreshed by somebody else meanwhile"
+        return None
+
+    def _looked_up(self, claimed: Claimed) -> Ended:
+        """Nobody could tell whether the commit landed; the job's row can."""
+        job = self._store.job(claimed.job.job_id)
+        if job is None or job.status is not JobStatus.SUCCEEDED:
+            lost = Conflict("expected the commit to land, found it lost")
+            return self.failed(claimed, lost, None)
+        with self._lake.look() as reader:
+            known = self._store.frontiers(reader)
+        return Succeeded(
+            {
+                name: Refreshed(known[name].frontier, known[name].position)
+                for name in claimed.job.members
+                if name in known
+            }
+        )
+
+    # failing -------------------------------------------------------------------------------------
+
+    def failed(self, claimed: Claimed, error: Exception, member: str | None) -> Ended:
+        """Write down the failure and the job's end; nothing of the refresh is visible."""
+        kind, detail = kind_of(error), detail_of(error)
+        status = _STATUS_OF.get(kind, JobStatus.RETRYABLE_FAILED)
+        job, now_ms = claimed.job, self._now_ms()
+
+        def work(cursor: Any) -> bool:
+            run = self._store.execute
+            retryable = int(kind is not FailureKind.PERMANENT)
+            closed = run(
+                cursor, schema.CLOSE_JOB, status.value, now_ms, detail, retryable, job.job_id
+            )
+            run(cursor, schema.RELEASE_LOCKS, job.worker)
+            run(cursor, DROP_RESERVATION, claimed.token)
+            if closed and not kind.blameless:
+                for table in claimed.tables:
+                    values = _history_values(_failure(claimed, table, detail, member, now_ms), None)
+                    run(cursor, INSERT_HISTORY, *values)
+            return bool(closed)
+
+        if not self._lake.retrying(work):
+            return Cancelled("closed while it ran")
+        return Failed(kind, detail, member)
+
+    def _cancelled(self, claimed: Claimed, detail: str) -> Ended:
+        now_ms, job = self._now_ms(), claimed.job
+        self._store.run(schema.CLOSE_JOB, JobStatus.CANCELLED.value, now_ms, detail, 1, job.job_id)
+        self._let_go(claimed)
+        return Cancelled(detail)
+
+    def _let_go(self, claimed: Claimed) -> None:
+        self._store.run(schema.RELEASE_LOCKS, claimed.job.worker)
+        self._store.run(DROP_RESERVATION, claimed.token)
+
+
+def commit_note(job_id: int, commit_ms: float) -> tuple[str, int]:
+    """The values of `NOTE_COMMIT`."""
+    return f', "commit": {round(commit_ms, 3)}}}', job_id
+
+
+def _settled(frontier: Frontier, snapshot: int | None) -> Frontier:
+    return Frontier({source: _settle(at, snapshot) for source, at in frontier.items()})
+
+
+def _settle(position: Position, snapshot: int | None) -> Position:
+    return LakePosition(snapshot) if position == PENDING and snapshot is not None else position
+
+
+def _history_values(
+    record: RefreshRecord, snapshot: Any, pending: Any = PENDING.snapshot
+) -> tuple[Any, ...]:
+    """A record's row; `pending` takes the place of what the commit makes in its frontier."""
+    values: list[Any] = []
+    for column, value in zip(schema.HISTORY_COLUMNS, schema.history_row(record), strict=True):
+        if column == "frontier":
+            values += [value, pending]
+        else:
+            values.append(snapshot if column == "snapshot" else value)
+    return tuple(values)
+
+
+def _failure(
+    claimed: Claimed, table: TableDefinition, detail: str, member: str | None, now_ms: int
+) -> RefreshRecord:
+    job = claimed.job
+    began_ms = job.started_at_ms or now_ms
+    own = member is None or member == table.name
+    return RefreshRecord(
+        table=table.name,
+        unit_key=job.unit_key,
+        job_id=job.job_id,
+        outcome=Outcome.FAILED,
+        configured=table.mode,
+        executed=None,
+        reason=ReasonCode.AS_CONFIGURED,
+        reason_text=detail if own else f"left as it was, because {member} failed: {detail}",
+        started_at_ms=began_ms,
+        finished_at_ms=max(now_ms, began_ms),
+    )

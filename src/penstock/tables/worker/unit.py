@@ -1,0 +1,232 @@
+"""Refreshing one unit: read one snapshot, refresh member after member, commit all of it or nothing.
+
+`inputs` finds what is read, the engine makes contents, `landing` commits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyarrow as pa
+
+from penstock.kernel.errors import Rejected
+from penstock.lake.catalog import Catalog
+from penstock.lake.columns import columns_of, plain_schema
+from penstock.lake.model import SchemaInfo, TableInfo, TableVersion
+from penstock.lake.reader import Reader
+from penstock.lake.transaction import Transaction
+from penstock.tables.core.frontier import Frontier
+from penstock.tables.core.history import ReasonCode
+from penstock.tables.core.model import Mode, TableDefinition
+from penstock.tables.core.progress import Progress
+from penstock.tables.delta.modes import differentiation
+from penstock.tables.engine import Made, Refresher, RefreshTask, TopicPositions
+from penstock.tables.names import DEFAULT_SCHEMA
+from penstock.tables.rows import MADE, SELECT_VALUE, Store
+from penstock.tables.worker.claim import Claimed
+from penstock.tables.worker.commit import Landing
+from penstock.tables.worker.inputs import Inputs, UnitRun, evicted, recreated
+from penstock.tables.worker.outcomes import Ended
+
+Tell = Callable[[Progress], None]
+Phases = tuple[tuple[str, float], ...]
+
+
+class UnitWorker:
+    """Refreshes units in one process, one at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        refresher: Refresher,
+        *,
+        topics: TopicPositions | None = None,
+        api_key: str | None = None,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._lake: Catalog = store.lake
+        self._refresher = refresher
+        self._inputs = Inputs(store, topics, api_key)
+        self._landing = Landing(store, now_ms)
+        self._ours: set[tuple[str, str]] = set()
+
+    def close(self) -> None:
+        """Let go of what the worker opened; the engine is somebody else's."""
+        self._inputs.close()
+
+    def run(
+        self,
+        claimed: Claimed,
+        *,
+        stale: tuple[str, ...] = (),
+        forced: bool = False,
+        waited_ms: int = 0,
+        tell: Tell | None = None,
+    ) -> Ended:
+        """Refresh a unit that was claimed. Whatever happens, its locks are given back.
+
+        `waited_ms` is how long it waited for a slot and a permit before it had a job.
+        """
+        at: str | None = None
+        try:
+            began = time.perf_counter()
+            run = self._inputs.begin(claimed)
+            waited_ms += max(0, (claimed.job.started_at_ms or 0) - claimed.job.enqueued_at_ms)
+            phases: Phases = (("waiting", float(waited_ms)), ("claim", claimed.took_ms))
+            for table in claimed.tables:
+                at = table.name
+                task = self._task(run, table, claimed, forced)
+                phases += (("inputs", (time.perf_counter() - began) * 1_000),)
+                task = replace(task, tell=_named(tell, table.name)) if tell else task
+                self._refresh(run, task, phases)
+                began, phases = time.perf_counter(), ()
+            at = None
+            return self._landing.commit(run, claimed, stale)
+        except Exception as error:  # an engine may raise anything; it is classified
+            return self._landing.failed(claimed, error, at)
+
+    def _task(
+        self, run: UnitRun, table: TableDefinition, claimed: Claimed, forced: bool
+    ) -> RefreshTask:
+        known = run.known.get(table.name)
+        before = known.frontier if known else None
+        current = self._current(run, table.name)
+        if current is not None:
+            self._check_ours(run, table.name, current.table)
+        inputs = {source: self._inputs.of(run, source, before) for source in table.sources}
+        anew = recreated(inputs)
+        return RefreshTask(
+            definition=table,
+            inputs=inputs,
+            current=current,
+            frontier=before if current is not None and not anew else None,
+            reason=_reason(current, before, forced=forced, recreated=bool(anew)),
+            target=self._target(run, table.name, current),
+            token=claimed.token,
+        )
+
+    def _refresh(self, run: UnitRun, task: RefreshTask, phases: Phases) -> None:
+        name = task.definition.name
+        made = self._refresher.refresh(task)
+        made = replace(made, timings_ms=(*phases, *made.timings_ms))
+        if made.table.id < 0:  # a table that is made anew is news, even if it is empty
+            made = replace(made, changed=True)
+        made = _explained(made, task, evicted(run, task.inputs))
+        _note(run.transaction, made, created=made.table.id < 0)
+        run.made[name] = made
+        run.before[name] = task.current
+        run.frontiers[name] = Frontier(
+            {source: found.position for source, found in task.inputs.items()}
+        )
+
+    def _current(self, run: UnitRun, name: str) -> TableVersion | None:
+        try:
+            return self._lake.table_at(name, run.snapshot)
+        except Rejected:
+            return None
+
+    def _check_ours(self, run: UnitRun, name: str, table: TableInfo) -> None:
+        """Refuse a table that somebody else made under the name: a refresh would take its rows."""
+        if (name, table.uuid) in self._ours:
+            return
+        with self._lake.look() as reader:
+            made = reader.rows(SELECT_VALUE, f"{MADE}{name}")
+            ours = made[0][0] == table.uuid if made else _was_refreshed(reader, run, name, table)
+        if not ours:
+            raise Rejected(
+                f"expected no table {name!r} in the lake but the one that refreshes make, found "
+                "one that somebody else made: rename it, or drop it and resume",
+                table=name,
+            )
+        self._ours.add((name, table.uuid))
+
+    def _target(
+        self, run: UnitRun, name: str, current: TableVersion | None
+    ) -> Callable[[pa.Schema], TableInfo]:
+        """The table as it is if the columns fit, else one made anew in its place."""
+        given: list[TableInfo] = []
+
+        def target(columns: pa.Schema) -> TableInfo:
+            if not given:
+                given.append(self._fitting(run, name, current, columns))
+            return given[0]
+
+        return target
+
+    def _fitting(
+        self, run: UnitRun, name: str, current: TableVersion | None, columns: pa.Schema
+    ) -> TableInfo:
+        if current is not None:
+            if plain_schema(columns_of(columns)).equals(current.table.arrow_schema):
+                return current.table
+            run.transaction.drop_table(current.table)
+        home, _, plain = name.rpartition(".")
+        return run.transaction.create_table(
+            self._schema(run, home or DEFAULT_SCHEMA), plain, columns
+        )
+
+    def _schema(self, run: UnitRun, name: str) -> SchemaInfo:
+        if name not in run.schemas:
+            found = [s for s in self._lake.schemas(run.snapshot) if s.name.lower() == name]
+            run.schemas[name] = found[0] if found else run.transaction.create_schema(name)
+        return run.schemas[name]
+
+
+def _was_refreshed(reader: Reader, run: UnitRun, name: str, table: TableInfo) -> bool:
+    """Whether a refresh is on record since a table began: of ours from before UUIDs were kept."""
+    ((began,),) = reader.rows(
+        "SELECT max(begin_snapshot) FROM ducklake_table WHERE table_id = ?", table.id
+    )
+    ((last,),) = reader.rows(
+        "SELECT max(snapshot) FROM penstock_refresh_history WHERE table_name = ?", name
+    )
+    known = run.known.get(name)
+    at = -1 if known is None or known.position is None else known.position.snapshot
+    return bool(max(at, -1 if last is None else last) >= began)
+
+
+def _named(tell: Tell, table: str) -> Tell:
+    return lambda progress: tell(progress.of(table))
+
+
+def _reason(
+    current: TableVersion | None, before: Frontier | None, *, forced: bool, recreated: bool
+) -> ReasonCode:
+    if current is None:
+        return ReasonCode.FIRST_LOAD
+    if before is None:
+        return ReasonCode.QUERY_CHANGED
+    if recreated:
+        return ReasonCode.SOURCE_RECREATED
+    return ReasonCode.REQUESTED if forced else ReasonCode.AS_CONFIGURED
+
+
+def _explained(made: Made, task: RefreshTask, note: str) -> Made:
+    """What was made, with the reason for the mode it was made in.
+
+    A reason that holds for any engine comes first: there was nothing to apply a change to, or a
+    person wanted it. Then what the engine said; and where it left it at that, what the query says.
+    """
+    reason, text = made.reason, made.reason_text
+    if task.reason is not ReasonCode.AS_CONFIGURED:
+        reason, text = task.reason, ""
+    elif made.executed is Mode.FULL and task.definition.mode is not Mode.FULL:
+        found = differentiation(task.definition.query)
+        if not found.possible:
+            reason, text = found.reason, found.text
+    texts = [part for part in (text, note) if part]
+    return replace(made, reason=reason, reason_text="; ".join(texts))
+
+
+def _note(transaction: Transaction, made: Made, *, created: bool) -> None:
+    """Put what was made of one table into the unit's transaction."""
+    if created:
+        transaction.add_files(made.table, made.files)
+    elif made.changed and made.replace:
+        transaction.replace_contents(made.table, made.files)
+    elif made.changed:
+        transaction.delete_rows(made.table, made.deletes)
+        transaction.delete_inlined(made.table, made.inlined_deletes)
+        transaction.add_files(made.table, made.files)

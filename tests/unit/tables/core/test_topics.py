@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.tables.core.topics import TopicColumn, TopicSource, declare_topic
+from penstock.tables.errors import InvalidSource
+
+
+def test_a_declaration_comes_back_as_it_was():
+    source = declare_topic("Meters:7", "id BIGINT, `we ird` STRING", key="ID", url="https://x:1/")
+    assert source.columns == (TopicColumn("id", "BIGINT"), TopicColumn("we ird", "STRING"))
+    assert (source.key, source.url) == (("id",), "https://x:1")
+    assert source.schema == "`id` BIGINT, `we ird` STRING"
+    assert TopicSource.from_json(source.to_json()) == source
+    assert declare_topic("Meters:7", source.schema, key=source.key, url=source.url) == source
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL(10, 2)",
+     "STRING", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "ARRAY<BIGINT>",
+     "STRUCT<a: INT, b: ARRAY<STRING>>", "MAP<STRING, DOUBLE>"],
+)  # fmt: skip
+def test_a_column_may_have_any_type_that_json_can_fill(kind):
+    source = declare_topic("t", f"x {kind}")
+    again = declare_topic("t", source.schema)
+    assert again == source
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ("", "expected from 1 to 1000 columns, found 0"),
+        ("id", "expected a type for column 'id'"),
+        ("id BIGINT, ID INT", "found 'ID' twice"),
+        ("id BIGINT NOT NULL", "expected columns as name and type"),
+        ("id BIGINT) ; DROP TABLE x; (", "expected columns such as"),
+        ("x JSON", "found JSON"),
+        ("x MAP<INT, INT>", "found MAP<INT, INT>"),
+        ("_seq STRING", "the record's own, as BIGINT, found STRING"),
+        ("id BIGINT PRIMARY KEY", "expected columns as name and type"),
+    ],
+)
+def test_columns_that_cannot_be_are_refused_with_what_was_found(schema, text):
+    with pytest.raises(InvalidSource, match=text.replace("(", r"\(")):
+        declare_topic("t", schema)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("nope", "expected key columns among id, x, _seq, found 'nope'"),
+        ("x", "found 'x' of type DOUBLE"),
+        ("_seq", "found '_seq'"),
+        ("id,id", "found 'id' twice"),
+    ],
+)
+def test_a_key_that_cannot_be_is_refused(key, text):
+    with pytest.raises(InvalidSource, match=text):
+        declare_topic("t", "id BIGINT, x DOUBLE, _seq BIGINT", key=key)
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "nowhere", "http://user:secret@x"])
+def test_an_address_that_is_none_is_refused_and_no_password_is_kept(url):
+    with pytest.raises(InvalidSource, match="expected"):
+        declare_topic("t", "id BIGINT", url=url)
+
+
+def test_a_name_that_no_topic_can_have_is_refused():
+    with pytest.raises(InvalidSource, match="expected a topic name"):
+        declare_topic("a b", "id BIGINT")
