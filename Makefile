@@ -23,7 +23,7 @@ TESTS_system := tests/scripts tests/sim
 TESTS_conformance := tests/conformance
 TESTS_repository := tests/docs tests/tools
 TESTS_bench := tests/bench
-TESTS_server := $(addprefix tests/integration/,server server_app)
+TESTS_server := $(addprefix tests/integration/,server)
 TESTS_client := $(addprefix tests/integration/,client commits ingest)
 TESTS_topics := tests/integration/topics
 TESTS_lake := tests/integration/lake
@@ -90,7 +90,7 @@ test-compiled: compiled ## run the tests of what is compiled on the compiled bui
 	@PYTHONPATH=$(CURDIR)/$(COMPILED) $(DEV)/bin/python -c "from penstock.flow import fairqueue as module; \
 		assert module.__file__.endswith('.so'), module.__file__"
 	@PYTHONPATH=$(CURDIR)/$(COMPILED) $(DEV)/bin/python -m pytest $(PYTEST_ARGS) tests/conformance \
-		$(wildcard $(foreach part,flow log topics server server_app,tests/*/$(part)))
+		$(wildcard $(foreach part,flow log topics server,tests/*/$(part)))
 
 wheel: env-dev ## build the wheel to publish, compiled, into dist
 	@PENSTOCK_COMPILE=1 $(DEV)/bin/python -m pip --quiet wheel --no-deps --no-build-isolation \

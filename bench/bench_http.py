@@ -18,8 +18,8 @@ import uvloop
 
 from bench.load import PATIENCE_S
 from bench.report import Report
-from penstock.server.message import Exchange
-from penstock.server.shell import Listener
+from penstock.server.http import Listener
+from penstock.server.http.message import Exchange
 
 CONNECTIONS = 64
 SECONDS = 0.7

@@ -29,18 +29,18 @@ from penstock.kernel.units import MIB
 from penstock.log.shell.local import partitions_of
 from penstock.log.store import Store
 from penstock.log.stores import open_store
-from penstock.server.auth import KeyRing, parse_keys
-from penstock.server.call import Context
-from penstock.server.caps import CapLimits, Caps
-from penstock.server.hiding import Hiding
-from penstock.server.message import TransportLimits
-from penstock.server.origins import Origins
-from penstock.server.routes import is_write
-from penstock.server.sessions import Sessions
-from penstock.server.shell.app import TopicApplication
-from penstock.server.shell.app_gate import Gate
-from penstock.server.shell.listener import Listener
-from penstock.server.shell.tables_desk import TablesDesk, WarehousePlace
+from penstock.server.api.app import TopicApplication
+from penstock.server.api.auth import KeyRing, parse_keys
+from penstock.server.api.call import Context
+from penstock.server.api.gate import Gate
+from penstock.server.api.hiding import Hiding
+from penstock.server.api.quotas import CapLimits, Caps
+from penstock.server.api.routes import is_write
+from penstock.server.api.tables_desk import TablesDesk, WarehousePlace
+from penstock.server.http.listener import Listener
+from penstock.server.http.message import TransportLimits
+from penstock.server.http.origins import Origins
+from penstock.server.push.sessions import Sessions
 from penstock.topics.sealing import SealOptions
 from penstock.topics.shell.engine import Engine
 from penstock.topics.shell.snapshots import check_log_is_there

@@ -6,7 +6,7 @@ import pytest
 
 from bench.report import Report, Row
 from penstock.config import Settings
-from penstock.server.routes import ROUTES
+from penstock.server.api.routes import ROUTES
 from tools.reference.pages import DIRECTORY, PACKAGES, pages
 from tools.reference.readme import line, table, with_numbers
 from tools.reference.routes import BEYOND_QUERY, PROTOCOL

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import NamedTuple
 
-from penstock.server.errors import describe
+from penstock.server.api.errors import describe
 from tools.reference.source import Module, definitions, summary
 
 ROOT_ERROR = "penstock.kernel.errors.PenstockError"

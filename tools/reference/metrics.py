@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.server.metrics import (
+from penstock.server.api.metrics import (
     TOPICS_SHOWN_MAX,
     Sample,
     TopicSample,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.server.auth import scope_names
-from penstock.server.openapi import document
-from penstock.server.routes import ROUTES, Param, Route
+from penstock.server.api.auth import scope_names
+from penstock.server.api.openapi import document
+from penstock.server.api.routes import ROUTES, Param, Route
 from tools.reference.packages import cell
 
 PROTOCOL: Final = {

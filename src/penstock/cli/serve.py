@@ -60,8 +60,8 @@ def serve(config: Path | None, **flags: Any) -> None:
     """
     from penstock import app
     from penstock.cli.data_place import check_layout, refuse_backup
-    from penstock.server.auth import parse_keys
-    from penstock.server.origins import Origins
+    from penstock.server.api.auth import parse_keys
+    from penstock.server.http.origins import Origins
 
     try:
         flags = {name: value for name, value in flags.items() if value != ()}

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from penstock.server.message import Application, TransportLimits
-from penstock.server.shell import Listener
+from penstock.server.http import Listener
+from penstock.server.http.message import Application, TransportLimits
 
 DEADLINE_S = 20.0
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

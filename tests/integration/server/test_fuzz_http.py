@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from penstock.kernel.units import MIB
-from penstock.server.message import Exchange, TransportLimits
-from penstock.server.routes import ROUTES
+from penstock.server.api.routes import ROUTES
+from penstock.server.http.message import Exchange, TransportLimits
 from penstock.testing import seeded, seeds
 from tests.conformance.servers import ServerProcess
 from tests.conformance.wire import Api, until

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.server import auth
-from penstock.server.routes import ROUTES, Route
-from penstock.server.tables_routes import TABLE_ROUTES
+from penstock.server.api import auth
+from penstock.server.api.routes import ROUTES, Route
+from penstock.server.api.tables_routes import TABLE_ROUTES
 from tests.conformance.servers import ServerProcess
 from tests.conformance.sockets import Socket
 from tests.conformance.streams import EventStream

@@ -12,7 +12,7 @@ from shutil import which
 import pytest
 from websockets.sync.client import connect
 
-from penstock.server.message import Exchange, Stream, TransportLimits, as_chunk
+from penstock.server.http.message import Exchange, Stream, TransportLimits, as_chunk
 from tests.integration.server.serving import DEADLINE_S, LOOPS, serving
 
 GET = b"GET %b HTTP/1.1\r\nHost: a\r\n\r\n"

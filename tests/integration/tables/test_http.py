@@ -15,7 +15,7 @@ import pytest
 
 from penstock.client import AsyncClient, Client
 from penstock.kernel.errors import Rejected, Unavailable
-from penstock.server.tables_routes import TABLE_ROUTES
+from penstock.server.api.tables_routes import TABLE_ROUTES
 from tests.conformance.servers import ServerProcess
 from tests.conformance.wire import Answer, Api
 from tests.integration.server.hostile import assert_envelope

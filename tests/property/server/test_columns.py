@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.server import columns
-from penstock.server.columns import ColumnRuns, Columns, Wanted
+from penstock.server.api import columns
+from penstock.server.api.columns import ColumnRuns, Columns, Wanted
 from penstock.topics.batch import Batch
 from penstock.topics.config import TopicConfig
 from penstock.topics.entries import Feed

@@ -11,7 +11,7 @@ from penstock.topics.shell.gather import (
     ROUND_NS_MAX,
     Gather,
 )
-from tests.unit.server.fake_loop import FakeLoop
+from tests.unit.server.http.fake_loop import FakeLoop
 
 MS = 1_000_000
 

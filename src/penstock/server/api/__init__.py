@@ -1,0 +1,1 @@
+"""The topic protocol over HTTP: handlers beside their routes."""

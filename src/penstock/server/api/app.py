@@ -1,0 +1,287 @@
+"""The application: who asks, what for, and the answer; a plain write takes the short way through.
+
+A handler answers at once, or later in a task of its own, or takes the exchange over as a stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final
+
+from penstock.kernel.errors import PenstockError
+from penstock.server.api import backup, probes, queues, routers, spaces, tables, topics
+from penstock.server.api.answers import Flags, Numbers, Spent, written, written_new
+from penstock.server.api.auth import ADMIN, Grant, bearer, query_token
+from penstock.server.api.call import Call, Context
+from penstock.server.api.errors import NotReady, ShuttingDown
+from penstock.server.api.queries import Query, check_json, keyed
+from penstock.server.api.routes import ROUTES, TOKEN_IN_QUERY, Route
+from penstock.server.http.message import USUAL, Answer, Exchange, Request
+from penstock.server.http.origins import preflight
+from penstock.server.push import watch, websocket
+from penstock.topics.batch import parse_write
+from penstock.topics.topic import Written
+
+Handler = Callable[[Call], Answer | Awaitable[Answer | None] | None]
+
+_TOPICS: Final = "/v0/topics/"
+_JSON: Final = "application/json"
+_PATHS_MAX: Final = 10_000
+
+HANDLERS: Final[Mapping[str, Handler]] = {
+    **topics.HANDLERS,
+    **routers.HANDLERS,
+    **spaces.HANDLERS,
+    **tables.HANDLERS,
+    **queues.HANDLERS,
+    **watch.HANDLERS,
+    **websocket.HANDLERS,
+    **probes.HANDLERS,
+    **backup.HANDLERS,
+}
+
+
+class TopicApplication:
+    """Answers every request of the topic protocol."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._engine = context.engine
+        self._limits = context.engine.limits
+        self._topics = context.engine.registry.topics
+        self._counters = context.engine.journal.counters
+        self._now_ns = context.clock.monotonic_ns
+        self._written_paths: dict[str, str] = {}
+        self._is_plain = False
+        self._commits = spaces.CommitDoor(context, self, self._refuse)
+
+    def open(self) -> None:
+        """The engine is ready: data routes are served from now on."""
+        self._is_plain = self.context.keys is None
+
+    def drain(self) -> None:
+        """Take nothing new, end every stream, and answer those who wait for something to come."""
+        self.context.draining = True
+        self._is_plain = False
+        for stream in list(self.context.streams):
+            stream.end()
+        for task in list(self.context.parked):
+            task.cancel()
+
+    async def settle(self, span_s: float) -> None:
+        """Wait until what is under way is done, though not longer than a span."""
+        if self.context.tasks:
+            await asyncio.wait(self.context.tasks, timeout=span_s)
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Answer a request, now or later."""
+        request = exchange.request
+        if self._is_plain and request.method == "POST" and request.sender is USUAL:
+            path = request.path
+            name = self._written_paths.get(path) or self._learn(path)
+            if name is not None:
+                self._write(exchange, name, None)
+                return
+        self._dispatch(exchange)
+
+    # The short way: a write
+
+    def _learn(self, path: str) -> str | None:
+        """The topic that a POST to a path writes to; remembered, as most come again."""
+        if not path.startswith(_TOPICS) or path.find("/", 11) >= 0 or len(path) == 11:
+            return None
+        if len(self._written_paths) >= _PATHS_MAX:
+            self._written_paths.clear()
+        name = self._written_paths[path] = path[11:]
+        return name
+
+    def _write(self, exchange: Exchange, name: str, grant: Grant | None) -> None:
+        started_ns = self._now_ns()
+        request = exchange.request
+        try:
+            headers = request.headers
+            if headers.get("content-type") != _JSON:
+                check_json(headers)
+            write = parse_write(request.body, self._limits)
+            if write.key is None and "idempotency-key" in headers:
+                write = keyed(write, headers, self._limits)
+            if grant is not None and write.config is not None and name not in self._topics:
+                if write.may_create:
+                    grant.check(ADMIN)
+                grant.check_config(write.config)
+            return_seqs = not request.query or Query(request.query).flag("return_seqs", True)
+            self._engine.write(
+                name, write, partial(self._written, exchange, name, started_ns, return_seqs, grant)
+            )
+            if grant is None and not request.query and "idempotency-key" not in headers:
+                exchange.expect_again(SameWrite(self, exchange, name))
+        except Exception as error:
+            self._refuse(exchange, error, grant)
+
+    def write_again(self, same: SameWrite) -> None:
+        """A write with the head of an earlier one: what the head says need not be looked at."""
+        exchange = same.exchange
+        if not self._is_plain:
+            self(exchange)
+            return
+        same.started_ns = self._now_ns()
+        try:
+            write = parse_write(exchange.request.body, self._limits)
+            self._engine.write(same.name, write, same.written)
+        except Exception as error:
+            self._refuse(exchange, error, None)
+
+    def written_again(self, same: SameWrite, outcome: Written | Exception) -> None:
+        """Answer such a write."""
+        self._written(same.exchange, same.name, same.started_ns, True, None, outcome)
+
+    def _written(
+        self,
+        exchange: Exchange,
+        name: str,
+        started_ns: int,
+        return_seqs: bool,
+        grant: Grant | None,
+        outcome: Written | Exception,
+    ) -> None:
+        if isinstance(outcome, Exception):
+            self._refuse(exchange, outcome, grant)
+            return
+        first_seq, last_seq, count, head_seq, deduped, created = outcome
+        topic = self._topics.get(name)
+        is_synced = topic is not None and topic.config.durability == "fsync"
+        fsync_ms = self._counters.last_fsync_us / 1e3 if is_synced else 0.0
+        total_ms = (self._now_ns() - started_ns) / 1e6
+        if return_seqs and not created and not deduped:
+            body = written_new(name.encode(), first_seq, last_seq, head_seq, total_ms, fsync_ms)
+            exchange.reply_json(body)
+        else:
+            body = written(
+                name.encode(),
+                Numbers(first_seq, last_seq, head_seq, count),
+                Flags(created, deduped, return_seqs),
+                Spent(total_ms, total_ms, fsync_ms),
+            )
+            if created:
+                exchange.reply(201, body)
+            else:
+                exchange.reply_json(body)
+        if grant is not None:
+            self.context.caps.leave(grant)
+
+    # The long way: everything
+
+    def _dispatch(self, exchange: Exchange) -> None:
+        entered: Grant | None = None
+        try:
+            started_ns = self._now_ns()
+            request = exchange.request
+            asked = preflight(request.method, request.headers, request.sender)
+            if asked is not None:
+                self._finish(exchange, asked, None)
+                return
+            route, name, grant = self._admit(request)
+            if grant is not None and not route.is_stream:
+                self.context.caps.enter(grant)
+                entered = grant
+            if route.handler == "write":
+                self._write(exchange, name, grant)
+                return
+            if route.handler == "commit":
+                self._commits.take(exchange, name, grant, started_ns)
+                return
+            result = HANDLERS[route.handler](Call(self.context, exchange, name, grant, started_ns))
+            if result is None or isinstance(result, Answer):
+                self._finish(exchange, result, entered)
+            else:
+                self.context.spawn(self._later(exchange, result, entered))
+        except Exception as error:
+            self._refuse(exchange, error, entered)
+
+    def _admit(self, request: Request) -> tuple[Route, str, Grant | None]:
+        """The route of a request and what its key may do, if its sender may come in at all."""
+        context = self.context
+        grant = None
+        request.sender.check(changes=False)
+        try:
+            route, name = ROUTES.find(request.method, request.path)
+        except PenstockError:
+            self._identify(request, None)
+            raise
+        request.sender.check(changes=route.changes)
+        if route.guard == "key" or (route.guard == "probe" and context.probe_auth):
+            grant = self._identify(request, route)
+        if grant is not None:
+            grant.check(route.scopes)
+            if route.named == "topic":
+                grant.check_name(name)
+        if route.is_data:
+            if context.draining:
+                raise ShuttingDown
+            if not context.engine.ready:
+                raise NotReady(context.engine.replay_progress)
+        return route, name, grant
+
+    def _identify(self, request: Request, route: Route | None) -> Grant | None:
+        keys = self.context.keys
+        if keys is None:
+            return None
+        key = bearer(request.headers)
+        if key is None and route is not None and route.handler == TOKEN_IN_QUERY:
+            key = query_token(request.query)
+        return keys.identify(key)
+
+    async def _later(
+        self, exchange: Exchange, result: Awaitable[Answer | None], entered: Grant | None
+    ) -> None:
+        try:
+            self._finish(exchange, await result, entered)
+        except asyncio.CancelledError:
+            self._refuse(exchange, ShuttingDown(), entered)
+        except Exception as error:
+            self._refuse(exchange, error, entered)
+
+    def _finish(self, exchange: Exchange, answer: Answer | None, entered: Grant | None) -> None:
+        if answer is not None:
+            if answer.status == 200 and answer.content_type == b"application/json":
+                exchange.reply_json(answer.body)
+            else:
+                exchange.reply(
+                    answer.status,
+                    answer.body,
+                    content_type=answer.content_type,
+                    headers=answer.headers,
+                )
+        if entered is not None:
+            self.context.caps.leave(entered)
+
+    def _refuse(self, exchange: Exchange, error: Exception, entered: Grant | None) -> None:
+        """Answer with an error; what nobody expected is logged in full."""
+        request = exchange.request
+        self.context.tell(f"{request.method} {request.path}", error)
+        self._finish(exchange, self.context.hide.answer(error), entered)
+
+
+class SameWrite:
+    """Writes to one topic that come one after another on one connection, each with the same head.
+
+    The transport hands over the same exchange each time, once it was answered.
+    """
+
+    __slots__ = ("_app", "exchange", "name", "started_ns")
+
+    def __init__(self, app: TopicApplication, exchange: Exchange, name: str) -> None:
+        self._app = app
+        self.exchange = exchange
+        self.name = name
+        self.started_ns = 0
+
+    def __call__(self, _exchange: Exchange) -> None:
+        """The next one."""
+        self._app.write_again(self)
+
+    def written(self, outcome: Written | Exception) -> None:
+        """It is committed, or refused."""
+        self._app.written_again(self, outcome)

@@ -1,0 +1,187 @@
+"""One request on its way through the application: who asks, what for, and since when."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import Task
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from penstock.kernel.clock import Clock
+from penstock.kernel.errors import PenstockError
+from penstock.kernel.seldom import Seldom, and_others
+from penstock.log.store import ReadOnly, SyncFailed
+from penstock.server.api.answers import data_body
+from penstock.server.api.auth import Forbidden, Grant, KeyRing
+from penstock.server.api.columns import ColumnRuns
+from penstock.server.api.errors import describe
+from penstock.server.api.hiding import Hiding
+from penstock.server.api.queries import Query, json_object
+from penstock.server.api.quotas import Caps
+from penstock.server.api.tables_desk import TablesDesk
+from penstock.server.http.message import Answer, Exchange, Request
+from penstock.server.push.sessions import Sessions
+from penstock.server.push.shared import SharedWatches
+from penstock.topics.routers import RouterConfig
+from penstock.topics.shell.engine import Engine
+
+_LOGGER: Final = logging.getLogger("penstock.server")
+WORK_HEARTBEAT_MS: Final = 15_000
+
+
+class OpenStream(Protocol):
+    """A push connection, as the shutdown sees it."""
+
+    def end(self) -> None:
+        """Say that the server ends, and close."""
+
+
+@dataclass(slots=True)
+class Context:
+    """What all handlers share."""
+
+    engine: Engine
+    clock: Clock
+    caps: Caps
+    sessions: Sessions
+    keys: KeyRing | None = None
+    probe_auth: bool = False
+    heartbeat_ms_min: int = 1_000
+    watch_topics_max: int = 256
+    backup_dir: Path | None = None
+    tables: TablesDesk | None = None
+    hide: Hiding = field(default_factory=Hiding)
+    refusals: Seldom = field(default_factory=Seldom)
+    """When a refusal was last logged."""
+    draining: bool = False
+    started_ms: int = 0
+    streams: dict[OpenStream, None] = field(default_factory=dict)
+    tasks: set[Task[Any]] = field(default_factory=set)
+    parked: dict[Task[Any], None] = field(default_factory=dict)
+    columns: ColumnRuns = field(default_factory=ColumnRuns)
+    shared: SharedWatches = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.started_ms = self.clock.monotonic_ms()
+        self.shared = SharedWatches(
+            self.engine,
+            lambda: self.clock.monotonic_ns() / 1e9,
+            self.engine.turns.later,
+        )
+
+    def tell(self, what: str, error: Exception) -> None:
+        """Log a failure that is the server's: once a second and no more, unless nobody foresaw it.
+
+        What the log refuses, the log tells.
+        """
+        if describe(error)[0] != 500 or isinstance(error, ReadOnly | SyncFailed):
+            return
+        if not isinstance(error, PenstockError):
+            _LOGGER.error("%s failed: %s", what, error, exc_info=error)
+            return
+        left_out = self.refusals.take(self.clock.monotonic_ms())
+        if left_out is not None:
+            _LOGGER.error("%s failed: %s%s", what, error, and_others(left_out))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> Task[None]:
+        """Run something that the server waits for before it ends."""
+        task = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+
+class Call:
+    """A request with what the application found out about it."""
+
+    __slots__ = ("_query", "context", "exchange", "grant", "name", "request", "started_ns")
+
+    def __init__(
+        self, context: Context, exchange: Exchange, name: str, grant: Grant | None, started_ns: int
+    ) -> None:
+        self.context = context
+        self.exchange = exchange
+        self.request: Request = exchange.request
+        self.name = name
+        self.grant = grant
+        self.started_ns = started_ns
+        self._query: Query | None = None
+
+    @property
+    def query(self) -> Query:
+        """The query, read when it is first asked for."""
+        if self._query is None:
+            self._query = Query(self.request.query)
+        return self._query
+
+    def total_ms(self) -> float:
+        """How long the request has taken so far."""
+        return (self.context.clock.monotonic_ns() - self.started_ns) / 1e6
+
+    @contextmanager
+    def parked(self) -> Iterator[None]:
+        """While this task waits for something to come: cancelled if the asker or the server goes.
+
+        The asker may be gone already, as HTTP/2 tells of requests and their ends in one read.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        if self.exchange.is_gone:
+            task.cancel()
+        self.context.parked[task] = None
+        self.exchange.on_gone = task.cancel  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            del self.context.parked[task]
+            self.exchange.on_gone = None
+
+    def body(self, *, may_be_empty: bool = False) -> dict[str, Any]:
+        """The JSON object that was sent."""
+        found: dict[str, Any] = json_object(
+            self.request.body, self.request.headers, may_be_empty=may_be_empty
+        )
+        return found
+
+    def answer(self, status: int = 200, **fields: Any) -> Answer:
+        """A data answer with its performance."""
+        return Answer(status, data_body(fields, self.total_ms()))
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the asker is held to prefixes."""
+        return self.grant is not None and bool(self.grant.prefixes)
+
+    def reaches(self, name: str) -> bool:
+        """Whether the asker may touch a name."""
+        return self.grant is None or self.grant.reaches(name)
+
+    def reaches_router(self, config: RouterConfig) -> bool:
+        """Whether the asker may touch both ends of a router."""
+        return self.reaches(config.source) and self.reaches(config.dest)
+
+    def check_topic(self, name: str) -> None:
+        """Refuse a topic named in a body that the asker may not touch."""
+        if not self.reaches(name):
+            raise Forbidden(
+                f"expected a topic within the key's prefixes, found {name!r}", topic=name
+            )
+
+    def check_scopes(self, scopes: int) -> None:
+        """Refuse what needs more scopes than the asker has."""
+        if self.grant is not None:
+            self.grant.check(scopes)
+
+    def check_config(self, config: dict[str, Any]) -> None:
+        """Refuse a configuration that names a topic which the asker may not touch."""
+        if self.grant is not None:
+            self.grant.check_config(config)
+
+    def check_unbounded(self) -> None:
+        """Refuse what concerns every topic to who may not touch each."""
+        if self.is_bounded:
+            raise Forbidden("expected a key for every topic, found one that is held to prefixes")

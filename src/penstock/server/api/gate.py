@@ -1,0 +1,79 @@
+"""The door before there is an engine: the server runs, nothing can be had of it yet."""
+
+from __future__ import annotations
+
+import penstock
+from penstock.kernel.clock import Clock
+from penstock.kernel.errors import PenstockError
+from penstock.server.api.answers import encode
+from penstock.server.api.auth import KeyRing, Unauthorized, bearer, query_token
+from penstock.server.api.errors import NotReady, error_answer
+from penstock.server.api.routes import ROUTES, TOKEN_IN_QUERY, Route
+from penstock.server.http.message import Answer, Application, Exchange, NoKey, Refused, Sender
+from penstock.server.http.origins import preflight
+
+
+class Gate:
+    """Hands requests to the application once there is one; till then health alone is well."""
+
+    def __init__(self, clock: Clock, keys: KeyRing | None, *, probe_auth: bool) -> None:
+        self._clock = clock
+        self._keys = keys
+        self._probe_auth = probe_auth
+        self.started_ms = clock.monotonic_ms()
+        self.application: Application | None = None
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Answer a request."""
+        if self.application is not None:
+            self.application(exchange)
+            return
+        answer = self._answer(exchange)
+        exchange.reply(answer.status, answer.body, headers=answer.headers)
+
+    def check_head(self, method: str, headers: dict[str, str], sender: Sender) -> Refused | None:
+        """Whether a sender gets no memory for a body.
+
+        Every call that has one changes something, and needs a key where there are keys.
+        """
+        try:
+            sender.check(changes=method != "GET")
+            if self._keys is not None and method in ("POST", "PUT"):
+                self._keys.identify(bearer(headers))
+        except Refused as refused:
+            return refused
+        except Unauthorized as error:
+            return NoKey(error.message)
+        return None
+
+    def _answer(self, exchange: Exchange) -> Answer:
+        request = exchange.request
+        sender = request.sender
+        try:
+            asked = preflight(request.method, request.headers, sender)
+            if asked is not None:
+                return asked
+            sender.check(changes=False)
+            route = None
+            try:
+                route, _ = ROUTES.find(request.method, request.path)
+            finally:
+                if self._keys is not None and not self._is_open(route):
+                    key = bearer(request.headers)
+                    if key is None and route is not None and route.handler == TOKEN_IN_QUERY:
+                        key = query_token(request.query)
+                    self._keys.identify(key)
+            sender.check(changes=route.changes)
+            if route.handler != "health":
+                raise NotReady(0.0)
+        except PenstockError as error:
+            return error_answer(error)
+        uptime_ms = self._clock.monotonic_ms() - self.started_ms
+        shown = {"status": "ok", "version": penstock.__version__, "uptime_ms": uptime_ms}
+        return Answer(200, encode(shown))
+
+    def _is_open(self, route: Route | None) -> bool:
+        """Whether no key is asked for here; a handler that asks itself is not reached yet."""
+        if route is None:
+            return False
+        return route.guard == "own" or (route.guard == "probe" and not self._probe_auth)

@@ -1,0 +1,34 @@
+"""Jobs of a queue as JSON: in the answer of a claim and in the events of a worker."""
+
+from __future__ import annotations
+
+from penstock.server.api.answers import encode
+from penstock.topics.leases import lease_token
+from penstock.topics.shell.work import Job
+
+
+def job_json(job: Job) -> bytes:
+    """A job as a claimer gets it: its lease beside the record, whose payloads are as written."""
+    return b"{%b}" % _members(job)
+
+
+def job_event(topic: str, job: Job) -> bytes:
+    """The data of a job event."""
+    return b'{"topic":"%b",%b}' % (topic.encode(), _members(job))
+
+
+def _members(job: Job) -> bytes:
+    lease, slot = job
+    record = slot.record
+    tag = b"" if record.tag is None else b',"$tag":%b' % encode(record.tag)
+    meta = b"" if record.meta is None else b',"meta":%b' % bytes(record.meta)
+    return b'"$seq":%d,"lease_id":"%b","deadline":%d,"$ts":%d%b,"deliveries":%d,"data":%b%b' % (
+        slot.seq,
+        lease_token(lease.fence).encode(),
+        lease.deadline_ms,
+        slot.ts_ms,
+        tag,
+        lease.deliveries,
+        bytes(record.data),
+        meta,
+    )

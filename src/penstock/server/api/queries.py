@@ -1,0 +1,179 @@
+"""Reading requests: the query's lenient values, JSON bodies, cursors of pages, what is accepted.
+
+>>> query = Query("touch=false&page_size=many&prefix=a%20b")
+>>> query.flag("touch", True), query.number("page_size", 100), query.text("prefix")
+(False, 100, 'a b')
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from penstock.kernel.units import MIB, format_bytes
+from penstock.server.api.errors import NotAcceptable, UnsupportedMediaType
+from penstock.server.http.message import PayloadTooLarge
+from penstock.topics.batch import Write
+from penstock.topics.config import U64_MAX
+from penstock.topics.errors import InvalidRequest
+from penstock.topics.model import TopicLimits, check_text
+
+OBJECT_BYTES_MAX: Final = MIB
+"""A body that becomes objects, whatever is in it, has no more: they are many times as large."""
+PAGE_SIZE: Final = 100
+PAGE_SIZE_MAX: Final = 1_000
+EVENT_STREAM: Final = "text/event-stream"
+ARROW: Final = "application/vnd.apache.arrow.stream"
+_JSON: Final = "application/json"
+_WEIGHT: Final = re.compile(r";\s*q\s*=\s*([01](?:\.[0-9]*)?)\s*(?:;|$)")
+_DIGITS_MAX: Final = len(str(U64_MAX))
+_FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
+_decode: Final = msgspec.json.Decoder().decode
+_decode_vast: Final = msgspec.json.Decoder(float_hook=float).decode
+"""Takes numbers that no float can hold as infinite, and is slower."""
+
+
+class Query:
+    """The query of a request. What cannot be read counts as not said."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, raw: str) -> None:
+        self._values: dict[str, str] = {}
+        if raw:
+            for name, value in parse_qsl(raw, keep_blank_values=True, errors="replace"):
+                self._values.setdefault(name, value)
+
+    def text(self, name: str) -> str | None:
+        """A text, if it was said."""
+        return self._values.get(name)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """A boolean: true, 1, false or 0; else the default."""
+        return _FLAGS.get(self._values.get(name, ""), default)
+
+    def number(self, name: str, default: int) -> int:
+        """A whole number from 0 on that fits 64 bits; else the default."""
+        value = self._values.get(name, "")
+        if not (value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX):
+            return default
+        number = int(value)
+        return number if number <= U64_MAX else default
+
+    def page_size(self) -> int:
+        """How many rows a page has."""
+        return min(max(self.number("page_size", PAGE_SIZE), 1), PAGE_SIZE_MAX)
+
+    def after(self) -> str | None:
+        """The name after which a page begins, from its cursor."""
+        cursor = self._values.get("cursor")
+        return None if cursor is None or cursor == "" else parse_cursor(cursor)
+
+
+def check_json(headers: Mapping[str, str]) -> None:
+    """Refuse a body that is not declared to be JSON."""
+    kind = headers.get("content-type", "")
+    if not kind.lstrip().lower().startswith(_JSON):
+        raise UnsupportedMediaType(f"expected Content-Type {_JSON}, found {kind or 'none'!r}")
+
+
+def json_object(body: bytes, headers: Mapping[str, str], *, may_be_empty: bool = False) -> Any:
+    """The object in a body; an empty one is an empty object where that is allowed."""
+    if may_be_empty and not body:
+        return {}
+    check_json(headers)
+    if len(body) > OBJECT_BYTES_MAX:
+        raise PayloadTooLarge(
+            f"expected at most {format_bytes(OBJECT_BYTES_MAX)} where no records are written, "
+            f"found {len(body)} bytes"
+        )
+    return decode_object(body)
+
+
+def decode_object(body: bytes) -> dict[str, Any]:
+    """A JSON object, or `InvalidRequest`.
+
+    A number that is too large to be had is infinite: whoever reads it refuses it, and nobody
+    minds it in a field that is not known.
+    """
+    try:
+        try:
+            value = _decode(body)
+        except msgspec.ValidationError:
+            value = _decode_vast(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"expected a JSON object, found an error in it: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+def keyed(write: Write, headers: Mapping[str, str], limits: TopicLimits) -> Write:
+    """A write with the key of the header, which is UTF-8 as that of a body is, if it has none."""
+    key = headers.get("idempotency-key")
+    if not key or write.key is not None:
+        return write
+    with suppress(UnicodeDecodeError):
+        key = key.encode("latin-1").decode()
+    check_text("idempotency_key", key, limits.key_bytes_max)
+    return write._replace(key=key)
+
+
+def check_accepts_events(headers: Mapping[str, str]) -> None:
+    """Refuse a client that does not take an event stream."""
+    accept = headers.get("accept")
+    if accept is not None and EVENT_STREAM not in accept and "*/*" not in accept:
+        raise NotAcceptable(f"expected Accept to have {EVENT_STREAM}, found {accept!r}")
+
+
+def wants_arrow(headers: Mapping[str, str]) -> bool:
+    """Whether a reader asks for Arrow by its name, and does not like JSON better."""
+    accept = headers.get("accept", "")
+    return bool(accept) and preferred(accept, (ARROW, _JSON)) == ARROW
+
+
+def preferred(accept: str, kinds: Sequence[str]) -> str | None:
+    """Which of some kinds is wanted most, the first of several; None if none of them is named."""
+    weights = _weights(accept.lower())
+    best = max(kinds, key=lambda kind: weights.get(kind, 0.0))
+    return best if weights.get(best, 0.0) > 0.0 else None
+
+
+def arrow_compression(headers: Mapping[str, str]) -> str | None:
+    """How a reader that can take compressed columns asks for them: `;compression=lz4`."""
+    accepted = headers.get("accept", "").replace(" ", "")
+    return "lz4" if f"{ARROW};compression=lz4" in accepted else None
+
+
+def make_cursor(after: str) -> str:
+    """The cursor of the page that begins after a name."""
+    return b64encode(msgspec.json.encode({"after": after})).decode()
+
+
+def parse_cursor(cursor: str) -> str:
+    """The name in a cursor, or `InvalidRequest`."""
+    try:
+        value = _decode(b64decode(cursor, validate=True))
+    except (ValueError, binascii.Error, msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequest(f"expected a cursor of an earlier page, found {cursor!r}") from error
+    after = value.get("after") if isinstance(value, dict) else None
+    if not isinstance(after, str):
+        raise InvalidRequest(f"expected a cursor of an earlier page, found {cursor!r}")
+    return after
+
+
+def _weights(accept: str) -> dict[str, float]:
+    """How much each kind that is named is wanted, from 0 for not at all to 1."""
+    weights: dict[str, float] = {}
+    for named in accept.split(","):
+        kind = named.partition(";")[0].strip()
+        found = _WEIGHT.search(named)
+        weights[kind] = max(weights.get(kind, 0.0), 1.0 if found is None else float(found[1]))
+    return weights

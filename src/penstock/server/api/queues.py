@@ -1,0 +1,97 @@
+"""Handlers of queues: claim, ack, nack and extend; a worker's stream is in `app_work`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock.server.api.answers import performance, spliced
+from penstock.server.api.call import Call
+from penstock.server.api.jobs import job_json
+from penstock.server.http.message import Answer
+from penstock.server.push.work import open_work
+from penstock.topics.errors import InvalidRequest, NotAQueue
+from penstock.topics.leases import (
+    Settle,
+    parse_claim,
+    parse_delay_ms,
+    parse_lease_ms,
+    parse_node,
+    parse_settle,
+)
+
+
+async def claim(call: Call) -> Answer:
+    """Lease jobs: the body is read, then the queue looked for, then the node asked for."""
+    if not call.request.body:
+        raise InvalidRequest("expected a JSON object with a node, found an empty body")
+    body = call.body()
+    engine = call.context.engine
+    request = parse_claim({**body, "node": "not looked at yet"}, engine.limits)
+    if engine.topic(call.name).config.type != "queue":
+        raise NotAQueue(call.name)
+    request = request._replace(node=parse_node(body, engine.limits))
+    claims = await engine.work.claim(call.name, request)
+    if call.exchange.is_gone and claims.jobs:  # nobody gets the answer
+        seqs, fences = zip(*((job.lease.seq, job.lease.fence) for job in claims.jobs), strict=True)
+        await engine.work.nack(call.name, Settle(request.node, seqs, fences), 0, unseen=True)
+    fields = {
+        "topic": call.name,
+        "claimed": None,
+        "count": len(claims.jobs),
+        "ready": claims.counts.ready,
+        "performance": performance(call.total_ms()),
+    }
+    return Answer(200, spliced(fields, "claimed", b",".join(map(job_json, claims.jobs))))
+
+
+async def ack(call: Call) -> Answer:
+    """Finish jobs."""
+    engine = call.context.engine
+    settle = parse_settle(call.body(), engine.limits)
+    settled = await engine.work.ack(call.name, settle)
+    return call.answer(
+        topic=call.name,
+        acked=len(settled.seqs),
+        skipped=settled.skipped,
+        ready=settled.counts.ready,
+        in_flight=settled.counts.in_flight,
+    )
+
+
+async def nack(call: Call) -> Answer:
+    """Give jobs back."""
+    engine = call.context.engine
+    body = call.body()
+    settle = parse_settle(body, engine.limits)
+    settled = await engine.work.nack(call.name, settle, parse_delay_ms(body))
+    return call.answer(
+        topic=call.name,
+        nacked=len(settled.seqs),
+        skipped=settled.skipped,
+        ready=settled.counts.ready,
+        in_flight=settled.counts.in_flight,
+    )
+
+
+async def extend(call: Call) -> Answer:
+    """Let leases end at another time."""
+    engine = call.context.engine
+    body = call.body()
+    settle = parse_settle(body, engine.limits)
+    settled = await engine.work.extend(call.name, settle, parse_lease_ms(body))
+    return call.answer(
+        topic=call.name,
+        extended=len(settled.seqs),
+        skipped=settled.skipped,
+        deadlines={str(seq): settled.deadline_ms for seq in settled.seqs},
+    )
+
+
+HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {
+    "claim": claim,
+    "ack": ack,
+    "nack": nack,
+    "extend": extend,
+    "open_work": open_work,
+}

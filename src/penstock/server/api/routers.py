@@ -1,0 +1,117 @@
+"""Handlers of routers. A key must reach both ends of a router to see or touch it.
+
+A refusal names no topic or router that its reader does not reach and has not named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock.kernel.errors import PenstockError
+from penstock.server.api.auth import Forbidden
+from penstock.server.api.call import Call
+from penstock.server.api.queries import make_cursor
+from penstock.server.http.message import Answer
+from penstock.topics.config import parse_bool
+from penstock.topics.errors import RouterCycle, TopicExistsIncompatible
+from penstock.topics.routers import Router, RouterConfig, parse_router
+
+HIDDEN: Final = "…"
+"""Stands in a cycle for a topic that the asker does not reach."""
+
+
+async def put_router(call: Call) -> Answer:
+    """Make a router, or change it where it stands."""
+    body = call.body()
+    config = parse_router(call.name, body)
+    create_dest = parse_bool("create_dest", body.get("create_dest", True))
+    for end in (config.source, config.dest):
+        call.check_topic(end)
+    try:
+        created, config = await call.context.engine.routing.put(config, create_dest=create_dest)
+    except (RouterCycle, TopicExistsIncompatible) as refused:
+        raise _as_told(call, config, refused) from None
+    echo = config.echo()
+    return call.answer(201 if created else 200, router=echo.pop("router"), created=created, **echo)
+
+
+async def show_router(call: Call) -> Answer:
+    """A router and how far it has come."""
+    engine = call.context.engine
+    if not call.reaches_router(engine.registry.routers.get(call.name).config):
+        raise _out_of_reach(call.name)
+    router = await engine.routing.show(call.name)
+    return call.answer(**router.config.echo(), forwarded_total=router.forwarded_total)
+
+
+async def drop_router(call: Call) -> Answer:
+    """Remove a router."""
+    engine = call.context.engine
+    router = engine.registry.routers.find(call.name)
+    if router is not None and not call.reaches_router(router.config):
+        raise _out_of_reach(call.name)
+    return call.answer(router=call.name, deleted=await engine.routing.remove(call.name))
+
+
+def list_routers(call: Call) -> Answer:
+    """Routers by name, a page at a time."""
+    query = call.query
+    prefix, after, page_size = query.text("prefix") or "", query.after(), query.page_size()
+    source, dest = query.text("source"), query.text("dest")
+    found = sorted(
+        (
+            router
+            for router in call.context.engine.registry.routers
+            if router.config.name.startswith(prefix)
+            and (after is None or router.config.name > after)
+            and (source is None or router.config.source == source)
+            and (dest is None or router.config.dest == dest)
+            and call.reaches_router(router.config)
+        ),
+        key=lambda router: router.config.name,
+    )
+    shown: dict[str, Any] = {"routers": [_row(router) for router in found[:page_size]]}
+    if len(found) > page_size:
+        shown["next_cursor"] = make_cursor(found[page_size - 1].config.name)
+    return call.answer(**shown)
+
+
+HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {
+    "put_router": put_router,
+    "show_router": show_router,
+    "drop_router": drop_router,
+    "list_routers": list_routers,
+}
+
+
+def _out_of_reach(name: str) -> Forbidden:
+    return Forbidden(f"expected a router within the key's prefixes, found {name!r} to lead outside")
+
+
+def _as_told(
+    call: Call, config: RouterConfig, refused: RouterCycle | TopicExistsIncompatible
+) -> PenstockError:
+    """Why a router may not be, without the names that the asker does not reach."""
+    detail = refused.detail
+    if isinstance(refused, RouterCycle):
+        return RouterCycle([each if call.reaches(each) else HIDDEN for each in detail["cycle"]])
+    ends = detail.get("existing_source", config.source), detail.get("existing_dest", config.dest)
+    if not all(map(call.reaches, ends)):
+        return _out_of_reach(config.name)
+    if call.is_bounded and detail.get("reason") == "router_dest_fan_in":
+        # Its text names the router that is there, wherever that comes from.
+        return TopicExistsIncompatible(
+            f"expected one source for topic {config.dest!r}, found it to have another", **detail
+        )
+    return refused
+
+
+def _row(router: Router) -> dict[str, Any]:
+    return {
+        "router": router.config.name,
+        "source": router.config.source,
+        "dest": router.config.dest,
+        "guarantee": router.config.guarantee,
+        "forwarded_total": router.forwarded_total,
+    }

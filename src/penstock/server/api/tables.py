@@ -1,0 +1,421 @@
+"""Handlers of stream tables: each asks the warehouse in a thread and answers with plain values."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.server.api.answers import data_body
+from penstock.server.api.call import Call
+from penstock.server.api.queries import arrow_compression, make_cursor
+from penstock.server.api.table_pages import (
+    OPTIONS,
+    ROWS,
+    ROWS_MAX,
+    NoWarehouse,
+    check_names,
+    definition_of,
+    flag_of,
+    format_of,
+    page_answer,
+    texts_of,
+    wait_of,
+)
+from penstock.server.api.tables_desk import TablesDesk
+from penstock.server.http.message import Answer
+from penstock.topics.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from penstock.tables.warehouse import Answered, Warehouse
+
+Rung = Callable[[float], Awaitable[None]]
+LIMIT: Final = 100
+LIMIT_MAX: Final = 1_000
+
+
+async def list_tables(call: Call) -> Answer:
+    """Tables by name with their status, a page at a time."""
+    query = call.query
+    prefix, after, size = query.text("prefix") or "", query.after(), query.page_size()
+    found = await desk(call).do(_statuses)
+    names = sorted(name for name in found if name.startswith(prefix) and name > (after or ""))
+    shown: dict[str, Any] = {"tables": [found[name] for name in names[:size]]}
+    if len(names) > size:
+        shown["next_cursor"] = make_cursor(names[size - 1])
+    return call.answer(**shown)
+
+
+async def create_table(call: Call) -> Answer:
+    """Create a table that is not there yet."""
+    tables = desk(call)
+    body = call.body()
+    name = body.pop("name", None)
+    if not isinstance(name, str):
+        raise InvalidRequest(f"expected name to be text, found {name!r}")
+    options = definition_of(body)
+
+    def work(warehouse: Warehouse) -> dict[str, Any]:
+        return _shown(warehouse, warehouse.create(name, **options).name)
+
+    return _told(call, {**await tables.do(work), "created": True}, 201)
+
+
+async def put_table(call: Call) -> Answer:
+    """Create a table, or give it another definition."""
+    tables, name = desk(call), call.name
+    options = definition_of(call.body())
+
+    def work(warehouse: Warehouse) -> tuple[bool, dict[str, Any]]:
+        known = {table.name for table in warehouse.tables()}
+        made = warehouse.create_or_replace(name, **options)
+        return made.name not in known, _shown(warehouse, made.name)
+
+    created, shown = await tables.do(work)
+    return _told(call, {**shown, "created": created}, 201 if created else 200)
+
+
+async def show_table(call: Call) -> Answer:
+    """All that is known of a table."""
+    return _told(call, await desk(call).do(partial(_shown, name=call.name)))
+
+
+async def alter_table(call: Call) -> Answer:
+    """Change how a table is refreshed; its contents stay."""
+    tables, name = desk(call), call.name
+    options = texts_of(call.body(), OPTIONS)
+    if not options:
+        raise InvalidRequest("expected something to change, such as schedule, found nothing")
+
+    def work(warehouse: Warehouse) -> dict[str, Any]:
+        return _shown(warehouse, warehouse.alter(name, **options).name)
+
+    return _told(call, await tables.do(work))
+
+
+async def drop_table(call: Call) -> Answer:
+    """Drop a table, and what reads it if asked to."""
+    cascade, name = call.query.flag("cascade", False), call.name
+    gone = await desk(call).do(lambda warehouse: warehouse.drop(name, cascade=cascade))
+    return call.answer(dropped=list(gone))
+
+
+async def refresh_table(call: Call) -> Answer:
+    """Have the coordinator refresh a table; wait for its answer, though not for ever."""
+    tables, name = desk(call), call.name
+    body = call.body(may_be_empty=True)
+    check_names(body, ("force", "wait_ms"))
+    force, wait_ms = flag_of(body, "force", False), wait_of(body)
+    async with _rung(tables) as rung:
+        request_id = await tables.do(lambda warehouse: warehouse.ask(name, force=force))
+        answered = await _wait(call, tables, lambda w: w.answer(request_id), wait_ms, rung)
+    shown: dict[str, Any] = {"table": name.lower(), "request_id": request_id}
+    if answered is None:
+        return call.answer(202, **shown, done=False)
+    return call.answer(**shown, done=True, ok=answered.ok, detail=answered.detail)
+
+
+async def pause_table(call: Call) -> Answer:
+    """Stop refreshing a table."""
+    name = call.name
+    return await _set_status(call, lambda warehouse: warehouse.pause(name))
+
+
+async def resume_table(call: Call) -> Answer:
+    """Refresh a table again."""
+    name = call.name
+    return await _set_status(call, lambda warehouse: warehouse.resume(name))
+
+
+async def why_table(call: Call) -> Answer:
+    """Why a table waits."""
+    name = call.name
+    found = await desk(call).do(lambda warehouse: warehouse.why(name))
+    return call.answer(**found._asdict())
+
+
+async def explain_table(call: Call) -> Answer:
+    """How a table is refreshed, and why so."""
+    name = call.name
+    return call.answer(**await desk(call).do(lambda warehouse: warehouse.explain(name)))
+
+
+async def table_history(call: Call) -> Answer:
+    """Refreshes of a table."""
+    limit, name = _limit(call), call.name
+
+    def work(warehouse: Warehouse) -> list[dict[str, Any]]:
+        return _history(warehouse, warehouse.table(name).name, limit)
+
+    return call.answer(refreshes=await desk(call).do(work))
+
+
+async def table_rows(call: Call) -> Answer:
+    """Rows of a table, in one of three forms."""
+    tables, query, name = desk(call), call.query, call.name
+    headers = call.request.headers
+    kind = format_of(query.text("format"), headers.get("accept", ""))
+    limit = min(query.number("limit", ROWS), ROWS_MAX)
+    offset = query.number("offset", 0)
+    at = query.number("snapshot", 0) if query.text("snapshot") is not None else None
+    wanted = query.text("columns")
+    columns = None if not wanted else [part.strip() for part in wanted.split(",")]
+    compression = arrow_compression(headers)
+
+    def work(warehouse: Warehouse) -> Answer:
+        page = warehouse.rows(name, at=at, offset=offset, limit=limit, columns=columns)
+        return page_answer(page, kind, call.total_ms(), compression)
+
+    return await tables.do(work)
+
+
+async def show_warehouse(call: Call) -> Answer:
+    """Whether tables are kept fresh, and by whom."""
+    return call.answer(**await desk(call).do(_warehouse))
+
+
+async def warehouse_jobs(call: Call) -> Answer:
+    """What was started."""
+    limit, live = _limit(call), call.query.flag("live", False)
+
+    def work(warehouse: Warehouse) -> list[dict[str, Any]]:
+        from penstock.tables.plain import job_facts
+
+        return [job_facts(job) for job in warehouse.jobs(live_only=live, limit=limit)]
+
+    return call.answer(jobs=await desk(call).do(work))
+
+
+async def warehouse_history(call: Call) -> Answer:
+    """Refreshes of all tables."""
+    limit = _limit(call)
+    return call.answer(refreshes=await desk(call).do(lambda w: _history(w, None, limit)))
+
+
+async def drain_warehouse(call: Call) -> Answer:
+    """Start nothing new, or go on."""
+    tables = desk(call)
+    body = call.body(may_be_empty=True)
+    check_names(body, ("draining", "wait_ms"))
+    draining, wait_ms = flag_of(body, "draining", True), wait_of(body)
+    if not draining:
+        await tables.do(lambda warehouse: warehouse.undrain())
+        return call.answer(draining=False, idle=False)
+    async with _rung(tables) as rung:
+        await tables.do(lambda warehouse: warehouse.drain())
+        idle = await _wait(
+            call, tables, lambda w: not w.jobs(live_only=True) or None, wait_ms, rung
+        )
+    return call.answer(draining=True, idle=bool(idle))
+
+
+async def gate_relation(call: Call) -> Answer:
+    """Close a relation, or open it."""
+    tables = desk(call)
+    body = call.body()
+    check_names(body, ("relation", "closed", "detail"))
+    relation, detail = body.get("relation"), body.get("detail", "")
+    if not isinstance(relation, str) or not relation or not isinstance(detail, str):
+        raise InvalidRequest("expected relation and detail to be texts, found something else")
+    closed = flag_of(body, "closed", True)
+
+    def work(warehouse: Warehouse) -> list[str]:
+        if closed:
+            warehouse.gate(relation, detail)
+        else:
+            warehouse.ungate(relation)
+        return list(warehouse.gates())
+
+    return call.answer(relation=relation, closed=closed, gates=await tables.do(work))
+
+
+async def list_sources(call: Call) -> Answer:
+    """Topics that tables may read."""
+
+    def work(warehouse: Warehouse) -> list[dict[str, Any]]:
+        from penstock.tables.plain import source_facts
+
+        return [source_facts(source) for source in warehouse.topics()]
+
+    return call.answer(sources=await desk(call).do(work))
+
+
+async def put_source(call: Call) -> Answer:
+    """Declare the columns of a topic, which is this server's unless another is named."""
+    tables, name = desk(call), call.name
+    body = call.body()
+    check_names(body, ("schema", "key", "url"))
+    schema, key, url = body.get("schema"), body.get("key", []), body.get("url", tables.place.url)
+    keys = [key] if isinstance(key, str) else key
+    if not isinstance(schema, str) or not isinstance(url, str):
+        raise InvalidRequest("expected schema and url to be texts, found something else")
+    if not isinstance(keys, list) or not all(isinstance(part, str) for part in keys):
+        raise InvalidRequest(f"expected key to name columns, found {key!r}")
+
+    def work(warehouse: Warehouse) -> tuple[bool, dict[str, Any]]:
+        from penstock.tables.plain import source_facts
+
+        known = {source.topic for source in warehouse.topics()}
+        columns = ",".join(keys)
+        made = warehouse.declare_topic(name, schema, key=columns, url=url, replace=True)
+        return made.topic not in known, source_facts(made)
+
+    created, shown = await tables.do(work)
+    return call.answer(201 if created else 200, **shown, created=created)
+
+
+async def show_source(call: Call) -> Answer:
+    """A topic that tables may read."""
+    name = call.name
+
+    def work(warehouse: Warehouse) -> dict[str, Any]:
+        from penstock.tables.plain import source_facts
+
+        return source_facts(warehouse.topic(name))
+
+    return call.answer(**await desk(call).do(work))
+
+
+async def drop_source(call: Call) -> Answer:
+    """Let no table read a topic any more."""
+    name = call.name
+    await desk(call).do(lambda warehouse: warehouse.forget_topic(name))
+    return call.answer(topic=name, dropped=True)
+
+
+HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {
+    function.__name__: function
+    for function in (
+        list_tables, create_table, put_table, show_table, alter_table, drop_table, refresh_table,
+        pause_table, resume_table, why_table, explain_table, table_history, table_rows,
+        show_warehouse, warehouse_jobs, warehouse_history, drain_warehouse, gate_relation,
+        list_sources, put_source, show_source, drop_source,
+    )
+}  # fmt: skip
+
+
+def desk(call: Call) -> TablesDesk:
+    """The warehouse, for a key that is held to no prefix: a table may be made of any topic."""
+    call.check_unbounded()
+    if call.context.tables is None:
+        raise NoWarehouse
+    return call.context.tables
+
+
+def _told(call: Call, fields: dict[str, Any], status: int = 200) -> Answer:
+    """A data answer that may have a field `status`."""
+    return Answer(status, data_body(fields, call.total_ms()))
+
+
+async def _set_status(call: Call, change: Callable[[Warehouse], None]) -> Answer:
+    name = call.name
+
+    def work(warehouse: Warehouse) -> tuple[str, str]:
+        change(warehouse)
+        table = warehouse.table(name)
+        return table.name, table.status.value
+
+    table, status = await desk(call).do(work)
+    return _told(call, {"table": table, "status": status})
+
+
+@asynccontextmanager
+async def _rung(tables: TablesDesk) -> AsyncIterator[Rung]:
+    """Something to await until the coordinator may have news, or it is time to look again."""
+    bell = await tables.do(lambda warehouse: warehouse.bell())
+    loop, heard = asyncio.get_running_loop(), asyncio.Event()
+
+    def take() -> None:
+        loop.remove_reader(bell)
+        heard.set()
+
+    async def wait(timeout_s: float) -> None:
+        if bell.is_open:
+            loop.add_reader(bell, take)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(heard.wait(), min(timeout_s, bell.patience_s))
+        if bell.is_open:
+            loop.remove_reader(bell)
+        heard.clear()
+        bell.hear()
+
+    try:
+        yield wait
+    finally:
+        bell.close()
+
+
+async def _wait(
+    call: Call,
+    tables: TablesDesk,
+    ask: Callable[[Warehouse], Any],
+    wait_ms: int,
+    rung: Rung,
+) -> Answered | Any:
+    """Ask again and again until there is an answer; gives up if the asker or the server goes."""
+    found = await tables.do(ask)
+    if found is not None or not wait_ms:
+        return found
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + wait_ms / 1_000
+    with call.parked():
+        while found is None and loop.time() < until_s:
+            await rung(until_s - loop.time())
+            found = await tables.do(ask)
+        return found
+
+
+def _limit(call: Call) -> int:
+    return min(max(call.query.number("limit", LIMIT), 1), LIMIT_MAX)
+
+
+def _statuses(warehouse: Warehouse) -> dict[str, dict[str, Any]]:
+    from penstock.tables.plain import definition_facts, status_facts
+
+    rows = {row.table: row for row in warehouse.status()}
+    return {
+        table.name: {**definition_facts(table), **status_facts(rows[table.name])}
+        for table in warehouse.tables()
+        if table.name in rows
+    }
+
+
+def _shown(warehouse: Warehouse, name: str) -> dict[str, Any]:
+    from penstock.tables.plain import definition_facts
+
+    table = warehouse.table(name)
+    explained = warehouse.explain(table.name)
+    return {
+        **definition_facts(table),
+        **{key: explained[key] for key in ("unit", "inputs", "last_refresh", "differential")},
+        "why": warehouse.why(table.name).text,
+        "status_detail": warehouse.details().get(table.name),
+    }
+
+
+def _history(warehouse: Warehouse, table: str | None, limit: int) -> list[dict[str, Any]]:
+    from penstock.tables.plain import record_facts
+
+    return [record_facts(record) for record in warehouse.history(table, limit=limit)]
+
+
+def _warehouse(warehouse: Warehouse) -> dict[str, Any]:
+    health, pool = warehouse.health(), warehouse.pool()
+    return {
+        "state": health.state.value,
+        "text": health.text,
+        "workers": [dict(worker) for worker in pool.workers],
+        "running": [
+            {**job._asdict(), "progress": job.progress.plain() if job.progress else None}
+            for job in pool.running
+        ],
+        "unfit": pool.unfit,
+        "topics_trouble": pool.topics_trouble,
+        "permits": dict(pool.permits),
+        "permits_max": pool.permits_max,
+        "gates": list(warehouse.gates()),
+        "pool": asdict(pool.pool) if pool.pool else None,
+    }

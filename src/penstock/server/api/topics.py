@@ -1,0 +1,280 @@
+"""Handlers of topics: make, show, list, remove, read, delete, and writes to several at once."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Final
+
+import msgspec
+
+from penstock.server.api.answers import data_body, encode, performance, spliced
+from penstock.server.api.arrow import arrow_stream, larger, page_facts
+from penstock.server.api.auth import ADMIN
+from penstock.server.api.call import Call
+from penstock.server.api.columns import Columns, Wanted, record_batch
+from penstock.server.api.queries import (
+    ARROW,
+    arrow_compression,
+    check_json,
+    keyed,
+    make_cursor,
+    wants_arrow,
+)
+from penstock.server.http.message import Answer
+from penstock.topics.batch import Write, parse_write
+from penstock.topics.config import parse_u64
+from penstock.topics.errors import BatchTooLarge, InvalidRequest
+from penstock.topics.model import check_topic_name
+from penstock.topics.predicate import parse_predicate
+from penstock.topics.read import Diff, ReadRequest, parse_read
+from penstock.topics.segments import NotLoaded
+from penstock.topics.shell.views import TopicView
+from penstock.topics.shown import records_json
+from penstock.topics.topic import Written
+
+WRITES_MAX: Final = 256
+
+
+async def put_topic(call: Call) -> Answer:
+    """Make a topic, or change the named keys of one."""
+    body = call.body(may_be_empty=True)
+    call.check_config(body)
+    created, config = await call.context.engine.put_topic(call.name, body)
+    return call.answer(
+        201 if created else 200, topic=call.name, created=created, config=config.echo()
+    )
+
+
+async def show_topic(call: Call) -> Answer:
+    """How a topic stands."""
+    touch = call.query.flag("touch", True)
+    view = await call.context.engine.show_topic(call.name, touch=touch)
+    shown: dict[str, Any] = {
+        "topic": view.topic,
+        "type": view.config.type,
+        "head_seq": view.head_seq,
+        "earliest_seq": view.earliest_seq,
+        "next_seq": view.next_seq,
+        "count": view.count,
+        "bytes": view.size_bytes,
+        "epoch": view.epoch,
+        "config": view.config.echo(),
+        "effective_priority": view.effective_priority,
+        "last_write_ts": view.last_write_ms,
+        "last_read_ts": view.last_read_ms,
+    }
+    if view.queue is not None:
+        shown["queue"] = view.queue._asdict()
+    return call.answer(**shown)
+
+
+def list_topics(call: Call) -> Answer:
+    """Topics by name, a page at a time."""
+    query = call.query
+    views, more = call.context.engine.list_topics(
+        query.text("prefix") or "",
+        query.after(),
+        query.page_size(),
+        touch=query.flag("touch", False),
+        allowed=call.reaches,
+    )
+    shown: dict[str, Any] = {"topics": [_row(view) for view in views]}
+    if more:
+        shown["next_cursor"] = make_cursor(views[-1].topic)
+    return call.answer(**shown)
+
+
+async def drop_topic(call: Call) -> Answer:
+    """Remove a topic and the routers at its ends."""
+    if_empty = call.query.flag("if_empty", False)
+    known = _routers_in_reach(call)
+    deleted, routers = await call.context.engine.routing.drop_topic(call.name, if_empty=if_empty)
+    if call.is_bounded:
+        routers = [router for router in routers if router in known]
+    return call.answer(topic=call.name, deleted=deleted, routers_removed=sorted(routers))
+
+
+async def delete(call: Call) -> Answer:
+    """Delete records by prefix, by tag, or by both."""
+    body = call.body()
+    before_seq, match = body.get("before_seq"), body.get("match")
+    deletion = await call.context.engine.delete(
+        call.name,
+        before_seq=None if before_seq is None else parse_u64("before_seq", before_seq),
+        match=None if match is None else parse_predicate(match),
+    )
+    return call.answer(
+        topic=call.name,
+        deleted=deletion.deleted,
+        earliest_seq=deletion.earliest_seq,
+        head_seq=deletion.head_seq,
+        count=deletion.count,
+        bytes=deletion.size_bytes,
+    )
+
+
+async def diff(call: Call) -> Answer:
+    """Records after a cursor, as JSON or Arrow; a caller that goes away waits no more.
+
+    If a time is said as well, the later of the two counts.
+    """
+    engine = call.context.engine
+    body = call.body(may_be_empty=True)
+    is_arrow = wants_arrow(call.request.headers)
+    request = parse_read(body, larger(engine.limits) if is_arrow else engine.limits)
+    from_ts = call.query.number("from_ts", -1)
+    if from_ts < 0 and body.get("from_ts") is not None:
+        from_ts = parse_u64("from_ts", body["from_ts"])
+    if from_ts >= 0:
+        before_seq = engine.topic(call.name).seq_before(from_ts)
+        request = request._replace(from_seq=max(request.from_seq, before_seq))
+    if is_arrow:
+        return await _arrow(call, request)
+    return Answer(200, _page(call, await _read(call, request), request))
+
+
+async def write_many(call: Call) -> Answer:
+    """Append to several topics of one partition in one commit, all or nothing."""
+    check_json(call.request.headers)
+    engine = call.context.engine
+    writes = _parse_writes(call)
+    answers = await engine.write_many(writes)
+    shown = [_written(name, answer) for (name, _), answer in zip(writes, answers, strict=True)]
+    created = any(answer.created for answer in answers)
+    total_ms, spent = call.total_ms(), {}
+    if not all(answer.deduped for answer in answers):
+        fsync_ms = max(engine.fsync_ms(name) for name, _ in writes)
+        spent = {"wal_append_ms": round(total_ms, 3), "fsync_ms": fsync_ms}
+    return Answer(201 if created else 200, data_body({"writes": shown}, total_ms, **spent))
+
+
+HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {
+    "put_topic": put_topic,
+    "show_topic": show_topic,
+    "list_topics": list_topics,
+    "drop_topic": drop_topic,
+    "delete": delete,
+    "diff": diff,
+    "write_many": write_many,
+}
+
+
+def _routers_in_reach(call: Call) -> set[str]:
+    """The routers at a topic's ends whose other end the asker reaches as well."""
+    routers = call.context.engine.registry.routers
+    found = (*routers.fed_by(call.name), *routers.feeders_of(call.name))
+    return {each.config.name for each in found if call.reaches_router(each.config)}
+
+
+async def _read(call: Call, request: ReadRequest) -> Diff:
+    """A read that may wait: it ends early if the asker goes or the server does."""
+    if not request.wait_ms:
+        return await call.context.engine.diff(call.name, request)
+    with call.parked():
+        return await call.context.engine.diff(call.name, request)
+
+
+def _page(call: Call, found: Diff, request: ReadRequest) -> bytes:
+    facts = page_facts(call.name, found)
+    topic = facts.pop("topic")
+    records = records_json(
+        found.found, include_tags=request.include_tags, include_meta=request.include_meta
+    )
+    spent = performance(call.total_ms(), records_scanned=found.records_scanned)
+    if found.cold_segments_read:
+        spent["cold_segments_read"] = found.cold_segments_read
+    fields = {"topic": topic, "records": None, **facts, "performance": spent}
+    return spliced(fields, "records", records)
+
+
+async def _arrow(call: Call, request: ReadRequest) -> Answer:
+    """A page of columns: those of whole runs are kept, so that the next reader has them at once."""
+    if "pyarrow" not in sys.modules:  # it takes long to load, and is not always wanted
+        await asyncio.get_running_loop().run_in_executor(None, import_module, "pyarrow")
+    is_filtered = bool(request.nodes) or request.tag is not None
+    found = await _read(call, request if is_filtered else request._replace(limit=1))
+    pieces: list[Columns] | None = None
+    if found.found.records and not is_filtered:
+        wanted = Wanted(found.found.seqs[0] - 1, request.limit, request.batch_bytes_max)
+        try:
+            topic = call.context.engine.topic(call.name)
+            pieces, next_from_seq = call.context.columns.page(topic, wanted)
+            found = found._replace(next_from_seq=next_from_seq, head_seq=topic.head_seq)
+        except NotLoaded:  # cold records are read as any reader reads them
+            found = await _read(call, request)
+    if pieces is None:
+        pieces = [Columns(record_batch(found.found))] if found.found.records else []
+    facts = page_facts(call.name, found)
+    headers = tuple(
+        (b"x-penstock-" + name.replace("_", "-").encode(), encode(value))
+        for name, value in facts.items()
+        if name != "topic"
+    )
+    compression = arrow_compression(call.request.headers)
+    stream = arrow_stream(call.name, found, pieces, request, compression=compression)
+    return Answer(200, stream, ARROW.encode(), headers)
+
+
+def _row(view: TopicView) -> dict[str, Any]:
+    return {
+        "topic": view.topic,
+        "head_seq": view.head_seq,
+        "earliest_seq": view.earliest_seq,
+        "count": view.count,
+        "bytes": view.size_bytes,
+        "durable": view.config.durability == "fsync",
+        "effective_priority": view.effective_priority,
+    }
+
+
+class _Target(msgspec.Struct):
+    topic: str
+
+
+class _Writes(msgspec.Struct):
+    writes: list[msgspec.Raw]
+
+
+_decode_writes: Final = msgspec.json.Decoder(_Writes).decode
+_decode_target: Final = msgspec.json.Decoder(_Target).decode
+
+
+def _parse_writes(call: Call) -> list[tuple[str, Write]]:
+    """The writes of a body, each to another topic; the asker may write to all of them."""
+    engine = call.context.engine
+    try:
+        raws = _decode_writes(call.request.body).writes
+        named = [(_decode_target(raw).topic, raw) for raw in raws]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"expected writes with their topics, found: {error}") from None
+    if not named:
+        raise InvalidRequest("expected at least one write, found none")
+    if len(named) > WRITES_MAX:
+        raise BatchTooLarge(f"expected at most {WRITES_MAX} writes, found {len(named)}")
+    limits, headers = engine.limits, call.request.headers
+    writes = [
+        (check_topic_name(name), keyed(parse_write(bytes(raw), limits), headers, limits))
+        for name, raw in named
+    ]
+    for name, write in writes:
+        call.check_topic(name)
+        if write.config is not None and name not in engine.registry.topics:
+            if write.may_create:
+                call.check_scopes(ADMIN)
+            call.check_config(write.config)
+    return writes
+
+
+def _written(name: str, answer: Written) -> dict[str, Any]:
+    return {
+        "topic": name,
+        "first_seq": answer.first_seq,
+        "last_seq": answer.last_seq,
+        "head_seq": answer.head_seq,
+        "count": answer.records,
+        "created": answer.created,
+        "deduped": answer.deduped,
+    }

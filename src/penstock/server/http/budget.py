@@ -1,0 +1,95 @@
+"""Memory for request bodies, shared by every connection.
+
+Bytes are counted when they arrive and given back when the request is answered. Above the budget
+an unfinished body must wait, except one: somebody can always finish, so nobody waits for ever. The
+favour goes to the next only when that one is answered. While some wait, those who send must be
+quick about it. Very many peers, each with a little on its way, are much too: at a second, higher
+mark bodies are refused. So the memory in use stays below that mark and one body.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from penstock.kernel.units import format_bytes
+from penstock.server.http.message import BadRequest, Refused, TooManyBytes, TransportLimits
+from penstock.server.http.pace import Pace
+
+HASTE: Final = 3
+"""So many times less patience is had with slow peers while others wait for memory."""
+
+
+class Waiter(Protocol):
+    """Somebody who reads a body."""
+
+    def resume_body(self) -> None:
+        """Read on: there is room again."""
+
+
+class BodyBudget:
+    """Counts the bytes of request bodies and says who may read on."""
+
+    def __init__(self, bytes_max: int, refuse_above: int) -> None:
+        self.bytes_max = bytes_max
+        self._refuse_above = refuse_above
+        self.used = 0
+        self._favoured: Waiter | bytes | None = None
+        """Who may go beyond the budget: a reader, or its body until that is answered."""
+        self._waiting: dict[Waiter, None] = {}
+
+    def take(self, waiter: Waiter, size: int) -> bool:
+        """Count bytes of an unfinished body; False if its reader must wait for `resume_body`.
+
+        `TooManyBytes` if it must not wait either: then its bytes are to be given back.
+        """
+        self.used += size
+        if self.used <= self.bytes_max or self._favoured is waiter:
+            return True
+        if self._favoured is None:
+            self._favoured = waiter
+            return True
+        if self.used > self._refuse_above:
+            most = format_bytes(self._refuse_above)
+            raise TooManyBytes(f"expected at most {most} of request bodies, found more")
+        self._waiting[waiter] = None
+        return False
+
+    def too_slow(
+        self, pace: Pace, size: int, now_s: float, limits: TransportLimits
+    ) -> Refused | None:
+        """Why a body that comes in slowly is refused; sooner while others wait for memory."""
+        span_s = limits.body_stall_s / (HASTE if self._waiting else 1)
+        if pace.keeps_up(size, now_s, span_s=span_s, least=int(span_s * limits.body_rate_min)):
+            return None
+        text = (
+            f"expected {limits.body_rate_min} bytes of a body a second, found fewer in {span_s} s"
+        )
+        return TooManyBytes(f"{text}, and others wait") if self._waiting else BadRequest(text)
+
+    def finish(self, waiter: Waiter, body: bytes | None) -> None:
+        """A body is whole, or given up: its reader waits no more."""
+        self._waiting.pop(waiter, None)
+        if self._favoured is waiter:
+            self._favoured = body or None
+            self._wake()
+
+    def give(self, size: int, body: bytes | None) -> None:
+        """Take bytes back, with the body if they were those of a whole one."""
+        self.used -= size
+        if body and self._favoured is body:
+            self._favoured = None
+        if self._waiting:
+            self._wake()
+
+    def _wake(self) -> None:
+        waiting = self._waiting
+        if not waiting:
+            return
+        if self.used <= self.bytes_max:
+            self._waiting = {}
+            for waiter in waiting:
+                waiter.resume_body()
+        elif self._favoured is None:
+            self._favoured = favoured = next(iter(waiting))
+            del waiting[favoured]
+            favoured.resume_body()

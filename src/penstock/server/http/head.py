@@ -1,0 +1,286 @@
+"""A request's head: its line and its headers, parsed once and remembered by their bytes.
+
+A client on a kept-alive connection sends the same headers again and again, and many clients send
+the same lines, so both are looked up before they are parsed. Same bytes, same meaning: nothing of
+a head depends on the connection. `bench/bench_http.py` shows what it is worth.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import httptools
+import msgspec
+
+from penstock.kernel.units import KIB, format_bytes
+from penstock.server.http.coding import accepts_gzip
+from penstock.server.http.message import (
+    USUAL,
+    BadRequest,
+    PayloadTooLarge,
+    Refused,
+    Sender,
+    TransportLimits,
+    UnsupportedMediaType,
+)
+from penstock.server.http.origins import Origins
+from penstock.server.http.target import split_target, target_authority
+
+CHUNKED: Final = -1
+"""`Terms.length` of a body whose length is not known before its end."""
+
+_REMEMBERED_MAX: Final = 2_048
+_REMEMBERED_BYTES_MAX: Final = 1 * KIB
+_LINE: Final = re.compile(rb"([A-Z]{1,32}) ([!-~]+) HTTP/1\.([01])")
+_SINGLE: Final = frozenset({"host", "content-length", "transfer-encoding"})
+Overlaps = Callable[[str, str], bool]
+"""Whether requests of a method and a path need not wait for each other's answers."""
+
+
+def nothing_overlaps(_method: str, _path: str) -> bool:
+    """Every request waits for those before it."""
+    return False
+
+
+class Line(msgspec.Struct, gc=False, eq=False):
+    """What a request's first line says."""
+
+    method: str
+    path: str
+    query: str
+    is_head: bool
+    old: bool
+    """Whether it is HTTP/1.0."""
+    overlaps: bool = False
+    """Whether it may begin while others before it that may too are not answered."""
+    authority: bytes = b""
+    """The host that the target names, which counts instead of the Host header."""
+
+
+class Terms(msgspec.Struct, gc=False, eq=False, frozen=True, kw_only=True):
+    """What a request's headers say, and what they mean for its body and its answer."""
+
+    headers: dict[str, str]
+    length: int
+    """Bytes of the body, or `CHUNKED`."""
+    keep_alive: bool
+    gzip_body: bool
+    accepts_gzip: bool
+    wants_upgrade: bool
+    expects_continue: bool
+    is_head: bool = False
+    old: bool = False
+    """Whether it is HTTP/1.0."""
+    hot: bool = False
+    """Whether it is HTTP/1.1 as usual: an answer needs a status, a type and a length only."""
+    sender: Sender = USUAL
+    """What they say of who sent it."""
+    family: str = ""
+    """The headers but for the body's length: the same object for those that differ in it alone."""
+
+
+REFUSED_TERMS: Final = Terms(
+    headers={},
+    length=0,
+    keep_alive=True,
+    gzip_body=False,
+    accepts_gzip=False,
+    wants_upgrade=False,
+    expects_continue=False,
+)
+"""The terms of a request that could not be read."""
+
+
+class Heads:
+    """Parses lines and headers and remembers a bounded number of each by their bytes."""
+
+    def __init__(
+        self,
+        limits: TransportLimits,
+        overlaps: Overlaps = nothing_overlaps,
+        origins: Origins | None = None,
+    ) -> None:
+        self._overlaps = overlaps
+        self._origins = origins or Origins()
+        self._headers_max = limits.headers_max
+        self._body_bytes_max = limits.body_bytes_max
+        self.lines: dict[bytes, Line] = {}
+        """Lines of HTTP/1.1 requests other than HEAD."""
+        self.terms: dict[bytes, Terms] = {}
+        """Headers of HTTP/1.1 requests, from the byte after the line to the blank line's end."""
+
+    def parse(self, raw: bytes) -> tuple[Line, Terms]:
+        """The meaning of a whole head, blank line included; raises a `Refused`."""
+        end = raw.find(b"\r\n")
+        line = self.lines.get(raw[:end])
+        if line is None:
+            line = self._read_line(raw[:end])
+        terms = self.terms.get(raw[end + 2 :]) if not line.authority else None
+        if terms is None:
+            terms = self._read_terms(raw[end + 2 :], line.authority)
+        if not line.old and not line.is_head:
+            if not terms.hot:
+                _check_host(terms)
+            return line, terms
+        return line, _adapt(line, terms)
+
+    def mean(self, fields: list[tuple[bytes, bytes]]) -> Terms:
+        """The meaning of headers; raises a `Refused`."""
+        headers = join_headers(fields, self._headers_max)
+        sender = self._origins.sender(headers)
+        try:
+            terms = _meaning(headers, sender)
+        except Refused as refused:
+            refused.sender = sender
+            raise
+        if terms.hot and terms.length > self._body_bytes_max:
+            return msgspec.structs.replace(terms, hot=False)
+        return terms
+
+    def check_length(self, terms: Terms) -> None:
+        """Refuse a body that says that it is too long."""
+        if terms.length > self._body_bytes_max:
+            limit = format_bytes(self._body_bytes_max)
+            raise PayloadTooLarge(f"expected a body of at most {limit}, found {terms.length} bytes")
+
+    def _read_line(self, raw: bytes) -> Line:
+        match = _LINE.fullmatch(raw)
+        if match is None:
+            raise BadRequest(
+                "expected a line such as GET /v0/topics HTTP/1.1, or the preface of HTTP/2"
+            )
+        method, target, minor = match.groups()
+        path, query = split_target(target)
+        named = target_authority(target)
+        is_head = method == b"HEAD"
+        name = "GET" if is_head else method.decode()
+        line = Line(name, path, query, is_head, minor == b"0", self._overlaps(name, path), named)
+        if not (is_head or line.old or named) and len(raw) <= _REMEMBERED_BYTES_MAX:
+            if len(self.lines) >= _REMEMBERED_MAX:
+                self.lines.clear()
+            self.lines[raw] = line
+        return line
+
+    def _read_terms(self, raw: bytes, named: bytes = b"") -> Terms:
+        fields = _fields(raw)
+        if named:
+            others = [field for field in fields if field[0].lower() != b"host"]
+            return self.mean([*others, (b"host", named)])
+        terms = self.mean(fields)
+        if len(raw) <= _REMEMBERED_BYTES_MAX and not terms.wants_upgrade:
+            if len(self.terms) >= _REMEMBERED_MAX:
+                self.terms.clear()
+            self.terms[raw] = terms
+        return terms
+
+
+class _Fields:
+    """What httptools calls back with while it reads headers."""
+
+    def __init__(self) -> None:
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.complete = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self.complete = True
+
+
+def _fields(raw: bytes) -> list[tuple[bytes, bytes]]:
+    """Headers as they were sent; httptools refuses what is ambiguous or malformed."""
+    found = _Fields()
+    try:
+        httptools.HttpRequestParser(found).feed_data(b"POST / HTTP/1.1\r\n" + raw)
+    except httptools.HttpParserUpgrade:
+        pass
+    except httptools.HttpParserError as error:
+        raise BadRequest(f"expected an HTTP request, found a bad one: {error}") from None
+    if not found.complete:
+        raise BadRequest("expected an HTTP request, found headers that do not end")
+    return found.headers
+
+
+def _meaning(headers: dict[str, str], sender: Sender) -> Terms:
+    options: tuple[str, ...] = ()
+    if "connection" in headers:
+        options = tuple(each.strip() for each in headers["connection"].lower().split(","))
+    keep_alive = "close" not in options
+    wants_upgrade = "upgrade" in options and "upgrade" in headers
+    return Terms(
+        headers=headers,
+        length=_body_length(headers),
+        keep_alive=keep_alive,
+        gzip_body=is_gzip(headers),
+        accepts_gzip=accepts_gzip(headers.get("accept-encoding", "")),
+        wants_upgrade=wants_upgrade,
+        expects_continue=headers.get("expect", "").lower() == "100-continue",
+        hot=keep_alive and "host" in headers and not wants_upgrade and sender is USUAL,
+        sender=sender,
+        family="\n".join(f"{k}:{v}" for k, v in headers.items() if k != "content-length"),
+    )
+
+
+def _adapt(line: Line, terms: Terms) -> Terms:
+    """The terms of a HEAD request or an HTTP/1.0 one."""
+    if not line.old:
+        _check_host(terms)
+    elif terms.length == CHUNKED:
+        raise BadRequest("expected no Transfer-Encoding with HTTP/1.0")
+    asked = "keep-alive" in terms.headers.get("connection", "").lower()
+    return msgspec.structs.replace(
+        terms,
+        keep_alive=terms.keep_alive and (asked or not line.old),
+        wants_upgrade=terms.wants_upgrade and not line.old,
+        expects_continue=terms.expects_continue and not line.old,
+        is_head=line.is_head,
+        old=line.old,
+        hot=False,
+    )
+
+
+def _check_host(terms: Terms) -> None:
+    if "host" not in terms.headers:
+        raise BadRequest("expected a Host header, found none")
+
+
+def join_headers(fields: list[tuple[bytes, bytes]], headers_max: int) -> dict[str, str]:
+    """Headers by lower-case name, repeated ones joined; refuses those that may not repeat."""
+    if len(fields) > headers_max:
+        raise BadRequest(f"expected at most {headers_max} headers, found {len(fields)}")
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in fields:
+        name = raw_name.decode("latin-1").lower()
+        value = raw_value.decode("latin-1").strip(" \t")
+        if name not in headers:
+            headers[name] = value
+        elif name in _SINGLE:
+            raise BadRequest(f"expected one {name} header, found several")
+        else:
+            headers[name] += ("; " if name == "cookie" else ", ") + value
+    return headers
+
+
+def is_gzip(headers: dict[str, str]) -> bool:
+    """Whether the body is compressed; raises `UnsupportedMediaType` if otherwise than by gzip."""
+    coding = headers.get("content-encoding", "").lower()
+    if coding in ("", "identity"):
+        return False
+    if coding not in ("gzip", "x-gzip"):
+        raise UnsupportedMediaType(f"expected Content-Encoding gzip or none, found {coding!r}")
+    return True
+
+
+def _body_length(headers: dict[str, str]) -> int:
+    coding = headers.get("transfer-encoding")
+    if coding is None:
+        length = headers.get("content-length", "0")
+        if not (length.isascii() and length.isdigit()):
+            raise BadRequest(f"expected Content-Length in digits, found {length!r}")
+        return int(length)
+    if coding.lower() != "chunked" or "content-length" in headers:
+        raise BadRequest(f"expected Transfer-Encoding chunked alone, found {coding!r}")
+    return CHUNKED

@@ -1,0 +1,696 @@
+"""An HTTP/1.1 connection: bytes to requests, answers to bytes, in the same order.
+
+A read that is exactly one known request takes a short way through `data_received`; everything
+else goes through a buffer, one step at a time, and stops where a limit says so. A request begins
+when all before it are answered, unless it and they may overlap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, cast
+
+from penstock.kernel.errors import Rejected
+from penstock.server.http.body import Body
+from penstock.server.http.head import REFUSED_TERMS, Line, Terms
+from penstock.server.http.http1_exchange import ANSWERED, GONE, HOT, OPEN, Http1Exchange, refusal
+from penstock.server.http.inflation import Inflation
+from penstock.server.http.message import USUAL, BadRequest, Refused, Request
+from penstock.server.http.service import TICK_S, Service
+from penstock.server.http.stall import Stall
+from penstock.server.http.stream import SocketStream
+from penstock.server.http.websocket import WebSocketConnection, accept_head
+
+HEAD: Final = "head"
+BODY: Final = "body"
+INFLATING: Final = "inflating"
+STOPPED: Final = "stopped"
+"""No more requests are read: an answer that ends the connection is given or will be."""
+
+STREAMING: Final = "streaming"
+"""A stream is the answer, or will be: what comes meanwhile is read, and looked at when it ends."""
+
+STEPS_A_TURN: Final = 16
+"""So many heads and bodies of one connection are read before others get their turn."""
+
+BLANK_LINES_MAX: Final = 16
+"""Fewer may stand before a request."""
+
+_BLANK_LINE: Final = b"\r\n\r\n"
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_REFUSED_LINE: Final = Line("GET", "", "", is_head=False, old=False)
+_REFUSED_REQUEST: Final = Request("GET", "", "", {}, b"")
+
+
+class Http1Connection(asyncio.Protocol):
+    """One connection. Its line holds the requests that are not answered, oldest first."""
+
+    # So many attributes would have a dictionary for each connection, which is large and slow.
+    __slots__ = (
+        "_advancing",
+        "_again",
+        "_application",
+        "_began_s",
+        "_body",
+        "_body_waits",
+        "_budget",
+        "_buffer",
+        "_continue_owed",
+        "_counters",
+        "_handle_again",
+        "_held_bytes",
+        "_in_order",
+        "_inflated",
+        "_inflation",
+        "_lines",
+        "_linger_until_s",
+        "_lingers",
+        "_live",
+        "_overlaps",
+        "_pipelined_max",
+        "_reading",
+        "_rests",
+        "_same_head",
+        "_same_line",
+        "_same_size",
+        "_same_terms",
+        "_scanned",
+        "_sender",
+        "_simple",
+        "_stage",
+        "_stall",
+        "_terms",
+        "_touched_s",
+        "_transport",
+        "_upgrading",
+        "_writes_paused",
+        "last",
+        "line",
+        "service",
+    )
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._application = service.application
+        self._budget = service.budget
+        self._counters = service.counters
+        self._lines = service.heads.lines
+        self._terms = service.heads.terms
+        self._pipelined_max = service.limits.pipelined_max
+        # What the connection's last request looked like; the next one is most often the same.
+        self._same_head = b""
+        self._same_size = -1
+        self._same_line = _REFUSED_LINE
+        self._same_terms = REFUSED_TERMS
+        self._again: Http1Exchange | None = None
+        """An answered exchange with that head, to be used again by `_handle_again`."""
+        self._handle_again: Callable[[Http1Exchange], None] = self._application
+        self.line: list[Http1Exchange] = []  # short, and a deque would be 700 bytes when empty
+        self.last = False
+        """Whether the next answer ends the connection: the service is draining."""
+        self._transport = cast(asyncio.Transport, None)
+        self._stage = HEAD
+        self._simple = True
+        """Nothing is buffered, paused or half read: a read may take the short way."""
+        self._buffer = bytearray()
+        self._scanned = 0
+        self._body: Body | None = None
+        self._held_bytes = 0
+        """Bytes of the body that comes in, compressed and inflated, as the budget counts them."""
+        self._inflation: Inflation | None = None
+        self._inflated = (_REFUSED_LINE, REFUSED_TERMS)
+        """The head of the request whose body is inflated."""
+        self._sender = USUAL
+        """The sender of the request that is read."""
+        self._upgrading: Http1Exchange | None = None
+        self._live: SocketStream | None = None
+        self._overlaps = False
+        """Whether the newest request, and so all in the line, may overlap."""
+        self._in_order = True
+        """Nothing in the buffer waits for the requests before it to be answered."""
+        self._advancing = False
+        self._rests = False
+        """Much came at once: the rest of it is for later turns of the loop."""
+        self._continue_owed = False
+        self._reading = True
+        self._body_waits = False
+        self._writes_paused = False
+        self._touched_s = service.now_s
+        self._began_s = service.now_s
+        """When the first byte of the unfinished head came."""
+        self._lingers = False
+        self._linger_until_s: float | None = None
+        self._stall = Stall()
+
+    # the transport's calls -----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self.service.limits.write_buffer_bytes_max)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what was read."""
+        self._counters.bytes_in += len(data)
+        self._touched_s = self.service.now_s
+        if self._simple and len(self.line) < self._pipelined_max:
+            if len(data) == self._same_size and data.startswith(self._same_head):
+                if self._again is not None and not self.line:
+                    self._hand_again(self._again, data[len(self._same_head) :])
+                    return
+                if self._may_begin(self._same_line):
+                    self._hand_over(self._same_line, self._same_terms, data[len(self._same_head) :])
+                    return
+            elif self._take_single(data):
+                return
+        if self._stage is STOPPED:
+            return
+        self._buffer += data
+        if self._stage is STREAMING:
+            self._bound_buffer()
+        else:
+            self._advance()
+
+    def _bound_buffer(self) -> None:
+        """Keep a few requests for after the stream; of a peer with more, none is answered."""
+        if len(self._buffer) > self.service.limits.head_bytes_max:
+            self._stop_reading_requests()
+
+    def eof_received(self) -> None:
+        """The peer sends no more; that is how one looks that went away, so the connection ends."""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is gone, and with it everybody in its line."""
+        self._stage = STOPPED
+        self._simple = False
+        self._end_body()
+        self._drop_line()
+        if self._live is not None:
+            self._live.lost()
+        # What refers to this connection, and is referred to: the collector need not come for it.
+        self._again = self._live = None
+        self._handle_again = self._application
+        self.service.discard(self)
+
+    def pause_writing(self) -> None:
+        """The peer does not read its answers: read no more of its requests."""
+        self._writes_paused = True
+        self._touched_s = self.service.now_s
+        self._settle()
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        self._writes_paused = False
+        self._stall.lasted_s(0, self.service.now_s)
+        if self._live is not None:
+            self._live.resume_writing()
+        else:
+            self._advance()
+
+    # the service's and the budget's calls --------------------------------------------------------
+
+    def sweep(self, now_s: float) -> None:
+        """Close if something took too long."""
+        limits = self.service.limits
+        if self._linger_until_s is not None:
+            if now_s >= self._linger_until_s:
+                self._transport.abort()
+        elif self._live is not None and not self._transport.is_closing():
+            if self._writes_paused and self._live.stalled_s(now_s) > limits.stream_stall_s:
+                self._transport.abort()
+        elif self._transport.is_closing() or self._writes_paused:
+            buffered = self._transport.get_write_buffer_size()
+            if self._stall.lasted_s(buffered, now_s) > limits.write_stall_s:
+                self._transport.abort()
+        else:
+            self._sweep_requests(now_s, now_s - self._touched_s)
+
+    def _sweep_requests(self, now_s: float, waited_s: float) -> None:
+        limits = self.service.limits
+        if self._stage is BODY and self._body is not None:
+            self._sweep_body(self._body, now_s)
+        elif self._stage is HEAD and self._buffer and self._may_advance():
+            if now_s - self._began_s > limits.head_s:
+                self._refuse(BadRequest(f"expected a request's head within {limits.head_s} s"))
+        elif not self.line and waited_s > limits.idle_s:
+            self._transport.close()
+
+    def drain(self) -> None:
+        """Close now if idle, else with the answer that is owed."""
+        self.last = True
+        self._simple = False
+        for exchange in self.line:
+            if exchange.state == HOT:
+                exchange.state = OPEN
+        if not self.line and self._stage is HEAD and not self._buffer:
+            self._close()
+
+    def abort(self) -> None:
+        """Close now."""
+        self._transport.abort()
+
+    def resume_body(self) -> None:
+        """There is memory for more of the body."""
+        self._body_waits = False
+        if self._inflation is not None:
+            self.service.loop.call_soon(self._inflate)
+        self._settle()
+
+    # the exchanges' calls ------------------------------------------------------------------------
+
+    def answered(self, exchange: Http1Exchange, answer: bytes) -> None:
+        """Send an answer, or keep it until earlier requests have theirs."""
+        line = self.line
+        if self._simple and len(line) == 1:
+            line.clear()
+            request = exchange.request
+            self._budget.give(len(request.body), request.body)
+            request.body = b""  # the exchange may be kept, to be used again
+            self._counters.bytes_out += len(answer)
+            self._touched_s = self.service.now_s
+            self._transport.write(answer)
+        else:
+            exchange.answer = answer
+            self._flush()
+
+    def answered_in_parts(self, exchange: Http1Exchange, head: bytes, body: bytes) -> None:
+        """As `answered`, without a copy of a large body where it can be sent at once."""
+        if self._simple and len(self.line) == 1:
+            self._counters.bytes_out += len(head)
+            self._transport.write(head)
+            self.answered(exchange, body)
+        else:
+            self.answered(exchange, head + body)
+
+    def stream_waits(self, exchange: Http1Exchange) -> None:
+        """A stream is an answer now; what comes after it waits for its end, or for nothing."""
+        if exchange.ends:
+            self._stop_reading_requests()
+        else:
+            self._stage = STREAMING
+            self._simple = False
+        self._flush()
+
+    def stream_ended(self) -> None:
+        """The body of a stream is whole: go on with what came meanwhile, or close."""
+        self._live = None
+        if self._stage is not STREAMING or self.last:
+            self._close()
+            return
+        self._stage = HEAD
+        self._touched_s = self.service.now_s
+        self._transport.set_write_buffer_limits(high=self.service.limits.write_buffer_bytes_max)
+        # Not at once: the application is in the middle of something when it ends a stream.
+        self.service.loop.call_soon(self._go_on)
+
+    def upgrade(self, exchange: Http1Exchange, subprotocol: str | None) -> WebSocketConnection:
+        """Hand the connection over to a WebSocket."""
+        answer = accept_head(
+            exchange.request, exchange.terms, subprotocol, self.service.answers.date
+        )
+        if self.line[0] is not exchange or self._upgrading is not exchange:
+            raise Rejected("expected a WebSocket's request alone, found others before it")
+        self.line.clear()
+        self._give_back(exchange.request.body)
+        self._simple = False
+        self._stage = STOPPED
+        self._upgrading = None
+        early, self._buffer = bytes(self._buffer), bytearray()
+        websocket = WebSocketConnection(self.service)
+        self.service.replace(self, websocket)
+        self._transport.set_protocol(websocket)
+        self._read(True)
+        websocket.begin(self._transport, answer, early)
+        return websocket
+
+    def _give_back(self, body: bytes) -> None:
+        self._budget.give(len(body), body)
+
+    # requests ------------------------------------------------------------------------------------
+
+    def _hand_over(self, line: Line, terms: Terms, body: bytes) -> None:
+        exchange = Http1Exchange(
+            self,
+            Request(line.method, line.path, line.query, terms.headers, body, terms.sender),
+            terms,
+            HOT if terms.hot and not self.last else OPEN,
+        )
+        self.line.append(exchange)
+        self._overlaps = line.overlaps
+        self._budget.used += len(body)
+        self._counters.requests_total += 1
+        if terms.wants_upgrade:
+            self._upgrading = exchange
+        try:
+            self._application(exchange)
+        except Exception:
+            self.service.failed("the application failed on %s", line.path)
+            exchange.fail()
+
+    def expect(self, exchange: Http1Exchange, handle: Callable[[Http1Exchange], None]) -> None:
+        """The application has a short way for requests with the head of this one."""
+        request, line = exchange.request, self._same_line
+        is_same = request.method == line.method and request.path == line.path
+        is_same = is_same and request.query == line.query
+        if is_same and exchange.terms.family == self._same_terms.family and exchange.terms.hot:
+            self._again, self._handle_again = exchange, handle
+
+    def _hand_again(self, exchange: Http1Exchange, body: bytes) -> None:
+        """As `_hand_over`, for a request whose like was answered before: nothing is made anew."""
+        exchange.request.body = body
+        exchange.state = HOT
+        exchange.answer = None
+        self.line.append(exchange)
+        self._overlaps = self._same_line.overlaps
+        self._budget.used += len(body)
+        self._counters.requests_total += 1
+        try:
+            self._handle_again(exchange)
+        except Exception:
+            self.service.failed("the application failed on %s", exchange.request.path)
+            exchange.fail()
+
+    def _take_single(self, data: bytes) -> bool:
+        """Hand a read over if it is exactly one request as usual, and remember its head."""
+        first = data.find(b"\r\n")
+        end = data.find(_BLANK_LINE, first) + 4
+        line = self._lines.get(data[:first])
+        terms = self._terms.get(data[first + 2 : end])
+        if line is None or terms is None:
+            line, terms = self._learn(data, end)
+        if not terms.hot or terms.gzip_body or end + terms.length != len(data):
+            return False
+        if not self._may_begin(line):
+            return False
+        again = self._again
+        if line is not self._same_line or terms.family != self._same_terms.family:
+            again = self._again = None
+        self._same_head = data[:end]
+        self._same_size = len(data)
+        self._same_line = line
+        self._same_terms = terms
+        if again is not None and not self.line:
+            again.terms = terms
+            self._hand_again(again, data[end:])
+        else:
+            self._hand_over(line, terms, data[end:])
+        return True
+
+    def _learn(self, data: bytes, end: int) -> tuple[Line, Terms]:
+        """Parse a head that is whole and new; what is refused goes the long way."""
+        if 4 <= end <= self.service.limits.head_bytes_max and data[:1].isupper():
+            with suppress(Refused):
+                return self.service.heads.parse(data[:end])
+        return _REFUSED_LINE, REFUSED_TERMS
+
+    def _advance(self) -> None:
+        """Read requests off the buffer as far as there are bytes and limits allow."""
+        if self._advancing:
+            return
+        self._advancing = True
+        self._simple = False
+        try:
+            for _ in range(STEPS_A_TURN):
+                if not (self._may_advance() and self._step()):
+                    break
+            else:
+                self._rests = True
+                self.service.loop.call_soon(self._go_on)
+        except Refused as refused:
+            self._refuse(refused)
+        finally:
+            self._advancing = False
+        self._settle()
+
+    def _go_on(self) -> None:
+        """Others have had their turn."""
+        self._rests = False
+        if not self._transport.is_closing():
+            self._advance()
+
+    def _may_advance(self) -> bool:
+        return (
+            (self._stage is HEAD or self._stage is BODY)
+            and self._in_order
+            and self._upgrading is None
+            and not self._rests
+            and not self._writes_paused
+            and len(self.line) < self.service.limits.pipelined_max
+        )
+
+    def _may_begin(self, line: Line) -> bool:
+        """Whether nothing before a request has to be answered first."""
+        return not self.line or (self._overlaps and line.overlaps)
+
+    def _step(self) -> bool:
+        return self._step_head() if self._stage is HEAD else self._step_body()
+
+    def _step_head(self) -> bool:
+        """Read one head, if it is whole."""
+        self._sender = USUAL
+        buffer = self._buffer
+        if buffer and not buffer[:1].isupper() and buffer[:1] != b"\r":
+            raise BadRequest("expected an HTTP request, found bytes that are none")
+        for _ in range(BLANK_LINES_MAX):
+            if not buffer.startswith(b"\r\n"):
+                break
+            del buffer[:2]
+        else:
+            raise BadRequest("expected an HTTP request, found empty lines")
+        if not self._scanned:
+            self._began_s = self.service.now_s
+        end = buffer.find(_BLANK_LINE, max(0, self._scanned - 3)) + 4
+        self._scanned = len(buffer)
+        if (len(buffer) if end < 4 else end) > self.service.limits.head_bytes_max:
+            most = self.service.limits.head_bytes_max
+            raise BadRequest(f"expected a request's head of at most {most} bytes, found more")
+        if end < 4:
+            return False
+        line, terms = self.service.heads.parse(bytes(buffer[:end]))
+        if not self._may_begin(line):
+            self._in_order = False
+            self._scanned = 0
+            return False
+        del buffer[:end]
+        self._scanned = 0
+        self._begin(line, terms)
+        return True
+
+    def _begin(self, line: Line, terms: Terms) -> None:
+        self._sender = terms.sender
+        if not terms.length:
+            self._complete(line, terms, b"")
+            return
+        self.service.heads.check_length(terms)
+        refused = self.service.check_head(line.method, terms.headers, terms.sender)
+        if refused is not None:
+            raise refused
+        self._stage = BODY
+        self._body = Body(line, terms, self.service)
+        if terms.expects_continue and len(self._buffer) < max(terms.length, 1):
+            self._continue_owed = True
+            self._send_continue()
+
+    def _step_body(self) -> bool:
+        """Move bytes from the buffer to the body; hand it over when it is whole."""
+        body = cast(Body, self._body)
+        before = body.size
+        whole = body.take(self._buffer)
+        if not self._count(body.size - before) and not whole:
+            self._body_waits = True
+        if whole:
+            self._complete(body.line, body.terms, body.content())
+        return whole or (body.has_more and not self._body_waits)
+
+    def _count(self, size: int) -> bool:
+        self._held_bytes += size
+        return self._budget.take(self, size)
+
+    def _complete(self, line: Line, terms: Terms, content: bytes) -> None:
+        if terms.gzip_body and content:
+            self._stage = INFLATING
+            self._body = None
+            self._body_waits = False
+            self._inflation = Inflation(content, self.service.limits.body_bytes_max)
+            self._inflated = line, terms
+            self._inflate()
+        else:
+            self._accept(line, terms, content)
+
+    def _accept(self, line: Line, terms: Terms, content: bytes) -> None:
+        self._stage = HEAD
+        if self._held_bytes or self._body is not None:
+            self._end_body(content)
+        if not terms.keep_alive:
+            self._stop_reading_requests()
+        self._hand_over(line, terms, content)
+
+    def _inflate(self) -> None:
+        """Inflate a little; a large body takes several turns of the loop."""
+        inflation = self._inflation
+        if inflation is None:
+            return
+        line, terms = self._inflated
+        before = inflation.size
+        try:
+            content = inflation.step()
+            may_go_on = self._count(inflation.size - before)
+        except Refused as refused:
+            self._end_body()
+            self._stage = HEAD
+            # The answer has a body, and one to HEAD would be read as the next answer.
+            self._refuse(refused, ends=terms.is_head or not terms.keep_alive)
+            self._advance()
+            return
+        if content is not None:
+            self._accept(line, terms, content)
+            self._advance()
+        elif may_go_on:
+            self.service.loop.call_soon(self._inflate)
+        else:
+            self._body_waits = True
+
+    def _refuse(self, refused: Refused, *, ends: bool = True) -> None:
+        """Answer a request that is not handed on, in its turn."""
+        self.service.counters.refusals_total += 1
+        exchange = Http1Exchange(self, _REFUSED_REQUEST, REFUSED_TERMS, ANSWERED)
+        exchange.ends = ends = ends or self.last
+        if self._sender is not USUAL:
+            refused.sender = self._sender
+        exchange.answer = refusal(self.service.answers, refused, ends=ends)
+        if ends:
+            self._lingers = True
+            self._end_body()
+            self._stop_reading_requests()
+        self.line.append(exchange)
+        self._flush()
+
+    def _stop_reading_requests(self) -> None:
+        self._stage = STOPPED
+        self._simple = False
+        self._buffer.clear()
+
+    def _end_body(self, content: bytes | None = None) -> None:
+        """Forget the body that came in: it is whole, or given up."""
+        self._body = self._inflation = None
+        self._body_waits = False
+        self._continue_owed = False
+        held, self._held_bytes = self._held_bytes, 0
+        self._budget.finish(self, content)
+        self._budget.give(held, None)
+
+    def _sweep_body(self, body: Body, now_s: float) -> None:
+        if self._body_waits or not self._may_advance():
+            # It is not the peer who is slow.
+            self._touched_s = now_s
+            body.pace.excuse(TICK_S)
+            return
+        refused = self._budget.too_slow(body.pace, body.size, now_s, self.service.limits)
+        if refused is not None:
+            self._refuse(refused)
+
+    # answers -------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        """Send every answer whose turn it is."""
+        parts: list[bytes] = []
+        line = self.line
+        ended: Http1Exchange | None = None
+        while line and ended is None and line[0].state == ANSWERED:
+            exchange = line[0]
+            if exchange.answer is not None:
+                parts.append(exchange.answer)
+            elif exchange.live is None:
+                break  # a thread compresses it
+            del line[0]
+            self._give_back(exchange.request.body)
+            exchange.request.body = b""
+            if exchange is self._upgrading:
+                self._upgrading = None
+            if exchange.ends or exchange.live is not None:
+                ended = exchange
+        if not line:
+            self._in_order = True
+        if parts:
+            self._write(b"".join(parts))
+        if ended is not None:
+            self._end(ended)
+        elif parts:
+            self._send_continue()
+            self._after_answers()
+
+    def _after_answers(self) -> None:
+        if self._advancing:
+            return
+        if self.last and not self.line and self._stage is HEAD and not self._buffer:
+            self._close()  # the last answer was made before it was known to be the last
+        elif self._buffer and self._stage is not STOPPED and self._in_order:
+            # Not at once: the application is in the middle of something when it answers.
+            self.service.loop.call_soon(self._advance)
+        else:
+            self._settle()
+
+    def _end(self, exchange: Http1Exchange) -> None:
+        """The last answer of this connection was given, or the last until a stream has ended."""
+        if exchange.ends:
+            self._stop_reading_requests()
+            self._drop_line()
+        self._live = exchange.live
+        if self._live is not None:
+            self._read(True)
+            self._live.begin(self._transport)
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        self._stage = STOPPED
+        self._simple = False
+        if not self._lingers or not self._transport.can_write_eof():
+            self._transport.close()
+        elif not self._transport.is_closing():
+            # A socket that is closed with unread input resets the connection, and the peer would
+            # never see why. So: say that this was all, and throw away what still comes.
+            self._linger_until_s = self.service.now_s + self.service.limits.linger_s
+            self._transport.write_eof()
+            self._read(True)
+
+    def _drop_line(self) -> None:
+        while self.line:
+            exchange = self.line.pop(0)
+            self._give_back(exchange.request.body)
+            was_open = exchange.state < ANSWERED
+            exchange.state = GONE
+            if exchange.live is not None:
+                exchange.live.lost()
+            elif was_open:
+                self.service.call(exchange.on_gone)
+
+    def _write(self, data: bytes) -> None:
+        self.service.counters.bytes_out += len(data)
+        self._touched_s = self.service.now_s
+        self._transport.write(data)
+
+    def _send_continue(self) -> None:
+        if self._continue_owed and not self.line:
+            self._continue_owed = False
+            self._write(_CONTINUE)
+
+    # reading -------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Decide whether to read on, and whether reads may take the short way."""
+        may_advance = self._may_advance()
+        self._simple = may_advance and self._stage is HEAD and not self._buffer and not self.last
+        listens = self._stage is STOPPED or self._stage is STREAMING
+        self._read(listens or (may_advance and not self._body_waits))
+
+    def _read(self, wanted: bool) -> None:
+        if wanted == self._reading or self._transport.is_closing():
+            return
+        self._reading = wanted
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()

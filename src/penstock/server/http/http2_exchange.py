@@ -1,0 +1,321 @@
+"""One request of an HTTP/2 connection and its answer, whole or bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.kernel.errors import Rejected
+from penstock.kernel.units import format_bytes
+from penstock.server.http.answer_head import check_headers, has_body
+from penstock.server.http.coding import (
+    COMPRESS_IN_THREAD_ABOVE_BYTES,
+    GZIP_ABOVE_BYTES,
+    compress,
+)
+from penstock.server.http.head import Line, Terms
+from penstock.server.http.http1_exchange import ANSWERED, COME_BACK, GONE, OPEN
+from penstock.server.http.inflation import Inflation
+from penstock.server.http.message import (
+    EVENT_STREAM,
+    JSON,
+    Headers,
+    PayloadTooLarge,
+    Refused,
+    Request,
+    error_body,
+)
+from penstock.server.http.pace import Pace
+from penstock.server.http.service import INTERNAL_ERROR
+from penstock.server.http.stall import Stall
+
+if TYPE_CHECKING:
+    from penstock.server.http.http2 import Http2Connection
+    from penstock.server.http.websocket import WebSocketConnection
+
+
+class Http2Exchange:
+    """A request on a stream of its own: its body as it comes in, its answer as it goes out."""
+
+    def __init__(
+        self, connection: Http2Connection, stream_id: int, line: Line, terms: Terms
+    ) -> None:
+        service = connection.service
+        self.connection = connection
+        self.stream_id = stream_id
+        self.terms = terms
+        self.is_head = line.is_head
+        self.request = Request(line.method, line.path, line.query, terms.headers, b"", terms.sender)
+        self.on_gone: Callable[[], None] | None = None
+        self.state = OPEN
+        self.complete = False
+        """Whether no more of the request is taken."""
+        self.ended_by_peer = False
+        self.received_bytes = 0
+        self.touched_s = service.now_s
+        self.pace = Pace(service.now_s)
+        self.waits = False
+        """Whether there is no memory for more of its body."""
+        self.unopened_bytes = 0
+        """Bytes received that the peer's window was not opened for again."""
+        self.outbox = bytearray()
+        self.live: Http2Stream | None = None
+        self.ended = False
+        """Whether the answer ends with what is in the outbox."""
+        self._body = bytearray()
+        self._counted_bytes = 0
+        self._inflation: Inflation | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the peer went before the answer."""
+        return self.state == GONE
+
+    # the request ---------------------------------------------------------------------------------
+
+    def take(self, data: bytes) -> None:
+        """Add bytes to the body; raises `PayloadTooLarge`."""
+        limit = self.connection.service.limits.body_bytes_max
+        if len(self._body) + len(data) > limit:
+            raise PayloadTooLarge(f"expected a body of at most {format_bytes(limit)}, found more")
+        self._body += data
+        self.received_bytes += len(data)
+        self.touched_s = self.connection.service.now_s
+        self._count(len(data))
+
+    def finish(self) -> None:
+        """The request is whole: inflate it if need be and hand it over."""
+        self.complete = True
+        content = bytes(self._body)
+        self._body.clear()
+        if self.terms.gzip_body and content:
+            limit = self.connection.service.limits.body_bytes_max
+            self._inflation = Inflation(content, limit)
+            self._inflate()
+        else:
+            self._is_whole(content)
+
+    def resume_body(self) -> None:
+        """There is memory for more of the body."""
+        self.waits = False
+        if self._inflation is not None:
+            self.connection.service.loop.call_soon(self._inflate)
+        else:
+            self.connection.open_windows()
+
+    def _inflate(self) -> None:
+        inflation = self._inflation
+        if inflation is None or self.state == GONE:
+            return
+        before = inflation.size
+        try:
+            content = inflation.step()
+            self._count(inflation.size - before)
+        except Refused as refused:
+            self._inflation = None
+            self.connection.refuse(self.stream_id, self, refused)
+            return
+        if content is not None:
+            self._inflation = None
+            self._is_whole(content)
+        elif not self.waits:
+            self.connection.service.loop.call_soon(self._inflate)
+
+    def _is_whole(self, content: bytes) -> None:
+        """The body is whole."""
+        self.connection.service.budget.finish(self, content)
+        self.waits = False
+        self.request.body = content
+        self.connection.begin_request(self)
+
+    def hand_over(self) -> None:
+        """Give the request to the application, unless its peer is gone."""
+        if self.state != OPEN:
+            return
+        if not self.connection.service.hand_over(self) and self.state == OPEN:
+            self.reply(500, INTERNAL_ERROR)
+
+    def _count(self, size: int) -> None:
+        self._counted_bytes += size
+        if not self.connection.service.budget.take(self, size):
+            self.waits = True
+
+    # the answer ----------------------------------------------------------------------------------
+
+    def expect_again(self, handle: Callable[[Http2Exchange], None]) -> None:
+        """A hint that is of no use here: every request has a stream of its own."""
+
+    def reply_json(self, body: bytes) -> None:
+        """Answer 200 with JSON."""
+        self.reply(200, body)
+
+    def reply(
+        self, status: int, body: bytes, *, content_type: bytes = JSON, headers: Headers = ()
+    ) -> None:
+        """Answer with a whole body."""
+        if self._closed():
+            return
+        headers = (*headers, *self.terms.sender.cors)
+        check_headers([*headers, (b"content-type", content_type)])
+        self.state = ANSWERED
+        lines = [(name.lower(), value) for name, value in headers]
+        if has_body(status):
+            lines.append((b"content-type", content_type))
+        if len(body) <= GZIP_ABOVE_BYTES or not has_body(status):
+            self._send(status, lines, body)
+            return
+        lines.append((b"vary", b"Accept-Encoding"))
+        if not self.terms.accepts_gzip or any(name == b"content-encoding" for name, _ in lines):
+            self._send(status, lines, body)
+            return
+        lines.append((b"content-encoding", b"gzip"))
+        if len(body) <= COMPRESS_IN_THREAD_ABOVE_BYTES:
+            self._send(status, lines, compress(body))
+        else:
+            made = self.connection.service.loop.run_in_executor(None, compress, body)
+            made.add_done_callback(lambda done: self._send(status, lines, done.result()))
+
+    def refuse(self, refused: Refused) -> None:
+        """Answer a request that is not handed on."""
+        if self.state == OPEN:
+            body = error_body(refused.code, refused.message, refused.detail)
+            self.reply(refused.status, body, headers=COME_BACK if refused.is_passing else ())
+
+    def stream(self, content_type: bytes = EVENT_STREAM, headers: Headers = ()) -> Http2Stream:
+        """Answer 200 with a body that is written bit by bit."""
+        headers = (*headers, *self.terms.sender.cors)
+        check_headers([*headers, (b"content-type", content_type)])
+        live = Http2Stream(self)
+        if self._closed():
+            self.connection.service.loop.call_soon(live.lost)
+            return live
+        self.state = ANSWERED
+        self._free()
+        self.connection.send_head(
+            self, 200, [*((name.lower(), value) for name, value in headers),
+                        (b"content-type", content_type)], ends=self.is_head
+        )  # fmt: skip
+        if self.is_head or self.state == GONE:
+            # Not before the application could set `on_gone`: the peer may have cancelled the
+            # stream in the same read, which the library knows before we are told.
+            self.connection.service.loop.call_soon(live.lost)
+        else:
+            self.live = live
+        return live
+
+    def upgrade(self, subprotocol: str | None = None) -> WebSocketConnection:
+        """Refuse: WebSockets are upgraded from HTTP/1.1."""
+        raise Rejected("expected a WebSocket's request over HTTP/1.1, found HTTP/2")
+
+    def lost(self) -> None:
+        """The peer cancelled the stream or is gone."""
+        was_open = self.state == OPEN
+        self.state = GONE
+        self._inflation = None
+        self.outbox.clear()
+        self._free()
+        if self.live is not None:
+            self.live.lost()
+        elif was_open and self.complete:
+            self.connection.service.call(self.on_gone)
+
+    def _closed(self) -> bool:
+        if self.state == ANSWERED:
+            raise Rejected("expected one answer to a request, found a second one")
+        return self.state == GONE
+
+    def _send(self, status: int, lines: list[tuple[bytes, bytes]], body: bytes) -> None:
+        if self.state == GONE:
+            return
+        self._free()
+        if has_body(status):
+            lines.append((b"content-length", b"%d" % len(body)))
+        bodyless = self.is_head or not has_body(status) or not body
+        if not bodyless:
+            self.outbox += body
+        self.ended = True
+        self.connection.send_head(self, status, lines, ends=bodyless)
+
+    def _free(self) -> None:
+        budget = self.connection.service.budget
+        budget.finish(self, None)
+        budget.give(self._counted_bytes, self.request.body)
+        self._counted_bytes = 0
+
+
+class Http2Stream:
+    """The body of an answer that is written bit by bit, as fast as the peer opens its window."""
+
+    def __init__(self, exchange: Http2Exchange) -> None:
+        self.on_room: Callable[[], None] | None = None
+        self.on_gone: Callable[[], None] | None = None
+        self._exchange = exchange
+        self._service = exchange.connection.service
+        self._lagged = False
+        self._stall = Stall()
+        self._added = 0  # to the outbox, since it was last looked at
+        self._closed = False
+        self._service.counters.streams_open += 1
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that the peer's window did not allow yet."""
+        return len(self._exchange.outbox)
+
+    def write(self, data: bytes) -> bool:
+        """Send bytes, or take none of them and return False."""
+        if self._closed:
+            return False
+        outbox = self._exchange.outbox
+        if outbox and len(outbox) + len(data) > self._service.limits.stream_buffer_bytes_max:
+            self._lagged = True
+            return False
+        if not self._exchange.is_head:
+            outbox += data
+            self._added += len(data)
+            self._exchange.connection.pump()
+        return True
+
+    def has_room(self) -> bool:
+        """Whether a write of any size is taken now; if not, `on_room` is called when it is."""
+        if self._closed:
+            return False
+        self._lagged = self._lagged or self.buffered > 0
+        return not self._lagged
+
+    def direct(self) -> None:
+        """Streams share a socket: none may write to it alone."""
+
+    def rest(self, data: memoryview) -> None:
+        """Nothing is ever left over by a socket that nobody got."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End the body after what was written."""
+        if self._end():
+            self._exchange.ended = True
+            self._exchange.connection.pump()
+
+    def emptied(self) -> None:
+        """Everything was sent."""
+        self._stall.lasted_s(0, self._service.now_s)
+        if self._lagged and not self._closed:
+            self._lagged = False
+            self._service.call(self.on_room)
+
+    def stalled_s(self, now_s: float) -> float:
+        """How long the peer has taken nothing of what waits for it."""
+        added, self._added = self._added, 0
+        return self._stall.lasted_s(self.buffered, now_s, added)
+
+    def lost(self) -> None:
+        """The peer is gone."""
+        if self._end():
+            self._service.call(self.on_gone)
+
+    def _end(self) -> bool:
+        if self._closed:
+            return False
+        self._closed = True
+        self._service.counters.streams_open -= 1
+        return True

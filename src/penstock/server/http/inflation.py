@@ -1,0 +1,61 @@
+"""Gzip request bodies, inflated step by step and never beyond the limit."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+from penstock.kernel.units import KIB, MIB, format_bytes
+from penstock.server.http.coding import GZIP_WINDOW
+from penstock.server.http.message import BadRequest, PayloadTooLarge
+
+STEP_BYTES: Final = 1 * MIB
+"""What one step may make, so that the loop is not held up by one body."""
+MEMBERS_MAX: Final = 1_024
+
+_SLICE_BYTES: Final = 64 * KIB
+
+
+class Inflation:
+    """Inflates one body; `step` until it returns the whole."""
+
+    def __init__(self, body: bytes, body_bytes_max: int) -> None:
+        self.size = 0
+        self._body = memoryview(body)
+        self._place = 0
+        self._bytes_max = body_bytes_max
+        self._inflator = zlib.decompressobj(GZIP_WINDOW)
+        self._members = 1
+        self._parts: list[bytes] = []
+
+    def step(self) -> bytes | None:
+        """Inflate a little more: the whole body when it is done, else None."""
+        # A slice at a time, because what a call leaves over is copied.
+        piece = self._body[self._place : self._place + _SLICE_BYTES]
+        try:
+            part = self._inflator.decompress(piece, STEP_BYTES)
+        except zlib.error as error:
+            raise BadRequest(f"expected a gzip body, found a broken one: {error}") from None
+        if self.size + len(part) > self._bytes_max:
+            limit = format_bytes(self._bytes_max)
+            raise PayloadTooLarge(f"expected a body of at most {limit}, found more when inflated")
+        self._parts.append(part)
+        self.size += len(part)
+        inflator = self._inflator
+        left = inflator.unused_data if inflator.eof else inflator.unconsumed_tail
+        self._place += len(piece) - len(left)
+        at_end = self._place == len(self._body)
+        if inflator.eof and at_end:
+            return b"".join(self._parts)
+        if inflator.eof:
+            self._next_member()
+        elif at_end and len(part) < STEP_BYTES:
+            raise BadRequest("expected a gzip body, found its beginning only")
+        return None
+
+    def _next_member(self) -> None:
+        # A gzip file is a row of members; what follows the last must be another or nothing.
+        self._members += 1
+        if self._members > MEMBERS_MAX:
+            raise BadRequest(f"expected at most {MEMBERS_MAX} gzip members, found more")
+        self._inflator = zlib.decompressobj(GZIP_WINDOW)

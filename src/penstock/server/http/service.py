@@ -1,0 +1,170 @@
+"""What all connections share: application, limits, memory, counters, and one tick a second.
+
+Connections have no timers of their own. They note the tick at which something happened, and every
+second the service asks each of them whether it has waited too long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from penstock.server.http.answer_head import AnswerHeads
+from penstock.server.http.budget import BodyBudget
+from penstock.server.http.head import Heads, Overlaps, nothing_overlaps
+from penstock.server.http.message import (
+    Application,
+    Exchange,
+    Refused,
+    Sender,
+    TransportLimits,
+    error_body,
+)
+from penstock.server.http.origins import Origins
+
+TICK_S: Final = 1.0
+CheckHead = Callable[[str, dict[str, str], Sender], Refused | None]
+"""Why a request of this method, headers and sender is refused without a look at its body."""
+
+
+def nothing_refused(_method: str, _headers: dict[str, str], _sender: Sender) -> None:
+    """Every body is read."""
+
+
+log = logging.getLogger("penstock.server")
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the transport counted since it began."""
+
+    connections_total: int = 0
+    connections_refused: int = 0
+    requests_total: int = 0
+    refusals_total: int = 0
+    failures_total: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    streams_open: int = 0
+    websockets_open: int = 0
+
+
+class Connection(Protocol):
+    """A connection of any protocol, as the service sees it."""
+
+    def sweep(self, now_s: float) -> None:
+        """Close if something took too long."""
+
+    def drain(self) -> None:
+        """Close as soon as nothing is owed to the peer."""
+
+    def abort(self) -> None:
+        """Close now."""
+
+
+class Service:
+    """The state that connections share. Everything happens on the loop's thread."""
+
+    def __init__(
+        self,
+        application: Application,
+        limits: TransportLimits,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        overlaps: Overlaps = nothing_overlaps,
+        check_head: CheckHead = nothing_refused,
+        origins: Origins | None = None,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        self.application = application
+        self.limits = limits
+        self.loop = loop
+        origins = origins or Origins()
+        self.heads = Heads(limits, overlaps, origins)
+        self.check_head = check_head
+        """Asked before a body is read that does not come with its head."""
+        self.answers = AnswerHeads(varies=origins.varies)
+        self.budget = BodyBudget(limits.buffered_bytes_max, limits.buffered_bytes_refused)
+        self.counters = Counters()
+        self.connections: set[Connection] = set()
+        self.draining = False
+        self.emptied: Callable[[], None] | None = None
+        """Called when the last connection is gone."""
+        self.now_s = loop.time()
+        self._wall_s = wall_s
+        self._timer: asyncio.TimerHandle | None = None
+        self.answers.turn(wall_s())
+
+    def start(self) -> None:
+        """Begin to tick."""
+        self._timer = self.loop.call_later(TICK_S, self._ticked)
+
+    def stop(self) -> None:
+        """Tick no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def tick(self) -> None:
+        """Note the time and let every connection look at it."""
+        self.now_s = self.loop.time()
+        self.answers.turn(self._wall_s())
+        for connection in list(self.connections):
+            connection.sweep(self.now_s)
+
+    def drain(self) -> None:
+        """Let every connection close as soon as nothing is owed to its peer."""
+        self.draining = True
+        for connection in list(self.connections):
+            connection.drain()
+
+    def add(self, connection: Connection) -> None:
+        """Note an open connection."""
+        self.connections.add(connection)
+
+    def replace(self, connection: Connection, successor: Connection) -> None:
+        """A connection goes on under another protocol."""
+        self.connections.discard(connection)
+        self.connections.add(successor)
+
+    def discard(self, connection: Connection) -> None:
+        """Forget a connection that is gone."""
+        self.connections.discard(connection)
+        if not self.connections and self.emptied is not None:
+            self.emptied()
+
+    def hand_over(self, exchange: Exchange) -> bool:
+        """Give a request to the application; False if that failed."""
+        self.counters.requests_total += 1
+        try:
+            self.application(exchange)
+        except Exception:
+            self.failed("the application failed on %s", exchange.request.path)
+            return False
+        return True
+
+    def call(self, callback: Callable[[], None] | None) -> None:
+        """Call the application back; what it raises is logged and goes no further."""
+        if callback is None:
+            return
+        try:
+            callback()
+        except Exception:
+            self.failed("a callback of the application failed")
+
+    def failed(self, text: str, *parts: object) -> None:
+        """Log and count an exception of the application that is being handled."""
+        self.counters.failures_total += 1
+        log.error(text, *parts, exc_info=sys.exc_info())
+
+    def _ticked(self) -> None:
+        self._timer = self.loop.call_later(TICK_S, self._ticked)
+        self.tick()
+
+
+INTERNAL_ERROR: Final = error_body("internal", "the server failed to answer this request")

@@ -1,0 +1,177 @@
+"""The body of an HTTP/1.1 answer that is written bit by bit, a chunk for each write.
+
+Over HTTP/1.0, which has no chunks, it is plain and ends with the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from penstock.server.http.message import Direct, as_chunk
+from penstock.server.http.service import Service
+from penstock.server.http.stall import Stall
+from penstock.server.http.writer import SocketWriter, plain_descriptor
+
+_LAST_CHUNK: Final = b"0\r\n\r\n"
+
+
+class SocketStream:
+    """A stream that has its connection to itself, once earlier requests are answered."""
+
+    def __init__(
+        self,
+        service: Service,
+        head: bytes,
+        on_end: Callable[[], None],
+        *,
+        is_chunked: bool = True,
+    ) -> None:
+        self.on_room: Callable[[], None] | None = None
+        self.on_gone: Callable[[], None] | None = None
+        self._service = service
+        self._on_end = on_end
+        self._is_chunked = is_chunked
+        self._bytes_max = service.limits.stream_buffer_bytes_max
+        self._writer: SocketWriter | None = None
+        self._transport: asyncio.Transport | None = None
+        self._early = [head]
+        self._early_bytes = 0
+        self._closed = False
+        self._lagged = False
+        self._stall = Stall()
+        self._added = 0  # to a buffer that was not empty, since it was last looked at
+        self._bodyless = False
+        service.counters.streams_open += 1
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that the socket did not take yet."""
+        if self._closed:
+            return 0
+        return self._early_bytes if self._writer is None else self._writer.buffered
+
+    def write(self, data: bytes) -> bool:
+        """Send bytes, or take none of them and return False.
+
+        The first lines are the usual case for each of many watchers: the socket takes it all.
+        """
+        writer = self._writer
+        if not data:
+            return not self._closed
+        if self._is_chunked:
+            data = as_chunk(data)
+        if (
+            writer is not None
+            and not self._closed
+            and not self._bodyless
+            and writer.write_now(data)
+        ):
+            self._service.counters.bytes_out += len(data)
+            return True
+        return self._write(data)
+
+    def _write(self, data: bytes) -> bool:
+        if self._closed:
+            return False
+        if self._bodyless:
+            return True
+        buffered = self.buffered
+        if buffered and buffered + len(data) > self._bytes_max:
+            self._lagged = True
+            return False
+        if self._writer is None:
+            self._early.append(data)
+            self._early_bytes += len(data)
+            return True
+        self._service.counters.bytes_out += len(data)
+        self._added += len(data)
+        self._writer.write(data)
+        return True
+
+    def has_room(self) -> bool:
+        """Whether a write of any size is taken now; if not, `on_room` is called when it is."""
+        if self._closed:
+            return False
+        self._lagged = self._lagged or self.buffered > 0
+        return not self._lagged
+
+    def direct(self) -> Direct | None:
+        """The socket itself; None if it must not be used, or not yet."""
+        transport = self._transport
+        if self._writer is None or self._closed or self._bodyless or transport is None:
+            return None
+        if not self._is_chunked:
+            return None
+        fd = plain_descriptor(transport)
+        if fd < 0:
+            return None
+        return Direct(fd, transport.is_closing, transport.get_write_buffer_size, self._count)
+
+    def rest(self, data: memoryview) -> None:
+        """Send what the socket itself did not take of something."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def _count(self, size: int) -> None:
+        self._service.counters.bytes_out += size
+
+    def close(self) -> None:
+        """End the body; the connection goes on, if its rules say so."""
+        if not self._end():
+            return
+        if self._writer is None:
+            self._early.append(self._last_chunk())
+        else:
+            self._writer.write(self._last_chunk())
+            self._on_end()
+
+    def _last_chunk(self) -> bytes:
+        return _LAST_CHUNK if self._is_chunked and not self._bodyless else b""
+
+    def refuse_body(self) -> None:
+        """Send the head only: it answers a HEAD request."""
+        self._bodyless = True
+
+    def begin(self, transport: asyncio.Transport) -> None:
+        """It is this stream's turn: send the head and what was written before."""
+        self._transport = transport
+        if self._bodyless:
+            # Not before the application could set `on_gone`.
+            self._service.loop.call_soon(self.lost)
+        early = b"".join(self._early)
+        self._early.clear()
+        self._service.counters.bytes_out += len(early)
+        self._writer = SocketWriter(transport)
+        transport.write(early)
+        if self._closed or self._bodyless:
+            self._on_end()
+        elif not transport.get_write_buffer_size():
+            self._service.loop.call_soon(self.resume_writing)
+
+    def resume_writing(self) -> None:
+        """The buffer is empty."""
+        self._stall.lasted_s(0, self._service.now_s)
+        if self._lagged and not self._closed:
+            self._lagged = False
+            self._service.call(self.on_room)
+
+    def stalled_s(self, now_s: float) -> float:
+        """How long the peer has taken nothing of what waits for it."""
+        added, self._added = self._added, 0
+        return self._stall.lasted_s(self.buffered, now_s, added)
+
+    def lost(self) -> None:
+        """The peer is gone."""
+        on_gone = self.on_gone
+        if self._end():
+            self._service.call(on_gone)
+
+    def _end(self) -> bool:
+        if self._closed:
+            return False
+        self._closed = True
+        self.on_room = self.on_gone = None  # who listens has this stream: nothing goes in circles
+        self._service.counters.streams_open -= 1
+        return True

@@ -1,0 +1,1 @@
+"""What the server sends unasked: event streams, WebSockets, workers' jobs, shared watches."""

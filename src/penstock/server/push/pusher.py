@@ -1,0 +1,265 @@
+"""Pushing topics to one connection: woken in their turns, paused while the peer does not read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Container, Iterable
+from typing import Final
+
+from penstock.kernel.errors import PenstockError
+from penstock.server.api.call import Context
+from penstock.server.push.watching import Event, Follower
+from penstock.topics.shell.watch import Behind, Page
+
+_LOGGER: Final = logging.getLogger("penstock.server")
+PAGES_A_TURN_MAX: Final = 8
+SLICE_NS: Final = 2_000_000
+"""How many pages one peer is sent, and for how long, before others get their turn."""
+LEFT_OUT_MAX: Final = 1_024
+"""So many topics that found no room are remembered, to be followed when there is room."""
+
+
+class Pusher:
+    """What a watch and a WebSocket have in common. A page is sent whole or read again later.
+
+    Subclasses say how events are sent (`send`), what happens when a topic is gone (`lost`) or
+    cannot be read (`unreadable`), how those of a prefix are taken in (`admit`, `left_out`), and how
+    the connection is closed when something failed (`abort`).
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.engine = context.engine
+        self.followers: dict[str, Follower] = {}
+        self.is_over = False
+        self._waiting: dict[str, None] = {}  # topics to push, one page of each in turn
+        self._is_full = False  # they wait for the peer to read
+        self._is_serving = False  # or for their turn
+        # An empty dict is less than a third of an empty set, and most watchers need neither.
+        self._gone: dict[str, None] = {}
+        self._left_out: dict[str, None] = {}  # topics of a prefix that found no room
+        self._owing: dict[asyncio.Task[None], None] = {}
+
+    def send(self, follower: Follower, page: Page, events: list[Event]) -> int:
+        """Send the events of a page; returns how many were taken."""
+        raise NotImplementedError
+
+    def lost(self, follower: Follower) -> bool:
+        """A topic was deleted; False if the peer had no room to be told."""
+        raise NotImplementedError
+
+    def unreadable(self, follower: Follower, error: PenstockError) -> None:
+        """What a topic has next cannot be read: tell it, and push the topic no more."""
+        raise NotImplementedError
+
+    def admit(self, topic: str) -> Follower | None:
+        """Who is to follow a topic of a prefix; None if there is no room for it."""
+        raise NotImplementedError
+
+    def left_out(self, topics: list[str]) -> None:
+        """Tell that there is no room for topics of a prefix."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """Something failed: close the connection and forget it."""
+        raise NotImplementedError
+
+    def follow(self, follower: Follower) -> None:
+        """Push a topic from now on, beginning with what is there."""
+        self.followers[follower.topic] = follower
+        self.engine.watchers.listen(follower.topic, self.push)
+
+    def leave(self, topic: str) -> None:
+        """Push a topic no more."""
+        if self.followers.pop(topic, None) is not None:
+            self.engine.watchers.leave(topic, self.push)
+            self._waiting.pop(topic, None)
+            self._gone.pop(topic, None)
+
+    def forget_gone(self, keep: Container[str] = ()) -> None:
+        """Make room: push no more of topics that the peer knows to be gone."""
+        topics = self.engine.registry.topics
+        for topic in list(self._gone):
+            if topic not in topics and topic not in keep:
+                self.leave(topic)
+
+    def take_in(self, topics: Iterable[str]) -> list[str]:
+        """Push topics of a prefix from now on, or once there is room; those followed now."""
+        wanted = [topic for topic in topics if topic not in self.followers]
+        taken: list[str] = []
+        for topic in wanted:
+            follower = self.admit(topic)
+            if follower is None:
+                break
+            self._left_out.pop(topic, None)
+            self.follow(follower)
+            taken.append(topic)
+        left = [topic for topic in wanted[len(taken) :] if topic not in self._left_out]
+        if left:
+            room = LEFT_OUT_MAX - len(self._left_out)
+            self._left_out |= dict.fromkeys(left[:room])
+            self.left_out(left)
+        return taken
+
+    def _take_in_left_out(self) -> None:
+        """There may be room for those who found none."""
+        topics = self.engine.registry.topics
+        self._left_out = {topic: None for topic in self._left_out if topic in topics}
+        if not self.is_over:
+            self.begin(self.take_in(list(self._left_out)))
+
+    def made_room(self) -> None:
+        """Another topic may be followed now."""
+        if self._left_out:
+            asyncio.get_running_loop().call_soon(self._take_in_left_out)
+
+    def leave_all(self) -> None:
+        """Push nothing more."""
+        self.is_over = True
+        for topic in list(self.followers):
+            self.leave(topic)
+        for task in self._owing:
+            task.cancel()
+
+    def begin(self, topics: Iterable[str]) -> None:
+        """Push what is there; what routers still owe first comes to its topic."""
+        for topic in topics:
+            if self.engine.forwarder.owes(topic):
+                task = asyncio.ensure_future(self._drained(topic))
+                self._owing[task] = None
+                task.add_done_callback(self._owing.pop)
+            else:
+                self._waiting[topic] = None
+        self._serve()
+
+    def on_room(self) -> None:
+        """The peer has read: go on where it was left."""
+        self._is_full = False
+        self._serve()
+
+    def push(self, topic: str) -> None:
+        """Send what the peer does not have of a topic: its listener, called in each turn."""
+        if topic in self.followers and not self.is_over:
+            self._waiting.setdefault(topic)
+            self._serve()
+
+    def _serve(self) -> None:
+        """Push what waits, a page of each topic in turn, for a slice of time; then others go on.
+
+        A topic that has had its page goes behind those that have not; one that found no room for
+        it is the first when there is some.
+        """
+        if self._is_full or self._is_serving:
+            return
+        self._is_serving = True
+        clock = self.context.clock
+        until_ns, pages = clock.monotonic_ns() + SLICE_NS, 0
+        try:
+            while self._waiting and self._may_push() and pages < PAGES_A_TURN_MAX:
+                topic = next(iter(self._waiting))
+                del self._waiting[topic]
+                if self._push(topic):
+                    self._waiting.setdefault(topic)
+                pages += 1 if clock.monotonic_ns() < until_ns else PAGES_A_TURN_MAX
+        finally:  # whatever failed, what comes later is pushed
+            self._is_serving = bool(self._waiting) and self._may_push()
+            if self._is_serving:
+                asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _may_push(self) -> bool:
+        return not (self._is_full or self.is_over)
+
+    def _go_on(self) -> None:
+        self._is_serving = False
+        self._serve()
+
+    def _push(self, topic: str) -> bool:
+        """Send one page of a topic; whether there may be another.
+
+        A peer to which that fails is let go, so that the others get theirs.
+        """
+        follower = self.followers.get(topic)
+        if follower is None:
+            return False
+        try:
+            return self._push_page(follower)
+        except PenstockError as error:
+            self.unreadable(follower, error)
+        except Exception:
+            _LOGGER.exception("topic %r could not be pushed to a watcher", topic)
+            self.abort()
+        return False
+
+    def _push_page(self, follower: Follower) -> bool:
+        """Send one page; whether there may be another."""
+        found = self.engine.registry.topics.get(follower.topic)
+        if found is None:
+            self._tell_gone(follower)
+            return False
+        self._gone.pop(follower.topic, None)
+        self.load(follower)
+        before = (follower.cursor, follower.epoch, follower.fresh, follower.told_caught_up)
+        page = self.engine.watchers.page(
+            found, follower.cursor, follower.epoch, follower.shape, self.engine.clock.now_ms()
+        )
+        if page.waits:  # the topic has another turn when its cold records are loaded
+            return False
+        events = follower.take(page)
+        taken = self.send(follower, page, events) if events else 0
+        if taken == len(events):
+            self.store(follower)
+            if page.diff.caught_up:
+                self.arrived(follower)
+            return not page.diff.caught_up
+        if taken:
+            follower.cursor = events[taken - 1].cursor
+            follower.told_caught_up = False
+            self.store(follower)
+        else:
+            follower.cursor, follower.epoch, follower.fresh, follower.told_caught_up = before
+        self._pause(follower.topic)
+        return False
+
+    def behind(self, topic: str) -> Behind:
+        """Whether the peer lacks something of a topic, and what that waits for."""
+        follower, found = self.followers.get(topic), self.engine.registry.topics.get(topic)
+        if follower is None or found is None:
+            return Behind()
+        if topic in self._waiting:
+            return Behind(readers=1) if self._is_full else Behind(turns=1)
+        self.load(follower)
+        return Behind(loads=int(follower.cursor < found.head_seq))
+
+    def arrived(self, follower: Follower) -> None:
+        """The peer has everything of a topic."""
+
+    def load(self, follower: Follower) -> None:
+        """Take the cursor from where it is shared; here it is the follower's own."""
+
+    def store(self, follower: Follower) -> None:
+        """Put the cursor where it is shared; here it is the follower's own."""
+
+    @property
+    def all_gone(self) -> bool:
+        """Whether every topic was deleted."""
+        return all(topic in self._gone for topic in self.followers)
+
+    def _tell_gone(self, follower: Follower) -> None:
+        if follower.topic in self._gone:
+            return
+        self._gone[follower.topic] = None
+        if self.lost(follower):
+            self.made_room()
+        else:
+            self._gone.pop(follower.topic, None)
+            self._pause(follower.topic)
+
+    def _pause(self, topic: str) -> None:
+        if not self.is_over:
+            self._is_full = True
+            self._waiting = {topic: None, **self._waiting}
+
+    async def _drained(self, topic: str) -> None:
+        await self.engine.forwarder.drain(topic)
+        self.push(topic)

@@ -1,0 +1,346 @@
+"""One watch shared by every watcher of a topic that is caught up and wants the same fields.
+
+Most watchers of a busy topic watch only it, want the same fields, and have everything up to its
+head. They are put into batches. A batch has one cursor: what it gets is read and encoded once, and
+then only written to each member. Batches take turns, and the loop reads and answers requests in
+between; each batch gets all that was committed up to its own turn, so a record waits for one round
+at most, however many come meanwhile. A watcher that falls out of step leaves its batch and is
+served alone until it is at the head again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from penstock.kernel.errors import PenstockError
+from penstock.server.http.message import Direct, as_chunk
+from penstock.server.push import sse
+from penstock.topics.shell.engine import Engine
+from penstock.topics.shell.watch import Behind, Page, Shape
+from penstock.topics.topic import Topic
+
+BATCH_MEMBERS_MAX: Final = 100
+"""So many are written to before the loop does something else."""
+
+_LOGGER: Final = logging.getLogger("penstock.server")
+_Line = tuple[Callable[[], bool], Callable[[], int], int, "Member"]
+Later = Callable[[Callable[[], None]], object]
+"""Has something called in the next turn of the loop."""
+
+
+class Cursor(NamedTuple):
+    """How far a watcher has read, and whether it was told that this is the head."""
+
+    seq: int
+    epoch: int
+    told_caught_up: bool = True
+
+
+class Member(Protocol):
+    """A watcher that can join a batch; `batch` is None while it is served alone."""
+
+    batch: Batch | None
+
+    def offer(self, frames: bytes) -> bool:
+        """Send bytes; False if the peer has no room and none were taken."""
+        ...
+
+    def direct(self) -> Direct | None:
+        """The socket itself; None if it must not be used."""
+        ...
+
+    def rest(self, data: memoryview) -> None:
+        """Send what the socket itself did not take."""
+        ...
+
+    def left_behind(self, cursor: Cursor) -> None:
+        """The watcher left its batch at this cursor: serve it alone, at once."""
+        ...
+
+
+class Batch:
+    """Watchers who cursor at one place."""
+
+    __slots__ = ("_count", "_lines", "cursor", "members", "spoke_s", "watch")
+
+    def __init__(self, watch: SharedWatch, cursor: Cursor) -> None:
+        self.watch = watch
+        self.cursor = cursor
+        self.members: dict[Member, None] = {}
+        self.spoke_s = 0.0
+        self._lines: list[_Line] = []  # empty when they are to be made anew
+        self._count: Callable[[int], None] = _count_nothing
+
+    @property
+    def topic(self) -> str:
+        """The topic they watch."""
+        return self.watch.topic
+
+    def take(self, member: Member) -> None:
+        """Have a watcher cursor here."""
+        self.members[member] = None
+        member.batch = self
+        self._lines = []
+
+    def lose(self, member: Member) -> None:
+        """Remove a watcher."""
+        member.batch = None
+        del self.members[member]
+        self._lines = []
+
+    def write(self, frames: bytes) -> list[Member]:
+        """Send bytes to each; those who took none.
+
+        Past all that a watcher is made of: what is written to a socket leaves little in the
+        caches, and every object that has to be looked at costs.
+        """
+        chunk = as_chunk(frames)
+        size, slow, behind = len(chunk), 0, []
+        lines = self._lines or self._line_up()
+        for is_closing, unsent, fd, member in lines:
+            if not (is_closing() or unsent()):
+                try:
+                    sent = os.write(fd, chunk)
+                except OSError:
+                    sent = 0  # the stream meets the same, and knows what to do
+                if sent == size:
+                    continue
+                if sent:
+                    member.rest(memoryview(chunk)[sent:])
+                    continue
+            slow += 1
+            if not _offered(member, frames):
+                behind.append(member)
+        self._count((len(lines) - slow) * size)
+        return behind
+
+    def _line_up(self) -> list[_Line]:
+        lines = []
+        for member in self.members:
+            direct = member.direct()
+            if direct is None:
+                lines.append((_always, _nothing, -1, member))
+            else:
+                lines.append((direct.is_closing, direct.unsent, direct.fd, member))
+                self._count = direct.wrote
+        self._lines = lines
+        return lines
+
+    def is_behind(self, topic: Topic) -> bool:
+        """Whether there is something they do not have."""
+        seq, epoch, _ = self.cursor
+        return seq != topic.head_seq or epoch != topic.told_epoch
+
+    def fits_with(self, other: Batch) -> bool:
+        """Whether both cursor at one place and are few enough to be one."""
+        few = len(self.members) + len(other.members) <= BATCH_MEMBERS_MAX
+        return few and self.cursor == other.cursor
+
+
+class SharedWatch:
+    """Watchers of one topic and one shape, in batches. The first batch was served longest ago."""
+
+    def __init__(self, topic: str, shape: Shape, watches: SharedWatches) -> None:
+        self.topic = topic
+        self.shape = shape
+        self.batches: deque[Batch] = deque()
+        self.is_going = False  # batches have their turn before them
+        self._watches = watches
+        self._engine = watches.engine
+
+    @property
+    def audience(self) -> int:
+        """How many watchers this listener stands for."""
+        return sum(len(batch.members) for batch in self.batches)
+
+    def behind(self, _topic: str) -> Behind:
+        """How many of them do not have all that is there, and get it when it is their turn."""
+        topic = self._engine.registry.topics.get(self.topic)
+        if topic is None:
+            return Behind()
+        return Behind(sum(len(batch.members) for batch in self.batches if batch.is_behind(topic)))
+
+    def push(self, _topic: str) -> None:
+        """The topic's turn. If batches are being served one after another, they go on with it."""
+        if not self.is_going and self.step():
+            self._watches.go_on(self)
+
+    def step(self) -> bool:
+        """Serve one batch, or several that are small; whether others are still behind."""
+        topic = self._engine.registry.topics.get(self.topic)
+        if topic is None:
+            for batch in tuple(self.batches):
+                self._dissolve(batch)
+            return False
+        written, last = 0, None
+        for batch in tuple(self.batches):
+            if written >= BATCH_MEMBERS_MAX:
+                break
+            if not batch.members or not batch.is_behind(topic):
+                continue
+            written += len(batch.members)
+            self.batches.remove(batch)
+            self.batches.append(batch)
+            self._serve(batch, topic)
+            if not batch.members:
+                continue  # all of them fell behind, and the batch is gone with them
+            if last is not None and last.members and last.fits_with(batch):
+                self._merge(batch, last)
+            else:
+                last = batch
+        return any(batch.is_behind(topic) for batch in self.batches)
+
+    def find(self, cursor: Cursor) -> Batch:
+        """A batch at a place that has room for one more."""
+        for batch in reversed(self.batches):
+            if batch.cursor == cursor and len(batch.members) < BATCH_MEMBERS_MAX:
+                return batch
+        self.batches.append(Batch(self, cursor))
+        return self.batches[-1]
+
+    def _serve(self, batch: Batch, topic: Topic) -> None:
+        """Send a batch what it does not have, a page at most."""
+        before = batch.cursor
+        now_ms, find = self._engine.clock.now_ms(), self._engine.watchers.page
+        try:
+            page = find(topic, before.seq, before.epoch, self.shape, now_ms)
+        except PenstockError:  # each of them is told why, when it is served alone
+            self._dissolve(batch)
+            return
+        diff = page.diff
+        if page.waits or diff.tombstone is not None:
+            self._dissolve(batch)
+            return
+        is_news = bool(diff.found.records) or not before.told_caught_up
+        told = diff.caught_up if is_news else True
+        batch.cursor = Cursor(diff.next_from_seq, before.epoch, told)
+        frames = self._frames(page, before) if is_news else b""
+        if frames:
+            self._send(batch, frames, before)
+
+    def _frames(self, page: Page, before: Cursor) -> bytes:
+        """The events of a page: records, and that these are all, for who does not know it."""
+        frames = page.frames.get(before)
+        if frames is not None:
+            return frames
+        diff = page.diff
+        event_id = sse.event_id({self.topic: diff.next_from_seq})
+        frames = b""
+        if diff.found.records:
+            data = sse.record_data(self.topic, page.records, before.seq, diff)
+            frames = sse.frame(event_id, b"record", data)
+        if diff.caught_up:
+            caught_up = sse.caught_up_data(self.topic, diff)
+            frames += sse.frame(event_id, b"caught-up", caught_up)
+        page.frames[before] = frames
+        return frames
+
+    def _send(self, batch: Batch, frames: bytes, before: Cursor) -> None:
+        batch.spoke_s = self._watches.now_s()
+        for member in batch.write(frames):
+            if member in batch.members:
+                self._watches.leave(member)
+                member.left_behind(before)
+
+    def _merge(self, batch: Batch, into: Batch) -> None:
+        for member in tuple(batch.members):
+            batch.lose(member)
+            into.take(member)
+        self.batches.remove(batch)
+
+    def _dissolve(self, batch: Batch) -> None:
+        for member in tuple(batch.members):
+            if member.batch is batch:
+                self._watches.leave(member)
+                member.left_behind(batch.cursor)
+
+
+class SharedWatches:
+    """Every shared watch of a server by topic and shape, and those whose batches take turns now."""
+
+    def __init__(self, engine: Engine, now_s: Callable[[], float], later: Later) -> None:
+        self.engine = engine
+        self.now_s = now_s
+        self._later = later
+        self._watches: dict[tuple[str, Shape], SharedWatch] = {}
+        self._going: deque[SharedWatch] = deque()
+
+    @property
+    def watches(self) -> list[SharedWatch]:
+        """All there are."""
+        return list(self._watches.values())
+
+    def join(self, member: Member, topic: str, shape: Shape, cursor: Cursor) -> None:
+        """Put a watcher that is caught up into a batch at its place."""
+        key = (topic, shape)
+        watch = self._watches.get(key)
+        if watch is None:
+            watch = self._watches[key] = SharedWatch(topic, shape, self)
+            self.engine.watchers.listen(topic, watch.push)
+        watch.find(cursor).take(member)
+
+    def leave(self, member: Member) -> None:
+        """Take a watcher out; the last one takes its batch, or the watch, with it."""
+        batch = member.batch
+        assert batch is not None, "only a member of a batch leaves"
+        batch.lose(member)
+        if batch.members:
+            return
+        watch = batch.watch
+        watch.batches.remove(batch)
+        if not watch.batches:
+            del self._watches[watch.topic, watch.shape]
+            self.engine.watchers.leave(watch.topic, watch.push)
+
+    def go_on(self, watch: SharedWatch) -> None:
+        """Serve the other batches of a watch, with other things of the loop in between."""
+        if not self._going:
+            self._later(self._step)
+        watch.is_going = True
+        self._going.append(watch)
+        self._tell_engine()
+
+    def _tell_engine(self) -> None:
+        self.engine.serving(sum(watch.audience for watch in self._going))
+
+    def _step(self) -> None:
+        """Serve a batch of one watch; the next time it is another watch's turn."""
+        watch = self._going[0]
+        try:
+            watch.is_going = watch.step()
+        except Exception:
+            _LOGGER.exception("topic %r could not be pushed to its watchers", watch.topic)
+            watch.is_going = False
+        self._going.popleft()
+        if watch.is_going:
+            self._going.append(watch)
+        else:
+            self._tell_engine()
+        if self._going:
+            self._later(self._step)
+        else:
+            self.engine.watchers.forget_pages()
+
+
+def _offered(member: Member, frames: bytes) -> bool:
+    try:
+        return member.offer(frames)
+    except Exception:  # served alone it fails again, and is let go; the others get theirs
+        return False
+
+
+def _always() -> bool:
+    """A socket that must not be used might as well be closing."""
+    return True
+
+
+def _nothing() -> int:
+    return 0
+
+
+def _count_nothing(_size: int) -> None:
+    """A member without a socket counts its own bytes."""

@@ -1,0 +1,179 @@
+"""A worker's stream: jobs are pushed as long as it holds fewer than it asked for.
+
+A job that is sent counts as delivered: so few are claimed at a time, and only while the stream
+takes all of them, whatever their size. Whatever a worker still holds when its stream ends is given
+back at once, and what it was never sent counts as not delivered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Final
+
+from penstock.kernel.errors import PenstockError
+from penstock.kernel.units import KIB
+from penstock.server.api.call import Call
+from penstock.server.api.jobs import job_event
+from penstock.server.api.queries import check_accepts_events
+from penstock.server.push import sse
+from penstock.topics.config import clamp_lease_ms
+from penstock.topics.errors import NotAQueue, TopicNotFound
+from penstock.topics.leases import ClaimRequest, Settle, parse_node
+from penstock.topics.shell.work import Job
+
+RECHECK_S: Final = 0.25
+STEP_BYTES: Final = 256 * KIB
+"""So much is claimed at once, as far as the mean size of the queue's jobs tells."""
+STEP_JOBS_MAX: Final = 32
+"""Not more are claimed at once, so that not much is buffered if they are larger than the mean."""
+HEARTBEAT_S: Final = 15.0
+_LOGGER: Final = logging.getLogger("penstock.server")
+
+
+def open_work(call: Call) -> None:
+    """Open the stream of a worker."""
+    check_accepts_events(call.request.headers)
+    engine, query = call.context.engine, call.query
+    node = parse_node({"node": query.text("node")}, engine.limits)
+    if engine.topic(call.name).config.type != "queue":
+        raise NotAQueue(call.name)
+    jobs_max = min(max(query.number("max", 1), 1), engine.limits.claim_max)
+    lease_ms = query.number("lease_ms", -1)
+    request = ClaimRequest(node, jobs_max, clamp_lease_ms(lease_ms) if lease_ms >= 0 else 0)
+    if call.exchange.is_head:
+        call.exchange.stream(sse.CONTENT_TYPE, sse.HEADERS).close()
+        return
+    with call.context.caps.opening(call.grant):
+        WorkStream(call, request).start()
+
+
+class WorkStream:
+    """One worker: a task that claims when there is room, and tells what it got."""
+
+    def __init__(self, call: Call, request: ClaimRequest) -> None:
+        self._context = call.context
+        self._engine = call.context.engine
+        self._topic = call.name
+        self._grant = call.grant
+        self._request = request
+        self._stream = call.exchange.stream(sse.CONTENT_TYPE, sse.HEADERS)
+        self._news = asyncio.Event()
+        self._stream.on_gone = self._stop
+        self._stream.on_room = self._news.set
+        self._held: dict[int, int] = {}  # seq -> fence
+        self._unseen: list[int] = []  # of those, what the stream did not take
+        self._ended = False
+        self._epoch = call.context.engine.topic(call.name).epoch
+
+    def start(self) -> None:
+        """Begin to push."""
+        self._context.streams[self] = None
+        self._engine.watchers.listen(self._topic, self._on_turn)
+        self._context.spawn(self._run())
+
+    def end(self) -> None:
+        """The server ends."""
+        self._say_goodbye(sse.SHUTDOWN_CODE, sse.SHUTDOWN_TEXT)
+
+    def _on_turn(self, _topic: str) -> None:
+        self._news.set()
+
+    def _stop(self) -> None:
+        self._ended = True
+        self._news.set()
+
+    def _say_goodbye(self, code: int | str, text: str) -> None:
+        if not self._ended:
+            self._stop()
+            try:
+                self._stream.write(sse.work_error(code, text, self._topic))
+            finally:
+                self._stream.close()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        spoke_s = loop.time()
+        try:
+            self._stream.write(sse.RETRY)
+            while not self._ended:
+                self._news.clear()
+                if await self._refill():
+                    spoke_s = loop.time()
+                elif loop.time() - spoke_s >= HEARTBEAT_S:
+                    self._stream.write(sse.HEARTBEAT)
+                    spoke_s = loop.time()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), RECHECK_S)
+        except (TopicNotFound, NotAQueue):
+            self._say_goodbye(409, "topic is no longer a queue")
+        except Exception:
+            _LOGGER.exception("the stream of a worker on %r failed", self._topic)
+            with suppress(Exception):
+                self._say_goodbye("internal", "the server failed; its log tells")
+        finally:
+            await self._close()
+
+    async def _refill(self) -> bool:
+        """Claim and push jobs as long as there is room for them; whether there were any."""
+        told = False
+        while not self._ended:
+            self._forget_settled()
+            room = self._request.jobs_max - len(self._held)
+            if room <= 0 or not self._stream.has_room():
+                break
+            request = self._request._replace(jobs_max=min(room, self._step()))
+            claims = await self._engine.work.claim(self._topic, request)
+            for job in claims.jobs:
+                self._held[job.slot.seq] = job.lease.fence
+            if not claims.jobs:
+                break
+            if not self._push(claims.jobs):
+                self._unseen = [job.slot.seq for job in claims.jobs]
+                break
+            told = True
+        return told
+
+    def _step(self) -> int:
+        """How many jobs to claim at once."""
+        topic = self._engine.topic(self._topic)
+        job_bytes = topic.size_bytes // max(topic.count, 1)
+        return min(max(STEP_BYTES // max(job_bytes, 1), 1), STEP_JOBS_MAX)
+
+    def _push(self, jobs: list[Job]) -> bool:
+        """Send jobs in one write, which only a stream that is over does not take."""
+        frames = [
+            sse.frame(b"%d" % job.slot.seq, b"job", job_event(self._topic, job)) for job in jobs
+        ]
+        return not self._ended and self._stream.write(b"".join(frames))
+
+    def _forget_settled(self) -> None:
+        """Room is made by jobs that are finished, given back, or whose lease is over."""
+        topic = self._engine.topic(self._topic)
+        queue = self._engine.lane(self._topic).partition.queues.get(self._topic)
+        if queue is None or topic.epoch != self._epoch:
+            self._held.clear()
+            raise NotAQueue(self._topic)
+        queue.sweep(self._engine.clock.now_ms())
+        for seq, fence in list(self._held.items()):
+            lease = queue.lease_of(seq)
+            if lease is None or lease.fence != fence:
+                del self._held[seq]
+
+    async def _give_back(self, seqs: list[int], *, unseen: bool = False) -> None:
+        fences = tuple(self._held.pop(seq) for seq in seqs)
+        settle = Settle(self._request.node, tuple(seqs), fences)
+        try:
+            await self._engine.work.nack(self._topic, settle, 0, unseen=unseen)
+        except PenstockError as error:
+            _LOGGER.info("jobs of %r wait for their leases to end: %s", self._topic, error)
+
+    async def _close(self) -> None:
+        self._engine.watchers.leave(self._topic, self._on_turn)
+        self._context.streams.pop(self, None)
+        self._context.caps.close_stream(self._grant)
+        if self._unseen:
+            await self._give_back(self._unseen, unseen=True)
+        if self._held:
+            await self._give_back(list(self._held))
