@@ -7,6 +7,7 @@ workers, and this one, which plays the devices. Each can be killed; the data sta
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -16,10 +17,11 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.request import urlopen
 
-from penstock.cli.demo_part import Part
-from penstock.cli.demo_server import DemoServer
-from penstock.cli.demo_story import (
+from penstock.client import AsyncClient, ClientError, ClientSettings
+from penstock.demo.part import DemoServer, Part
+from penstock.demo.story import (
     BURST,
     FLEET,
     LOAD,
@@ -29,8 +31,6 @@ from penstock.cli.demo_story import (
     prepare_lake,
     prepare_tariffs,
 )
-from penstock.cli.ingest_status import fetch
-from penstock.client import AsyncClient, ClientError, ClientSettings
 from penstock.ingest.shell.load import Load, Target
 from penstock.ingest.tariffs import SPACE
 from penstock.kernel.errors import PenstockError, Unavailable
@@ -268,12 +268,14 @@ class Plant:
             self._prices[seq] = {state.entity: state.doc async for state in found}
 
     def _ingest_status(self) -> dict[str, Any] | None:
-        from click import ClickException
-
-        try:
-            return fetch(self._status_url) if self._status_url else None
-        except ClickException:
+        if not self._status_url:
             return None
+        try:
+            with urlopen(f"{self._status_url}/status", timeout=5) as answer:
+                found: dict[str, Any] = json.load(answer)
+        except (OSError, ValueError):
+            return None
+        return found
 
     async def _scheduler(self) -> dict[str, Any] | None:
         assert self._client is not None

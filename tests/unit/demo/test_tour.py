@@ -9,12 +9,11 @@ import time
 import pytest
 from rich.console import Console
 
-from penstock.cli import demo
-from penstock.cli.demo import Tour
-from penstock.cli.demo_plant import Moment
-from penstock.cli.demo_plant_view import KEYS, view
-from penstock.cli.demo_story import TABLES
-from penstock.cli.demo_view import bar
+from penstock.demo import tour as showing
+from penstock.demo.plant import Moment
+from penstock.demo.story import TABLES
+from penstock.demo.tour import Tour
+from penstock.demo.view import KEYS, bar, view
 from penstock.tables.core.health import TableStatus
 from penstock.tables.core.model import Mode, Status
 from penstock.tables.core.verdict import Reason
@@ -109,7 +108,7 @@ def test_a_second_q_skips_the_proof(tmp_path, monkeypatch, capsys):
         plant = Draining()
         monkeypatch.setattr(tour, "plant", plant)
         monkeypatch.setattr(tour, "_look_until", lambda _script: tour._over.wait())
-        monkeypatch.setattr(demo, "why_unprovable", lambda: None)
+        monkeypatch.setattr(showing, "why_unprovable", lambda: None)
         running = asyncio.ensure_future(tour.run())
         tour._struck("q")
         while not plant.settles:

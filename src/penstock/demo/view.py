@@ -5,13 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+from rich.box import ROUNDED
 from rich.console import Group, RenderableType
+from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.demo_plant import Moment
-from penstock.cli.demo_view import CALM, GOOD, HOT, QUIET, TEXT, WARM, bar, panel
+from penstock.demo.plant import Moment
+from penstock.flow.channel import CEILING
 from penstock.kernel.units import format_ms
+
+TEXT: Final = "#d5d9de"
+QUIET: Final = "#8a929c"
+RULE: Final = "#3b424b"
+TRACK: Final = "#2f353d"
+ZONE_TRACK: Final = "#3d6b59"
+CALM: Final = "#6ca6d9"
+GOOD: Final = "#6cc08b"
+WARM: Final = "#e0b060"
+HOT: Final = "#e0705c"
+ZONE: Final = (0.50, CEILING)
 
 KEYS: Final = (
     ("b", "burst"), ("t", "tariff"), ("p", "pause"), ("w", "kill worker"),
@@ -201,3 +214,26 @@ def _age(fresh_ms: int | None) -> str:
     if fresh_ms is None:
         return "never"
     return f"{max(0.0, time.time() - fresh_ms / 1e3):.0f} s ago"
+
+
+def bar(share: float, width: int, style: str, zone: tuple[float, float] = ZONE) -> Text:
+    """A share of one as a thick line on a thin one, with a zone marked on the thin one."""
+    filled = min(width, round(share * width))
+    line = Text("━" * filled, style=style)
+    for cell in range(filled, width):
+        line.append("─", ZONE_TRACK if zone[0] <= (cell + 0.5) / width <= zone[1] else TRACK)
+    return line
+
+
+def panel(content: RenderableType, title: str, subtitle: str) -> Panel:
+    """A part of a view, with a word above it and one below."""
+    return Panel(
+        content,
+        box=ROUNDED,
+        border_style=RULE,
+        title=Text(title, style=QUIET),
+        title_align="left",
+        subtitle=Text(subtitle, style=QUIET),
+        subtitle_align="right",
+        padding=(0, 1),
+    )

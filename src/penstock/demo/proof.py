@@ -1,7 +1,7 @@
 """The proof at the end of a demonstration: DuckDB opens the lake and counts for itself.
 
 A program of its own, because DuckDB brings its own SQLite, and two of them in one process do not
-see each other's locks: `python -m penstock.cli.demo_proof` reads what is claimed from standard
+see each other's locks: `python -m penstock.demo.proof` reads what is claimed from standard
 input and writes what it found, both as JSON.
 """
 
@@ -43,7 +43,7 @@ def why_unprovable() -> str | None:
 async def prove(catalog: str, claim: Mapping[str, Any]) -> list[tuple[bool, str]]:
     """What is right and what is not, a sentence each."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-W", "ignore", "-m", "penstock.cli.demo_proof",
+        sys.executable, "-W", "ignore", "-m", "penstock.demo.proof",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
