@@ -13,8 +13,8 @@ from typing import NamedTuple
 from bench import servers
 from bench.load import PATIENCE_S, connect, free_port, pin
 from bench.report import Report
-from penstock.ingest.fleet import Fleet
 from penstock.ingest.frames import Ack, Failure, FrameReader, encode_hello, encode_message
+from penstock.metering.fleet import Fleet
 
 CONNECTIONS = 16
 IN_FLIGHT = 128

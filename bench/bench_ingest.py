@@ -20,11 +20,11 @@ from bench.load import free_port
 from bench.report import Report
 from bench.table_shop import bench_spark
 from penstock.client import Client, Record
-from penstock.client.shell.tariffs import TariffSpace
-from penstock.ingest.readings import READING_DTYPE, pack_rows, unpack
-from penstock.ingest.tariff_files import Row, Sheet
 from penstock.lake.catalog import Catalog, open_catalog
-from penstock.spark.ingest.metering import metering
+from penstock.metering.pipeline import metering
+from penstock.metering.readings import READING_DTYPE, pack_rows, unpack
+from penstock.metering.tariff_files import Row, Sheet
+from penstock.metering.tariff_space import TariffSpace
 from penstock.spark.ingest.pipeline import Pipeline, parsed_frame, raw_frame
 from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions, _messages
 from penstock.spark.ingest.sparks import Sparks

@@ -13,8 +13,8 @@ import time
 import numpy as np
 import uvloop
 
-from penstock.ingest.readings import READING_DTYPE, pack_rows
 from penstock.ingest.shell.device import Device
+from penstock.metering.readings import READING_DTYPE, pack_rows
 
 DEVICES = 16
 READINGS = 50

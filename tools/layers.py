@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 CORE_PACKAGES: Final = (
     "kernel", "flow", "protocol", "commits", "log", "raft", "topics", "lake", "ingest", "tables",
+    "metering",
 )  # fmt: skip
 IO_MODULES: Final[dict[str, tuple[str, ...]]] = {
     "log": ("disk", "stores.*"),
@@ -44,6 +45,7 @@ IO_MODULES: Final[dict[str, tuple[str, ...]]] = {
         "status",
         "warehouse",
     ),
+    "metering": ("load", "pricing", "tariff_space"),
 }
 """Modules of core packages that wait, spawn or touch the world: patterns below their package.
 
@@ -57,7 +59,8 @@ WORLD: Final = frozenset(
 """What a core may not import: everything that waits, spawns, tells time or talks."""
 
 RESERVED: Final = {
-    "pyspark": ("penstock.spark",),
+    # Metering is written as a user's own pipeline is: with the functions of pyspark.
+    "pyspark": ("penstock.spark", "penstock.metering"),
     "penstock.testing": ("penstock.testing", "penstock.sim"),
 }
 """Modules that only the packages on the right may import."""

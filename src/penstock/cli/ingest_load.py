@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from penstock.ingest.shapes import SHAPES
 from penstock.kernel.errors import PenstockError, Unavailable
+from penstock.metering.shapes import SHAPES
 
 if TYPE_CHECKING:
-    from penstock.ingest.shell.load import Load, LoadState
+    from penstock.metering.load import Load, LoadState
 
 LOOK_S: Final = 0.1
 
@@ -57,9 +57,9 @@ def load(
 
     import uvloop
 
-    from penstock.ingest.fleet import Fleet
-    from penstock.ingest.shapes import named_shape
-    from penstock.ingest.shell.load import Load, Target
+    from penstock.metering.fleet import Fleet
+    from penstock.metering.load import Load, Target
+    from penstock.metering.shapes import named_shape
 
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():

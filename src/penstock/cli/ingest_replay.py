@@ -43,7 +43,7 @@ def replay(
     """
     from penstock.lake.catalog import open_catalog
     from penstock.lake.database import check_address
-    from penstock.spark.ingest.metering import metering
+    from penstock.metering.pipeline import metering
     from penstock.spark.ingest.replay import replay as replay_letters
     from penstock.spark.ingest.sparks import Sparks
 

@@ -18,8 +18,8 @@ from penstock.cli.ingest_status import line_of, table_of
 from penstock.cli.placing import api_key_option, usage
 from penstock.config import IngestSettings, load_ingest, load_spark
 from penstock.ingest.shell.edge import Edge
-from penstock.ingest.tariffs import SPACE
 from penstock.kernel.errors import PenstockError
+from penstock.metering.tariffs import SPACE
 
 if TYPE_CHECKING:
     from penstock.spark.ingest.runner import PipelineRunner
@@ -88,7 +88,7 @@ def run(
     from penstock.app import set_up_logging
     from penstock.lake.catalog import open_catalog
     from penstock.lake.database import check_address
-    from penstock.spark.ingest.metering import metering
+    from penstock.metering.pipeline import metering
     from penstock.spark.ingest.runner import PipelineRunner
     from penstock.spark.ingest.sparks import Sparks
     from penstock.spark.object_store import check_store

@@ -12,9 +12,9 @@ from penstock.cli.ingest_tariffs_view import Output
 from penstock.cli.server_place import server_options
 from penstock.cli.topic import command, json_flag
 from penstock.client import Client
-from penstock.ingest.errors import BadTariff
-from penstock.ingest.tariff_files import Sheet, parse_sheet
-from penstock.ingest.tariffs import METER, SPACE, TARIFF, meter_id, tariff_id
+from penstock.metering.errors import BadTariff
+from penstock.metering.tariff_files import Sheet, parse_sheet
+from penstock.metering.tariffs import METER, SPACE, TARIFF, meter_id, tariff_id
 
 F = TypeVar("F", bound=Callable[..., Any])
 BAND_TIMES = ("months", "days", "hours")
@@ -218,7 +218,7 @@ def _check_found(
 
 
 def _space(client: Client, space: str) -> Any:
-    from penstock.client.shell.tariffs import TariffSpace  # the runtime takes a while to load
+    from penstock.metering.tariff_space import TariffSpace  # the runtime takes a while to load
 
     client.health()  # a runtime would wait for a server that is not there
     return TariffSpace(client.settings, space)

@@ -13,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.client.space_calls import EntityState
-from penstock.ingest.errors import BadTariff
-from penstock.ingest.hours import instant_of
-from penstock.ingest.tariff_files import Sheet
-from penstock.ingest.tariffs import Tariff, name_of, parse_meter, parse_tariff
+from penstock.metering.errors import BadTariff
+from penstock.metering.hours import instant_of
+from penstock.metering.tariff_files import Sheet
+from penstock.metering.tariffs import Tariff, name_of, parse_meter, parse_tariff
 
 if TYPE_CHECKING:
-    from penstock.client.shell.tariffs import Changed
+    from penstock.metering.tariff_space import Changed
 
 
 class Output:

@@ -31,10 +31,10 @@ from penstock.demo.story import (
     prepare_lake,
     prepare_tariffs,
 )
-from penstock.ingest.shell.load import Load, Target
-from penstock.ingest.tariffs import SPACE
 from penstock.kernel.errors import PenstockError, Unavailable
 from penstock.lake.catalog import open_catalog
+from penstock.metering.load import Load, Target
+from penstock.metering.tariffs import SPACE
 from penstock.tables.errors import NotCoordinated
 from penstock.tables.processes import pid_of
 from penstock.tables.warehouse import Answered, Warehouse

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.client.shell.tariffs import TariffSpace
-from penstock.ingest.fleet import Fleet
-from penstock.ingest.shapes import Day
-from penstock.ingest.tariff_files import Row, Sheet
 from penstock.lake.catalog import Catalog
+from penstock.metering.fleet import Fleet
+from penstock.metering.shapes import Day
+from penstock.metering.tariff_files import Row, Sheet
+from penstock.metering.tariff_space import TariffSpace
 
 FLEET: Final = Fleet(devices=40, meters=25, seed=7)
 LOAD: Final = Day(low_per_s=10, high_per_s=60, period_ms=30_000)

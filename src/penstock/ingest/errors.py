@@ -1,9 +1,7 @@
-"""What can be wrong with what a device sends, the codes that it is told; and with tariffs."""
+"""What can be wrong with the bytes of a device, and the codes that it is told."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import IntEnum
 
 from penstock.kernel.errors import Rejected
@@ -46,32 +44,7 @@ class FrameError(Rejected):
         self.message_id = message_id
 
 
-class BadPayload(Rejected):
-    """A whole message whose payload cannot be read as readings; `reason` is a stable word."""
-
-    code = "bad_payload"
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message, reason=reason)
-        self.reason = reason
-
-
 class TooLarge(Rejected):
     """The topic takes no record or no write of that size, now or ever."""
 
     code = "too_large"
-
-
-class BadTariff(Rejected):
-    """A tariff, or which one a meter has, that nobody could price with."""
-
-    code = "bad_tariff"
-
-
-@contextmanager
-def about(what: str) -> Iterator[None]:
-    """Have a `BadTariff` say what it is about, or where it is."""
-    try:
-        yield
-    except BadTariff as error:
-        raise BadTariff(f"{what}: {error.message}") from None

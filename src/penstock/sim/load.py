@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.ingest.shapes import (
+from penstock.metering.shapes import (
     SHAPES,
     Arrivals,
     Day,

@@ -34,7 +34,6 @@ def probe(batches):
     version, error = "", ""
     try:
         import penstock
-        import penstock.spark.ingest.meter_payloads
         import penstock.spark.topic_source
 
         version = penstock.__version__

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from random import Random
 
-from penstock.ingest.fleet import Fleet
-from penstock.ingest.shapes import Steady
-from penstock.ingest.shell.load import Load, LoadState, Target
+from penstock.metering.fleet import Fleet
+from penstock.metering.load import Load, LoadState, Target
+from penstock.metering.shapes import Steady
 from tests.conformance.servers import ServerProcess
 from tests.integration.ingest.place import EdgeProcess, check_fleet, until
 

@@ -19,10 +19,10 @@ import uvloop
 
 from penstock.client import AsyncClient, ClientSettings
 from penstock.client.raw_topic import ServerTopic
-from penstock.ingest.fleet import Fleet
 from penstock.ingest.raw import Landed, TopicNames
 from penstock.ingest.records import identity_of, payload_of
 from penstock.ingest.shell.edge import Edge
+from penstock.metering.fleet import Fleet
 
 LIMIT_S = 240.0
 T = TypeVar("T")

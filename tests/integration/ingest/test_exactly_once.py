@@ -13,20 +13,20 @@ import pytest
 
 from penstock.client import AsyncClient, ClientSettings
 from penstock.client.raw_topic import ServerTopic
-from penstock.ingest.fleet import Fleet
 from penstock.ingest.frames import encode_hello, encode_message
 from penstock.ingest.raw import KEY_WINDOW_MS, Landed, TopicNames
 from penstock.ingest.reassemble import Device as EdgeDevice
 from penstock.ingest.reassemble import Message
 from penstock.ingest.records import decode_checkpoint, encode_batch
-from penstock.ingest.shapes import Steady
 from penstock.ingest.shell.appender import RECOVERED_MAX
 from penstock.ingest.shell.device import Device
 from penstock.ingest.shell.edge import Edge
 from penstock.ingest.shell.embedded import EngineTopic
-from penstock.ingest.shell.load import Load, Target
 from penstock.kernel.errors import Unavailable
 from penstock.log.stores import open_store
+from penstock.metering.fleet import Fleet
+from penstock.metering.load import Load, Target
+from penstock.metering.shapes import Steady
 from penstock.testing import ManualClock, seeded, seeds
 from penstock.topics.model import TopicLimits
 from penstock.topics.shell.engine import Engine

@@ -7,11 +7,11 @@ import signal
 import time
 from pathlib import Path
 
-from penstock.ingest.fleet import Fleet
 from penstock.ingest.limits import EdgeLimits
-from penstock.ingest.shapes import SHAPES, Steady, named_shape
-from penstock.ingest.shell.load import Load, Target
 from penstock.kernel.units import MIB
+from penstock.metering.fleet import Fleet
+from penstock.metering.load import Load, Target
+from penstock.metering.shapes import SHAPES, Steady, named_shape
 from tests.integration.ingest.place import (
     EdgeProcess,
     SlowTopic,

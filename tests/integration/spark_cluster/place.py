@@ -15,11 +15,11 @@ from typing import Self
 import pyarrow as pa
 
 from penstock.client import Client, Record
-from penstock.client.shell.tariffs import TariffSpace
-from penstock.ingest.readings import Reading, encode_packed
-from penstock.ingest.tariff_files import Row, Sheet
 from penstock.kernel.errors import Rejected
 from penstock.lake.catalog import Catalog
+from penstock.metering.readings import Reading, encode_packed
+from penstock.metering.tariff_files import Row, Sheet
+from penstock.metering.tariff_space import TariffSpace
 from tests.integration.cluster import PATIENCE_S
 from tests.integration.tables.place import wait_until
 

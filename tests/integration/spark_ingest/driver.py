@@ -9,7 +9,7 @@ import logging
 import sys
 
 from penstock.lake.catalog import open_catalog
-from penstock.spark.ingest.metering import metering
+from penstock.metering.pipeline import metering
 from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions
 from penstock.spark.ingest.sparks import Sparks
 from penstock.spark.options import SparkOptions

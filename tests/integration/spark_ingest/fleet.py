@@ -15,12 +15,12 @@ from random import Random
 from typing import Any
 
 from penstock.client import Client, Record
-from penstock.client.shell.tariffs import TariffSpace
-from penstock.ingest.readings import Reading, encode_json, encode_packed
-from penstock.ingest.tariff_files import Row, Sheet
 from penstock.lake.catalog import Catalog
+from penstock.metering.readings import Reading, encode_json, encode_packed
+from penstock.metering.tariff_files import Row, Sheet
+from penstock.metering.tariff_space import TariffSpace
 from tests.integration.lake.duck import Duck
-from tests.property.ingest.naive_prices import charge_of, price_of
+from tests.property.metering.naive_prices import charge_of, price_of
 
 Key = tuple[str, str]
 """Device and message id."""

@@ -18,11 +18,11 @@ from pathlib import Path
 from random import Random
 
 from penstock.client import AsyncClient, Client
-from penstock.ingest.fleet import Fleet
-from penstock.ingest.readings import Reading
-from penstock.ingest.shapes import Steady
-from penstock.ingest.shell.load import Load, LoadState, Target
 from penstock.lake.catalog import Catalog, open_catalog
+from penstock.metering.fleet import Fleet
+from penstock.metering.load import Load, LoadState, Target
+from penstock.metering.readings import Reading
+from penstock.metering.shapes import Steady
 from penstock.spark.ingest.cursors import cursor_of
 from tests.integration.ingest.place import EdgeProcess, until
 from tests.integration.lake.duck import Duck

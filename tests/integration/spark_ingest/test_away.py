@@ -10,7 +10,7 @@ import pytest
 
 from penstock.client import Client
 from penstock.lake.catalog import open_catalog
-from penstock.spark.ingest.metering import metering
+from penstock.metering.pipeline import metering
 from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions
 from penstock.spark.ingest.sparks import Sparks
 from tests.integration.lake.duck import Duck

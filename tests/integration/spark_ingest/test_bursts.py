@@ -17,13 +17,13 @@ import uvloop
 from penstock.cli.ingest_run import PipelineThread, Whole
 from penstock.config import IngestSettings
 from penstock.flow.planner import PlannerPolicy
-from penstock.ingest.fleet import Fleet
-from penstock.ingest.readings import READING_DTYPE
-from penstock.ingest.shapes import Shape, Steady, named_shape
-from penstock.ingest.shell.load import Load, LoadState, Target
 from penstock.kernel.units import MIB
 from penstock.lake.catalog import Catalog
-from penstock.spark.ingest.metering import metering
+from penstock.metering.fleet import Fleet
+from penstock.metering.load import Load, LoadState, Target
+from penstock.metering.pipeline import metering
+from penstock.metering.readings import READING_DTYPE
+from penstock.metering.shapes import Shape, Steady, named_shape
 from penstock.spark.ingest.runner import PipelineRunner
 from penstock.spark.ingest.sparks import Sparks
 from tests.integration.ingest.place import until

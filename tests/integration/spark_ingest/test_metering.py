@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from penstock.client import Client, Record
-from penstock.client.shell.tariffs import TariffSpace
 from penstock.ingest.windows import Windows
 from penstock.kernel.errors import Rejected
 from penstock.lake.catalog import Catalog
+from penstock.metering.pipeline import metering
+from penstock.metering.tariff_space import TariffSpace
 from penstock.spark.ingest import Pipeline
 from penstock.spark.ingest.cursors import TakenOver, cursor_of
-from penstock.spark.ingest.metering import metering
 from penstock.spark.ingest.replay import Replayed, replay
 from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions
 from penstock.spark.ingest.sparks import Sparks

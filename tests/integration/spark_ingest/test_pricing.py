@@ -11,11 +11,11 @@ from socket import socket
 from typing import Any
 
 from penstock.client import Client
-from penstock.client.shell.tariffs import TariffSpace
 from penstock.commits.model import Commit, Write
 from penstock.lake.catalog import Catalog
-from penstock.spark.ingest.metering import metering
-from penstock.spark.ingest.metering import parse as metering_parse
+from penstock.metering.pipeline import metering
+from penstock.metering.pipeline import parse as metering_parse
+from penstock.metering.tariff_space import TariffSpace
 from penstock.spark.ingest.replay import replay
 from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions
 from penstock.spark.ingest.sparks import Sparks

@@ -12,10 +12,10 @@ import pytest
 
 from penstock.client import Client
 from penstock.lake.catalog import Catalog
+from penstock.metering.pipeline import metering
 from penstock.spark import task_files
 from penstock.spark.ingest import Pipeline
 from penstock.spark.ingest.cursors import Cursor, cursor_of, take_over
-from penstock.spark.ingest.metering import metering
 from penstock.spark.ingest.pipeline import DEAD_LETTERS, RAW
 from penstock.spark.ingest.replay import replay
 from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions

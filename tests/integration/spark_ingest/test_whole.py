@@ -16,16 +16,16 @@ import uvloop
 
 from penstock.cli.ingest_run import PipelineThread, Whole
 from penstock.cli.ingest_status import line_of
-from penstock.client.shell.tariffs import TariffSpace
 from penstock.config import IngestSettings
 from penstock.flow.channel import MEASURE_MS
-from penstock.ingest.fleet import Fleet
-from penstock.ingest.shapes import Steady
-from penstock.ingest.shell.load import Load, LoadState, Target
-from penstock.ingest.tariff_files import Row, Sheet
 from penstock.ingest.windows import Windows
 from penstock.lake.catalog import Catalog
-from penstock.spark.ingest.metering import metering
+from penstock.metering.fleet import Fleet
+from penstock.metering.load import Load, LoadState, Target
+from penstock.metering.pipeline import metering
+from penstock.metering.shapes import Steady
+from penstock.metering.tariff_files import Row, Sheet
+from penstock.metering.tariff_space import TariffSpace
 from penstock.spark.ingest.runner import PipelineRunner
 from penstock.spark.ingest.sparks import Sparks
 from tests.integration.ingest.place import until

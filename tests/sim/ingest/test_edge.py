@@ -8,7 +8,7 @@ from penstock.flow import PlannerPolicy
 from penstock.ingest.errors import ErrorCode
 from penstock.ingest.frames import encode_fragments, encode_ping
 from penstock.ingest.limits import EdgeLimits
-from penstock.ingest.shapes import SHAPES, Steady, named_shape
+from penstock.metering.shapes import SHAPES, Steady, named_shape
 from penstock.testing import seeded, seeds
 from tests.sim.ingest.world import World
 

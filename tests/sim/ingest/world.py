@@ -11,8 +11,8 @@ from penstock.ingest.device import DeviceCore
 from penstock.ingest.errors import FrameError
 from penstock.ingest.frames import Ack, Failure, FrameReader, Welcome, encode_hello
 from penstock.ingest.limits import EdgeLimits
-from penstock.ingest.shapes import Arrivals, Shape
 from penstock.ingest.windows import Windows
+from penstock.metering.shapes import Arrivals, Shape
 from penstock.testing import ManualClock
 
 STEP_MS = 10

@@ -6,7 +6,6 @@ import pytest
 
 from penstock.ingest.device import DeviceCore, DeviceRefused
 from penstock.ingest.errors import ErrorCode
-from penstock.ingest.fleet import DAY_QUARTERS, Fleet
 from penstock.ingest.frames import Failure, FrameReader, Welcome
 from penstock.kernel.errors import Rejected
 
@@ -91,17 +90,3 @@ def test_a_message_over_the_limit_is_refused_before_it_has_an_id():
     with pytest.raises(Rejected):
         core.message(bytes(1_001))
     assert core.next_id == 1
-
-
-def test_a_fleet_is_a_function_of_its_seed():
-    one, two, other = Fleet(3, seed=1), Fleet(3, seed=1), Fleet(3, seed=2)
-    assert one.payload(2, 17) == two.payload(2, 17) != other.payload(2, 17)
-
-
-def test_every_meter_of_a_fleet_has_one_device_and_a_day_has_a_curve():
-    fleet = Fleet(devices=3, meters=4)
-    meters = [reading.meter for device in range(3) for reading in fleet.readings(device, 0)]
-    assert sorted(map(int, meters)) == list(range(1, 13))
-    used = [sum(r.energy_wh for r in fleet.readings(0, quarter)) for quarter in range(DAY_QUARTERS)]
-    assert max(used[68:88]) > 2 * max(used[:24])
-    assert min(used) > 0

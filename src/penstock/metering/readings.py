@@ -32,8 +32,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.ingest.errors import BadPayload
 from penstock.kernel.errors import Rejected
+from penstock.metering.errors import BadPayload
 
 MAGIC: Final = 0x9D
 VERSION: Final = 1

@@ -13,12 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.ingest.errors import BadTariff
-from penstock.ingest.hours import CELLS, cell, instant_text
-from penstock.ingest.tariff_edits import with_versions
-from penstock.ingest.tariffs import meter_id, name_of, parse_tariff, tariff_id
-from penstock.spark.ingest.book import Book, Books, make_book
-from tests.property.ingest.naive_prices import WEEK, fits, price_of
+from penstock.metering.errors import BadTariff
+from penstock.metering.hours import CELLS, cell, instant_text
+from penstock.metering.price_book import Book, Books, make_book
+from penstock.metering.tariffs import meter_id, name_of, parse_tariff, tariff_id, with_versions
+from tests.property.metering.naive_prices import WEEK, fits, price_of
 
 ZONES = ("UTC", "Europe/Berlin", "America/St_Johns", "Asia/Kathmandu", "Pacific/Apia")
 NAMES = ("flat", "night", "summer")

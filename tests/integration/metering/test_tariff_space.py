@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from penstock.client import Client
-from penstock.client.shell.tariffs import Changed, TariffSpace
 from penstock.commits.model import Commit, Write
-from penstock.ingest.errors import BadTariff
-from penstock.ingest.tariff_files import Row, Sheet
+from penstock.metering.errors import BadTariff
+from penstock.metering.tariff_files import Row, Sheet
+from penstock.metering.tariff_space import Changed, TariffSpace
 from tests.conformance.servers import ServerProcess
 
 NUMBERS = count(1)

@@ -26,9 +26,8 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from penstock.ingest.errors import BadTariff, about
-from penstock.ingest.tariff_edits import with_versions
-from penstock.ingest.tariffs import meter_id, tariff_id
+from penstock.metering.errors import BadTariff, about
+from penstock.metering.tariffs import meter_id, tariff_id, with_versions
 
 COLUMNS: Final = ("meter", "tariff", "valid_from")
 

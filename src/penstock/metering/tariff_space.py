@@ -18,11 +18,18 @@ from penstock.client.runtime.errors import HandlerFailed
 from penstock.client.runtime.events import Event
 from penstock.client.runtime.transaction import Transaction
 from penstock.client.settings import DEFAULT_URL, ClientSettings
-from penstock.ingest.errors import BadTariff, about
-from penstock.ingest.hours import zone_of
-from penstock.ingest.tariff_edits import with_assignments, with_versions
-from penstock.ingest.tariff_files import Row, Sheet
-from penstock.ingest.tariffs import SPACE, TARIFF, meter_id, name_of, tariff_id
+from penstock.metering.errors import BadTariff, about
+from penstock.metering.hours import zone_of
+from penstock.metering.tariff_files import Row, Sheet
+from penstock.metering.tariffs import (
+    SPACE,
+    TARIFF,
+    meter_id,
+    name_of,
+    tariff_id,
+    with_assignments,
+    with_versions,
+)
 
 ENTITIES_MAX: Final = 200
 """Entities that one commit writes."""

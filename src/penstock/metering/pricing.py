@@ -1,12 +1,8 @@
-"""The pipeline that ships: meter messages to readings and what they cost.
+"""Readings to charges, with the prices of a space of tariffs and meters.
 
->>> from penstock.spark.ingest.metering import metering       # doctest: +SKIP
->>> run(metering("http://127.0.0.1:4000", "ingest.raw"), …)   # doctest: +SKIP
-
-Prices are those of a space of tariffs and meters (see `penstock.ingest.tariffs`). A batch is priced
-with the space as it is at one seq, that of its head when the batch comes to be evaluated, and each
-charge tells which. Which of the prices counts for a reading is a question of the reading's time. A
-reading that has none becomes a dead letter.
+A batch is priced with the space as it is at one seq, that of its head when the batch comes to be
+evaluated, and each charge records which. Which of the prices counts for a reading depends on the
+reading's time. A reading without a price becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -18,12 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from penstock.ingest.raw import RAW_TOPIC
-from penstock.ingest.tariffs import SPACE
-from penstock.spark.ingest.book import Book, Books
+from penstock.metering.price_book import Book, Books
 from penstock.spark.ingest.held import held, let_go
-from penstock.spark.ingest.meter_payloads import PARSED_DDL, parse_batches
-from penstock.spark.ingest.pipeline import Pinned, Pipeline
+from penstock.spark.ingest.pipeline import Pinned
 from penstock.spark.ingest.space import Basis, SpaceCopy
 from penstock.spark.topic_http import TopicAddress, TopicMissing
 
@@ -31,48 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
-READINGS: Final = (
-    "meter", "time", "energy_wh", "quality", "device", "message_id", "row_no", "received_at",
-)  # fmt: skip
-CHARGES: Final = (
-    "meter", "time", "energy_wh", "tariff", "price_per_kwh", "charge", "device", "message_id",
-    "row_no", "tariffs_epoch", "tariffs_seq",
-)  # fmt: skip
-
-ASK_S: Final = 2.0
-"""How long one try to reach the space may take; who waits for it tries again and says why."""
-
 UNKNOWN_METER: Final = "unknown_meter: expected a tariff for this meter at this time, found none"
-
-
-def metering(
-    url: str,
-    topic: str = RAW_TOPIC,
-    *,
-    tariffs: str = SPACE,
-    api_key: str | None = None,
-    name: str = "metering",
-    horizon: int = 100_000,
-) -> Pipeline:
-    """The pipeline from a raw topic of meter messages to the tables `readings` and `charges`.
-
-    `tariffs` is the space with the prices, on the server at `url`.
-    """
-    return Pipeline(
-        topic,
-        parse,
-        Pricing(TopicAddress(url, tariffs, api_key, ASK_S)),
-        {"readings": READINGS, "charges": CHARGES},
-        name=name,
-        payload="base64",
-        horizon=horizon,
-    )
-
-
-def parse(raw: DataFrame) -> DataFrame:
-    """Messages to readings; one that cannot be read is a row with a reason."""
-    made: DataFrame = raw.mapInArrow(parse_batches, PARSED_DDL)
-    return made
 
 
 class Pricing:
@@ -165,7 +117,7 @@ def _local(zones: Sequence[str]) -> str:
 
 
 def _place(local: str) -> str:
-    """Where a price list has the price of a time, from 1 on; see `penstock.ingest.hours.cell`."""
+    """Where a price list has the price of a time, from 1 on; see `penstock.metering.hours.cell`."""
     return f"((month({local}) - 1) * 7 + weekday({local})) * 24 + hour({local}) + 1"
 
 

@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 
-from penstock.ingest.errors import BadTariff
-from penstock.ingest.hours import begin_of, cell, days_of, hours_of, months_of, zone_of
-from penstock.ingest.tariff_edits import with_assignments, with_versions
-from penstock.ingest.tariffs import (
+from penstock.metering.errors import BadTariff
+from penstock.metering.hours import begin_of, cell, days_of, hours_of, months_of, zone_of
+from penstock.metering.tariffs import (
     Assignment,
     meter_id,
     name_of,
     parse_meter,
     parse_price,
     parse_tariff,
+    with_assignments,
+    with_versions,
 )
 
 JULY = "2026-07-01T00:00:00Z"

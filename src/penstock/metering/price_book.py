@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from penstock.commits.model import ABSENT
-from penstock.ingest.errors import BadTariff
-from penstock.ingest.tariffs import (
+from penstock.metering.errors import BadTariff
+from penstock.metering.tariffs import (
     METER,
     TARIFF,
     Assignment,

@@ -8,8 +8,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.ingest.readings import Reading, decode, encode_json, encode_packed
-from penstock.spark.ingest.meter_payloads import parse_batches, parse_messages
+from penstock.metering.parsing import parse_batches, parse_messages
+from penstock.metering.readings import Reading, decode, encode_json, encode_packed
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 READINGS = st.lists(

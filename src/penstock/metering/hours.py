@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime, time
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from penstock.ingest.errors import BadTariff
+from penstock.metering.errors import BadTariff
 
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 DAY_NAMES: Final = (

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from penstock.ingest.fleet import Fleet
-from penstock.ingest.shapes import Arrivals, Shape
 from penstock.ingest.shell.device import Device
+from penstock.metering.fleet import Fleet
+from penstock.metering.shapes import Arrivals, Shape
 
 TICK_MS = 20
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.ingest.errors import BadPayload
-from penstock.ingest.readings import MAGIC, READING_DTYPE, decode, unpack
+from penstock.metering.errors import BadPayload
+from penstock.metering.readings import MAGIC, READING_DTYPE, decode, unpack
 
 ENERGY: Final = pa.decimal128(18, 6)
 ENERGY_LIMIT: Final = 10**18

@@ -7,8 +7,9 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from penstock.ingest.errors import BadPayload
-from penstock.ingest.readings import (
+from penstock.kernel.errors import Rejected
+from penstock.metering.errors import BadPayload
+from penstock.metering.readings import (
     HEADER,
     METER_MAX,
     READING,
@@ -21,7 +22,6 @@ from penstock.ingest.readings import (
     pack_rows,
     unpack,
 )
-from penstock.kernel.errors import Rejected
 
 SENT = [Reading("17", 1_767_225_600_000, Decimal("1250.125"), Quality.ESTIMATED)]
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-from penstock.ingest.hours import cell, instant_of
-from penstock.spark.ingest.book import Books, make_book
+from penstock.metering.hours import cell, instant_of
+from penstock.metering.price_book import Books, make_book
 
 
 def flat(price: str, since: str) -> dict[str, Any]:

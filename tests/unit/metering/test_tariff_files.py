@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from penstock.ingest.errors import BadTariff
-from penstock.ingest.tariff_files import Row, parse_sheet
+from penstock.metering.errors import BadTariff
+from penstock.metering.tariff_files import Row, parse_sheet
 
 TOML = """
 [tariffs.night]

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.ingest.readings import READING_DTYPE, Reading, decode, pack_rows
+from penstock.metering.readings import READING_DTYPE, Reading, decode, pack_rows
 
 QUARTER_MS: Final = 900_000
 DAY_QUARTERS: Final = 96

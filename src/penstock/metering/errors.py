@@ -1,0 +1,33 @@
+"""What can be wrong with a payload of readings and with a tariff."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock.kernel.errors import Rejected
+
+
+class BadPayload(Rejected):
+    """A whole message whose payload cannot be read as readings; `reason` is a stable word."""
+
+    code = "bad_payload"
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message, reason=reason)
+        self.reason = reason
+
+
+class BadTariff(Rejected):
+    """A tariff, or which one a meter has, that nobody could price with."""
+
+    code = "bad_tariff"
+
+
+@contextmanager
+def about(what: str) -> Iterator[None]:
+    """Have a `BadTariff` say what it is about, or where it is."""
+    try:
+        yield
+    except BadTariff as error:
+        raise BadTariff(f"{what}: {error.message}") from None

@@ -1,0 +1,60 @@
+"""The metering pipeline: meter messages to the tables `readings` and `charges`.
+
+>>> from penstock.metering.pipeline import metering           # doctest: +SKIP
+>>> run(metering("http://127.0.0.1:4000", "ingest.raw"), …)   # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.ingest.raw import RAW_TOPIC
+from penstock.metering.parsing import PARSED_DDL, parse_batches
+from penstock.metering.pricing import Pricing
+from penstock.metering.tariffs import SPACE
+from penstock.spark.ingest.pipeline import Pipeline
+from penstock.spark.topic_http import TopicAddress
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame
+
+READINGS: Final = (
+    "meter", "time", "energy_wh", "quality", "device", "message_id", "row_no", "received_at",
+)  # fmt: skip
+CHARGES: Final = (
+    "meter", "time", "energy_wh", "tariff", "price_per_kwh", "charge", "device", "message_id",
+    "row_no", "tariffs_epoch", "tariffs_seq",
+)  # fmt: skip
+
+ASK_S: Final = 2.0
+"""How long one try to reach the space may take; who waits for it tries again and says why."""
+
+
+def metering(
+    url: str,
+    topic: str = RAW_TOPIC,
+    *,
+    tariffs: str = SPACE,
+    api_key: str | None = None,
+    name: str = "metering",
+    horizon: int = 100_000,
+) -> Pipeline:
+    """The pipeline from a raw topic of meter messages to the tables `readings` and `charges`.
+
+    `tariffs` is the space with the prices, on the server at `url`.
+    """
+    return Pipeline(
+        topic,
+        parse,
+        Pricing(TopicAddress(url, tariffs, api_key, ASK_S)),
+        {"readings": READINGS, "charges": CHARGES},
+        name=name,
+        payload="base64",
+        horizon=horizon,
+    )
+
+
+def parse(raw: DataFrame) -> DataFrame:
+    """Messages to readings; one that cannot be read is a row with a reason."""
+    made: DataFrame = raw.mapInArrow(parse_batches, PARSED_DDL)
+    return made
