@@ -22,14 +22,14 @@ COMPILED = (
     "src/penstock/log/stores/segment/store.py",
     "src/penstock/server/api/answers.py",
     "src/penstock/server/api/app.py",
-    "src/penstock/topics/batch.py",
-    "src/penstock/topics/partition.py",
-    "src/penstock/topics/registry.py",
-    "src/penstock/topics/shell/engine.py",
-    "src/penstock/topics/shell/gather.py",
-    "src/penstock/topics/shell/lane.py",
-    "src/penstock/topics/slots.py",
-    "src/penstock/topics/topic.py",
+    "src/penstock/topics/core/batch.py",
+    "src/penstock/topics/core/partition.py",
+    "src/penstock/topics/core/registry.py",
+    "src/penstock/topics/engine/engine.py",
+    "src/penstock/topics/engine/gather.py",
+    "src/penstock/topics/engine/lane.py",
+    "src/penstock/topics/core/slots.py",
+    "src/penstock/topics/core/topic.py",
 )
 
 

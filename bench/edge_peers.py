@@ -15,7 +15,7 @@ import uvloop
 from penstock.ingest.shell.edge import Edge
 from penstock.ingest.shell.embedded import EngineTopic
 from penstock.log.stores import open_store
-from penstock.topics.shell.engine import Engine
+from penstock.topics.engine.engine import Engine
 
 
 class Echo(asyncio.Protocol):

@@ -70,7 +70,7 @@ COMPILED = Path(__file__).resolve().parent.parent / "build" / "compiled"
 
 def is_compiled() -> bool:
     """Whether `make compiled` was run."""
-    return any(COMPILED.glob("penstock/topics/shell/engine.*.so"))
+    return any(COMPILED.glob("penstock/topics/engine/engine.*.so"))
 
 
 @contextmanager

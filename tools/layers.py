@@ -19,6 +19,7 @@ CORE_PACKAGES: Final = (
 )  # fmt: skip
 IO_MODULES: Final[dict[str, tuple[str, ...]]] = {
     "log": ("disk", "stores.*"),
+    "topics": ("engine.*", "persist.*"),
     "lake": (
         "catalog",
         "commit",

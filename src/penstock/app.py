@@ -41,10 +41,10 @@ from penstock.server.http.listener import Listener
 from penstock.server.http.message import TransportLimits
 from penstock.server.http.origins import Origins
 from penstock.server.push.sessions import Sessions
-from penstock.topics.sealing import SealOptions
-from penstock.topics.shell.engine import Engine
-from penstock.topics.shell.snapshots import check_log_is_there
-from penstock.topics.shell.views import EngineOptions
+from penstock.topics.engine.engine import Engine
+from penstock.topics.engine.views import EngineOptions
+from penstock.topics.persist.data_dir import check_log_is_there
+from penstock.topics.persist.sealing import SealOptions
 
 SHARDS_MAX: Final = 8
 SWITCH_S: Final = 0.0002

@@ -18,7 +18,7 @@ from penstock.client import Client, ClientSettings
 from penstock.kernel.errors import PenstockError
 from penstock.kernel.shell import SystemClock
 from penstock.kernel.units import format_bytes
-from penstock.topics.shell.backups import back_up_directory
+from penstock.topics.persist.backup import back_up_directory
 
 LOOK_TIMEOUT_S: Final = 1.0
 """How long a look at the progress may take, and so hold up the end."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.kernel.errors import Rejected
-from penstock.topics.shell.backups import LIST_FILE
-from penstock.topics.shell.recovery import LAYOUT_VERSION
-from penstock.topics.shell.snapshots import LAYOUT_FILE, read_layout
+from penstock.topics.persist.backup import LIST_FILE
+from penstock.topics.persist.data_dir import LAYOUT_FILE, read_layout
+from penstock.topics.persist.recovery import LAYOUT_VERSION
 
 
 def check_layout(directory: Path) -> None:

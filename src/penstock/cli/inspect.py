@@ -18,7 +18,7 @@ from penstock.cli.data_place import check_layout
 from penstock.cli.failing import told
 from penstock.cli.visible import visible
 from penstock.kernel.errors import Corrupt, PenstockError
-from penstock.topics.shell.inspection import Inspection, inspect_directory
+from penstock.topics.persist.inspect import Inspection, inspect_directory
 
 DAMAGED: Final = 1
 FAILED: Final = 1

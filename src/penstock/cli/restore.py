@@ -10,7 +10,7 @@ import click
 from penstock.cli.bars import bars
 from penstock.kernel.errors import PenstockError
 from penstock.kernel.units import format_bytes
-from penstock.topics.shell import backups
+from penstock.topics.persist import backup as backups
 
 
 @click.command()

@@ -14,8 +14,8 @@ from penstock.cli.failing import told
 from penstock.cli.visible import visible
 from penstock.kernel.errors import PenstockError
 from penstock.kernel.shell import SystemClock
-from penstock.topics.shell.salvage import Findings
-from penstock.topics.shell.salvage import salvage as salvaged
+from penstock.topics.persist.salvage import Findings
+from penstock.topics.persist.salvage import salvage as salvaged
 
 DAMAGED: Final = 1
 FAILED: Final = 1

@@ -1,5 +1,6 @@
-"""The topics of one partition as pure state: what may happen to them and what then is true.
+"""Durable topics, queues, spaces and routers of one node.
 
-Nothing here does IO or tells time. A command is decided against the state and becomes an entry;
-applying the same entries in the same order gives the same state, before a crash and after it.
+`core` decides what may happen and what is then true, and imports nothing of the world. `engine`
+runs the cores on an event loop: commands in, answers out. `persist` is everything on disk beside
+the log: snapshots, cold records, recovery, backups.
 """

@@ -28,9 +28,9 @@ from penstock.metering.fleet import Fleet
 from penstock.metering.load import Load, Target
 from penstock.metering.shapes import Steady
 from penstock.testing import ManualClock, seeded, seeds
+from penstock.topics.engine.engine import Engine
+from penstock.topics.engine.views import EngineOptions
 from penstock.topics.model import TopicLimits
-from penstock.topics.shell.engine import Engine
-from penstock.topics.shell.views import EngineOptions
 from tests.integration.ingest.place import (
     EdgeProcess,
     check_fleet,

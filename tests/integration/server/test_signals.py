@@ -10,7 +10,7 @@ from signal import SIGINT, SIGTERM
 
 import pytest
 
-from penstock.topics.shell.snapshots import Boot, read_boot
+from penstock.topics.persist.data_dir import Boot, read_boot
 from tests.conformance.servers import ServerProcess
 from tests.conformance.wire import Address, Api, payloads, until
 

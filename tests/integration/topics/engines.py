@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from penstock.log.store import Store
-from penstock.topics.batch import parse_write
-from penstock.topics.read import Diff, ReadRequest
-from penstock.topics.shell.engine import Engine
-from penstock.topics.shell.views import EngineOptions
-from penstock.topics.topic import Written
+from penstock.topics.core.batch import parse_write
+from penstock.topics.core.read import Diff, ReadRequest
+from penstock.topics.core.topic import Written
+from penstock.topics.engine.engine import Engine
+from penstock.topics.engine.views import EngineOptions
 from tests.integration.topics.gated import GatedStore
 
 DEADLINE_S = 20.0

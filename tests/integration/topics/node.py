@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from penstock.log.stores import open_store
-from penstock.topics.batch import parse_write
-from penstock.topics.read import Diff, ReadRequest
-from penstock.topics.sealing import SealOptions
-from penstock.topics.shell.engine import Engine
-from penstock.topics.shell.views import EngineOptions
+from penstock.topics.core.batch import parse_write
+from penstock.topics.core.read import Diff, ReadRequest
+from penstock.topics.engine.engine import Engine
+from penstock.topics.engine.views import EngineOptions
+from penstock.topics.persist.sealing import SealOptions
 
 PARTITIONS = 3
 SMALL = SealOptions(segment_records_max=10, hot_segments=1)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from penstock.server.api import columns
 from penstock.server.api.columns import ColumnRuns, Columns, Wanted
-from penstock.topics.batch import Batch
 from penstock.topics.config import TopicConfig
-from penstock.topics.entries import Feed
+from penstock.topics.core.batch import Batch
+from penstock.topics.core.entries import Feed
+from penstock.topics.core.predicate import Predicate
+from penstock.topics.core.topic import Topic
 from penstock.topics.model import Record, make_record
-from penstock.topics.predicate import Predicate
-from penstock.topics.topic import Topic
 
 RECORDS = st.builds(
     make_record,

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from penstock.cli import main
 from penstock.log.stores import open_store
-from penstock.topics.shell.snapshots import Layout, write_layout
+from penstock.topics.persist.data_dir import Layout, write_layout
 
 
 @pytest.fixture

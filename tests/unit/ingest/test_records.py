@@ -16,7 +16,7 @@ from penstock.ingest.records import (
 )
 from penstock.ingest.seen import Seen
 from penstock.kernel.errors import Corrupt
-from penstock.topics.batch import parse_write
+from penstock.topics.core.batch import parse_write
 
 
 def test_a_batch_is_a_write_that_the_topics_take():

@@ -18,8 +18,8 @@ from penstock.server.api.call import Context
 from penstock.server.api.quotas import CapLimits, Caps
 from penstock.server.http.message import Request
 from penstock.server.push.sessions import Sessions
-from penstock.topics.shell.engine import Engine
-from penstock.topics.shell.views import EngineOptions
+from penstock.topics.engine.engine import Engine
+from penstock.topics.engine.views import EngineOptions
 
 DEADLINE_S = 5.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.topics.batch import check_batch
+from penstock.topics.core.batch import check_batch
 from penstock.topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from penstock.topics.model import (
     Record,

@@ -21,8 +21,8 @@ from penstock.server.api.routes import ROUTES, TOKEN_IN_QUERY, Route
 from penstock.server.http.message import USUAL, Answer, Exchange, Request
 from penstock.server.http.origins import preflight
 from penstock.server.push import watch, websocket
-from penstock.topics.batch import parse_write
-from penstock.topics.topic import Written
+from penstock.topics.core.batch import parse_write
+from penstock.topics.core.topic import Written
 
 Handler = Callable[[Call], Answer | Awaitable[Answer | None] | None]
 

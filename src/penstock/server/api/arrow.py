@@ -15,8 +15,8 @@ from typing import Any, Final
 from penstock.kernel.units import MIB
 from penstock.server.api.answers import encode
 from penstock.server.api.columns import Columns
+from penstock.topics.core.read import Diff, ReadRequest
 from penstock.topics.model import TopicLimits
-from penstock.topics.read import Diff, ReadRequest
 
 METADATA: Final = (
     "topic", "next_from_seq", "head_seq", "earliest_seq", "caught_up", "lag", "epoch", "tombstone",

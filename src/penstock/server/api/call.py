@@ -26,8 +26,8 @@ from penstock.server.api.tables_desk import TablesDesk
 from penstock.server.http.message import Answer, Exchange, Request
 from penstock.server.push.sessions import Sessions
 from penstock.server.push.shared import SharedWatches
-from penstock.topics.routers import RouterConfig
-from penstock.topics.shell.engine import Engine
+from penstock.topics.core.router import RouterConfig
+from penstock.topics.engine.engine import Engine
 
 _LOGGER: Final = logging.getLogger("penstock.server")
 WORK_HEARTBEAT_MS: Final = 15_000

@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from penstock.kernel.units import MIB
-from penstock.topics.read import before_hole
-from penstock.topics.shown import Found, is_plain
-from penstock.topics.topic import Topic
+from penstock.topics.core.read import before_hole
+from penstock.topics.core.shown import Found, is_plain
+from penstock.topics.core.topic import Topic
 
 RUN_SEQS: Final = 4_096
 KEPT_BYTES_MAX: Final = 64 * MIB

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.server.api.answers import encode
-from penstock.topics.leases import lease_token
-from penstock.topics.shell.work import Job
+from penstock.topics.core.leases import lease_token
+from penstock.topics.engine.work import Job
 
 
 def job_json(job: Job) -> bytes:

@@ -27,8 +27,8 @@ from penstock.server.api.openapi import document
 from penstock.server.api.routes import ROUTES
 from penstock.server.api.slices import in_slices
 from penstock.server.http.message import Answer
-from penstock.topics.shell.scheduler_view import scheduler_view, storage_view
-from penstock.topics.topic import Topic
+from penstock.topics.core.topic import Topic
+from penstock.topics.engine.scheduler_view import scheduler_view, storage_view
 
 
 def health(call: Call) -> Answer:

@@ -20,8 +20,8 @@ import msgspec
 from penstock.kernel.units import MIB, format_bytes
 from penstock.server.api.errors import NotAcceptable, UnsupportedMediaType
 from penstock.server.http.message import PayloadTooLarge
-from penstock.topics.batch import Write
 from penstock.topics.config import U64_MAX
+from penstock.topics.core.batch import Write
 from penstock.topics.errors import InvalidRequest
 from penstock.topics.model import TopicLimits, check_text
 

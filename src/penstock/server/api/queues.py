@@ -10,8 +10,7 @@ from penstock.server.api.call import Call
 from penstock.server.api.jobs import job_json
 from penstock.server.http.message import Answer
 from penstock.server.push.work import open_work
-from penstock.topics.errors import InvalidRequest, NotAQueue
-from penstock.topics.leases import (
+from penstock.topics.core.leases import (
     Settle,
     parse_claim,
     parse_delay_ms,
@@ -19,6 +18,7 @@ from penstock.topics.leases import (
     parse_node,
     parse_settle,
 )
+from penstock.topics.errors import InvalidRequest, NotAQueue
 
 
 async def claim(call: Call) -> Answer:

@@ -14,8 +14,8 @@ from penstock.server.api.call import Call
 from penstock.server.api.queries import make_cursor
 from penstock.server.http.message import Answer
 from penstock.topics.config import parse_bool
+from penstock.topics.core.router import Router, RouterConfig, parse_router
 from penstock.topics.errors import RouterCycle, TopicExistsIncompatible
-from penstock.topics.routers import Router, RouterConfig, parse_router
 
 HIDDEN: Final = "…"
 """Stands in a cycle for a topic that the asker does not reach."""

@@ -21,8 +21,8 @@ from penstock.server.api.space_pages import (
     read_commit,
 )
 from penstock.server.http.message import Answer, Application, Exchange
+from penstock.topics.engine.spaces import Accepted, PageRequest
 from penstock.topics.errors import InvalidRequest
-from penstock.topics.shell.spaces import Accepted, PageRequest
 
 _JSON: Final = "application/json"
 Refuse = Callable[[Exchange, Exception, Grant | None], None]

@@ -24,16 +24,16 @@ from penstock.server.api.queries import (
     wants_arrow,
 )
 from penstock.server.http.message import Answer
-from penstock.topics.batch import Write, parse_write
 from penstock.topics.config import parse_u64
+from penstock.topics.core.batch import Write, parse_write
+from penstock.topics.core.predicate import parse_predicate
+from penstock.topics.core.read import Diff, ReadRequest, parse_read
+from penstock.topics.core.segments import NotLoaded
+from penstock.topics.core.shown import records_json
+from penstock.topics.core.topic import Written
+from penstock.topics.engine.views import TopicView
 from penstock.topics.errors import BatchTooLarge, InvalidRequest
 from penstock.topics.model import check_topic_name
-from penstock.topics.predicate import parse_predicate
-from penstock.topics.read import Diff, ReadRequest, parse_read
-from penstock.topics.segments import NotLoaded
-from penstock.topics.shell.views import TopicView
-from penstock.topics.shown import records_json
-from penstock.topics.topic import Written
 
 WRITES_MAX: Final = 256
 

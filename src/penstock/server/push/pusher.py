@@ -10,7 +10,7 @@ from typing import Final
 from penstock.kernel.errors import PenstockError
 from penstock.server.api.call import Context
 from penstock.server.push.watching import Event, Follower
-from penstock.topics.shell.watch import Behind, Page
+from penstock.topics.engine.watch import Behind, Page
 
 _LOGGER: Final = logging.getLogger("penstock.server")
 PAGES_A_TURN_MAX: Final = 8

@@ -19,9 +19,9 @@ from typing import Final, NamedTuple, Protocol
 from penstock.kernel.errors import PenstockError
 from penstock.server.http.message import Direct, as_chunk
 from penstock.server.push import sse
-from penstock.topics.shell.engine import Engine
-from penstock.topics.shell.watch import Behind, Page, Shape
-from penstock.topics.topic import Topic
+from penstock.topics.core.topic import Topic
+from penstock.topics.engine.engine import Engine
+from penstock.topics.engine.watch import Behind, Page, Shape
 
 BATCH_MEMBERS_MAX: Final = 100
 """So many are written to before the loop does something else."""

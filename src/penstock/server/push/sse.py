@@ -16,8 +16,8 @@ from typing import Any, Final
 import msgspec
 
 from penstock.server.api.answers import encode
+from penstock.topics.core.read import Diff, Tombstone
 from penstock.topics.errors import RecordsUnreadable
-from penstock.topics.read import Diff, Tombstone
 
 CONTENT_TYPE: Final = b"text/event-stream"
 HEADERS: Final = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))

@@ -27,8 +27,8 @@ from penstock.server.push.watching import (
     parse_watch,
     shape_of,
 )
+from penstock.topics.engine.watch import Page
 from penstock.topics.errors import TopicNotFound
-from penstock.topics.shell.watch import Page
 
 TOO_OLD: Final = "from_seq_too_old"
 _LOGGER: Final = logging.getLogger("penstock.server")

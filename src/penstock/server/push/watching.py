@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 
 from penstock.server.push import sse
 from penstock.topics.config import parse_bool, parse_choice, parse_u64
+from penstock.topics.core.predicate import Predicate, parse_predicate
+from penstock.topics.core.read import ReadRequest, parse_nodes
+from penstock.topics.engine.watch import Page, Shape
 from penstock.topics.errors import InvalidRequest
 from penstock.topics.model import TopicLimits
-from penstock.topics.predicate import Predicate, parse_predicate
-from penstock.topics.read import ReadRequest, parse_nodes
-from penstock.topics.shell.watch import Page, Shape
 
 BATCH_BYTES: Final = 262_144
 HEARTBEAT_MS: Final = 15_000

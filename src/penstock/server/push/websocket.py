@@ -35,10 +35,10 @@ from penstock.server.push.watching import (
     parse_watch,
     shape_of,
 )
-from penstock.topics.batch import parse_write
+from penstock.topics.core.batch import parse_write
+from penstock.topics.core.topic import Written
+from penstock.topics.engine.watch import Page, Shape
 from penstock.topics.errors import InvalidRequest, RecordsUnreadable
-from penstock.topics.shell.watch import Page, Shape
-from penstock.topics.topic import Written
 
 REPLIES_MAX: Final = 256
 """Answers that may wait for a peer that does not read, before it is let go."""

@@ -19,9 +19,9 @@ from penstock.server.api.jobs import job_event
 from penstock.server.api.queries import check_accepts_events
 from penstock.server.push import sse
 from penstock.topics.config import clamp_lease_ms
+from penstock.topics.core.leases import ClaimRequest, Settle, parse_node
+from penstock.topics.engine.work import Job
 from penstock.topics.errors import NotAQueue, TopicNotFound
-from penstock.topics.leases import ClaimRequest, Settle, parse_node
-from penstock.topics.shell.work import Job
 
 RECHECK_S: Final = 0.25
 STEP_BYTES: Final = 256 * KIB

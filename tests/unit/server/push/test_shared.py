@@ -11,8 +11,8 @@ from unittest import mock
 
 from penstock.server.http.message import Direct, as_chunk
 from penstock.server.push.shared import BATCH_MEMBERS_MAX, Batch, Cursor
-from penstock.topics.shell.gather import ROUND_NS_A_WATCHER
-from penstock.topics.shell.watch import Shape
+from penstock.topics.engine.gather import ROUND_NS_A_WATCHER
+from penstock.topics.engine.watch import Shape
 from tests.unit.server.fakes import Client, FakeStream, run, serving, until
 from tests.unit.server.push.test_pushing import kinds, payloads
 

@@ -14,8 +14,8 @@ from penstock.server.push.sse import (
     tombstone_data,
     work_error,
 )
-from penstock.topics.read import Diff, Tombstone
-from penstock.topics.shown import Found
+from penstock.topics.core.read import Diff, Tombstone
+from penstock.topics.core.shown import Found
 
 
 def test_an_id_is_the_sorted_map_of_all_cursors_and_can_be_read_back():

@@ -5,13 +5,13 @@ import json
 import pytest
 
 from penstock.server.push.watching import Follower, Place, WatchDefaults, parse_watch, shape_of
+from penstock.topics.core.predicate import parse_predicate
+from penstock.topics.core.read import Diff, Tombstone
+from penstock.topics.core.shown import Found
+from penstock.topics.core.slots import Slot
+from penstock.topics.engine.watch import Page, encode_records
 from penstock.topics.errors import InvalidRequest
 from penstock.topics.model import TopicLimits, make_record
-from penstock.topics.predicate import parse_predicate
-from penstock.topics.read import Diff, Tombstone
-from penstock.topics.shell.watch import Page, encode_records
-from penstock.topics.shown import Found
-from penstock.topics.slots import Slot
 
 LIMITS = TopicLimits()
 DEFAULTS = WatchDefaults(256, 262_144)

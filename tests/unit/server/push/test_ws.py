@@ -19,9 +19,9 @@ from penstock.server.push.ws import (
     pushed,
     subscribed,
 )
+from penstock.topics.core.read import Diff
+from penstock.topics.core.shown import Found
 from penstock.topics.errors import TopicNotFound
-from penstock.topics.read import Diff
-from penstock.topics.shown import Found
 
 
 def test_an_id_comes_back_as_it_was_sent():

@@ -1,0 +1,80 @@
+"""Entries as the bytes of the log: a version, then the entries of one commit as MessagePack.
+
+>>> decode_entries(encode_entries([Dropped("t")]))
+[Dropped(topic='t')]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from penstock.kernel.errors import Corrupt
+from penstock.topics.core.batch import Batch
+from penstock.topics.core.entries import Appended, Dropped  # noqa: F401  (the example above)
+from penstock.topics.core.partition import Entry
+
+_VERSION: Final = b"\x01"
+_LARGE_BYTES: Final = 1_024
+# Of MessagePack: an array of seven, bytes with a length of four, and two that are nothing.
+_APPENDED: Final = b"\x97"
+_BYTES: Final = b"\xc6"
+_NO_MORE: Final = b"\xc0\xc0"
+
+
+def encode_entries(entries: Sequence[Entry]) -> bytes:
+    """One payload of the log."""
+    first = entries[0] if entries else None
+    if type(first) is not Appended or len(first.batch.body) < _LARGE_BYTES:
+        return _VERSION + _ENCODER.encode(entries)
+    # The buffer that an encoder fills is moved whenever it grows: what is large is copied once, to
+    # its place.
+    parts = [_VERSION, _array_head(len(entries))]
+    for entry in entries:
+        if type(entry) is Appended and entry.key is None and entry.feed is None:
+            body = entry.batch.body
+            head = _ENCODER.encode(("a", entry.topic, entry.first_seq, entry.now_ms))
+            parts += (_APPENDED, head[1:], _BYTES + len(body).to_bytes(4, "big"), body, _NO_MORE)
+        else:
+            parts.append(_ENCODER.encode(entry))
+    return b"".join(parts)
+
+
+def decode_entries(payload: bytes) -> list[Entry]:
+    """The entries of one payload, or `Corrupt`."""
+    if not payload.startswith(_VERSION):
+        raise Corrupt(
+            f"expected entries of version {_VERSION[0]}, found {payload[:1]!r}: "
+            "they are of another program or of a newer version of this one"
+        )
+    try:
+        return _DECODER.decode(memoryview(payload)[1:])
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise Corrupt(f"expected the entries of a commit, found: {error}") from error
+
+
+def _array_head(count: int) -> bytes:
+    """What stands in MessagePack before the items of an array."""
+    if count < 1 << 4:
+        return bytes((0x90 | count,))
+    if count < 1 << 16:
+        return b"\xdc" + count.to_bytes(2, "big")
+    return b"\xdd" + count.to_bytes(4, "big")
+
+
+def _encode_batch(value: Any) -> bytes:
+    assert isinstance(value, Batch), value
+    return value.body
+
+
+def _decode_batch(kind: type, value: Any) -> Any:
+    assert kind is Batch, kind
+    if not isinstance(value, bytes):
+        raise ValueError(f"expected the bytes of a batch, found {type(value).__name__}")
+    return Batch.decoded(value)
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=_encode_batch)
+_DECODER: Final = msgspec.msgpack.Decoder(list[Entry], dec_hook=_decode_batch)

@@ -1,0 +1,532 @@
+"""Every topic, queue and space of one partition, and the commands that span several of them.
+
+A command becomes a `Change`: entries that are in the log together or not at all. The shell
+`stage`s a change when it hands it to the log and `commit`s it when the log has it, in the same
+order; readers see what is committed. After a restart, `replay` takes the logged entries.
+Commands that make, change or remove topics and routers are decided while nothing is staged;
+writes that create their topic are not among these. A router lives with its destination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from penstock.commits.model import Commit
+from penstock.commits.sessions import Answer
+from penstock.topics.config import TopicConfig, check_change, parse_config
+from penstock.topics.core.batch import Batch, Write
+from penstock.topics.core.entries import (
+    Acked,
+    Advanced,
+    Appended,
+    Claimed,
+    Committed,
+    Configured,
+    Created,
+    Deleted,
+    Dropped,
+    Extended,
+    Nacked,
+    QueueEntry,
+    Skipped,
+    TopicEntry,
+)
+from penstock.topics.core.forward import Step, step
+from penstock.topics.core.leases import ClaimRequest
+from penstock.topics.core.predicate import Predicate
+from penstock.topics.core.queue import Queue, QueueState
+from penstock.topics.core.read import Diff, ReadRequest, read
+from penstock.topics.core.registry import Registry
+from penstock.topics.core.router import Router, RouterConfig, RouterEntry, RouterPut, RouterRemoved
+from penstock.topics.core.space import CONFIG, Rule, TopicSpace
+from penstock.topics.core.space_parts import SpaceState, restored, state_of
+from penstock.topics.core.topic import Topic, TopicState, Written, check_selector
+from penstock.topics.errors import IsASpace, NotAQueue, NotASpace, TopicNotEmpty, TopicNotFound
+from penstock.topics.model import TopicLimits, check_topic_name
+
+Entry = Created | Dropped | TopicEntry | QueueEntry | RouterEntry | Committed
+
+RESERVE_SEQS: Final = 1_024
+"""How many seqs are set aside in one entry for records that memory alone keeps."""
+
+
+class Change(NamedTuple):
+    """A decided command: all of `entries` takes effect, `to_log` must be in the log for that."""
+
+    entries: tuple[Entry, ...]
+    to_log: tuple[Entry, ...]
+
+
+class PartitionState(NamedTuple):
+    """A partition as plain values: equal states answer every question alike."""
+
+    epoch: int
+    topics: tuple[TopicState, ...]
+    queues: tuple[tuple[str, QueueState], ...]
+    routers: tuple[Router, ...]
+    spaces: tuple[tuple[str, SpaceState], ...] = ()
+
+
+class Partition:
+    """The state of one partition. Not thread-safe: its owner runs one command at a time."""
+
+    def __init__(self, registry: Registry | None = None) -> None:
+        self.registry = registry or Registry()
+        self.limits: TopicLimits = self.registry.limits
+        self.routers = self.registry.routers
+        self.topics: dict[str, Topic] = {}
+        self.queues: dict[str, Queue] = {}
+        self.spaces: dict[str, TopicSpace] = {}
+        self._creating: dict[str, Topic] = {}  # staged, not committed
+        self._creating_spaces: dict[str, TopicSpace] = {}
+        self._deciding: TopicSpace | None = None  # made by a commit that is not staged yet
+        self._epoch = 0  # the last one given to a topic
+        self._staged_bytes = 0  # kept only where bytes have a limit
+
+    def topic(self, name: str) -> Topic:
+        """A topic, or `TopicNotFound`."""
+        topic = self.topics.get(name)
+        if topic is None:
+            raise TopicNotFound(name)
+        return topic
+
+    def queue(self, name: str) -> Queue:
+        """A queue, or `TopicNotFound`, or `NotAQueue`."""
+        self.topic(name)
+        if name not in self.queues:
+            raise NotAQueue(name)
+        return self.queues[name]
+
+    def space(self, name: str) -> TopicSpace:
+        """A space, or `TopicNotFound`, or `NotASpace`."""
+        topic = self.topic(name)
+        if name not in self.spaces:
+            raise NotASpace(name, topic.config.type)
+        return self.spaces[name]
+
+    def read(self, name: str, request: ReadRequest, now_ms: int) -> Diff:
+        """One page of what is committed."""
+        topic = self.topic(name)
+        diff = read(topic, request, now_ms, self.limits)
+        self.registry.recount(topic)
+        return diff
+
+    # Decisions
+
+    def put_topic(self, name: str, body: dict[str, Any], now_ms: int) -> Change:
+        """Make a topic, or change the named keys of one; no entries if there is no change."""
+        changes = parse_config(body)
+        topic = self.topics.get(name)
+        if topic is None:
+            return _change(self._create(name, TopicConfig().merged(changes), now_ms))
+        configured = topic.configure(changes, now_ms)
+        if topic.config.merged(changes) == topic.config:
+            return _change()
+        if topic.config.durability == "ephemeral" or topic.has_unlogged:
+            # The records that the log never had have taken seqs: what follows goes on after them.
+            evicted_seq = topic.shed_seq(topic.config.merged(changes))
+            return _change(Advanced(name, topic.head_seq, evicted_seq), configured)
+        return _change(configured)
+
+    def drop_topic(self, name: str, now_ms: int, *, if_empty: bool = False) -> Change:
+        """Remove a topic and the routers into it; no entries if there is none.
+
+        The routers out of it live with their destinations and must be gone before.
+        """
+        topic = self.topics.get(name)
+        if topic is None:
+            return _change()
+        self.check_drop(name, now_ms, if_empty=if_empty)
+        feeders = self.routers.feeders_of(name)
+        return _change(*[RouterRemoved(each.config.name, name) for each in feeders], Dropped(name))
+
+    def check_drop(self, name: str, now_ms: int, *, if_empty: bool) -> None:
+        """Refuse to remove a topic that has records, if that was asked for."""
+        topic = self.topics.get(name)
+        if topic is not None:
+            topic.expire(now_ms)
+            if if_empty and topic.count:
+                raise TopicNotEmpty(name, topic.count)
+
+    def write(self, name: str, write: Write, now_ms: int) -> Change | Written:
+        """Append a batch, making its topic if need be; or the answer of the write it repeats."""
+        topic = self.topics.get(name) or self._creating.get(name)
+        if topic is None:
+            created = self._create_for(name, write, now_ms)
+            topic = _new_topic(created)
+            return self._append(topic, write, now_ms, created)
+        return self._append(topic, write, now_ms)
+
+    def land(
+        self, name: str, commit: Commit, now_ms: int, rule: Rule | None = None
+    ) -> Change | Answer:
+        """Decide a commit, making its space if need be; or the answer of the one it repeats."""
+        space = self.spaces.get(name) or self._creating_spaces.get(name)
+        before: tuple[Created, ...] = ()
+        if space is None:
+            topic = self.topics.get(name) or self._creating.get(name)
+            if topic is None:
+                before = (self._create(name, CONFIG, now_ms),)
+                topic = _new_topic(before[0])
+            space = TopicSpace(topic, self.limits)
+        decided = space.decide(commit, now_ms, rule)
+        if isinstance(decided, Answer):
+            return decided
+        if self.limits.total_bytes_max:
+            self.registry.check_total(decided.batch.size_bytes, now_ms)
+        self._deciding = space if before else None
+        return _change(*before, decided)
+
+    def delete(
+        self,
+        name: str,
+        now_ms: int,
+        *,
+        before_seq: int | None = None,
+        match: Predicate | None = None,
+    ) -> Change:
+        """Delete records by prefix, by tag, or by both at once."""
+        check_selector(before_seq, match)
+        return _change(self.topic(name).delete(now_ms, before_seq=before_seq, match=match))
+
+    def put_router(self, config: RouterConfig, now_ms: int, *, create_dest: bool = True) -> Change:
+        """Make a router into a topic of this partition, or change it where it stands.
+
+        Its source must exist; its destination is made with it if need be.
+        """
+        is_new = self.check_router(config, create_dest=create_dest)
+        created: tuple[Created, ...] = ()
+        if config.dest not in self.topics:
+            created = (self._create(config.dest, TopicConfig(), now_ms),)
+        source = self.registry.topics.get(config.source)
+        if source is None:
+            raise TopicNotFound(config.source)
+        epoch, seq = (source.epoch, source.head_seq) if is_new else (0, 0)
+        return _change(*created, RouterPut(config, epoch, seq))
+
+    def check_router(self, config: RouterConfig, *, create_dest: bool = True) -> bool:
+        """Refuse a router that cannot be, whether its source is there or yet to be made.
+
+        Whether it is a new one.
+        """
+        is_new = self.routers.check(config)
+        if config.dest in self.spaces:
+            raise IsASpace(config.dest)
+        if config.dest not in self.topics and not create_dest:
+            raise TopicNotFound(config.dest)
+        return is_new
+
+    def remove_router(self, name: str) -> Change:
+        """Remove a router; no entries if there is none."""
+        router = self.routers.find(name)
+        return _change() if router is None else _change(RouterRemoved(name, router.config.dest))
+
+    def forward(self, router: str, now_ms: int) -> Step:
+        """The next step of a router. Its entry is staged and committed as any other change."""
+        found = self.routers.get(router)
+        source = self.registry.topics.get(found.config.source)
+        if source is None or source.epoch != found.source_epoch:
+            raise TopicNotFound(found.config.source)
+        decided = step(found, source, self.topic(found.config.dest), now_ms, self.limits)
+        self.registry.recount(source)
+        return decided
+
+    def fed(self, entry: Appended) -> Change:
+        """The change that brings a router's copies."""
+        return self._logged(self.topics[entry.topic], entry)
+
+    def claim(self, name: str, requests: Sequence[ClaimRequest], now_ms: int, token: int) -> Change:
+        """Lease jobs. What it buries is told apart: see `bury`."""
+        queue = self.queue(name)
+        return self.settle(queue.claim(requests, now_ms, token))
+
+    def bury(self, name: str, letters: Batch, now_ms: int, *, key: str | None = None) -> Change:
+        """Append dead letters to their topic in this partition, making it if need be."""
+        topic = self.topics.get(name) or self._creating.get(name)
+        write = Write(letters, key)
+        if topic is None:
+            created = self._create(name, TopicConfig(), now_ms)
+            decided = self._append(_new_topic(created), write, now_ms, created)
+        else:
+            decided = self._append(topic, write, now_ms)
+        return _change() if isinstance(decided, Written) else decided
+
+    def settle(self, entry: QueueEntry) -> Change:
+        """What a queue decided, with the part of it that must be logged."""
+        logged = self.queue(entry.topic).to_log(entry)
+        return Change((entry,), (logged,) if logged else ())
+
+    # Changes
+
+    def stage(self, change: Change) -> None:
+        """A change is on its way: later decisions count on it, and nobody else gets its jobs."""
+        for entry in change.entries:
+            if type(entry) is Appended:  # nearly always: a plain test is quicker than a match
+                topic = self.topics.get(entry.topic) or self._creating[entry.topic]
+                topic.pend(entry)
+                if self.limits.total_bytes_max:
+                    self._count_staged(entry.batch.size_bytes)
+                continue
+            match entry:
+                case Created():
+                    self._creating[entry.topic] = self._made(entry)
+                    self.registry.creating += 1
+                case Committed():
+                    name = entry.topic
+                    (self.spaces.get(name) or self._creating_spaces[name]).stage(entry)
+                    if self.limits.total_bytes_max:
+                        self._count_staged(entry.batch.size_bytes)
+                case Configured():
+                    self.topics[entry.topic].pend(entry)
+                case Claimed() | Acked() | Nacked() | Extended():
+                    self.queues[entry.topic].stage(entry)
+                case _:
+                    pass
+
+    def commit(self, change: Change) -> list[Written | Answer | int]:
+        """The log has a staged change: let it take effect. One answer for each entry."""
+        answers: list[Written | Answer | int] = []
+        for entry in change.entries:
+            if type(entry) is Appended:
+                if self.limits.total_bytes_max:
+                    self._count_staged(-entry.batch.size_bytes)
+                answers.append(self.append(entry))
+            elif type(entry) is Committed:
+                if self.limits.total_bytes_max:
+                    self._count_staged(-entry.batch.size_bytes)
+                answers.append(self.landed(entry))
+            elif isinstance(entry, Claimed | Acked | Nacked | Extended):
+                queue = self.queues.get(entry.topic)
+                if queue is not None:
+                    queue.commit(entry)
+                    self.registry.recount(queue.topic)
+                answers.append(0)
+            else:
+                answers.append(self._apply(entry))
+        return answers
+
+    def replay(self, entries: Iterable[Entry]) -> None:
+        """Take logged entries, as they were before the restart."""
+        for entry in entries:
+            if type(entry) is Appended:
+                self.append(entry)
+            elif type(entry) is Committed:
+                space = self.spaces[entry.topic]
+                space.replay(entry)
+                self.registry.recount(space.topic)
+            elif isinstance(entry, Claimed | Acked | Nacked | Extended):
+                queue = self.queues[entry.topic]
+                queue.apply(entry)
+                self.registry.recount(queue.topic)
+            else:
+                self._apply(entry)
+
+    def state(self) -> PartitionState:
+        """Everything that is committed, for a snapshot or to compare; nothing may be staged."""
+        return PartitionState(
+            self._epoch,
+            tuple(self.topics[name].state() for name in sorted(self.topics)),
+            tuple((name, self.queues[name].state()) for name in sorted(self.queues)),
+            tuple(router for router in self.routers if router.config.dest in self.topics),
+            tuple(
+                (name, state_of(space.core, space.topic.earliest_seq))
+                for name, space in sorted(self.spaces.items())
+            ),
+        )
+
+    @classmethod
+    def restored(cls, state: PartitionState, registry: Registry | None = None) -> Partition:
+        """The partition a snapshot was taken of."""
+        partition = cls(registry)
+        partition._see_epoch(state.epoch)
+        for topic_state in state.topics:
+            topic = Topic.restored(topic_state)
+            partition.topics[topic.name] = topic
+            partition.registry.add(topic)
+        for name, queue_state in state.queues:
+            partition.queues[name] = Queue.restored(partition.topics[name], queue_state)
+        for router in state.routers:
+            partition.routers.restore(router)
+        for name, space_state in state.spaces:
+            space = TopicSpace(partition.topics[name], partition.limits)
+            restored(space.core, space_state)
+            partition.spaces[name] = space
+        return partition
+
+    @property
+    def epoch(self) -> int:
+        """The last one that was given to a topic."""
+        return self._epoch
+
+    def adopt(
+        self,
+        epoch: int,
+        topic: Topic | None = None,
+        queue: Queue | None = None,
+        space: TopicSpace | None = None,
+    ) -> None:
+        """Take in a topic as a snapshot has it, and the last epoch that was given to one."""
+        self._see_epoch(epoch)
+        if topic is not None:
+            self.topics[topic.name] = topic
+            self.registry.add(topic)
+            if queue is not None:
+                self.queues[topic.name] = queue
+                queue.recount()
+            if space is not None:
+                self.spaces[topic.name] = space
+
+    def abandon(self, staged: Iterable[str] | None = None) -> None:
+        """No staged change reached the log: everything is as committed.
+
+        `staged` names the topics of these changes; without it all are looked at.
+        """
+        self.registry.creating -= len(self._creating)
+        self._creating.clear()
+        self._creating_spaces.clear()
+        self._deciding = None
+        self._count_staged(-self._staged_bytes)
+        for name in self.topics if staged is None else staged:
+            for found in (self.topics.get(name), self.queues.get(name), self.spaces.get(name)):
+                if found is not None:
+                    found.abandon()
+
+    def _see_epoch(self, epoch: int) -> None:
+        self._epoch = max(self._epoch, epoch)
+        self.registry.see_epoch(epoch)
+
+    def _count_staged(self, more_bytes: int) -> None:
+        self._staged_bytes += more_bytes
+        self.registry.staged_bytes += more_bytes
+
+    def _append(self, topic: Topic, write: Write, now_ms: int, *before: Entry) -> Change | Written:
+        appended = topic.append(write.batch, now_ms, key=write.key)
+        if topic.config.ttl_ms:
+            self.registry.recount(topic)
+        if isinstance(appended, Written):
+            return appended
+        if self.limits.total_bytes_max:
+            self.registry.check_total(write.batch.size_bytes, now_ms)
+        return self._logged(topic, appended, *before)
+
+    def _logged(self, topic: Topic, appended: Appended, *before: Entry) -> Change:
+        """The change of an append: records that memory alone keeps only have their seqs logged."""
+        evicted_seq = topic.shed_seq(topic.config, appended.batch.size_bytes)
+        if topic.config.durability != "ephemeral":
+            if evicted_seq:
+                before = (*before, Advanced(topic.name, topic.reserved_seq, evicted_seq))
+            return _change(*before, appended)
+        last_seq = appended.first_seq + appended.batch.count - 1
+        entries, to_log = [*before], [*before]
+        if last_seq > topic.reserved_seq or evicted_seq:
+            reserved_seq = max(topic.reserved_seq, last_seq + RESERVE_SEQS)
+            reserved = Advanced(topic.name, reserved_seq, evicted_seq)
+            entries.append(reserved)
+            to_log.append(reserved)
+        if appended.feed is not None:  # else its router would bring the copies again
+            feed = appended.feed._replace(unlogged=appended.batch.count)
+            to_log.append(replace(appended, batch=Batch.of([]), feed=feed))
+        return Change((*entries, appended), tuple(to_log))
+
+    def _apply(self, entry: Entry) -> Written | int:
+        match entry:
+            case Appended():
+                return self.append(entry)
+            case Deleted() | Configured() | Advanced() | Skipped():
+                topic = self.topics[entry.topic]
+                answer = topic.apply(entry)
+                self.registry.recount(topic)
+                return answer
+            case Created():
+                return self._install(entry)
+            case Dropped():
+                return self._drop(entry)
+            case RouterPut():
+                is_new = self.routers.apply(entry)
+                if is_new:  # a mark would be that of another router
+                    self.topics[entry.config.dest].fed.pop(entry.config.name, None)
+                return int(is_new)
+            case RouterRemoved():
+                if entry.dest in self.topics:
+                    self.topics[entry.dest].fed.pop(entry.router, None)
+                return int(self.routers.apply(entry))
+            case _:
+                raise TypeError(f"expected an entry of a topic, found {entry}")
+
+    def append(self, entry: Appended) -> Written:
+        """The log has an append that was counted on: let it take effect."""
+        topic = self.topics[entry.topic]
+        answer = topic.apply_append(entry)
+        if entry.feed is not None:
+            self.routers.advance(entry.feed, entry.topic, answer.records + entry.feed.unlogged)
+        self.registry.totals.recount(topic)
+        return answer
+
+    def _made(self, entry: Created) -> Topic:
+        """The topic that is on its way; if a space, the one that its commit was decided on."""
+        topic, space = _new_topic(entry), self._deciding
+        self._deciding = None
+        if entry.config.type == "space":
+            if space is None or _made_of(space.topic) != _made_of(topic):
+                space = TopicSpace(topic, self.limits)
+            self._creating_spaces[entry.topic] = space
+            return space.topic
+        return topic
+
+    def landed(self, entry: Committed) -> Answer:
+        """The log has a commit that was counted on: let it take effect."""
+        space = self.spaces[entry.topic]
+        answer = space.commit()
+        self.registry.totals.recount(space.topic)
+        return answer
+
+    def _install(self, entry: Created) -> int:
+        staged = self._creating.pop(entry.topic, None)
+        self.registry.creating -= staged is not None
+        topic = staged or _new_topic(entry)
+        self.topics[entry.topic] = topic
+        self.registry.add(topic)
+        self._see_epoch(entry.epoch)
+        if entry.config.type == "queue":
+            self.queues[entry.topic] = Queue(topic)
+        elif entry.config.type == "space":
+            made = self._creating_spaces.pop(entry.topic, None)
+            self.spaces[entry.topic] = made or TopicSpace(topic, self.limits)
+        return 1
+
+    def _drop(self, entry: Dropped) -> int:
+        del self.topics[entry.topic]
+        self.queues.pop(entry.topic, None)
+        self.spaces.pop(entry.topic, None)
+        self.registry.remove(entry.topic)
+        return 1
+
+    def _create_for(self, name: str, write: Write, now_ms: int) -> Created:
+        """The topic a write brings with it, unless it said that there must be one."""
+        changes = parse_config(write.config or {})
+        if write.create is False or not changes.get("auto_create", True):
+            raise TopicNotFound(name)
+        return self._create(name, TopicConfig().merged(changes), now_ms)
+
+    def _create(self, name: str, config: TopicConfig, now_ms: int) -> Created:
+        check_topic_name(name)
+        fixed = ("type", "dead_letter", "durability")
+        check_change(name, None, {key: getattr(config, key) for key in fixed})
+        self.registry.check_topics(1)
+        return Created(name, now_ms, self.registry.next_epoch(), config)
+
+
+def _change(*entries: Entry) -> Change:
+    return Change(entries, entries)
+
+
+def _made_of(topic: Topic) -> tuple[str, int, TopicConfig]:
+    """What a topic was made with."""
+    return topic.name, topic.epoch, topic.config
+
+
+def _new_topic(entry: Created) -> Topic:
+    return Topic(entry.topic, entry.config, epoch=entry.epoch, now_ms=entry.now_ms)

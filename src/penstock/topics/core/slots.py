@@ -1,0 +1,653 @@
+"""Records by seq: a row of slots without gaps, of which some are empty.
+
+Seqs are assigned without gaps, so a record's place is arithmetic. Times and sizes stand beside
+the records in arrays, so that what leaves in runs is counted without looking at each record. What
+leaves at the front is given back in runs too, at a constant cost for each record. Records are
+kept as the requests that brought them (`packed.py`) and decoded for those who read them. Requests
+with many records get their slots many at a time, or when somebody asks for any slot: arrays that
+grow by a little are moved again and again.
+
+The oldest records may be cold: then a file has them, in blocks, and only their times, sizes and
+tags are here, packed (`cold_slots.py`). Whoever wants such a record while its block is not loaded
+gets `NotLoaded`; nothing else tells cold records from hot ones. Where memory is short, records are
+cold before a lasting file has them: their blocks are in a spill file until one has.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from penstock.topics.core.batch import Batch
+from penstock.topics.core.cold_slots import ColdSlots, PackedRun
+from penstock.topics.core.packed import Item, Packed, unpack, unpacked
+from penstock.topics.core.segments import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX, Block, NotLoaded, Run
+from penstock.topics.core.shown import Found
+from penstock.topics.model import Record
+
+_RUN: Final = 256
+"""How many slots a reader looks at in one go: enough to be quick, few enough to stop early."""
+HOT_SLOT_BYTES: Final = 64
+"""What a record in memory needs beside its data and meta, about."""
+_FRESH_MIN: Final = 256
+_FRESH_MAX: Final = 8_192
+"""How many records may wait for their slots: a quarter of those that have one, in these bounds."""
+
+
+class Slot(NamedTuple):
+    """A record where it stands."""
+
+    seq: int
+    ts_ms: int
+    record: Record
+
+
+class Slots:
+    """The records of one topic from its first live one to its head; times never go back.
+
+    A size of 0 marks an empty slot: no JSON has no bytes.
+    """
+
+    __slots__ = (
+        "_base_seq",
+        "_blocks",
+        "_cold",
+        "_first",
+        "_fresh",
+        "_fresh_count",
+        "_hot_seq",
+        "_items",
+        "_sizes",
+        "_times",
+        "count",
+        "head_seq",
+        "size_bytes",
+    )
+
+    def __init__(self, head_seq: int = 0) -> None:
+        self.head_seq = head_seq  # the last seq assigned
+        self._base_seq = head_seq + 1  # the seq of the first slot
+        self._hot_seq = head_seq + 1  # the seq of the first slot that is not cold
+        self._first = 0  # the first hot slot that is not empty, or the end; 0 while cold ones live
+        self._cold = ColdSlots(head_seq + 1)  # times and sizes of the slots before the hot ones
+        self._blocks: list[Block] = []  # where their records are, by first seq
+        self._items: list[Item] = []  # of the hot slots
+        self._times = array("q")
+        self._sizes = array("Q")
+        self._fresh: list[tuple[Batch, int]] = []  # what has no slots yet, with its time
+        self._fresh_count = 0
+        self.count = 0
+        self.size_bytes = 0
+
+    @classmethod
+    def restored(cls, head_seq: int, live: Sequence[Slot]) -> Slots:
+        """The slots that hold these records, all others being empty."""
+        slots = cls(live[0].seq - 1 if live else head_seq)
+        for seq, ts_ms, record in live:
+            slots.skip_to(seq - 1, ts_ms)
+            slots.extend(Batch.of([record]), ts_ms)
+        if live:
+            slots.skip_to(head_seq, live[-1].ts_ms)
+        return slots
+
+    @property
+    def earliest_seq(self) -> int:
+        """The first live seq; one past the head when there is none."""
+        cold = self._cold
+        return cold.earliest_seq if cold.count else self._hot_seq + self._first
+
+    @property
+    def hot_bytes(self) -> int:
+        """The bytes of live records that are in memory, with what each needs beside."""
+        hot = len(self._sizes) + self._fresh_count
+        return self.size_bytes - self._cold.size_bytes + HOT_SLOT_BYTES * hot
+
+    def extend(self, batch: Batch, ts_ms: int) -> None:
+        """Put records at the end."""
+        count = batch.count
+        if not count:
+            return  # a router has passed over all that it looked at
+        if count == 1 and not self._fresh:
+            self._items.append(batch.body)
+            self._sizes.append(batch.size_bytes)
+            self._times.append(ts_ms)
+        else:
+            self._fresh.append((batch, ts_ms))
+            self._fresh_count += count
+            if self._fresh_count > max(_FRESH_MIN, min(_FRESH_MAX, len(self._sizes) // 4)):
+                self._place()
+        self.head_seq += count
+        self.count += count
+        self.size_bytes += batch.size_bytes
+
+    def _place(self) -> None:
+        """Give slots to all that came. Whoever looks at slots does this first."""
+        fresh, self._fresh = self._fresh, []
+        self._fresh_count = 0
+        seq = self._hot_seq + len(self._sizes)
+        items: list[Item] = []
+        sizes, times = array("Q"), array("q")
+        for batch, ts_ms in fresh:
+            count = batch.count
+            items += [batch.body if count == 1 else Packed(seq, batch.body)] * count
+            sizes += batch.sizes
+            times += array("q", (ts_ms,)) * count
+            seq += count
+        self._items += items
+        self._sizes += sizes
+        self._times += times
+
+    def get(self, seq: int) -> Record | None:
+        """The live record of a seq."""
+        if self._fresh:
+            self._place()
+        place = seq - self._hot_seq
+        if 0 <= place < len(self._items):
+            return unpack(self._items[place], seq)
+        return self._cold_record(seq) if place < 0 and self._cold.has(seq) else None
+
+    def has(self, seq: int) -> bool:
+        """Whether a seq has a live record, wherever that is."""
+        return self.bytes_of(seq) > 0
+
+    def bytes_of(self, seq: int) -> int:
+        """The bytes of the live record of a seq; 0 if there is none."""
+        if self._fresh:
+            self._place()
+        place = seq - self._hot_seq
+        if place < 0:
+            return self._cold.size_of(seq)
+        return self._sizes[place] if place < len(self._sizes) else 0
+
+    def count_between(self, first_seq: int, last_seq: int) -> int:
+        """How many records from one seq to another are live."""
+        if self._fresh:
+            self._place()
+        start = max(first_seq - self._hot_seq, self._first)
+        sizes = self._sizes[start : max(last_seq + 1 - self._hot_seq, start)]
+        found = len(sizes) - sizes.count(0)
+        if first_seq < self._hot_seq and self._cold.count:
+            found += self._cold.count_between(first_seq, last_seq)
+        return found
+
+    def has_between(self, first_seq: int, last_seq: int) -> bool:
+        """Whether a record from one seq to another is live; looks no further than the first."""
+        if self._fresh:
+            self._place()
+        if first_seq < self._hot_seq and self._cold.count:
+            for _ in self._cold.live_seqs(first_seq, last_seq):
+                return True
+        start = max(first_seq - self._hot_seq, self._first)
+        stop = min(last_seq + 1 - self._hot_seq, len(self._sizes))
+        if start >= stop:
+            return False
+        with memoryview(self._sizes) as sizes:
+            return any(sizes[start:stop])
+
+    def slot(self, seq: int) -> Slot | None:
+        """The live record of a seq, with its time."""
+        record = self.get(seq)
+        if record is None:
+            return None
+        place = seq - self._hot_seq
+        return Slot(seq, self._times[place] if place >= 0 else self._cold.time_of(seq), record)
+
+    def live(self, from_seq: int, upto_seq: int) -> Iterator[Slot]:
+        """The live records after `from_seq` and up to `upto_seq`, in order."""
+        if self._fresh:
+            self._place()
+        start = max(from_seq + 1, self.earliest_seq)
+        stop = min(upto_seq + 1, self._hot_seq + len(self._times))
+        while start < stop:
+            times, sizes = self._run(start, min(start + _RUN, stop))
+            found = self._found(start, sizes)
+            seqs = range(start, start + len(sizes))
+            for slot in zip(seqs, times, found, strict=True):
+                if slot[2] is not None:
+                    yield Slot._make(slot)
+            start += len(sizes)
+
+    def live_seqs(self, from_seq: int, upto_seq: int) -> Iterator[int]:
+        """The seqs of the live records after `from_seq` and up to `upto_seq`, in order."""
+        if self._fresh:
+            self._place()
+        if from_seq + 1 < self._hot_seq and self._cold.count:
+            yield from self._cold.live_seqs(from_seq + 1, upto_seq)
+        start = max(from_seq + 1 - self._hot_seq, self._first)
+        stop = min(upto_seq + 1 - self._hot_seq, len(self._sizes))
+        for here in range(start, stop, _RUN):
+            sizes = self._sizes[here : min(here + _RUN, stop)]
+            for seq, size_bytes in enumerate(sizes, self._hot_seq + here):
+                if size_bytes:
+                    yield seq
+
+    def page(self, from_seq: int, upto_seq: int, limit: int, bytes_max: int) -> tuple[Found, int]:
+        """The records after `from_seq`, and the last seq that was looked at.
+
+        At least one record, though it has more than `bytes_max`; one that is left out for its
+        size is not passed. Reads the slots in runs, with no work for each that needs none.
+        """
+        if self._fresh:
+            self._place()
+        seqs: list[int] = []
+        times = array("q")
+        records: list[Record] = []
+        start = max(from_seq + 1, self.earliest_seq)
+        stop = min(upto_seq + 1, self._hot_seq + len(self._times))
+        room = bytes_max
+        while start < stop and limit:
+            run_times, sizes = self._run(start, min(start + max(limit, _RUN), stop))
+            if len(sizes) - sizes.count(0) >= limit:
+                sizes = sizes[: _first_live(sizes, limit)]
+            if sum(sizes) > room:
+                sizes = sizes[: _fitting(sizes, room, first=not records)]
+                if not sizes:
+                    return Found(seqs, times, records), max(from_seq, start - 1)
+            room -= sum(sizes)
+            found = self._found(start, sizes)
+            end = start + len(sizes)
+            if sizes.count(0):
+                for seq, ts_ms, record in zip(range(start, end), run_times, found, strict=False):
+                    if record is not None:
+                        seqs.append(seq)
+                        times.append(ts_ms)
+                        records.append(record)
+            else:
+                seqs.extend(range(start, end))
+                times.extend(run_times[: len(sizes)])
+                records.extend(found)  # type: ignore[arg-type]
+            limit -= len(found) - sizes.count(0)
+            start = end
+        passed = upto_seq if start >= stop and limit else start - 1
+        return Found(seqs, times, records), max(from_seq, passed)
+
+    def remove(self, seq: int) -> bool:
+        """Empty one slot. False if it was empty."""
+        if not self.has(seq):
+            return False
+        self._empty(seq)
+        self._skip_empty()
+        return True
+
+    def remove_matching(self, matches: Callable[[str | None], bool], before_seq: int) -> None:
+        """Empty every slot before a seq whose record's tag matches."""
+        if self._fresh:
+            self._place()
+        for block in self._blocks:
+            if block.tags is not None:
+                for place in block.tags.matching(matches):
+                    seq = block.first_seq + place
+                    if self.earliest_seq <= seq < min(before_seq, self._hot_seq):
+                        self._empty(seq)
+        start, stop = self._hot_seq + self._first, min(before_seq, self.head_seq + 1)
+        for here in range(start, stop, _RUN):
+            _, sizes = self._run(here, min(here + _RUN, stop))
+            for seq, record in enumerate(self._found(here, sizes), here):
+                if record is not None and matches(record.tag):
+                    self._empty(seq)
+        self._skip_empty()
+
+    def drop_through(self, seq: int) -> None:
+        """Empty every slot up to a seq."""
+        if self._fresh:
+            self._place()
+        if seq < self.earliest_seq:
+            return
+        cold = self._cold
+        if cold.count:
+            count, size_bytes = cold.count, cold.size_bytes
+            cold.drop_through(seq)
+            self.count -= count - cold.count
+            self.size_bytes -= size_bytes - cold.size_bytes
+        first, stop = self._first, min(seq + 1 - self._hot_seq, len(self._times))
+        if stop > first:
+            sizes = self._sizes[first:stop]
+            self.count -= len(sizes) - sizes.count(0)
+            self.size_bytes -= sum(sizes)
+            self._items[first:stop] = [None] * (stop - first)
+            self._sizes[first:stop] = array("Q", bytes(8 * len(sizes)))
+            self._first = stop
+        self._skip_empty()
+
+    def last_before(self, ts_ms: int) -> int | None:
+        """The last live seq, in the run at the front, that is older than a time; None if none."""
+        if self._fresh:
+            self._place()
+        place = bisect_left(self._times, ts_ms, self._first) - 1
+        while place >= self._first:
+            if self._sizes[place]:
+                return self._hot_seq + place
+            place -= 1
+        return self._cold.last_before(ts_ms) if self._cold.count else None
+
+    def seq_before(self, ts_ms: int) -> int:
+        """The last seq, live or not, that is older than a time; 0 if no live one is.
+
+        Then those that left may have been of that time or later: whoever begins at 0 is told.
+        """
+        if self._fresh:
+            self._place()
+        place = bisect_left(self._times, ts_ms, self._first)
+        if place > self._first:
+            return self._hot_seq + place - 1
+        return self._cold.seq_before(ts_ms)
+
+    def seq_to_shed(self, bytes_max: int) -> int | None:
+        """The last seq that must leave, oldest first, so that at most `bytes_max` stay."""
+        if self._fresh:
+            self._place()
+        over = self.size_bytes - bytes_max
+        seq = None
+        if self._cold.count and over > 0:
+            seq, over = self._cold.seq_to_shed(over)
+        for place in range(self._first, len(self._sizes)):
+            if over <= 0:
+                break
+            size_bytes = self._sizes[place]
+            if size_bytes:
+                over -= size_bytes
+                seq = self._hot_seq + place
+        return seq
+
+    def skip_to(self, seq: int, ts_ms: int) -> None:
+        """Leave empty slots up to a seq."""
+        if self._fresh:
+            self._place()
+        missing = seq - self.head_seq
+        if missing > 0:
+            self.head_seq = seq
+            self._items.extend([None] * missing)
+            self._times.extend(array("q", (ts_ms,)) * missing)
+            self._sizes.extend(array("Q", bytes(8 * missing)))
+            self._skip_empty()
+
+    def _empty(self, seq: int) -> None:
+        place = seq - self._hot_seq
+        if place < 0:
+            size_bytes = self._cold.remove(seq)
+        else:
+            size_bytes = self._sizes[place]
+            self._items[place] = None
+            self._sizes[place] = 0
+        if size_bytes:
+            self.count -= 1
+            self.size_bytes -= size_bytes
+
+    def _skip_empty(self) -> None:
+        """Give back what is empty at the front, when it is as much as is left."""
+        if not self._cold.count:
+            sizes, first, end = self._sizes, self._first, len(self._sizes)
+            while first < end and not sizes[first]:
+                first += 1
+            self._first = first
+        earliest_seq = self.earliest_seq
+        end_seq = self._hot_seq + len(self._sizes)
+        if (earliest_seq - self._base_seq) * 2 <= end_seq - self._base_seq:
+            return  # as many were emptied since the last time as are moved now
+        self._base_seq = earliest_seq
+        place = earliest_seq - self._hot_seq
+        if place >= 0:
+            del self._items[:place]
+            del self._times[:place]
+            del self._sizes[:place]
+            self._hot_seq = earliest_seq
+            self._first = 0
+            self._cold.clear(earliest_seq)
+        else:
+            self._cold.trim(earliest_seq)
+        gone = 0
+        while gone < len(self._blocks) and self._blocks[gone].last_seq < self._base_seq:
+            gone += 1
+        del self._blocks[:gone]
+
+    # Cold records
+
+    @property
+    def cold_count(self) -> int:
+        """How many slots at the front have their records in files."""
+        return self._hot_seq - self._base_seq
+
+    @property
+    def cold(self) -> ColdSlots:
+        """Their times and sizes."""
+        return self._cold
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The blocks that the cold slots lie in; the first may begin before the first slot."""
+        return self._blocks
+
+    @property
+    def base_seq(self) -> int:
+        """The seq of the first slot, which may be empty."""
+        return self._base_seq
+
+    def seal(self, blocks: Sequence[Block]) -> int:
+        """Files hold the records of the oldest hot slots now: keep them here no longer.
+
+        Blocks of slots that were spilled take the place of what they were spilled to; others that
+        lie before the hot slots are passed over, for what they hold is gone. Returns how many
+        slots became cold.
+        """
+        if self._fresh:
+            self._place()
+        taken = 0
+        settled: list[Block] = []
+        for block in blocks:
+            stop = block.last_seq + 1 - self._hot_seq
+            if stop <= taken:
+                if block.spill is None:
+                    settled.append(block)
+                continue
+            if block.first_seq > self._hot_seq + taken or block.last_seq > self.head_seq:
+                break
+            self._cold.append(self._times[taken:stop], self._sizes[taken:stop])
+            self._blocks.append(block)
+            taken = stop
+        if taken:  # once for all: what stays is moved
+            del self._items[:taken]
+            del self._times[:taken]
+            del self._sizes[:taken]
+            self._hot_seq += taken
+            self._first = max(self._first - taken, 0) if not self._cold.count else 0
+        if settled and any(block.spill is not None for block in self._blocks):
+            self._settle_spilled(settled)
+        if not self._cold.count:
+            self._skip_empty()
+        return taken
+
+    def _settle_spilled(self, settled: Sequence[Block]) -> None:
+        """Blocks of lasting files take the place of spilled ones that they cover, together."""
+        known = {block.first_seq for block in self._blocks if block.spill is None}
+        lasting = [block for block in self._blocks if block.spill is None]
+        lasting += [
+            block
+            for block in settled
+            if block.first_seq not in known and block.last_seq >= self._base_seq
+        ]
+        lasting.sort(key=_first_seq)
+        covered: list[tuple[int, int]] = []
+        for block in lasting:
+            if covered and covered[-1][1] + 1 >= block.first_seq:
+                covered[-1] = (covered[-1][0], max(covered[-1][1], block.last_seq))
+            else:
+                covered.append((block.first_seq, block.last_seq))
+        kept = lasting + [
+            block
+            for block in self._blocks
+            if block.spill is not None and not self._is_covered(block, covered)
+        ]
+        self._blocks = sorted(kept, key=_first_seq)
+
+    def _is_covered(self, block: Block, covered: Sequence[tuple[int, int]]) -> bool:
+        first_seq = max(block.first_seq, self._base_seq)
+        place = bisect_right(covered, first_seq, key=_start) - 1
+        return place >= 0 and covered[place][1] >= block.last_seq
+
+    def oldest_hot(
+        self, slots_max: int, bytes_max: int, start: int = 0
+    ) -> tuple[int, array[int], list[Item]]:
+        """The oldest hot slots from a place on: first seq, sizes, and what is kept of them.
+
+        A request is not cut: its bytes would be kept, and written, once for each part.
+        """
+        if self._fresh:
+            self._place()
+        sizes = self._sizes[start : start + slots_max]
+        stop = start + (max(1, _fitting(sizes, bytes_max, first=True)) if sizes else 0)
+        items = self._items
+        if stop > start and type(items[stop - 1]) is Packed:
+            while stop < len(items) and items[stop] is items[stop - 1]:
+                stop += 1
+        return self._hot_seq + start, self._sizes[start:stop], items[start:stop]
+
+    def hot_from(self, slots_max: int, bytes_max: int) -> int:
+        """The hot place from which on there are at most so many slots, and bytes if not 0."""
+        if self._fresh:
+            self._place()
+        place = max(len(self._times) - slots_max, 0)
+        if bytes_max:
+            room = bytes_max - sum(self._sizes[place:])
+            while room < 0 and place < len(self._sizes):
+                room += self._sizes[place]
+                place += 1
+        return place
+
+    def runs(
+        self, start: int = 0, end: int | None = None, slots_max: int = BLOCK_RECORDS_MAX
+    ) -> Iterator[Run]:
+        """The hot slots of some places, empty ones too, in runs that fit into a block."""
+        if self._fresh:
+            self._place()
+        end = len(self._times) if end is None else end
+        slots_max = min(slots_max, BLOCK_RECORDS_MAX)
+        while start < end:
+            sizes = self._sizes[start : min(start + slots_max, end)]
+            if sum(sizes) > BLOCK_BYTES_MAX:
+                sizes = sizes[: max(1, _fitting(sizes, BLOCK_BYTES_MAX, first=False))]
+            stop = start + len(sizes)
+            first_seq = self._hot_seq + start
+            records = unpacked(self._items[start:stop], first_seq)
+            yield Run(first_seq, self._times[start:stop], sizes, records)
+            start = stop
+
+    def files(self) -> set[str]:
+        """The files that hold a live record."""
+        earliest_seq = self.earliest_seq
+        return {
+            block.file
+            for block in self._blocks
+            if block.spill is None
+            and block.last_seq >= earliest_seq
+            and self._cold.count_between(block.first_seq, block.last_seq)
+        }
+
+    def cold_run(self, block: Block) -> tuple[array[int], array[int]]:
+        """The times and sizes of the slots of a block that are still here."""
+        return self._cold.span(block.first_seq, block.last_seq)
+
+    def take_run(self, times: array[int], sizes: array[int], items: Sequence[Item]) -> None:
+        """Put slots at the end, empty ones too, as a snapshot has them; then `settle`."""
+        if self._fresh:
+            self._place()
+        self._times.extend(times)
+        self._sizes.extend(sizes)
+        self._items.extend(items)
+        self.head_seq += len(times)
+        self.count += len(sizes) - sizes.count(0)
+        self.size_bytes += sum(sizes)
+
+    def take_packed(self, times: array[int], sizes: array[int], body: bytes) -> None:
+        """As `take_run`, with no empty slot among them; the records are those of a request."""
+        count = len(times)
+        item: Item = Packed(self.head_seq + 1, body) if count > 1 else body
+        self.take_run(times, sizes, [item] * count)
+
+    def take_block(self, block: Block, run: PackedRun) -> None:
+        """Put the slots of a block at the end, as a snapshot has them; before any hot ones."""
+        self._cold.append_packed(run)
+        self.head_seq = run.last_seq
+        self._hot_seq = run.last_seq + 1
+        self.count += run.live
+        self.size_bytes += run.size_bytes
+        self._blocks.append(block)
+
+    def settle(self) -> None:
+        """All of a snapshot's slots are here."""
+        self._skip_empty()
+
+    def _run(self, start_seq: int, stop_seq: int) -> tuple[array[int], array[int]]:
+        """Times and sizes from a seq on: hot ones, or cold ones of one block."""
+        place = start_seq - self._hot_seq
+        if place >= 0:
+            stop = stop_seq - self._hot_seq
+            return self._times[place:stop], self._sizes[place:stop]
+        stop_seq = min(stop_seq, self._hot_seq, self._block_at(start_seq).last_seq + 1)
+        return self._cold.run(start_seq, stop_seq)
+
+    def _found(self, start_seq: int, sizes: array[int]) -> list[Record | None]:
+        """The records of a run, which lies in one block or is hot."""
+        place = start_seq - self._hot_seq
+        if place >= 0:
+            return unpacked(self._items[place : place + len(sizes)], start_seq)
+        empty = sizes.count(0)
+        if empty == len(sizes):
+            return [None] * empty
+        block = self._block_at(start_seq)
+        first = start_seq - block.first_seq
+        records = _loaded(block)[first : first + len(sizes)]
+        if not empty:
+            return records
+        return [record if size else None for record, size in zip(records, sizes, strict=True)]
+
+    def _cold_record(self, seq: int) -> Record | None:
+        block = self._block_at(seq)
+        return _loaded(block)[seq - block.first_seq]
+
+    def _block_at(self, seq: int) -> Block:
+        number = bisect_right(self._blocks, seq, key=_first_seq) - 1
+        while self._blocks[number].last_seq < seq:
+            number -= 1  # a lasting block may begin inside of a spilled one
+        return self._blocks[number]
+
+
+def _first_seq(block: Block) -> int:
+    return block.first_seq
+
+
+def _start(span: tuple[int, int]) -> int:
+    return span[0]
+
+
+def _loaded(block: Block) -> list[Record | None]:
+    """The records of a block, or `NotLoaded`."""
+    if block.records is None:
+        raise NotLoaded(block)
+    block.touched = True
+    return block.records
+
+
+def _first_live(sizes: Sequence[int], count: int) -> int:
+    """How many of these, from the start on, have so many that are live: there are that many."""
+    end = count
+    live = count - sizes[:end].count(0)
+    while live < count:
+        more = sizes[end : end + count - live]
+        live += len(more) - more.count(0)
+        end += len(more)
+    return end
+
+
+def _fitting(sizes: Sequence[int], room: int, *, first: bool) -> int:
+    """How many of these, from the start on, have room; the first live one has it in any case."""
+    for place, size_bytes in enumerate(sizes):
+        room -= size_bytes
+        if room < 0 and size_bytes:
+            if not first:
+                return place
+            first = False
+        elif size_bytes:
+            first = False
+    return len(sizes)

@@ -1,0 +1,132 @@
+"""A space: a topic whose records are commits, with the entities that they make.
+
+A commit is one entry of the log, one record of the topic and its next seq. Nothing else can be
+written to the topic. Old records may leave it by the topic's limits; entities, receipts and what
+sessions were answered do not leave with them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from penstock.commits.entity import encode
+from penstock.commits.model import Commit, Write, payload_hash
+from penstock.commits.sessions import Answer
+from penstock.commits.space import Landing, Space
+from penstock.kernel.errors import Corrupt
+from penstock.topics.config import TopicConfig
+from penstock.topics.core.batch import Batch
+from penstock.topics.core.entries import Appended, Committed
+from penstock.topics.core.topic import Topic
+from penstock.topics.errors import NotASpace, RecordTooLarge
+from penstock.topics.model import Record, TopicLimits
+
+CONFIG: Final = TopicConfig(type="space", durability="fsync")
+"""What a space is made with by its first commit."""
+
+Rule = Callable[[str, Commit], None]
+"""May refuse a commit that passed every check, by raising; gets the space's name."""
+
+_RECORD: Final = b'{"records":[{"data":%b,"node":%b}]}'
+
+
+class _Logged(Struct, omit_defaults=True, gc=False):
+    """What the record of a commit has: enough to do it again."""
+
+    session: str
+    local_seq: int
+    writes: tuple[Write, ...]
+    event_id: str | None = None
+
+
+class TopicSpace:
+    """The entities of one topic. Not thread-safe: its owner runs one command at a time."""
+
+    def __init__(self, topic: Topic, limits: TopicLimits) -> None:
+        if topic.config.type != "space":
+            raise NotASpace(topic.name, topic.config.type)
+        self.topic = topic
+        self.core = Space(document_bytes_max=limits.record_bytes_max)
+        self._record_bytes_max = limits.record_bytes_max
+        self._decided: tuple[Committed, Landing] | None = None
+        self._staged: deque[tuple[Appended, Landing]] = deque()
+
+    def decide(self, commit: Commit, now_ms: int, rule: Rule | None = None) -> Committed | Answer:
+        """Decide a commit: an entry, the answer of the one it repeats, or a refusal."""
+        core, topic = self.core, self.topic
+        digest, session = payload_hash(commit), commit.session
+        answer = core.replayed(commit, digest)
+        if answer is not None:
+            return answer
+        core.check(commit, topic.head_seq)
+        if rule is not None:
+            rule(topic.name, commit)
+        now_ms = topic.expire(now_ms)
+        data = encode(_Logged(session, commit.local_seq, commit.writes, commit.event_id))
+        if len(data) > self._record_bytes_max:
+            raise RecordTooLarge(
+                f"expected a commit of at most {self._record_bytes_max} bytes as a record, "
+                f"found {len(data)}"
+            )
+        topic.admit(1, len(data))
+        seq = topic.next_seq
+        landing = core.land(commit, seq, now_ms, digest)
+        batch = Batch(_RECORD % (data, encode(session)), [len(data)])
+        entry = Committed(topic.name, seq, now_ms, batch, digest)
+        self._decided = (entry, landing)
+        return entry
+
+    def stage(self, entry: Committed) -> None:
+        """The commit that was decided last is on its way to the log."""
+        assert self._decided is not None, "a commit is staged once, right after it was decided"
+        decided, landing = self._decided
+        assert decided is entry, "no commit is decided between another's decision and its staging"
+        self._decided = None
+        appended = self.topic.take(entry.batch, entry.now_ms)
+        self.core.stage(landing)
+        self._staged.append((appended, landing))
+
+    def commit(self) -> Answer:
+        """The log has the oldest staged commit: its record and what it did are visible."""
+        appended, landing = self._staged.popleft()
+        self.topic.apply_append(appended)
+        self.core.publish(landing, self.topic.earliest_seq)
+        return landing.answer
+
+    def abandon(self) -> None:
+        """No staged commit reached the log. The topic is told by its owner."""
+        self._staged.clear()
+        self._decided = None
+        self.core.abandon()
+
+    def replay(self, entry: Committed) -> None:
+        """Take an entry of the log, as it was before a restart."""
+        appended = _appended(entry)
+        self.topic.apply_append(appended)
+        self.core.replay(
+            commit_of(appended.batch.records[0]),
+            entry.seq,
+            entry.now_ms,
+            entry.digest,
+            self.topic.earliest_seq,
+        )
+
+
+def commit_of(record: Record) -> Commit:
+    """The commit that a record of a space was made of, without what it had read."""
+    try:
+        return _DECODER.decode(record.data)
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"expected the record of a commit, found: {error}") from error
+
+
+def _appended(entry: Committed) -> Appended:
+    return Appended(entry.topic, entry.seq, entry.now_ms, entry.batch)
+
+
+_DECODER: Final = msgspec.json.Decoder(Commit)

@@ -1,0 +1,563 @@
+"""One topic: its records, its four floors and its answers, changed by entries of the log alone.
+
+A command is decided against the state and becomes an entry, or is refused and changes nothing;
+`apply` takes entries in the order of the log, live and in replay alike. Between the two an entry
+is on its way: `pend` makes later decisions count on it. The state is a function of the entries
+and of the time last seen, which never goes back.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from penstock.kernel.errors import Corrupt
+from penstock.topics.config import Changes, TopicConfig, check_change
+from penstock.topics.core.batch import Batch
+from penstock.topics.core.entries import (
+    Advanced,
+    Appended,
+    Configured,
+    Deleted,
+    Feed,
+    Skipped,
+    TopicEntry,
+)
+from penstock.topics.core.idempotency import Answer, Answers
+from penstock.topics.core.predicate import Predicate
+from penstock.topics.core.shown import Found
+from penstock.topics.core.slots import Slot, Slots
+from penstock.topics.core.totals import Counted, Totals
+from penstock.topics.errors import InvalidRequest, IsASpace, RecordTooLarge, TopicFull
+from penstock.topics.model import Record
+
+HOLES_MAX: Final = 1_000
+"""Of more holes in one topic, the oldest are no longer told."""
+
+
+class Written(NamedTuple):
+    """The answer to a write. A deduped one may be told once `last_seq` is applied."""
+
+    first_seq: int
+    last_seq: int
+    records: int
+    head_seq: int
+    deduped: bool = False
+    created: bool = False
+
+
+class Floors(NamedTuple):
+    """The highest seq lost by each cause. All but `deleted` are losses the readers are told of.
+
+    What is `lost` was evicted by a restart: only memory had it. `source_trimmed` is in snapshots
+    from before holes had a place, and nowhere else.
+    """
+
+    evicted: int = 0
+    expired: int = 0
+    deleted: int = 0
+    source_trimmed: int = 0
+    lost: int = 0
+
+    @property
+    def involuntary(self) -> int:
+        """The highest seq that left though nobody asked for it."""
+        return max(self.evicted, self.expired, self.source_trimmed)
+
+
+class Hole(NamedTuple):
+    """Seqs in the middle of a topic that stand for what a router's source let go too early."""
+
+    first_seq: int
+    last_seq: int
+
+
+class TopicState(NamedTuple):
+    """A topic as plain values: equal states answer every question alike."""
+
+    name: str
+    config: TopicConfig
+    epoch: int
+    now_ms: int
+    last_write_ms: int | None
+    floors: Floors
+    answers: tuple[tuple[str, Answer], ...]
+    fed: tuple[Feed, ...]
+    holes: tuple[Hole, ...]
+    head_seq: int
+    reserved_seq: int
+    live: tuple[Slot, ...]
+
+
+class Topic:
+    """The state of one topic. `epoch` is another one each time a name is created again."""
+
+    def __init__(self, name: str, config: TopicConfig, *, epoch: int, now_ms: int) -> None:
+        self.name = name
+        self.config = config
+        self.epoch = epoch
+        self.told_epoch = epoch  # what readers are told: see `Registry.add`
+        self.is_simple = _is_simple(config)
+        self.now_ms = now_ms
+        self.last_write_ms: int | None = None
+        self.floors = Floors()
+        self.answers = Answers()
+        self.fed: dict[str, Feed] = {}
+        self.holes: list[Hole] = []  # in order; those below the floors may be missing
+        self.totals: Totals | None = None  # of the node, once this is one of its topics
+        self.counted = Counted()  # what they hold of it
+        self.reserved_seq = 0  # seqs up to this may be taken without another entry
+        self.unlogged_seq = 0  # no record after this is in memory alone
+        self.logged_seq = 0  # of an ephemeral topic: the log may have records up to this
+        self.removals = 0  # grows whenever a record may have left
+        self.scattered_removals = 0  # grows when others than the oldest may have
+        self._slots = Slots()
+        self._held_ms: int | None = None  # no record expires after this while it is set
+        self._pending_seqs = 0
+        self._pending_count = 0
+        self._pending_bytes = 0
+
+    @property
+    def head_seq(self) -> int:
+        """The last seq that was appended."""
+        return self._slots.head_seq
+
+    @property
+    def earliest_seq(self) -> int:
+        """The first seq that can be read; one past the head when none can."""
+        return self._slots.earliest_seq
+
+    @property
+    def next_seq(self) -> int:
+        """The seq of the next record to be decided; those on their way have theirs."""
+        return self._slots.head_seq + self._pending_seqs + 1
+
+    @property
+    def count(self) -> int:
+        """How many records are live."""
+        return self._slots.count
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of data and meta that are live."""
+        return self._slots.size_bytes
+
+    def get(self, seq: int) -> Record | None:
+        """The live record of a seq."""
+        return self._slots.get(seq)
+
+    def has(self, seq: int) -> bool:
+        """Whether a seq has a live record."""
+        return self._slots.has(seq)
+
+    def bytes_of(self, seq: int) -> int:
+        """The bytes of the live record of a seq; 0 if there is none."""
+        return self._slots.bytes_of(seq)
+
+    def slot(self, seq: int) -> Slot | None:
+        """The live record of a seq, with its time."""
+        return self._slots.slot(seq)
+
+    def live(self, from_seq: int, upto_seq: int) -> Iterator[Slot]:
+        """The live records after `from_seq` and up to `upto_seq`."""
+        return self._slots.live(from_seq, upto_seq)
+
+    def live_seqs(self, from_seq: int, upto_seq: int) -> Iterator[int]:
+        """The seqs of the live records after `from_seq` and up to `upto_seq`."""
+        return self._slots.live_seqs(from_seq, upto_seq)
+
+    @property
+    def slots(self) -> Slots:
+        """Its records where they stand, for those who move them to files and back."""
+        return self._slots
+
+    @slots.setter
+    def slots(self, slots: Slots) -> None:
+        self._slots = slots
+
+    def page(self, from_seq: int, upto_seq: int, limit: int, bytes_max: int) -> tuple[Found, int]:
+        """The records after `from_seq`, and the last seq that was looked at."""
+        return self._slots.page(from_seq, upto_seq, limit, bytes_max)
+
+    def count_between(self, first_seq: int, last_seq: int) -> int:
+        """How many records from one seq to another are live."""
+        return self._slots.count_between(first_seq, last_seq)
+
+    def has_between(self, first_seq: int, last_seq: int) -> bool:
+        """Whether a record from one seq to another is live."""
+        return self._slots.has_between(first_seq, last_seq)
+
+    def seq_before(self, ts_ms: int) -> int:
+        """The cursor from which a reader gets the records of a time and later."""
+        return self._slots.seq_before(ts_ms)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether something of it is on its way to the log."""
+        return self._pending_seqs > 0 or self._held_ms is not None
+
+    def expire(self, now_ms: int) -> int:
+        """Let time pass: records over their age are gone. Returns the time that counts."""
+        if now_ms > self.now_ms:
+            self.now_ms = now_ms
+        ttl_ms = self.config.ttl_ms
+        if ttl_ms and self._slots.count:
+            until_ms = self.now_ms if self._held_ms is None else self._held_ms
+            seq = self._slots.last_before(until_ms - ttl_ms)
+            if seq is not None:
+                self.floors = self.floors._replace(expired=seq)
+                self._drop_through(seq)
+        return self.now_ms
+
+    # Decisions
+
+    def append(self, batch: Batch, now_ms: int, *, key: str | None = None) -> Appended | Written:
+        """Decide a checked batch: an entry, the answer of the write it repeats, or a refusal."""
+        if self.config.type == "space":
+            raise IsASpace(self.name)
+        now_ms = self.expire(now_ms)
+        if key is not None:
+            answer = self.answers.find(key, now_ms, self.config.idempotency_window_ms)
+            if answer is not None:
+                first_seq, last_seq, _ = answer
+                return Written(first_seq, last_seq, last_seq - first_seq + 1, last_seq, True)
+        self.admit(batch.count, batch.size_bytes)
+        return Appended(self.name, self.next_seq, now_ms, batch, key)
+
+    def take(self, batch: Batch, now_ms: int) -> Appended:
+        """Decide a batch without a key and count on it, in one go; for topics that are simple.
+
+        The same as `append` and `pend`, for the usual write, at a third of their cost.
+        """
+        if now_ms > self.now_ms:
+            self.now_ms = now_ms
+        count = batch.count
+        entry = Appended(
+            self.name, self._slots.head_seq + self._pending_seqs + 1, self.now_ms, batch
+        )
+        self._pending_seqs += count
+        self._pending_count += count
+        self._pending_bytes += batch.size_bytes
+        return entry
+
+    def feed(self, feed: Feed, batch: Batch, now_ms: int) -> Appended | None:
+        """Decide a router's copies, and its mark with them; None if they are here already."""
+        now_ms = self.expire(now_ms)
+        if self.has_passed(feed):
+            return None
+        if batch.count:
+            self.admit(batch.count, batch.size_bytes)
+        return Appended(self.name, self.next_seq + feed.trimmed, now_ms, batch, feed=feed)
+
+    def has_passed(self, feed: Feed) -> bool:
+        """Whether a router's mark here is already at a feed or beyond."""
+        known = self.fed.get(feed.router)
+        return (
+            known is not None
+            and known.source_epoch == feed.source_epoch
+            and known.source_seq >= feed.source_seq
+        )
+
+    def admit(self, count: int, size_bytes: int) -> None:
+        """Refuse what a cap with `discard: reject` has no room for."""
+        config = self.config
+        if config.discard == "old" or not (config.cap_records or config.cap_bytes):
+            return
+        if _over(config, count, size_bytes):
+            raise RecordTooLarge(
+                f"expected a write that fits into topic {self.name!r} when it is empty, "
+                f"found {count} records of {size_bytes} bytes"
+            )
+        live, live_bytes = self.count + self._pending_count, self.size_bytes + self._pending_bytes
+        if _over(config, live + count, live_bytes + size_bytes):
+            raise TopicFull(
+                f"expected room in topic {self.name!r} for {count} records of {size_bytes} bytes, "
+                f"found {live} records of {live_bytes} bytes there",
+                topic=self.name,
+                cap_records=config.cap_records,
+                cap_bytes=config.cap_bytes,
+                head_seq=self.head_seq,
+                earliest_seq=self.earliest_seq,
+            )
+
+    def delete(
+        self, now_ms: int, *, before_seq: int | None = None, match: Predicate | None = None
+    ) -> Deleted:
+        """Decide a delete of what is there now; records that come later survive it."""
+        check_selector(before_seq, match)
+        return Deleted(self.name, self.expire(now_ms), self.next_seq, before_seq, match)
+
+    def configure(self, changes: Changes, now_ms: int) -> Configured:
+        """Decide a change of configuration. Nothing of the topic may be on its way meanwhile."""
+        check_change(self.name, self.config, changes)
+        return Configured(self.name, self.expire(now_ms), dict(changes))
+
+    def pend(self, entry: Appended | Configured) -> None:
+        """Count on an entry that is on its way to the log.
+
+        Until a new configuration is applied nothing more expires by the old one: in replay it
+        would not have.
+        """
+        if isinstance(entry, Configured):
+            self._held_ms = entry.now_ms
+            return
+        batch = entry.batch
+        self._pending_seqs += batch.count if entry.feed is None else entry.seqs
+        self._pending_count += batch.count
+        self._pending_bytes += batch.size_bytes
+        if self.config.durability == "ephemeral":
+            self.unlogged_seq = entry.first_seq + batch.count - 1
+        if entry.key is not None:
+            self.answers.pend(entry.key, _answer(entry))
+
+    def abandon(self) -> None:
+        """Nothing that was on its way has reached the log: decide again from what is applied."""
+        self._held_ms = None
+        self._pending_seqs = self._pending_count = self._pending_bytes = 0
+        self.answers.abandon()
+
+    # Changes
+
+    def apply(self, entry: TopicEntry) -> Written | int:
+        """Take the next entry of the log.
+
+        Returns the answer to a write; for any other entry, how many records it removed.
+        """
+        match entry:
+            case Appended():
+                return self.apply_append(entry)
+            case Deleted():
+                return self._delete(entry)
+            case Configured():
+                return self._configure(entry)
+            case Advanced():
+                return self._advance(entry)
+            case Skipped():
+                self._slots.skip_to(entry.head_seq, self.now_ms)
+                return 0
+
+    def remove(self, seq: int) -> bool:
+        """Delete one record for good, as a queue does with a finished job."""
+        return self._slots.remove(seq)
+
+    def state(self) -> TopicState:
+        """Everything that entries have made of it, for a snapshot or to compare."""
+        return TopicState(
+            self.name,
+            self.config,
+            self.epoch,
+            self.now_ms,
+            self.last_write_ms,
+            self.floors,
+            tuple(self.answers.kept().items()),
+            tuple(self.fed.values()),
+            tuple(self.holes),
+            self.head_seq,
+            self.reserved_seq,
+            tuple(self.live(0, self.head_seq)),
+        )
+
+    @classmethod
+    def restored(cls, state: TopicState) -> Topic:
+        """The topic a snapshot was taken of."""
+        topic = cls(state.name, state.config, epoch=state.epoch, now_ms=state.now_ms)
+        topic.last_write_ms = state.last_write_ms
+        topic.floors = state.floors
+        topic.answers = Answers(dict(state.answers))
+        topic.fed = {feed.router: feed for feed in state.fed}
+        topic.holes = list(state.holes)
+        topic.reserved_seq = state.reserved_seq
+        topic._slots = Slots.restored(state.head_seq, state.live)
+        return topic
+
+    def apply_append(self, entry: Appended) -> Written:
+        """Take an entry that appends: the answer to the write."""
+        batch, slots, config = entry.batch, self._slots, self.config
+        count = batch.count
+        if self._pending_seqs:
+            self._pending_seqs -= count if entry.feed is None else entry.seqs
+            self._pending_count -= count
+            self._pending_bytes -= batch.size_bytes
+        if entry.feed is not None or entry.first_seq != slots.head_seq + 1:
+            if not self._join(entry):
+                return Written(0, 0, 0, self.head_seq, deduped=True)
+            slots = self._slots
+        if config.ttl_ms:
+            self.expire(entry.now_ms)
+        elif entry.now_ms > self.now_ms:
+            self.now_ms = entry.now_ms
+        slots.extend(batch, entry.now_ms)
+        if count:
+            self.last_write_ms = entry.now_ms
+        if entry.key is not None:
+            self.answers.keep(entry.key, _answer(entry), config.idempotency_window_ms)
+        if config.cap_records or config.cap_bytes:
+            self._enforce_caps()
+        head_seq = slots.head_seq
+        return Written(entry.first_seq, head_seq, count, head_seq)
+
+    def _join(self, entry: Appended) -> bool:
+        """Make the next seq that of an entry which does not simply follow. False if passed.
+
+        What only memory had lies before the hole that a feed leaves.
+        """
+        feed = entry.feed
+        if feed is not None and self.has_passed(feed):
+            return False
+        first_seq = entry.first_seq - (feed.trimmed if feed is not None else 0)
+        if self.head_seq + 1 < first_seq <= self.reserved_seq + 1:
+            self.lose_unlogged(first_seq - 1)
+        if first_seq != self.head_seq + 1:
+            raise Corrupt(
+                f"expected seq {self.head_seq + 1} next in topic {self.name!r}, found {first_seq}"
+            )
+        if feed is not None:
+            self.fed[feed.router] = feed
+            if feed.trimmed:
+                self.leave_hole(feed.trimmed, entry.now_ms)
+        return True
+
+    def leave_hole(self, seqs: int, now_ms: int) -> None:
+        """Pass over seqs, of which cursors that come to them are told."""
+        first_seq, last_seq = self.head_seq + 1, self.head_seq + seqs
+        if self.count:
+            self._slots.skip_to(last_seq, now_ms)
+        else:
+            self._slots = Slots(last_seq)
+            self.removals += 1
+        floor = self.floors.involuntary
+        kept = [hole for hole in self.holes if hole.last_seq > floor][1 - HOLES_MAX :]
+        if kept and kept[-1].last_seq + 1 == first_seq:
+            first_seq = kept.pop().first_seq
+        self.holes = [*kept, Hole(first_seq, last_seq)]
+
+    def hole_after(self, seq: int) -> Hole | None:
+        """The next hole that is not wholly at a seq or before it."""
+        place = bisect_right(self.holes, seq, key=lambda hole: hole.last_seq)
+        return self.holes[place] if place < len(self.holes) else None
+
+    def _delete(self, entry: Deleted) -> int:
+        self.expire(entry.now_ms)
+        before = self.count
+        bound_seq = min(entry.bound_seq, self.head_seq + 1)
+        if entry.before_seq is not None:
+            bound_seq = min(bound_seq, entry.before_seq)
+        if entry.match is not None:
+            self._slots.remove_matching(entry.match.matches, bound_seq)
+            self.scattered_removals += 1
+        elif bound_seq - 1 > self.floors.deleted:
+            self.floors = self.floors._replace(deleted=bound_seq - 1)
+            self._slots.drop_through(bound_seq - 1)
+        self.removals += 1
+        return before - self.count
+
+    def _configure(self, entry: Configured) -> int:
+        self._held_ms = None
+        logged_seq = self.logged_seq if self.config.durability == "ephemeral" else self.head_seq
+        self.lose_unlogged()  # in replay: as many seqs were taken before this, by the old caps
+        if entry.now_ms >= self.now_ms:  # else the decision has let it expire, and held the rest
+            self.expire(entry.now_ms)
+        before = self.count
+        self.config = self.config.merged(entry.changes)
+        self.is_simple = _is_simple(self.config)
+        self.logged_seq = logged_seq
+        self.expire(entry.now_ms)
+        self._enforce_caps()
+        if self.config.cap_bytes and self.has_unlogged:
+            self.is_simple = False  # a write must tell the log what leaves for it
+        return before - self.count
+
+    def _advance(self, entry: Advanced) -> int:
+        self.reserved_seq = entry.head_seq
+        before = self.count
+        if entry.evicted_seq > self.floors.evicted:
+            self._evict_through(entry.evicted_seq)
+        return before - self.count
+
+    @property
+    def has_unlogged(self) -> bool:
+        """Whether a record may be live that memory alone has."""
+        return self.earliest_seq <= self.unlogged_seq
+
+    def shed_seq(self, config: TopicConfig, more_bytes: int = 0) -> int:
+        """The last seq that must leave to make room, where replay would not know; else 0.
+
+        Replay has not the records that memory alone has. Of a topic that logs none, only those
+        from before that leave in replay too.
+        """
+        if config.discard == "reject" or not config.cap_bytes:
+            return 0
+        is_logging = self.config.durability != "ephemeral"
+        upto_seq = self.head_seq if is_logging else self.logged_seq
+        if self.earliest_seq > (self.unlogged_seq if is_logging else upto_seq):
+            return 0
+        room = config.cap_bytes - self._pending_bytes - more_bytes
+        shed_seq = self._slots.seq_to_shed(room) if self.size_bytes > room else None
+        return 0 if shed_seq is None else min(shed_seq, upto_seq)
+
+    def lose_unlogged(self, head_seq: int | None = None) -> None:
+        """Go on after seqs that were set aside for records that only memory had.
+
+        A cursor is told of them, unless records from before the topic was ephemeral are kept: a
+        tombstone would hide those.
+        """
+        head_seq = self.reserved_seq if head_seq is None else head_seq
+        self.logged_seq = self.head_seq  # whatever is here is from the log
+        if head_seq > self.head_seq and self.count:
+            self._slots.skip_to(head_seq, self.now_ms)
+            self._enforce_caps()  # what the lost ones had pushed out does not come back
+        elif head_seq > self.head_seq:
+            self._slots = Slots(head_seq)
+            self.floors = self.floors._replace(evicted=head_seq, lost=head_seq)
+            self.removals += 1
+            self._recount()
+
+    def _enforce_caps(self) -> None:
+        """Let go of what is over the caps; a topic that rejects refuses more instead."""
+        config = self.config
+        if config.discard == "reject":
+            return
+        floor = self.head_seq - config.cap_records if config.cap_records else 0
+        if floor > self.floors.evicted:
+            self._evict_through(floor)
+        if config.cap_bytes and self.size_bytes > config.cap_bytes:
+            seq = self._slots.seq_to_shed(config.cap_bytes)
+            if seq is not None and seq > self.floors.evicted:
+                self._evict_through(seq)
+
+    def _evict_through(self, seq: int) -> None:
+        self.floors = self.floors._replace(evicted=seq)
+        self._drop_through(seq)
+
+    def _drop_through(self, seq: int) -> None:
+        self._slots.drop_through(seq)
+        self.removals += 1
+        self._recount()
+
+    def _recount(self) -> None:
+        if self.totals is not None:
+            self.totals.recount(self)
+
+
+def check_selector(before_seq: int | None, match: Predicate | None) -> None:
+    """Refuse a delete that does not say what to delete."""
+    if before_seq is None and match is None:
+        raise InvalidRequest("expected before_seq, match or both, found neither")
+
+
+def _is_simple(config: TopicConfig) -> bool:
+    """Whether a write without a key can neither be refused nor make another record leave by age."""
+    refuses = config.discard == "reject" and bool(config.cap_records or config.cap_bytes)
+    is_plain = config.type != "space" and config.durability != "ephemeral"
+    return is_plain and not (refuses or config.ttl_ms)
+
+
+def _over(config: TopicConfig, count: int, size_bytes: int) -> bool:
+    """Whether so much is over a cap."""
+    over_count = 0 < config.cap_records < count
+    return over_count or 0 < config.cap_bytes < size_bytes
+
+
+def _answer(entry: Appended) -> Answer:
+    return Answer(entry.first_seq, entry.first_seq + entry.batch.count - 1, entry.now_ms)

@@ -1,0 +1,169 @@
+"""What all topics of a node have together, kept as they change: nobody walks over all of them.
+
+A topic tells of every change of its records, and a queue of its leases. What changes by time alone
+is looked at when the totals are asked for, and only where time can change something.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from penstock.topics.config import TopicConfig
+    from penstock.topics.core.queue import Queue
+    from penstock.topics.core.topic import Topic
+
+
+SHELF_MAX: Final = 512
+"""So many topics are listed at once: to list 100,000 takes several milliseconds."""
+T = TypeVar("T")
+Shelf = dict[str, T]
+
+
+class Shelves(Generic[T]):
+    """Very many things by name in groups, each listed at once, while others come and go.
+
+    Nothing moves from one shelf to another, so that a walk meets all that stay, once each.
+    """
+
+    def __init__(self) -> None:
+        self._shelves: list[Shelf[T]] = []
+
+    def add(self, name: str, thing: T) -> Shelf[T]:
+        """Put a thing on a shelf, from which it is to be taken."""
+        if not self._shelves or len(self._shelves[-1]) >= SHELF_MAX:
+            self._shelves.append({})
+        shelf = self._shelves[-1]
+        shelf[name] = thing
+        return shelf
+
+    def take(self, name: str, shelf: Shelf[T] | None) -> None:
+        """Take a thing off its shelf, if it is on one."""
+        if shelf is not None:
+            del shelf[name]
+            if not shelf:
+                self._shelves.remove(shelf)
+
+    def parts(self) -> Iterator[list[T]]:
+        """Everything, some at a time."""
+        for shelf in list(self._shelves):
+            yield list(shelf.values())
+
+
+class Counted:
+    """What the totals hold of one topic, and where it is listed."""
+
+    __slots__ = (
+        "aging",
+        "config",
+        "hot_bytes",
+        "leased",
+        "leases",
+        "listed",
+        "records",
+        "size_bytes",
+    )
+
+    def __init__(self) -> None:
+        self.config: TopicConfig | None = None
+        self.records = 0
+        self.size_bytes = 0
+        self.hot_bytes = 0
+        self.leases = 0
+        self.listed: Shelf[Topic] | None = None
+        self.aging: Shelf[Topic] | None = None
+        self.leased: Shelf[Queue] | None = None
+
+
+class Totals:
+    """Records, bytes, leases and topics by kind, of all topics that were added."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.size_bytes = 0
+        self.hot_bytes = 0  # of records that are in memory
+        self.leases = 0
+        self.by_class: Counter[str] = Counter()
+        self.by_type: Counter[str] = Counter()
+        self.topics: Shelves[Topic] = Shelves()
+        self._aging: Shelves[Topic] = Shelves()  # those whose records leave by age
+        self._leased: Shelves[Queue] = Shelves()  # those with leases, which end by time
+
+    def add(self, topic: Topic) -> None:
+        """A topic began: its changes count from now on."""
+        topic.totals = self
+        topic.counted = Counted()
+        topic.counted.listed = self.topics.add(topic.name, topic)
+        self.classify(topic)
+        self.recount(topic)
+
+    def remove(self, topic: Topic) -> None:
+        """A topic is gone, and whatever it still does counts no more."""
+        counted = topic.counted
+        self.records -= counted.records
+        self.size_bytes -= counted.size_bytes
+        self.hot_bytes -= counted.hot_bytes
+        self.leases -= counted.leases
+        self._unclassify(topic)
+        self._leased.take(topic.name, counted.leased)
+        self.topics.take(topic.name, counted.listed)
+        topic.totals = None
+
+    def recount(self, topic: Topic) -> None:
+        """Take over what a topic has now."""
+        counted, records, size_bytes = topic.counted, topic.count, topic.size_bytes
+        self.records += records - counted.records
+        self.size_bytes += size_bytes - counted.size_bytes
+        counted.records = records
+        counted.size_bytes = size_bytes
+        hot_bytes = topic.slots.hot_bytes
+        self.hot_bytes += hot_bytes - counted.hot_bytes
+        counted.hot_bytes = hot_bytes
+
+    def recount_leases(self, queue: Queue) -> None:
+        """Take over how many leases a queue has now."""
+        counted, leases = queue.topic.counted, queue.in_flight
+        self.leases += leases - counted.leases
+        counted.leases = leases
+        if leases and counted.leased is None:
+            counted.leased = self._leased.add(queue.topic.name, queue)
+        elif not leases and counted.leased is not None:
+            self._leased.take(queue.topic.name, counted.leased)
+            counted.leased = None
+
+    def classify(self, topic: Topic) -> None:
+        """Take over a topic's configuration, if it is another one than before."""
+        config = topic.config
+        if topic.counted.config is config:
+            return
+        self._unclassify(topic)
+        topic.counted.config = config
+        self.by_class[config.durability] += 1
+        self.by_type[config.type] += 1
+        if config.ttl_ms:
+            topic.counted.aging = self._aging.add(topic.name, topic)
+
+    def aging(self) -> list[str]:
+        """The names of topics whose records leave by age."""
+        return [topic.name for part in self._aging.parts() for topic in part]
+
+    def pass_time(self, now_ms: int) -> Iterator[None]:
+        """Let time pass wherever it can change a total, one topic a step."""
+        for topics in self._aging.parts():
+            for topic in topics:
+                topic.expire(now_ms)
+                yield
+        for queues in self._leased.parts():
+            for queue in queues:
+                queue.sweep(now_ms)
+                yield
+
+    def _unclassify(self, topic: Topic) -> None:
+        config, topic.counted.config = topic.counted.config, None
+        if config is not None:
+            self.by_class[config.durability] -= 1
+            self.by_type[config.type] -= 1
+            self._aging.take(topic.name, topic.counted.aging)
+            topic.counted.aging = None

@@ -1,0 +1,631 @@
+"""The topics of one node: commands in, answers out, everything durable in between.
+
+Runs on one event loop. A command is decided against the partition's state, staged, logged with
+whatever else comes in the same moment, committed, answered; then its topic gets a turn, in which
+watchers are pushed to and routers run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.flow.drain import Drain
+from penstock.flow.governor import Rung
+from penstock.flow.priority import Urgency, base_priority
+from penstock.kernel.clock import Clock, SteadyClock
+from penstock.kernel.errors import PenstockError, Rejected
+from penstock.kernel.ids import partition_of
+from penstock.kernel.shell import RunQueue, SystemClock
+from penstock.log.store import Store
+from penstock.topics.config import TopicConfig
+from penstock.topics.core.batch import Write
+from penstock.topics.core.entries import (
+    Acked,
+    Appended,
+    Claimed,
+    Committed,
+    Configured,
+    Created,
+    Deleted,
+    Dropped,
+)
+from penstock.topics.core.partition import Change, Entry, Partition
+from penstock.topics.core.predicate import Predicate
+from penstock.topics.core.read import Diff, ReadRequest, read
+from penstock.topics.core.registry import Registry
+from penstock.topics.core.segments import NotLoaded
+from penstock.topics.core.topic import Topic, Written, check_selector
+from penstock.topics.engine.forwarder import Forwarder
+from penstock.topics.engine.journal import Journal
+from penstock.topics.engine.lane import UNSYNCED_SEQS_MAX, Audience, Lane, OnWritten
+from penstock.topics.engine.routing import RouterDesk
+from penstock.topics.engine.spaces import SpaceDesk
+from penstock.topics.engine.turns import Turns
+from penstock.topics.engine.views import Deletion, EngineOptions, TopicView
+from penstock.topics.engine.watch import Watchers
+from penstock.topics.engine.work import WorkDesk
+from penstock.topics.errors import (
+    InvalidRequest,
+    Saturated,
+    Throttled,
+    TopicNotFound,
+    TopicsApart,
+)
+from penstock.topics.persist.backup import BackupList, OnProgress, silent
+from penstock.topics.persist.cold import ColdCache
+from penstock.topics.persist.data_dir import COLD_DIR, SNAPSHOT_DIR, ColdFiles, SnapshotFiles
+from penstock.topics.persist.recovery import Recovery, close_clean
+from penstock.topics.persist.snapshotter import Compaction
+from penstock.topics.persist.spill import HotLimit
+
+_LOGGER: Final = logging.getLogger("penstock.topics")
+
+
+class Engine:
+    """Every topic of a node. Each method is called on the loop's thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        options: EngineOptions | None = None,
+        *,
+        clock: Clock | None = None,
+        boot_id: str | None = None,
+    ) -> None:
+        self.options = options or EngineOptions()
+        self.limits = self.options.limits
+        self.clock = SteadyClock(clock or SystemClock())
+        self.registry = Registry(self.limits)
+        self.registry.identity = self.options.identity
+        self._topics = self.registry.topics
+        self.watchers = Watchers(self.limits)
+        self.ready = False
+        self.closing = False
+        self.drain = Drain(self.options.log_wait_ms_max)
+        self._finished_bytes = 0  # at the last sample
+        self._room_bytes = 0.0  # what may wait for the log before it is looked at more closely
+        self._run_queue = RunQueue()
+        self._has_no_quota = not self.limits.total_bytes_max
+        self._boot_id = boot_id
+        self._loop = loop = asyncio.get_running_loop()
+        count = self.options.partitions
+        self.journal = Journal(
+            store,
+            partitions=count,
+            loop=loop,
+            clock=self.clock,
+            disk_sync_ms=self.options.disk_sync_ms,
+        )
+        self._backlog = self.journal.backlog
+        audience = Audience(
+            self._committed, self._mark, self.watchers.by_topic, self.registry.routers.by_source
+        )
+        self._lanes = [
+            Lane(
+                number,
+                Partition(self.registry),
+                self.journal,
+                loop=loop,
+                audience=audience,
+            )
+            for number in range(count)
+        ]
+        self._lane_of: dict[str, Lane] = {}  # of topics that exist
+        self._consumed: dict[str, tuple[int, int]] = {}  # topic -> (wall, monotonic) ms
+        self.turns = Turns(
+            self._serve,
+            self._urgency,
+            loop=loop,
+            clock=self.clock,
+            on_rung=self._on_rung,
+            on_busy=self._on_busy,
+            drain=self._sample_drain,
+            waited_ns=self._run_queue.waited_ns,
+        )
+        self._set_room()
+        self.forwarder = Forwarder(self.registry, self.lane, self.turns.mark, self.clock)
+        self.work = WorkDesk(self)
+        self.spaces = SpaceDesk(self)
+        self.routing = RouterDesk(self)
+        self._set_up_files()
+
+    def _on_busy(self, share: float) -> None:
+        self.journal.gather.set_busy(share)
+        if self.compaction is not None:
+            self.compaction.set_busy(share)
+
+    def serving(self, watchers: int) -> None:
+        """So many watchers are written to now, one rank after another; 0 when all have had it."""
+        self.journal.gather.set_round(watchers)
+
+    def _set_up_files(self) -> None:
+        options, directory = self.options, self.options.data_dir
+        self.snapshots = self.cold_files = self.compaction = None
+        count = options.partitions
+        if directory is not None:
+            self.snapshots = SnapshotFiles(directory / SNAPSHOT_DIR)
+            self.cold_files = ColdFiles(options.cold_dir or directory / COLD_DIR)
+            self.compaction = Compaction(
+                self.journal,
+                self._lanes,
+                self.registry,
+                self.snapshots,
+                self.cold_files,
+                seal=replace(options.seal, node_bytes_max=options.hot_bytes_max // (2 * count)),
+                log_bytes_min=options.compact_bytes_min,
+                clock=self.clock,
+            )
+        cache_bytes = options.cold_cache_bytes
+        self.cold = ColdCache(self.cold_files, bytes_max=cache_bytes, loop=self._loop)
+        self.forwarder.cold = self.watchers.cold = self.cold
+        self.hot = HotLimit(self.registry, directory, options.hot_bytes_max, loop=self._loop)
+        self.watchers.mark = self.turns.mark
+        self.recovery = Recovery(
+            self.journal,
+            self._lanes,
+            self.registry,
+            directory=directory,
+            snapshots=self.snapshots,
+            cold=self.cold_files,
+            hot=self.hot,
+        )
+
+    # Life
+
+    @property
+    def replay_progress(self) -> float:
+        """How much of the log has been taken in, 0 to 1."""
+        return self.recovery.progress
+
+    async def open(self) -> None:
+        """Take in the log, in slices so that the loop can answer meanwhile; then serve."""
+        await self.recovery.run()
+        self.clock.go_on_from(max((topic.now_ms for topic in self._topics.values()), default=0))
+        self.journal.start()
+        for lane in self._lanes:
+            for name in lane.partition.topics:
+                self._lane_of[name] = lane
+        recovery = self.recovery
+        await recovery.settle(self._boot_id)
+        if self.compaction is not None:
+            self.compaction.start(recovery.indexes, recovery.sizes, recovery.log_bytes)
+            if recovery.damaged_snapshots:
+                self.compaction.start_again()
+        self.ready = True
+        self.turns.start()
+        for name in self.registry.topics:
+            if self.registry.routers.fed_by(name):
+                self.turns.mark(name)
+
+    async def close(self) -> None:
+        """Run routers to the end, write what memory alone knows, end the log."""
+        self.closing = True
+        self.turns.stop()
+        if self.ready:
+            try:
+                for router in list(self.registry.routers):
+                    await self.forwarder.drain(router.config.dest, strict=True)
+            except PenstockError as error:
+                _LOGGER.error("routers could not run to the end: %s", error)
+            try:
+                await close_clean(self._lanes, self.journal, self._boot_id, self.options.data_dir)
+                if self.compaction is not None:
+                    await self.compaction.finish()
+            except PenstockError as error:
+                _LOGGER.error("the end was not clean: %s", error)
+        self.hot.close()
+        self.cold.close()
+        self.journal.stop_syncing()
+        await self.journal.stop()
+        self._run_queue.close()
+
+    # Topics
+
+    def lane(self, name: str) -> Lane:
+        """The lane of a topic, whether it exists or not."""
+        return self._lane_of.get(name) or self._lanes[partition_of(name, len(self._lanes))]
+
+    def topic(self, name: str) -> Topic:
+        """A topic, or `TopicNotFound`."""
+        topic = self.registry.topics.get(name)
+        if topic is None:
+            raise TopicNotFound(name)
+        return topic
+
+    def write(self, name: str, write: Write, done: OnWritten) -> None:
+        """Append a batch. `done` is called exactly once, maybe before this returns."""
+        topic = self._topics.get(name)
+        lane = self._lane_of.get(name) or self.lane(name)
+        if lane.is_held:
+            try:
+                self.check_pressure(lane, disable=write.disable_backpressure)
+            except PenstockError as error:
+                done(error)
+            else:
+                lane.later(partial(self.write, name, write, done), write.batch.size_bytes)
+            return
+        if (
+            topic is not None
+            and topic.is_simple
+            and self._has_no_quota
+            and write.key is None
+            and write.batch.count <= UNSYNCED_SEQS_MAX
+            and self._backlog.waiting <= self._room_bytes
+            and self.registry.totals.hot_bytes <= self.registry.refuse_bytes
+        ):
+            lane.append(topic, write.batch, self.clock.now_ms(), done)
+            return
+        try:
+            self.check_pressure(lane, disable=write.disable_backpressure)
+            decided = lane.partition.write(name, write, self.clock.now_ms())
+        except PenstockError as error:
+            done(error)
+            return
+        if isinstance(decided, Written):
+            self._answer_again(lane, name, decided, done)
+            return
+        finish = partial(_finish_write, done, decided)
+        lane.submit(decided, finish, sync=lane.is_synced(decided))
+
+    async def append(self, name: str, write: Write) -> Written:
+        """As `write`, to be awaited."""
+        future: asyncio.Future[Written] = self._loop.create_future()
+
+        def done(outcome: Written | Exception) -> None:
+            if not future.done():
+                if isinstance(outcome, Exception):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome)
+
+        self.write(name, write, done)
+        return await future
+
+    async def write_many(self, writes: Sequence[tuple[str, Write]]) -> list[Written]:
+        """Append to several topics of one partition, all or nothing."""
+        lane = self.lane(writes[0][0])
+        names = [name for name, _ in writes]
+        if len(set(names)) < len(names):
+            raise InvalidRequest("expected each topic once in a write to several, found one twice")
+        for name in names:
+            if self.lane(name) is not lane:
+                raise TopicsApart(names[0], name)
+        while lane.is_held:
+            await lane.settled()
+        self.registry.check_topics(len(set(names) - self._topics.keys()))
+        now_ms = self.clock.now_ms()
+        decided: list[Change | Written] = []
+        new_bytes = 0  # what was written before is answered again, room or no room
+        for name, write in writes:
+            self.check_pressure(lane, disable=write.disable_backpressure)
+            decided.append(lane.partition.write(name, write, now_ms))
+            new_bytes += write.batch.size_bytes if isinstance(decided[-1], Change) else 0
+        self.registry.check_total(new_bytes, now_ms)
+        changes = [each for each in decided if isinstance(each, Change)]
+        change = Change(
+            tuple(entry for each in changes for entry in each.entries),
+            tuple(entry for each in changes for entry in each.to_log),
+        )
+        answers = iter(await lane.commit(change, sync=lane.is_synced(change)))
+        return [
+            each
+            if isinstance(each, Written)
+            else _written(each, [next(answers) for _ in each.entries])
+            for each in decided
+        ]
+
+    def fsync_ms(self, name: str) -> float:
+        """How long the last sync took, for a topic that waits for it; 0 for any other."""
+        topic = self._topics.get(name)
+        if topic is None or topic.config.durability != "fsync":
+            return 0.0
+        return self.journal.counters.last_fsync_us / 1e3
+
+    async def put_topic(self, name: str, body: dict[str, Any]) -> tuple[bool, TopicConfig]:
+        """Make a topic or change the named keys of one: is it new, and how is it now."""
+        lane = self.lane(name)
+        async with lane.exclusive() as partition:
+            change = partition.put_topic(name, body, self.clock.now_ms())
+            if change.entries:
+                await lane.commit(change, sync=True)
+            created = bool(change.entries) and isinstance(change.entries[0], Created)
+            self.turns.reconsider(name)
+            return created, self.topic(name).config
+
+    async def delete(
+        self, name: str, *, before_seq: int | None = None, match: Predicate | None = None
+    ) -> Deletion:
+        """Delete records for good, by prefix, by tag, or by both at once."""
+        check_selector(before_seq, match)
+        lane = self.lane(name)
+        await self.settled(name)
+        topic = self.topic(name)
+        change = lane.partition.delete(
+            name, self.clock.now_ms(), before_seq=before_seq, match=match
+        )
+        answers = await lane.commit(change, sync=topic.config.durability == "fsync")
+        return Deletion(
+            answers[0], topic.earliest_seq, topic.head_seq, topic.count, topic.size_bytes
+        )
+
+    async def show_topic(self, name: str, *, touch: bool = True) -> TopicView:
+        """A topic as it stands, with everything its routers owe it."""
+        await self.forwarder.drain(name)
+        topic = self.topic(name)
+        now_ms = self.clock.now_ms()
+        topic.expire(now_ms)
+        self.registry.recount(topic)
+        if touch:
+            self.touch(name)
+        return self._view(topic, now_ms)
+
+    def list_topics(
+        self,
+        prefix: str,
+        after: str | None,
+        page_size: int,
+        *,
+        touch: bool = False,
+        allowed: Callable[[str], bool] = lambda _name: True,
+    ) -> tuple[list[TopicView], bool]:
+        """A page of topics in the order of their names, and whether there are more."""
+        found = filter(allowed, self.registry.names_from(prefix, after))
+        names = list(islice(found, page_size + 1))
+        now_ms = self.clock.now_ms()
+        views = []
+        for name in names[:page_size]:
+            topic = self.registry.topics[name]
+            topic.expire(now_ms)
+            self.registry.recount(topic)
+            if touch:
+                self.touch(name)
+            views.append(self._view(topic, now_ms))
+        return views, len(names) > page_size
+
+    async def diff(self, name: str, request: ReadRequest) -> Diff:
+        """One page after a cursor; waits if asked to and there is nothing to tell yet."""
+        if self.forwarder.owes(name):
+            await self.forwarder.drain(name)
+        first = await self._read(name, request)
+        if not request.wait_ms or not first.parks or self.closing:
+            return first
+        until_s = self._loop.time() + request.wait_ms / 1e3
+        while await self._woken(name, until_s - self._loop.time()):
+            if self.forwarder.owes(name):
+                await self.forwarder.drain(name)
+            again = await self._read(name, request)
+            if not again.parks or again.next_from_seq != first.next_from_seq:
+                return again  # else it was woken for a record that its first read had already
+        return first
+
+    async def _read(self, name: str, request: ReadRequest) -> Diff:
+        """One page; what is cold is loaded first."""
+        try:
+            return self.read(name, request)
+        except NotLoaded as missing:
+            with self.cold.hold() as hold:
+                await hold.load(missing.block)
+                diff = await hold.answer(lambda upto_seq: self.read(name, request, upto_seq))
+                return diff._replace(cold_segments_read=len(hold.files))
+
+    def read(self, name: str, request: ReadRequest, upto_seq: int | None = None) -> Diff:
+        """One page of what is committed now, without what routers still owe.
+
+        `NotLoaded` if it takes cold records that are not in memory; `diff` sees to that.
+        """
+        topic = self.topic(name)
+        now_ms = self.clock.now_ms()
+        diff = read(topic, request, now_ms, self.limits, upto_seq)
+        self.touch(name)
+        if topic.config.ttl_ms:
+            self.registry.recount(topic)
+        return diff
+
+    def touch(self, name: str) -> None:
+        """Someone consumes a topic: its next turns come sooner."""
+        self._consumed[name] = (self.clock.now_ms(), self.clock.monotonic_ms())
+
+    # Snapshots
+
+    async def compact(self) -> int:
+        """Make snapshots of all that was logged since the last; of how many partitions."""
+        if self.compaction is None:
+            raise Rejected("expected a data directory for snapshots, found none")
+        return await self.compaction.compact()
+
+    async def backup(self, dest: Path, on_progress: OnProgress = silent) -> BackupList:
+        """Copy everything that is committed now to a directory, while all goes on.
+
+        No snapshot is made meanwhile, and nothing that the copy needs is removed. `on_progress`
+        is called in another thread.
+        """
+        if self.compaction is None:
+            raise Rejected("expected a data directory to back up, found none")
+        return await self.compaction.backup(dest, on_progress)
+
+    # The scheduler
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What waits for the log."""
+        return self._backlog.waiting
+
+    def effective_priority(self, name: str) -> int:
+        """Manual priority or recency of consumption, now."""
+        return base_priority(self._urgency(name), self.clock.monotonic_ms())
+
+    def _serve(self, name: str) -> None:
+        """The turn of a topic."""
+        if self.watchers.has(name):
+            self.watchers.wake(name)
+            if name in self.registry.topics:
+                self.touch(name)
+        self.forwarder.turn(name)
+
+    def _urgency(self, name: str) -> Urgency:
+        topic = self.registry.topics.get(name)
+        if topic is None:
+            return Urgency()
+        consumed = self._consumed.get(name)
+        config = topic.config
+        lowered = self.turns.rung.deferring and bool(self.registry.routers.feeders_of(name))
+        return Urgency(
+            config.priority, config.auto_priority, consumed[1] if consumed else None, lowered
+        )
+
+    def _mark(self, name: str) -> None:
+        self.turns.mark(name)
+
+    def _on_rung(self, rung: Rung) -> None:
+        self.journal.set_commit_window(rung.commit_window_ms)
+
+    def _sample_drain(self, span_ms: float) -> tuple[float, float]:
+        """How long what waits for the log would take to be written, and how long it may take."""
+        backlog, drain = self._backlog, self.drain
+        finished, self._finished_bytes = backlog.finished - self._finished_bytes, backlog.finished
+        drain.sample(backlog.waiting, finished, span_ms)
+        self._set_room()
+        drain_ms = drain.estimate_ms(backlog.waiting)
+        if backlog.waiting <= drain.room:
+            drain_ms = min(drain_ms, drain.limit_ms or drain_ms)
+        return drain_ms, drain.limit_ms or math.inf
+
+    def _set_room(self) -> None:
+        self._room_bytes = min(self.drain.room, self.options.waiting_bytes_max)
+
+    # Helpers
+
+    def is_pressed(self, lane: Lane) -> bool:
+        """Whether `check_pressure` may have something to say."""
+        is_full = self.registry.hot_bytes > self.registry.refuse_bytes
+        return is_full or self._backlog.waiting > self._room_bytes
+
+    def check_pressure(self, lane: Lane, *, disable: bool = False) -> None:
+        """Refuse a write before anything is appended, if there is no room or no time for it."""
+        if self.registry.hot_bytes > self.registry.refuse_bytes:
+            raise Throttled(
+                f"expected at most {self.hot.bytes_max} bytes of records in memory, found "
+                f"{self.registry.hot_bytes}, which the disk does not take fast enough",
+                limit="max_hot_bytes",
+                max=self.hot.bytes_max,
+            )
+        waiting = self._backlog.waiting
+        if waiting <= self._room_bytes:
+            return
+        drain, most = self.drain, self.options.waiting_bytes_max
+        drain_ms = math.ceil(drain.estimate_ms(waiting))
+        if waiting > drain.room and not disable:
+            self.journal.counters.submit_full += 1
+            raise Saturated(
+                f"expected writes of at most {drain.limit_ms:g} ms to wait for the log, "
+                f"found {drain_ms} ms: {waiting} bytes; try again in {drain_ms} ms",
+                retry_after_ms=drain_ms,
+            )
+        if lane.waiting_bytes > most:
+            self.journal.counters.submit_full += 1
+            raise Saturated(
+                f"expected at most {most} bytes to wait for the log in a partition, found "
+                f"{lane.waiting_bytes}; disable_backpressure does not lift this limit",
+                retry_after_ms=max(drain_ms, 1),
+                limit="max_waiting_bytes",
+            )
+
+    def _answer_again(
+        self,
+        lane: Lane,
+        name: str,
+        written: Written,
+        done: OnWritten,
+    ) -> None:
+        """Repeat the answer of an earlier write, once that one is committed."""
+        topic = self._topics.get(name)
+        if topic is not None and topic.head_seq >= written.last_seq:
+            done(written)
+        else:
+            lane.after(lambda outcome: done(outcome if isinstance(outcome, Exception) else written))
+
+    def _committed(self, entries: tuple[Entry, ...]) -> None:
+        """Entries took effect: their topics are dirty."""
+        for entry in entries:
+            kind = type(entry)
+            if kind is Appended or kind is Committed:
+                self.turns.mark(entry.topic)  # type: ignore[union-attr]
+            elif kind is Created:
+                name = entry.topic  # type: ignore[union-attr]
+                self._lane_of[name] = self._lanes[partition_of(name, len(self._lanes))]
+                self.watchers.created(name)
+            elif kind is Dropped:
+                name = entry.topic  # type: ignore[union-attr]
+                self._lane_of.pop(name, None)
+                self._consumed.pop(name, None)
+                self.work.forget(name)
+                self.turns.mark(name)
+            elif kind is Deleted or kind is Acked or kind is Configured or kind is Claimed:
+                self.forwarder.made_room(entry.topic)  # type: ignore[union-attr]
+
+    async def _woken(self, name: str, span_s: float) -> bool:
+        """Wait for the next turn of a topic; False if the time is over before."""
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def wake(_topic: str) -> None:
+            if not future.done():
+                future.set_result(None)
+
+        self.watchers.listen(name, wake)
+        try:
+            await asyncio.wait_for(future, span_s)
+        except TimeoutError:
+            return False
+        finally:
+            self.watchers.leave(name, wake)
+        return True
+
+    async def settled(self, name: str) -> None:
+        """Wait until no exclusive command holds a topic's lane and its routers owe it nothing."""
+        if self.forwarder.owes(name):
+            await self.forwarder.drain(name, strict=True)
+        lane = self.lane(name)
+        while lane.is_held:
+            await lane.settled()
+
+    def _view(self, topic: Topic, now_ms: int) -> TopicView:
+        name = topic.name
+        queue = self.lane(name).partition.queues.get(name)
+        consumed = self._consumed.get(name)
+        return TopicView(
+            name,
+            topic.config,
+            topic.head_seq,
+            topic.earliest_seq,
+            topic.head_seq + 1,
+            topic.count,
+            topic.size_bytes,
+            topic.told_epoch,
+            self.effective_priority(name),
+            topic.last_write_ms,
+            consumed[0] if consumed else None,
+            queue.counts(now_ms) if queue is not None else None,
+        )
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _finish_write(done: OnWritten, change: Change, outcome: list[Any] | Exception) -> None:
+    done(outcome if isinstance(outcome, Exception) else _written(change, outcome))
+
+
+def _written(change: Change, answers: list[Any]) -> Written:
+    """The answer to a write, which also tells whether it made its topic."""
+    written: Written = answers[-1]
+    return written._replace(created=type(change.entries[0]) is Created)

@@ -1,0 +1,266 @@
+"""Routers at work: each turn of a source moves its routers on, each read of a destination first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from penstock.kernel.clock import Clock
+from penstock.kernel.errors import PenstockError
+from penstock.topics.core.forward import Step
+from penstock.topics.core.registry import Registry
+from penstock.topics.core.router import Router, RouterConfig
+from penstock.topics.core.segments import Block, NotLoaded
+from penstock.topics.engine.lane import Lane, LogFailed
+from penstock.topics.engine.turns import SLICE_MS
+from penstock.topics.errors import RouterNotFound, TopicNotFound
+from penstock.topics.persist.cold import ColdCache
+
+STEPS_MAX: Final = 8
+"""So many routers of a source take a step in one turn, fewer if that takes longer than a turn may:
+each may copy a thousand records."""
+_AGAIN_S: Final = 1.0
+"""How long a router waits after the log did not take its copies, or for records to leave by age."""
+
+
+class Forwarder:
+    """Moves routers, one step of each on its way at a time."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        lane_of: Callable[[str], Lane],
+        mark: Callable[[str], None],
+        clock: Clock,
+    ) -> None:
+        self._registry = registry
+        self._lane_of = lane_of
+        self._mark = mark
+        self._clock = clock
+        self._due: dict[str, OrderedDict[str, None]] = {}  # source -> routers to take a step
+        self._heads: dict[str, int] = {}  # source -> its head when all of its routers were due
+        self._moving: set[str] = set()
+        self._held: set[str] = set()  # routers whose destination is full
+        self._loading: dict[str, Block] = {}  # routers whose next records are read from disk
+        self._asking_again: set[str] = set()  # of those, the ones that time may let go on
+        self.cold: ColdCache | None = None
+
+    def turn(self, source: str) -> None:
+        """The source has a turn: its routers take one step each, the next few of them now."""
+        if source not in self._registry.routers.by_source:
+            self._due.pop(source, None)
+            self._heads.pop(source, None)
+            return
+        due, steps = self._due_of(source), 0
+        until_ns = self._clock.monotonic_ns() + SLICE_MS * 1_000_000
+        while due and steps < STEPS_MAX and self._clock.monotonic_ns() < until_ns:
+            name, _ = due.popitem(last=False)
+            router = self._registry.routers.find(name)
+            if router is not None and name not in self._moving and self._is_behind(router):
+                self._step(router)
+                steps += 1
+        if due:
+            self._mark(source)
+
+    def ask(self, config: RouterConfig) -> None:
+        """A router may be able to go on: let it take a step, after those that are due already."""
+        self._due.setdefault(config.source, OrderedDict())[config.name] = None
+        self._mark(config.source)
+
+    def made_room(self, dest: str) -> None:
+        """Records left a topic: a router that was held by it may go on."""
+        for router in self._registry.routers.feeders_of(dest):
+            if router.config.name in self._held:
+                self.ask(router.config)
+
+    def owes(self, dest: str) -> bool:
+        """Whether a router has something for a topic that is not there yet."""
+        routers = self._registry.routers
+        if not routers.feeders_of(dest):
+            return False
+        return any(self._is_behind(router) for router in self._upstream(dest))
+
+    async def drain(self, dest: str, *, strict: bool = False) -> bool:
+        """Bring every router that leads to a topic to the head of its source, as it is now.
+
+        False if one of them cannot go on: its destination is full, its source cannot be read, or
+        the log takes nothing, and readers get what is committed. `strict` is for who writes: then
+        the last of these is `LogFailed`.
+        """
+        whole = True
+        for router in reversed(self._upstream(dest)):
+            try:
+                whole = await self._bring_up(router) and whole
+            except LogFailed:
+                if strict:
+                    raise
+                whole = False
+        return whole
+
+    def view(self, source: str) -> list[dict[str, Any]]:
+        """How far each router of a topic is behind, and why, for people."""
+        topic = self._registry.topics.get(source)
+        head_seq = topic.head_seq if topic else 0
+        return [
+            {
+                "router": router.config.name,
+                "dest": router.config.dest,
+                "behind": max(0, head_seq - router.source_seq),
+                "reason": self._reason(router, head_seq),
+            }
+            for router in self._registry.routers.fed_by(source)
+        ]
+
+    def _reason(self, router: Router, head_seq: int) -> str:
+        if router.source_seq >= head_seq:
+            return "up to date"
+        block = self._loading.get(router.config.name)
+        if block is not None:
+            error = self.cold.failure(block) if self.cold is not None else None
+            found = "are read from disk" if error is None else f"cannot be read: {error}"
+            return f"its next records {found}"
+        if router.config.name in self._held:
+            return f"topic {router.config.dest!r} is full and rejects more"
+        return (
+            "copies are on their way" if router.config.name in self._moving else "waits for a turn"
+        )
+
+    def _upstream(self, dest: str) -> list[Router]:
+        """The routers that lead to a topic, nearest first."""
+        found: dict[str, Router] = {}
+        ends = [dest]
+        while ends:
+            for router in self._registry.routers.feeders_of(ends.pop()):
+                if router.config.name not in found:
+                    found[router.config.name] = router
+                    ends.append(router.config.source)
+        return list(found.values())
+
+    def _due_of(self, source: str) -> OrderedDict[str, None]:
+        """The routers that are to take a step, in order: all of them once the source has grown.
+
+        Else a router that is held would have its source marked for ever.
+        """
+        due = self._due.setdefault(source, OrderedDict())
+        topic = self._registry.topics.get(source)
+        if topic is not None and self._heads.get(source) != topic.head_seq:
+            self._heads[source] = topic.head_seq
+            for router in self._registry.routers.fed_by(source):
+                due.setdefault(router.config.name)
+        return due
+
+    def _is_behind(self, router: Router) -> bool:
+        source = self._registry.topics.get(router.config.source)
+        return source is not None and router.source_seq < source.head_seq
+
+    def _step(self, router: Router) -> None:
+        """Take one step in the turn of the source."""
+        lane = self._lane_of(router.config.dest)
+        if lane.is_held:
+            lane.later(partial(self.ask, router.config))
+            return
+        try:
+            step = self._decide(lane, router.config.name)
+        except NotLoaded as missing:
+            assert self.cold is not None, "whoever has cold records can load them"
+            self._loading[router.config.name] = missing.block
+            self.cold.soon(missing.block, partial(self.ask, router.config))
+            return
+        if step is None or step.entry is None:
+            return
+        self._submit(lane, router, step, lambda _outcome: None)
+
+    async def _bring_up(self, router: Router) -> bool:
+        """Let a router come to the head that its source has now. False if it is held."""
+        source, name = self._registry.topics.get(router.config.source), router.config.name
+        goal_seq = source.head_seq if source else 0
+        while (found := self._registry.routers.find(name)) and found.source_seq < goal_seq:
+            if not await self._advance(found):
+                return False
+        return True
+
+    async def _advance(self, router: Router) -> bool:
+        """Take one step for a reader, or wait for the one that is on its way. False if held."""
+        lane = self._lane_of(router.config.dest)
+        name = router.config.name
+        if name in self._moving or lane.is_held:
+            await lane.settled()
+            return True
+        try:
+            step = self._decide(lane, name)
+        except NotLoaded as missing:
+            return await self._loaded(router, missing.block)
+        if step is None or step.entry is None:
+            return False
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._submit(lane, router, step, partial(_answer, future))
+        outcome = await future
+        if isinstance(outcome, Exception):
+            raise outcome
+        return True
+
+    async def _loaded(self, router: Router, block: Block) -> bool:
+        """Have a block of a source loaded. False if it cannot be read: turns try it again."""
+        assert self.cold is not None, "whoever has cold records can load them"
+        try:
+            if self.cold.failure(block) is None:
+                await self.cold.load(block)
+                return True
+        except PenstockError:
+            pass  # it is logged where it is read
+        self._loading[router.config.name] = block
+        return False
+
+    def _submit(
+        self, lane: Lane, router: Router, step: Step, then: Callable[[object], None]
+    ) -> None:
+        assert step.entry is not None
+        self._moving.add(router.config.name)
+        change = lane.partition.fed(step.entry)
+        moved = partial(self._moved, router, then)
+        lane.submit(change, moved, sync=lane.is_synced(change))
+
+    def _moved(self, router: Router, then: Callable[[object], None], outcome: object) -> None:
+        """A step is over. What came to the source meanwhile had its turn while this one ran."""
+        self._moving.discard(router.config.name)
+        if isinstance(outcome, Exception):
+            asyncio.get_running_loop().call_later(_AGAIN_S, self.ask, router.config)
+        else:
+            found = self._registry.routers.find(router.config.name)
+            if found is not None and self._is_behind(found):
+                self.ask(found.config)
+        then(outcome)
+
+    def _decide(self, lane: Lane, name: str) -> Step | None:
+        self._loading.pop(name, None)
+        try:
+            step = lane.partition.forward(name, self._clock.now_ms())
+        except (TopicNotFound, RouterNotFound):
+            return None
+        if step.held:
+            self._held.add(name)
+            self._ask_again(name)
+        else:
+            self._held.discard(name)
+        return step
+
+    def _ask_again(self, name: str) -> None:
+        """Where records leave by age, there may be room again without anything happening."""
+        config = self._registry.routers.get(name).config
+        if name in self._asking_again or not self._registry.topics[config.dest].config.ttl_ms:
+            return
+        self._asking_again.add(name)
+
+        def again() -> None:
+            self._asking_again.discard(name)
+            self.ask(config)
+
+        asyncio.get_running_loop().call_later(_AGAIN_S, again)
+
+
+def _answer(future: asyncio.Future[object], outcome: object) -> None:
+    if not future.done():
+        future.set_result(outcome)

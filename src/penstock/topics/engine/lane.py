@@ -1,0 +1,425 @@
+"""One partition on its way to the log: staged at once, logged together, answered in order.
+
+All changes that come in one turn of the event loop become one entry of the log, and what comes
+while entries are being written is the next one: the more load, the more a sync is shared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Container, Iterable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from penstock.commits.sessions import Answer
+from penstock.kernel.errors import Unavailable
+from penstock.topics.core.batch import Batch
+from penstock.topics.core.codec import encode_entries
+from penstock.topics.core.entries import Appended, Committed
+from penstock.topics.core.partition import Change, Entry, Partition
+from penstock.topics.core.router import RouterEntry
+from penstock.topics.core.space import TopicSpace
+from penstock.topics.core.topic import Topic, Written
+from penstock.topics.engine.journal import Journal
+
+Done = Callable[[list[Any] | Exception], None]
+OnWritten = Callable[[Written | Exception], None]
+OnLanded = Callable[[Answer | Exception], None]
+Waiting = list[tuple[Change | Appended | Committed, Any]]
+
+_LOGGER: Final = logging.getLogger("penstock.topics")
+_NOTHING: Final = Change((), ())
+UNSYNCED_SEQS_MAX: Final = 4_096
+"""No more seqs of a topic than this are given out without a sync: half of them while one is on
+its way, half before the next begins. So many are passed over after a crash of the machine."""
+
+
+class Audience(NamedTuple):
+    """Who is told of commits: of all entries, and of appends to topics someone waits for."""
+
+    committed: Callable[[tuple[Entry, ...]], None]
+    appended: Callable[[str], None]
+    listened: Container[str]
+    routed: Container[str]
+
+
+class Exclusive:
+    """`async with` a lane held."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+
+    async def __aenter__(self) -> Partition:
+        await self._lane.hold()
+        return self._lane.partition
+
+    async def __aexit__(self, *_error: object) -> None:
+        try:
+            await self._lane.until_idle()
+        finally:
+            self._lane.release()
+
+
+class LogFailed(Unavailable):
+    """The log did not take a write: nothing of it was kept, and it may be tried again later."""
+
+    code = "log_failed"
+
+
+class Lane:
+    """The pipeline of one partition. Used on the loop's thread only."""
+
+    def __init__(
+        self,
+        number: int,
+        partition: Partition,
+        journal: Journal,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        audience: Audience,
+    ) -> None:
+        self.number = number
+        self.partition = partition
+        self.index = 0  # the last log index that is committed here
+        self.waiting_bytes = 0  # staged, in the log's hands, or behind an exclusive command
+        self._staged_bytes = 0  # of these, what is not handed over: counted as it came
+        self._backlog = journal.backlog
+        self.is_held = False  # an exclusive command runs or waits: others must go through `later`
+        self._journal = journal
+        self._gather = journal.gather
+        self._loop = loop
+        self._committed = audience.committed
+        self._appended = audience.appended
+        self._listened = audience.listened
+        self._routed = audience.routed
+        self._pending: Waiting = []
+        self._entries: list[Entry] = []
+        self._sync = False
+        self._scheduled = False
+        self._flying: deque[Waiting] = deque()  # entries in the log's hands, oldest first
+        self._refused: Callable[[], None] | None = None  # the last of these was not taken: fail it
+        self._committing = False  # whatever an answer leads to comes after what is committed now
+        self._failed: Exception | None = None  # until nothing that was on its way is left
+        self._held: deque[Callable[[], None]] | None = None  # commands behind an exclusive one
+        self._held_bytes = 0
+        self._idle: list[asyncio.Future[None]] = []
+        self._exclusive = asyncio.Lock()
+        self._unsynced_seqs: dict[str, int] = {}  # of each topic, since the last sync began
+        self._sync_round = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is staged."""
+        return not self._pending and not self._flying
+
+    def later(self, command: Callable[[], None], size_bytes: int = 0) -> None:
+        """Run a command once the exclusive one is over, in the order of coming.
+
+        Its bytes count as waiting until then.
+        """
+        assert self._held is not None, "only while it is held"
+        self._held.append(command)
+        self._held_bytes += size_bytes
+        self._count(size_bytes)
+
+    def is_synced(self, change: Change) -> bool:
+        """Whether a change must be on the disk before it is answered."""
+        topics = self.partition.topics
+        for entry in change.to_log:
+            if type(entry) is not Appended:
+                return True
+            topic = topics.get(entry.topic)
+            if topic is None or topic.config.durability == "fsync":
+                return True
+            if entry.seqs > UNSYNCED_SEQS_MAX:
+                return True
+        return False
+
+    def submit(self, change: Change, done: Done, *, sync: bool) -> None:
+        """Stage a change and log it with all others of this turn of the loop."""
+        if self._failed is not None:
+            done(LogFailed(f"expected the log to take a write, found: {self._failed}"))
+            return
+        self.partition.stage(change)
+        if not change.to_log and self.is_idle and not self._committing:
+            self._commit(change, done)
+            return
+        self._pending.append((change, done))
+        self._entries.extend(change.to_log)
+        self._stage_bytes(_size_of(change))
+        if sync:
+            self._sync = True
+        self._gather.writes += 1
+        if not self._scheduled:
+            self._scheduled = True
+            self._gather.join(self)
+
+    def append(self, topic: Topic, batch: Batch, now_ms: int, done: OnWritten) -> None:
+        """Take the usual write: `submit` for one append that cannot be refused, made cheap.
+
+        In a profile of single writes `Change`, `stage` and `commit` were most of the engine.
+        """
+        if self._failed is not None:
+            done(LogFailed(f"expected the log to take a write, found: {self._failed}"))
+            return
+        entry = topic.take(batch, now_ms)
+        self._pending.append((entry, done))
+        self._entries.append(entry)
+        self._stage_bytes(batch.size_bytes)
+        if topic.config.durability == "fsync":
+            self._sync = True
+        self._gather.writes += 1
+        if not self._scheduled:
+            self._scheduled = True
+            self._gather.join(self)
+
+    def land(self, space: TopicSpace, entry: Committed, done: OnLanded) -> None:
+        """Take a commit that was just decided: `submit` for it alone, made cheap as `append` is."""
+        if self._failed is not None:
+            done(LogFailed(f"expected the log to take a write, found: {self._failed}"))
+            return
+        space.stage(entry)
+        self._pending.append((entry, done))
+        self._entries.append(entry)
+        self._sync = True
+        self._gather.writes += 1
+        if not self._scheduled:
+            self._scheduled = True
+            self._gather.join(self)
+
+    def after(self, done: Done) -> None:
+        """Answer once everything that is staged now is committed, or failed."""
+        self.submit(_NOTHING, done, sync=False)
+
+    async def commit(self, change: Change, *, sync: bool) -> list[Any]:
+        """Submit a change and wait for its answers."""
+        future: asyncio.Future[list[Any]] = self._loop.create_future()
+        self.submit(change, partial(_resolve, future), sync=sync)
+        return await future
+
+    async def settled(self) -> None:
+        """Wait until everything that is staged now is committed or failed, and nothing is held."""
+        while self._held is not None:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._held.append(partial(_wake, waiter))
+            await waiter
+        if not self.is_idle:
+            if self._failed is not None:  # it would not take anything to wait for
+                await self.until_idle()
+                return
+            waiter = self._loop.create_future()
+            self.after(lambda _outcome: _wake(waiter))
+            await waiter
+
+    def exclusive(self) -> Exclusive:
+        """Run one command with nothing staged; whatever comes meanwhile waits in `later`."""
+        return Exclusive(self)
+
+    async def hold(self) -> None:
+        """Begin an exclusive command: keep others waiting, and wait until nothing is staged."""
+        await self._exclusive.acquire()
+        self._held = deque()
+        self.is_held = True
+        try:
+            await self.until_idle()
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """End an exclusive command: those that waited run now, in the order of coming."""
+        held, self._held = self._held, None
+        self._count(-self._held_bytes)  # none is refused for those that waited with it
+        self._held_bytes = 0
+        self.is_held = False
+        self._exclusive.release()
+        for command in held or ():
+            self._guarded(command)
+
+    async def until_idle(self) -> None:
+        """Wait until nothing is staged."""
+        while not self.is_idle:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._idle.append(waiter)
+            await waiter
+
+    def flush(self) -> None:
+        """Hand what is staged over to the log, as one entry."""
+        self._scheduled = False
+        waiting, entries, sync = self._pending, self._entries, self._sync
+        if not waiting:
+            return
+        self._pending, self._entries, self._sync = [], [], False
+        self._stage_bytes(-self._staged_bytes)
+        if self._refused is not None:  # and these were decided on it
+            self._flying[-1].extend(waiting)
+            return
+        if not entries:
+            if self._flying:
+                self._flying[-1].extend(waiting)
+            else:
+                self._commit_all(waiting)
+                self._settle()
+            return
+        if sync or self._is_far(entries):
+            # Whatever comes later in this lane is answered after this: it counts from here.
+            self._unsynced_seqs.clear()
+            sync = True
+        payload = encode_entries(entries)
+        self._count(len(payload))
+        self._flying.append(waiting)
+        try:
+            self._journal.append(
+                self.number, payload, partial(self._written, len(payload)), sync=sync
+            )
+        except Exception as error:
+            self._refused = partial(self._written, len(payload), error)
+            self._tell_refused()
+
+    def _count(self, size_bytes: int) -> None:
+        """So many bytes more wait, or fewer."""
+        self.waiting_bytes += size_bytes
+        self._backlog.waiting += size_bytes
+
+    def _stage_bytes(self, size_bytes: int) -> None:
+        """As `_count`, for what is not handed over yet."""
+        self._staged_bytes += size_bytes
+        self.waiting_bytes += size_bytes
+        self._backlog.waiting += size_bytes
+
+    def _tell_refused(self) -> None:
+        """What the log did not take fails once nothing that it took before is on its way."""
+        if self._refused is not None and len(self._flying) == 1:
+            refused, self._refused = self._refused, None
+            refused()
+
+    def _is_far(self, entries: list[Entry]) -> bool:
+        """Whether a topic would have too many seqs given out that a loss of power could take."""
+        counts, far = self._unsynced_seqs, False
+        if self._sync_round != self._journal.sync_round:
+            self._sync_round = self._journal.sync_round
+            counts.clear()
+        for entry in entries:
+            if type(entry) is Appended:
+                seqs = entry.batch.count if entry.feed is None else entry.seqs
+                counts[entry.topic] = count = counts.get(entry.topic, 0) + seqs
+                far = far or count > UNSYNCED_SEQS_MAX // 2
+        return far
+
+    def _written(self, size_bytes: int, error: Exception | None) -> None:
+        """The oldest entry on its way is in the log, or is not."""
+        self._count(-size_bytes)
+        waiting = self._flying.popleft()
+        if error is not None and self._failed is None:
+            self._journal.tell_failure(self.number, error)
+            self._failed = error
+            self._journal.counters.failures += 1  # what fails behind it is not counted
+            self._journal.counters.last_failure = str(error)
+            self.partition.abandon(_topics_of((waiting, *self._flying, self._pending)))
+        if self._failed is not None:
+            self._fail(waiting)
+        else:
+            self.index += 1
+            self._backlog.finished += size_bytes
+            self._commit_all(waiting)
+            registry = self.partition.registry
+            if registry.totals.hot_bytes > registry.hot_bytes_max:
+                registry.on_hot()
+        if self._flying:
+            self._tell_refused()
+        else:
+            self._settle()
+
+    def _fail(self, waiting: Waiting) -> None:
+        """Nothing that was on its way counts any more: what came later was decided on it."""
+        assert self._failed is not None
+        error = LogFailed(f"expected the log to take a write, found: {self._failed}")
+        for _, done in waiting:
+            self._guarded(partial(done, error))
+        if not self._flying:
+            waiting, self._pending, self._entries = self._pending, [], []
+            self._stage_bytes(-self._staged_bytes)
+            for _, done in waiting:
+                self._guarded(partial(done, error))
+
+    def _settle(self) -> None:
+        """Nothing is on its way."""
+        if self._failed is not None:
+            self._failed = None
+            self._journal.resume(self.number)
+        if not self._pending:
+            idle, self._idle = self._idle, []
+            for waiter in idle:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def _commit_all(self, waiting: Waiting) -> None:
+        append, listened, routed = self.partition.append, self._listened, self._routed
+        self._committing = True
+        for change, done in waiting:
+            written: Written | Answer
+            if type(change) is Appended:
+                written = append(change)
+            elif type(change) is Committed:
+                written = self.partition.landed(change)
+            else:
+                self._commit(change, done)  # type: ignore[arg-type]
+                continue
+            topic = change.topic
+            if topic in listened or topic in routed:
+                self._appended(topic)  # else nobody would notice its turn
+            try:
+                done(written)
+            except Exception:
+                _LOGGER.exception("an answer could not be given")
+        self._committing = False
+
+    def _commit(self, change: Change, done: Done) -> None:
+        answers = self.partition.commit(change)
+        self._committed(change.entries)
+        try:
+            done(answers)
+        except Exception:
+            _LOGGER.exception("an answer could not be given")
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:
+            _LOGGER.exception("an answer could not be given")
+
+
+def _size_of(change: Change) -> int:
+    """The bytes of records that a change brings."""
+    return sum(
+        entry.batch.size_bytes
+        for entry in change.to_log
+        if type(entry) is Appended and entry.feed is None
+    )
+
+
+def _topics_of(staged: Iterable[Waiting]) -> set[str]:
+    """The topics of changes that are on their way."""
+    entries = (
+        entry
+        for waiting in staged
+        for change, _ in waiting
+        for entry in (change.entries if isinstance(change, Change) else (change,))
+    )
+    return {entry.topic for entry in entries if not isinstance(entry, RouterEntry)}
+
+
+def _resolve(future: asyncio.Future[list[Any]], outcome: list[Any] | Exception) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

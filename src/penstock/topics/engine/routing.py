@@ -1,0 +1,111 @@
+"""Routers as they are made, looked at and removed: one change at a time, over all partitions.
+
+Whether a router may be depends on all others, and on the topics at its ends, which may live on two
+partitions. So these commands wait for each other; the rest of the node does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from penstock.topics.core.partition import Change
+from penstock.topics.core.router import Router, RouterConfig
+from penstock.topics.model import check_topic_name
+
+if TYPE_CHECKING:
+    from penstock.topics.engine.engine import Engine
+    from penstock.topics.engine.lane import Lane
+
+
+class RouterDesk:
+    """Takes the commands for routers, and those for topics that may take routers with them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._routers = engine.registry.routers
+        self._alone = asyncio.Lock()
+
+    async def put(
+        self, config: RouterConfig, *, create_dest: bool = True
+    ) -> tuple[bool, RouterConfig]:
+        """Make a router with the topics it lacks, or change it where it stands."""
+        async with self._alone:  # each check counts on all routers that were taken before
+            return await self._put(config, create_dest=create_dest)
+
+    async def show(self, name: str) -> Router:
+        """A router, once it has come to the head of its source."""
+        router = self._routers.get(name)
+        await self._engine.forwarder.drain(router.config.dest)
+        return self._routers.get(name)
+
+    async def remove(self, name: str) -> bool:
+        """Remove a router; False if there is none."""
+        async with self._alone:  # else it might be put again meanwhile, to live on another lane
+            router = self._routers.find(name)
+            if router is None:
+                return False
+            await self._remove_far(self._engine.lane(router.config.dest), [name])
+            return True
+
+    async def drop_topic(self, name: str, *, if_empty: bool = False) -> tuple[bool, list[str]]:
+        """Remove a topic and every router at its ends; was it there, and which routers were."""
+        async with self._alone:
+            return await self._drop_topic(name, if_empty=if_empty)
+
+    async def _put(self, config: RouterConfig, *, create_dest: bool) -> tuple[bool, RouterConfig]:
+        engine = self._engine
+        topics = engine.registry.topics
+        engine.lane(config.dest).partition.check_router(config, create_dest=create_dest)
+        for end in (config.source, config.dest):
+            check_topic_name(end)
+        missing = {config.source, config.dest} - topics.keys()
+        if missing:
+            engine.registry.check_topics(len(missing))
+        if config.source not in topics:
+            await engine.put_topic(config.source, {})
+        lane = engine.lane(config.dest)
+        async with lane.exclusive() as partition:
+            created = self._routers.find(config.name) is None
+            change = partition.put_router(config, engine.clock.now_ms(), create_dest=create_dest)
+            await lane.commit(change, sync=True)
+        engine.forwarder.ask(config)  # the source may have grown since it was decided
+        return created, config
+
+    async def _drop_topic(self, name: str, *, if_empty: bool) -> tuple[bool, list[str]]:
+        lane, now_ms = self._engine.lane(name), self._engine.clock.now_ms
+        async with lane.exclusive() as partition:  # what is empty at first is empty at last
+            partition.check_drop(name, now_ms(), if_empty=if_empty)
+            removed = await self._remove_out_of(name, lane)
+            into = [router.config.name for router in self._routers.feeders_of(name)]
+            change = partition.drop_topic(name, now_ms(), if_empty=if_empty)
+            if change.entries:
+                await lane.commit(change, sync=True)
+        return bool(change.entries), sorted([*removed, *(into if change.entries else ())])
+
+    async def _remove_out_of(self, source: str, held: Lane) -> list[str]:
+        """Remove the routers that copy from a topic, whose own lane is held."""
+        names: dict[Lane, list[str]] = {}
+        for router in self._routers.fed_by(source):
+            names.setdefault(self._engine.lane(router.config.dest), []).append(router.config.name)
+        for lane, here in names.items():
+            if lane is held:
+                await _remove_on(lane, here)
+            else:
+                await self._remove_far(lane, here)
+        return [name for here in names.values() for name in here]
+
+    async def _remove_far(self, lane: Lane, names: list[str]) -> None:
+        """Remove routers of a lane that is not held yet, though another one may be.
+
+        Only whoever is `_alone` waits for a second lane, so no two wait for each other.
+        """
+        async with lane.exclusive():
+            await _remove_on(lane, names)
+
+
+async def _remove_on(lane: Lane, names: list[str]) -> None:
+    """Remove routers of a lane that is held, all or none."""
+    changes = [lane.partition.remove_router(name) for name in names]
+    entries = tuple(entry for change in changes for entry in change.entries)
+    await lane.commit(Change(entries, entries), sync=True)

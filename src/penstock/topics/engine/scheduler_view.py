@@ -1,0 +1,75 @@
+"""The scheduler for people: what waits, for how long, and why; the log and snapshots beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.flow.fairqueue import Standing
+
+if TYPE_CHECKING:
+    from penstock.topics.engine.engine import Engine
+
+_WAITS: Final = (
+    "watchers yet to have their turn in this round: {}",
+    "watchers that do not read what they were sent: {}",
+    "watchers whose records are read from disk: {}",
+)
+"""What watchers wait for, as `Behind` counts them."""
+
+
+def scheduler_view(
+    engine: Engine, topic: str | None = None, shown: Callable[[str], bool] = lambda _name: True
+) -> dict[str, Any]:
+    """What waits to be pushed, and why; more of one topic, `TopicNotFound` if there is none.
+
+    Nothing is told of routers to topics that may not be shown.
+    """
+    if topic is not None:
+        engine.topic(topic)
+    view = engine.turns.view(topic)
+    journal = engine.journal
+    view["log"] = {
+        "queue_depth": journal.queue_depth,
+        "waiting_bytes": engine.waiting_bytes,
+        "written_by": journal.written_by,
+        "failures": journal.counters.failures,
+        "last_failure": journal.counters.last_failure,
+    }
+    view["storage"] = storage_view(engine)
+    if engine.compaction is not None:
+        view["compaction"] = engine.compaction.view()
+    if topic is not None:
+        routers = [each for each in engine.forwarder.view(topic) if shown(each["dest"])]
+        view["topic"] |= _push_of(engine, topic, view["topic"], routers)
+    return view
+
+
+def storage_view(engine: Engine) -> dict[str, int]:
+    """What memory holds of records, and what was found damaged since the start."""
+    return {
+        "hot_bytes": engine.registry.hot_bytes,
+        "hot_bytes_limit": engine.hot.bytes_max,
+        "spilled_bytes": engine.hot.spilled_bytes,
+        "damaged_snapshots": len(engine.recovery.damaged_snapshots),
+        "missing_segments": len(engine.recovery.missing_segments),
+        "unreadable_reads": engine.cold.failures,
+    }
+
+
+def _push_of(
+    engine: Engine, topic: str, turn: dict[str, Any], routers: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Whom a topic is pushed to, and how far that is."""
+    behind = engine.watchers.behind(topic)
+    waits = [text.format(count) for text, count in zip(_WAITS, behind, strict=True) if count]
+    waits += [f"router {each['router']}: {each['reason']}" for each in routers if each["behind"]]
+    reason = turn["reason"]
+    if waits and turn["standing"] == Standing.ABSENT.value:
+        reason = "; ".join(waits)
+    return {
+        "reason": reason,
+        "watchers": engine.watchers.count(topic),
+        "watchers_behind": sum(behind),
+        "routers": routers,
+    }

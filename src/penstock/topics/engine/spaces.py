@@ -1,0 +1,283 @@
+"""Spaces at work: commits in, entities out, now or as they were at an earlier seq."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec import Struct, json
+
+from penstock.commits.entity import encode
+from penstock.commits.model import ABSENT, Commit, check_entity_id
+from penstock.commits.past import Past, seqs_upto
+from penstock.commits.sessions import Answer
+from penstock.kernel.errors import PenstockError
+from penstock.topics.core.entries import Committed
+from penstock.topics.core.partition import Change
+from penstock.topics.core.segments import NotLoaded
+from penstock.topics.core.space import Rule, TopicSpace, commit_of
+from penstock.topics.errors import EntityNotFound, InvalidRequest, PastGone
+from penstock.topics.model import Record
+from penstock.topics.persist.cold import Hold
+
+if TYPE_CHECKING:
+    from penstock.topics.engine.engine import Engine
+    from penstock.topics.engine.lane import Lane
+
+_BREATH: Final = 256
+"""After so many entities or records of the past, others get a turn."""
+
+
+class Accepted(Struct, frozen=True, gc=False):
+    """What an accepted commit is told. `replayed` if it was accepted before."""
+
+    seq: int
+    ts_ms: int
+    replayed: bool
+    epoch: int
+
+
+class EntityView(NamedTuple):
+    """An entity as it was at `head_seq`, last written at `seq`."""
+
+    entity: str
+    seq: int
+    document: bytes
+    head_seq: int
+
+
+class EntityPage(NamedTuple):
+    """Entities in the order of their ids, all as they were at `head_seq`."""
+
+    entities: list[EntityView]
+    head_seq: int
+    more: bool
+
+
+class HistoryRow(NamedTuple):
+    """A commit that wrote an entity."""
+
+    seq: int
+    ts_ms: int
+    commit: Commit
+
+
+class HistoryPage(NamedTuple):
+    """Commits that wrote an entity, oldest first. Not `complete` if older ones have left."""
+
+    rows: list[HistoryRow]
+    head_seq: int
+    more: bool
+    complete: bool
+
+
+class PageRequest(NamedTuple):
+    """Which entities to list: after an id, up to a number, as of a seq or as of now."""
+
+    prefix: str = ""
+    after: str = ""
+    limit: int = 100
+    at_seq: int | None = None
+
+
+OnAccepted = Callable[[Accepted | Exception], None]
+
+
+class SpaceDesk:
+    """Takes commits and shows entities. `rule` may refuse any commit; it is for tests."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.rule: Rule | None = None
+
+    def commit(self, name: str, commit: Commit, done: OnAccepted) -> None:
+        """Commit, all of it or nothing. `done` is called exactly once, maybe before this returns.
+
+        A refusal that rests on what is only on its way to the log is told once that is there.
+        """
+        engine = self._engine
+        lane = engine.lane(name)
+        if lane.is_held:
+            self._wait(lane, name, commit, done)
+            return
+        partition = lane.partition
+        space = partition.spaces.get(name)
+        decided: Change | Committed | Answer
+        try:
+            if engine.is_pressed(lane):
+                engine.check_pressure(lane)
+            if space is None or partition.limits.total_bytes_max:
+                decided = partition.land(name, commit, engine.clock.now_ms(), self.rule)
+            else:
+                decided = space.decide(commit, engine.clock.now_ms(), self.rule)
+        except PenstockError as error:
+            self._tell(lane, name, error, done)
+            return
+        if isinstance(decided, Committed):
+            assert space is not None, "a space that is made comes with the entry that makes it"
+            lane.land(space, decided, partial(self._landed, space.topic.told_epoch, done))
+        elif isinstance(decided, Change):
+            lane.submit(decided, partial(self._made, name, done), sync=True)
+        else:
+            self._tell(lane, name, decided, done)
+
+    def _wait(self, lane: Lane, name: str, commit: Commit, done: OnAccepted) -> None:
+        """Commit once the exclusive command is over, if there is room to wait for that."""
+        try:
+            self._engine.check_pressure(lane)
+        except PenstockError as error:
+            done(error)
+        else:
+            lane.later(partial(self.commit, name, commit, done), len(json.encode(commit)))
+
+    async def entity(self, name: str, entity: str, at_seq: int | None = None) -> EntityView:
+        """One entity, now or as it was."""
+        space = self._space(name, at_seq)
+        head_seq = space.topic.head_seq if at_seq is None else at_seq
+        found = await self._view(space, check_entity_id(entity), head_seq)
+        if found is None:
+            raise EntityNotFound(name, entity, head_seq)
+        return found
+
+    async def entities(self, name: str, request: PageRequest) -> EntityPage:
+        """A page of entities, all as of one seq."""
+        space = self._space(name, request.at_seq)
+        core = space.core
+        head_seq = space.topic.head_seq if request.at_seq is None else request.at_seq
+        views: list[EntityView] = []
+        room = self._engine.limits.read_bytes_max
+        for count, entity in enumerate(core.ids(request.prefix, request.after), 1):
+            if not count % _BREATH:
+                await asyncio.sleep(0)
+            if len(views) >= request.limit or room <= 0:
+                return EntityPage(views, head_seq, True)
+            view = await self._view(space, entity, head_seq)
+            if view is not None:
+                views.append(view)
+                room -= len(view.document)
+        return EntityPage(views, head_seq, False)
+
+    async def history(
+        self, name: str, entity: str, after_seq: int = 0, limit: int = 100
+    ) -> HistoryPage:
+        """The commits that wrote an entity, as far as their records are there."""
+        space = self._space(name, None)
+        topic, history = space.topic, space.core.histories.get(check_entity_id(entity))
+        if history is None:
+            raise EntityNotFound(name, entity, topic.head_seq)
+        earliest_seq = topic.earliest_seq
+        seqs = [seq for seq in history if seq >= earliest_seq and seq > after_seq]
+        rows: list[HistoryRow] = []
+        complete = history[0] >= earliest_seq
+        with self._engine.cold.hold() as hold:
+            for seq in seqs[:limit]:
+                slot = await self._slot(space, seq, hold)
+                if slot is not None:
+                    ts_ms, record = slot
+                    commit = commit_of(record)
+                    rows.append(HistoryRow(seq, ts_ms, commit))
+        return HistoryPage(rows, topic.head_seq, len(seqs) > limit, complete)
+
+    # Helpers
+
+    def _space(self, name: str, at_seq: int | None) -> TopicSpace:
+        space = self._engine.lane(name).partition.space(name)
+        head_seq = space.topic.head_seq
+        if at_seq is not None and at_seq > head_seq:
+            raise InvalidRequest(
+                f"expected at of {head_seq} or less, found {at_seq}", head=head_seq
+            )
+        self._engine.touch(name)
+        return space
+
+    def _tell(
+        self, lane: Lane, name: str, outcome: Answer | PenstockError, done: OnAccepted
+    ) -> None:
+        """Tell an answer that changes nothing, once what it may rest on is in the log."""
+
+        def tell(settled: object) -> None:
+            if isinstance(settled, Exception):
+                done(settled)
+            elif isinstance(outcome, Answer):
+                done(self._accepted(name, outcome, replayed=True))
+            else:
+                done(outcome)
+
+        if lane.is_idle:
+            tell(None)
+        else:
+            lane.after(tell)
+
+    def _landed(self, epoch: int, done: OnAccepted, outcome: Answer | Exception) -> None:
+        if isinstance(outcome, Exception):
+            done(outcome)
+        else:
+            done(Accepted(outcome.seq, outcome.ts_ms, False, epoch))
+
+    def _made(self, name: str, done: OnAccepted, outcome: list[Any] | Exception) -> None:
+        if isinstance(outcome, Exception):
+            done(outcome)
+        else:
+            done(self._accepted(name, outcome[-1], replayed=False))
+
+    def _accepted(self, name: str, answer: Answer, *, replayed: bool) -> Accepted:
+        topic = self._engine.registry.topics.get(name)
+        return Accepted(
+            answer.seq, answer.ts_ms, replayed, 0 if topic is None else topic.told_epoch
+        )
+
+    async def _view(self, space: TopicSpace, entity: str, head_seq: int) -> EntityView | None:
+        """An entity as it was at a seq; None if there was none."""
+        found = space.core.entities.get(entity)
+        if found is None:
+            return None
+        if found.seq > head_seq:
+            return await self._past(space, entity, head_seq)
+        if found.document is None:
+            return None
+        return EntityView(entity, found.seq, found.document, head_seq)
+
+    async def _past(self, space: TopicSpace, entity: str, at_seq: int) -> EntityView | None:
+        history = space.core.histories[entity]
+        seqs = seqs_upto(history, at_seq)
+        if not seqs:
+            if history[0] < space.topic.earliest_seq:
+                raise _gone(space, at_seq)
+            return None
+        past = Past(entity)
+        with self._engine.cold.hold() as hold:
+            for count, seq in enumerate(seqs, 1):
+                slot = await self._slot(space, seq, hold)
+                if slot is None:
+                    raise _gone(space, at_seq)
+                past.take(commit_of(slot[1]))
+                if past.is_whole:
+                    break
+                if not count % _BREATH:
+                    await asyncio.sleep(0)
+        document = past.document()
+        if document is ABSENT:
+            return None
+        return EntityView(entity, seqs[0], encode(document), at_seq)
+
+    async def _slot(self, space: TopicSpace, seq: int, hold: Hold) -> tuple[int, Record] | None:
+        """The record of a seq with its time, loaded if it is cold; None if it has left."""
+        while True:
+            try:
+                slot = space.topic.slot(seq)
+            except NotLoaded as missing:
+                await hold.load(missing.block)
+                continue
+            return None if slot is None else (slot.ts_ms, slot.record)
+
+
+def _gone(space: TopicSpace, at_seq: int) -> PastGone:
+    earliest_seq = space.topic.earliest_seq
+    return PastGone(
+        f"expected a seq whose past is still there, found {at_seq}: the records of space "
+        f"{space.topic.name!r} begin with {earliest_seq}",
+        at=at_seq,
+        earliest_seq=earliest_seq,
+    )

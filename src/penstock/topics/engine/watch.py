@@ -1,0 +1,205 @@
+"""Who waits for a topic: watchers that are woken in its turn, and pages encoded once for all.
+
+A listener is called with the topic's name in every turn of the topic, also when it is deleted; it
+reads from its own cursor. Registering and reading happen on one thread with nothing in between, so
+no wake-up is missed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final, NamedTuple
+
+from penstock.topics.config import TopicConfig
+from penstock.topics.core.read import Diff, ReadRequest, read
+from penstock.topics.core.segments import Block, NotLoaded
+from penstock.topics.core.shown import Found, records_json
+from penstock.topics.core.topic import Topic
+from penstock.topics.model import TopicLimits
+from penstock.topics.persist.cold import ColdCache
+
+Listener = Callable[[str], None]
+_LOGGER: Final = logging.getLogger("penstock.topics")
+
+
+class Shape(NamedTuple):
+    """How a watcher wants its records: watchers of one shape and one cursor share their bytes."""
+
+    request: ReadRequest = ReadRequest()
+    include_data: bool = True
+
+    @classmethod
+    def of(cls, request: ReadRequest, *, include_data: bool = True) -> Shape:
+        """The shape of a request, whatever its cursor."""
+        return cls(request._replace(from_seq=0, epoch=None, wait_ms=0), include_data)
+
+
+class Behind(NamedTuple):
+    """How many watchers of a topic do not have all of it, by what they wait for."""
+
+    turns: int = 0
+    """Their turn, in a round that goes on."""
+    readers: int = 0
+    """Their peers to read what was sent."""
+    loads: int = 0
+    """Records that are read from disk."""
+
+    def plus(self, other: Behind) -> Behind:
+        """Both together."""
+        return Behind(*map(sum, zip(self, other, strict=True)))
+
+
+class Page:
+    """What a cursor gets now: the diff, its records as JSON, and room for frames made of it.
+
+    `waits`: its records are being loaded. There is nothing to tell yet, not even that nothing is
+    there; the topic gets a turn when they are.
+    """
+
+    __slots__ = ("diff", "frames", "records", "waits")
+
+    def __init__(self, diff: Diff, records: bytes, *, waits: bool = False) -> None:
+        self.waits = waits
+        self.diff = diff
+        self.records = records
+        self.frames: dict[object, bytes] = {}
+
+
+class Watchers:
+    """Listeners by topic, and the pages of the topic that is being served."""
+
+    def __init__(self, limits: TopicLimits) -> None:
+        self._limits = limits
+        self.by_topic: dict[str, dict[Listener, None]] = {}
+        self._created: dict[Listener, None] = {}
+        self._pages: dict[tuple[int, int | None, Shape], Page] = {}
+        self._pages_of: tuple[Topic, int, int, int, TopicConfig] | None = None
+        self.cold: ColdCache | None = None
+        self.mark: Callable[[str], None] = self.wake
+
+    def listen(self, topic: str, listener: Listener) -> None:
+        """Call a listener in every turn of a topic from now on."""
+        self.by_topic.setdefault(topic, {})[listener] = None
+
+    def leave(self, topic: str, listener: Listener) -> None:
+        """Call it no more."""
+        listeners = self.by_topic.get(topic)
+        if listeners is not None:
+            listeners.pop(listener, None)
+            if not listeners:
+                del self.by_topic[topic]
+
+    def listen_created(self, listener: Listener) -> None:
+        """Call a listener with the name of every topic that begins from now on."""
+        self._created[listener] = None
+
+    def leave_created(self, listener: Listener) -> None:
+        """Call it no more."""
+        self._created.pop(listener, None)
+
+    def count(self, topic: str) -> int:
+        """How many listen to a topic."""
+        return sum(
+            getattr(getattr(listener, "__self__", None), "audience", 1)
+            for listener in self.by_topic.get(topic, ())
+        )
+
+    def behind(self, topic: str) -> Behind:
+        """Who of them does not have all of it yet, as far as they know themselves."""
+        behind = Behind()
+        for listener in self.by_topic.get(topic, ()):
+            ask = getattr(getattr(listener, "__self__", None), "behind", None)
+            if ask is not None:
+                behind = behind.plus(ask(topic))
+        return behind
+
+    def has(self, topic: str) -> bool:
+        """Whether anyone listens to a topic."""
+        return topic in self.by_topic
+
+    def wake(self, topic: str) -> None:
+        """It is the topic's turn."""
+        listeners = self.by_topic.get(topic)
+        if listeners:
+            _tell(listeners, topic)
+        self.forget_pages()
+
+    def created(self, topic: str) -> None:
+        """A topic began."""
+        _tell(self._created, topic)
+
+    def page(
+        self, topic: Topic, from_seq: int, epoch: int | None, shape: Shape, now_ms: int
+    ) -> Page:
+        """What a cursor gets now. The same for everyone until the topic changes.
+
+        What cannot be read from disk is raised, once for whoever waited for it.
+        """
+        topic.expire(now_ms)
+        state = (topic, topic.head_seq, topic.removals, topic.count, topic.config)
+        if self._pages_of != state:
+            self._pages_of = state
+            self._pages.clear()
+        key = (from_seq, epoch, shape)
+        page = self._pages.get(key)
+        if page is None:
+            request = shape.request._replace(from_seq=from_seq, epoch=epoch)
+            try:
+                diff = self._read(topic, request, now_ms)
+            except NotLoaded as missing:
+                return self._wait(topic, from_seq, epoch, missing.block)
+            page = Page(diff, encode_records(diff, shape))
+            self._pages[key] = page
+        return page
+
+    def _read(self, topic: Topic, request: ReadRequest, now_ms: int) -> Diff:
+        """A page; one that takes several blocks of cold records ends before the first not loaded.
+
+        A reader that needed all of them at once might need more than memory keeps.
+        """
+        try:
+            return read(topic, request, now_ms, self._limits)
+        except NotLoaded as missing:
+            diff = read(topic, request, now_ms, self._limits, missing.block.first_seq - 1)
+            if not diff.records_scanned and diff.tombstone is None:
+                raise
+            return diff
+
+    def _wait(self, topic: Topic, from_seq: int, epoch: int | None, block: Block) -> Page:
+        """Have a block loaded, and the topic served again when it is there."""
+        assert self.cold is not None, "whoever has cold records can load them"
+        error = self.cold.failure(block)
+        if error is not None:
+            raise error
+        mark = partial(self.mark, topic.name)
+        self.cold.soon(block, mark, failed=mark)
+        epoch = topic.told_epoch if epoch is None else epoch
+        diff = Diff(Found((), (), ()), from_seq, topic.head_seq, topic.earliest_seq, None, epoch, 0)
+        return Page(diff, b"", waits=True)
+
+    def forget_pages(self) -> None:
+        """Give back what is kept for the topic that was served."""
+        self._pages.clear()
+        self._pages_of = None
+
+
+def _tell(listeners: Iterable[Listener], topic: str) -> None:
+    """Call listeners, each of which may come or go meanwhile; one that fails stops no other."""
+    for listener in tuple(listeners):
+        try:
+            listener(topic)
+        except Exception:
+            _LOGGER.exception("a listener of topic %r failed", topic)
+
+
+def encode_records(diff: Diff, shape: Shape) -> bytes:
+    """The records of a diff as the inside of a JSON array."""
+    request = shape.request
+    return records_json(
+        diff.found,
+        include_tags=request.include_tags,
+        include_meta=request.include_meta,
+        include_data=shape.include_data,
+    )

@@ -1,0 +1,282 @@
+"""Queues at work: claims, alone or gathered in a window, and what becomes of claimed jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from penstock.topics.core.batch import Batch
+from penstock.topics.core.entries import Acked, Claimed, Extended, Nacked
+from penstock.topics.core.leases import ClaimRequest, ClaimWindow, Lease, Settle
+from penstock.topics.core.partition import Change
+from penstock.topics.core.queue import Queue, QueueCounts
+from penstock.topics.core.segments import Block, NotLoaded
+from penstock.topics.core.slots import Slot
+from penstock.topics.engine.lane import Lane
+from penstock.topics.errors import (
+    IsASpace,
+    RecordsUnreadable,
+    RecordTooLarge,
+    Throttled,
+    TopicFull,
+)
+from penstock.topics.persist.cold import Hold
+
+if TYPE_CHECKING:
+    from penstock.topics.engine.engine import Engine
+
+
+_REFUSALS: Final = (TopicFull, RecordTooLarge, Throttled, IsASpace)
+"""Why a topic takes no dead letters: their jobs wait on."""
+
+
+class Job(NamedTuple):
+    """A job in someone's hands, with its record."""
+
+    lease: Lease
+    slot: Slot
+
+
+class Claims(NamedTuple):
+    """What a claimer gets, and how the queue stands afterwards."""
+
+    jobs: list[Job]
+    counts: QueueCounts
+
+
+class Settled(NamedTuple):
+    """What became of the jobs that someone spoke of."""
+
+    seqs: tuple[int, ...]
+    skipped: list[int]
+    counts: QueueCounts
+    deadline_ms: int = 0
+
+
+class WorkDesk:
+    """Hands out jobs and takes them back."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._windows: dict[str, tuple[ClaimWindow, asyncio.Task[list[list[Job]]]]] = {}
+        self._burying: dict[str, asyncio.Lock] = {}
+
+    async def claim(self, name: str, request: ClaimRequest) -> Claims:
+        """Lease jobs to a node, lowest seq first."""
+        queue = await self._queue(name)
+        self._engine.touch(name)
+        jitter_ms = queue.topic.config.claim_jitter_ms
+        if jitter_ms:
+            jobs = await self._claim_together(name, request, jitter_ms)
+        else:
+            jobs = (await self._claim(name, [request]))[0]
+        return Claims(jobs, self._counts(name))
+
+    async def ack(self, name: str, settle: Settle) -> Settled:
+        """Finish jobs: they are gone."""
+        queue = await self._queue(name)
+        entry, skipped = queue.ack(settle, self._engine.clock.now_ms())
+        return await self._settle(name, entry, skipped)
+
+    async def nack(
+        self, name: str, settle: Settle, delay_ms: int, *, unseen: bool = False
+    ) -> Settled:
+        """Give jobs back, to be had again at once or after a while.
+
+        Those that never reached who claimed them are `unseen`, and not delivered.
+        """
+        queue = await self._queue(name)
+        entry, skipped = queue.nack(settle, self._engine.clock.now_ms(), delay_ms, unseen=unseen)
+        settled = await self._settle(name, entry, skipped)
+        self._engine.turns.mark(name)
+        return settled
+
+    async def extend(self, name: str, settle: Settle, lease_ms: int) -> Settled:
+        """Let leases end later, or sooner, counted from now."""
+        queue = await self._queue(name)
+        entry, skipped = queue.extend(settle, self._engine.clock.now_ms(), lease_ms)
+        settled = await self._settle(name, entry, skipped)
+        return settled._replace(deadline_ms=entry.deadline_ms)
+
+    def forget(self, name: str) -> None:
+        """A queue is gone."""
+        self._burying.pop(name, None)
+
+    async def _queue(self, name: str) -> Queue:
+        """The queue, once no exclusive command holds it and its routers owe it nothing."""
+        await self._engine.settled(name)
+        return self._engine.lane(name).partition.queue(name)
+
+    async def _settle(
+        self, name: str, entry: Acked | Nacked | Extended, skipped: list[int]
+    ) -> Settled:
+        lane = self._engine.lane(name)
+        if entry.seqs:
+            await lane.commit(lane.partition.settle(entry), sync=self._is_synced(lane, name))
+        return Settled(entry.seqs, skipped, self._counts(name))
+
+    async def _claim_together(self, name: str, request: ClaimRequest, jitter_ms: int) -> list[Job]:
+        """Join the window of a queue, or open it; all of it is served when it closes."""
+        found = self._windows.get(name)
+        if found is None:
+            window = ClaimWindow()
+            serving = asyncio.create_task(self._serve_window(name, window, jitter_ms))
+            serving.add_done_callback(_look)
+            found = self._windows[name] = (window, serving)
+        window, serving = found
+        place = window.join(request, self._engine.clock.monotonic_ms(), jitter_ms)
+        return (await asyncio.shield(serving))[place]
+
+    async def _serve_window(
+        self, name: str, window: ClaimWindow, jitter_ms: int
+    ) -> list[list[Job]]:
+        """Serve a window when its time is over, whoever of those in it has left."""
+        try:
+            await asyncio.sleep(jitter_ms / 1e3)
+        finally:
+            del self._windows[name]  # whoever comes from now on opens the next one
+        assert window.closes_ms is not None
+        return await self._claim(name, window.close(window.closes_ms))
+
+    async def _claim(self, name: str, requests: Sequence[ClaimRequest]) -> list[list[Job]]:
+        """One pass over the queue. Jobs that were delivered too often are buried first."""
+        queue = await self._queue(name)
+        with self._engine.cold.hold() as hold:
+            if queue.topic.config.dead_letter is None or not queue.topic.config.max_deliveries:
+                queue, entry = await self._choose(queue, requests, hold)
+                if not entry.buried:  # else it was configured anew while records were loaded
+                    change = self._engine.lane(name).partition.settle(entry)
+                    return await self._lease(queue, requests, change, entry)
+            async with self._burying.setdefault(name, asyncio.Lock()):
+                return await self._claim_and_bury(name, requests, hold)
+
+    async def _claim_and_bury(
+        self, name: str, requests: Sequence[ClaimRequest], hold: Hold
+    ) -> list[list[Job]]:
+        """Bury near with the claim itself; far before it, and then decide the claim anew."""
+        lane = self._engine.lane(name)
+        far_takes = True
+        while True:
+            queue, entry = await self._choose(await self._queue(name), requests, hold)
+            dest = queue.topic.config.dead_letter
+            if entry.buried and dest is not None and self._engine.lane(dest) is not lane:
+                if far_takes:
+                    far_takes = await self._bury_far(dest, queue, entry)
+                    continue
+                entry = entry.without_burials()
+            change, entry = self._bury_near(queue, entry)
+            return await self._lease(queue, requests, change, entry)
+
+    async def _choose(
+        self, queue: Queue, requests: Sequence[ClaimRequest], hold: Hold
+    ) -> tuple[Queue, Claimed]:
+        """Decide who gets which job, once the records of all of them are in memory."""
+        while True:
+            entry = queue.claim(requests, self._engine.clock.now_ms(), secrets.randbits(64))
+            missing = _not_loaded(queue, entry) if queue.topic.slots.cold_count else []
+            if not missing:
+                return queue, entry
+            for block in missing:
+                try:
+                    await hold.load(block)
+                except RecordsUnreadable:
+                    queue.pass_over(block.first_seq, block.last_seq)
+            queue = await self._queue(queue.topic.name)
+
+    def _bury_near(self, queue: Queue, entry: Claimed) -> tuple[Change, Claimed]:
+        """A claim and the dead letters of its own partition, as many as have room: one change."""
+        partition, dest = self._engine.lane(entry.topic).partition, queue.topic.config.dead_letter
+        if not entry.buried or dest is None:
+            return partition.settle(entry), entry
+        letters, now_ms = queue.letters(entry).records, self._engine.clock.now_ms()
+        buried, fits, left = Change((), ()), 0, len(letters)
+        count = left  # most often all of them have room
+        while left:
+            try:
+                buried = partition.bury(dest, Batch.of(letters[: fits + count]), now_ms)
+                fits, left = fits + count, left - count
+            except _REFUSALS:
+                left = count - 1
+            count = (left + 1) // 2
+        entry = replace(entry, buried=entry.buried[:fits])
+        settled = partition.settle(entry)
+        entries = (*buried.entries, *settled.entries)
+        return Change(entries, (*buried.to_log, *settled.to_log)), entry
+
+    async def _bury_far(self, dest: str, queue: Queue, entry: Claimed) -> bool:
+        """Bring letters to another partition, then bury their jobs. False if none was taken.
+
+        Nothing reserves the jobs meanwhile: one that someone got by then, as its queue was
+        configured anew, stays with its holder.
+        If the node ends between the two commits, a letter comes again with its key, whichever
+        jobs are then buried with it.
+        """
+        topic, letters = queue.topic, queue.letters(entry).records
+        dest_lane, now_ms = self._engine.lane(dest), self._engine.clock.now_ms()
+        while dest_lane.is_held:
+            await dest_lane.settled()
+        sent: list[asyncio.Future[object]] = []
+        for seq, letter in zip(entry.buried, letters, strict=True):
+            key = f"dead:{topic.name}:{topic.epoch}:{seq}"
+            try:
+                change = dest_lane.partition.bury(dest, Batch.of([letter]), now_ms, key=key)
+            except _REFUSALS:
+                break
+            sent.append(asyncio.get_running_loop().create_future())
+            dest_lane.submit(change, sent[-1].set_result, sync=True)
+        for outcome in [await each for each in sent]:
+            if isinstance(outcome, Exception):
+                raise outcome
+        queue = await self._queue(topic.name)
+        if sent and queue.topic is topic:  # else it was made anew meanwhile
+            lane = self._engine.lane(topic.name)
+            buried = [seq for seq in entry.buried[: len(sent)] if queue.lease_of(seq) is None]
+            burial = replace(entry, leases=(), buried=tuple(buried))
+            await lane.commit(lane.partition.settle(burial), sync=True)
+        return bool(sent)
+
+    async def _lease(
+        self,
+        queue: Queue,
+        requests: Sequence[ClaimRequest],
+        change: Change,
+        entry: Claimed,
+    ) -> list[list[Job]]:
+        jobs: list[list[Job]] = [[] for _ in requests]
+        for lease in entry.leases:
+            slot = queue.topic.slot(lease.seq)
+            assert slot is not None, "only live jobs are leased"
+            jobs[lease.request].append(Job(lease, slot))
+        if change.entries and (entry.leases or entry.buried):
+            lane = self._engine.lane(entry.topic)
+            await lane.commit(change, sync=bool(change.to_log))
+        return jobs
+
+    def _counts(self, name: str) -> QueueCounts:
+        queue = self._engine.lane(name).partition.queues.get(name)
+        return queue.counts(self._engine.clock.now_ms()) if queue else QueueCounts(0, 0, 0)
+
+    def _is_synced(self, lane: Lane, name: str) -> bool:
+        config = lane.partition.topics[name].config
+        return config.durability == "fsync" or config.leases_durable
+
+
+def _not_loaded(queue: Queue, entry: Claimed) -> list[Block]:
+    """The blocks, each once, whose records a claim takes and memory does not have."""
+    missing: dict[Block, None] = {}
+    for seq in (*entry.buried, *(lease.seq for lease in entry.leases)):
+        try:
+            queue.topic.get(seq)
+        except NotLoaded as found:
+            missing[found.block] = None
+    return list(missing)
+
+
+def _look(served: asyncio.Task[list[list[Job]]]) -> None:
+    """Someone must have looked at an error, though all who wanted to know are gone."""
+    if not served.cancelled():
+        served.exception()

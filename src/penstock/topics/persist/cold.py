@@ -1,0 +1,212 @@
+"""Cold records on their way back: blocks are loaded in a thread, kept for a while, then let go.
+
+A reader that needs a block gets `NotLoaded`, waits for it here, and asks again; what it has loaded
+stays until it is done, whatever else is read meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Self, TypeVar
+
+from penstock.kernel.errors import Corrupt
+from penstock.kernel.units import MIB
+from penstock.topics.core.segments import Block, NotLoaded, read_spilled
+from penstock.topics.errors import RecordsUnreadable
+from penstock.topics.model import Record
+from penstock.topics.persist.data_dir import ColdFiles
+
+_T = TypeVar("_T")
+_KEPT_MIN: Final = 8
+"""So many blocks are kept however large they are: a step of a router may need a few at once."""
+_RETRY_S: Final = 1.0
+_LOGGER: Final = logging.getLogger("penstock.topics")
+BLOCKS_A_READ_MAX: Final = 16
+"""A reader that would need more blocks than this gets a shorter page."""
+
+
+class ColdCache:
+    """The blocks that are loaded, within a limit of bytes. Used on the loop's thread only."""
+
+    def __init__(
+        self,
+        files: ColdFiles | None,
+        *,
+        bytes_max: int = 128 * MIB,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._files = files
+        self._bytes_max = bytes_max
+        self._loop = loop
+        self._thread: ThreadPoolExecutor | None = None
+        self._kept: OrderedDict[Block, None] = OrderedDict()  # oldest first
+        self._kept_bytes = 0
+        self._loading: dict[Block, asyncio.Future[None]] = {}
+        self._failed: dict[Block, tuple[float, Exception]] = {}  # of late, and until when
+        self.loads = 0
+        self.failures = 0
+
+    def hold(self) -> Hold:
+        """Keep what is loaded through it until it ends."""
+        return Hold(self)
+
+    def soon(
+        self, block: Block, then: Callable[[], None], failed: Callable[[], None] | None = None
+    ) -> None:
+        """Load a block; `then` is called once it is there.
+
+        If it cannot be had, `failed` is called at once, or `then` after a while, to try again.
+        """
+        if block.records is not None:
+            self._loop.call_soon(then)
+            return
+
+        def loaded(future: asyncio.Future[None]) -> None:
+            if future.cancelled() or future.exception() is None:
+                then()
+            elif failed is not None:
+                failed()
+            else:
+                self._loop.call_later(_RETRY_S, then)
+
+        self._load(block).add_done_callback(loaded)
+
+    def failure(self, block: Block) -> Exception | None:
+        """Why a block could not be had just now; None if it is worth to try."""
+        until_s, error = self._failed.get(block, (0.0, None))
+        if error is not None and self._loop.time() >= until_s:
+            del self._failed[block]
+            return None
+        return error
+
+    async def load(self, block: Block) -> None:
+        """Load a block, together with whoever else waits for it."""
+        if block.records is None:
+            await asyncio.shield(self._load(block))
+
+    def forget(self) -> None:
+        """Let go of every block that nobody holds."""
+        self._shrink(0, 0)
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes of the blocks that are loaded, as they lie in their files."""
+        return self._kept_bytes
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _load(self, block: Block) -> asyncio.Future[None]:
+        found = self._loading.get(block)
+        if found is None:
+            found = self._loading[block] = asyncio.ensure_future(self._fetch(block))
+            found.add_done_callback(_look)
+        return found
+
+    async def _fetch(self, block: Block) -> None:
+        try:
+            records = await self._read(block)
+        except Exception as error:
+            # Whatever it was: whoever is told asks again, and must not do so without a pause.
+            _LOGGER.error("cold records cannot be read: %s", error.__cause__ or error)
+            self.failures += 1
+            self._failed[block] = (self._loop.time() + _RETRY_S, error)
+            raise
+        finally:
+            self._loading.pop(block, None)
+        self._failed.pop(block, None)
+        self._keep(block, records)
+
+    async def _read(self, block: Block) -> list[Record | None]:
+        if self._files is None:
+            raise Corrupt(f"expected a directory for cold records, found none for {block}")
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(2, thread_name_prefix="cold")
+        try:
+            if block.spill is not None:
+                return await self._loop.run_in_executor(self._thread, read_spilled, block)
+            run = await self._loop.run_in_executor(self._thread, self._files.read, block)
+            return run.records
+        except (OSError, Corrupt) as error:
+            raise RecordsUnreadable(block.file, block.first_seq, block.last_seq, error) from error
+
+    def _keep(self, block: Block, records: list[Record | None]) -> None:
+        self.loads += 1
+        block.records = records
+        self._kept[block] = None
+        self._kept_bytes += block.length
+        block.pins += 1  # whoever wants it has not been told yet
+        self._shrink(self._bytes_max, _KEPT_MIN)
+        block.pins -= 1
+        block.touched = True  # and may come only after the next one is loaded
+
+    def _shrink(self, bytes_max: int, kept_min: int) -> None:
+        """Let go of the oldest, but for those in use: a block of use since it was looked at stays.
+
+        Looks at each at most twice.
+        """
+        looks = 2 * len(self._kept)
+        while self._kept_bytes > bytes_max and len(self._kept) > kept_min and looks:
+            looks -= 1
+            block, _ = self._kept.popitem(last=False)
+            if block.pins or (block.touched and bytes_max):
+                block.touched = False
+                self._kept[block] = None
+                continue
+            self._kept_bytes -= block.length
+            block.records = None
+
+
+class Hold:
+    """The blocks one reader has loaded; they stay until it lets go."""
+
+    def __init__(self, cache: ColdCache) -> None:
+        self._cache = cache
+        self._blocks: list[Block] = []
+        self.files: set[str] = set()
+
+    async def load(self, block: Block) -> None:
+        """Load a block and keep it."""
+        block.pins += 1
+        self._blocks.append(block)
+        self.files.add(block.file)
+        await self._cache.load(block)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a reader has had as many blocks as one may have."""
+        return len(self._blocks) >= BLOCKS_A_READ_MAX
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for block in self._blocks:
+            block.pins -= 1
+
+    async def answer(self, ask: Callable[[int | None], _T]) -> _T:
+        """Ask until every block it takes is loaded.
+
+        `ask` gets the last seq to look at: None for all, a seq where the reader has had enough.
+        """
+        upto_seq: int | None = None
+        while True:
+            try:
+                return ask(upto_seq)
+            except NotLoaded as missing:
+                if self.is_full and upto_seq is None:
+                    upto_seq = missing.block.first_seq - 1
+                else:
+                    await self.load(missing.block)
+
+
+def _look(future: asyncio.Future[None]) -> None:
+    """Someone must have looked at an error; whoever waits gets it too."""
+    if not future.cancelled():
+        future.exception()

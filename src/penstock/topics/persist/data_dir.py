@@ -1,0 +1,438 @@
+"""The files of a data directory beside its log: snapshots, segments, how the last life ended.
+
+A file has its name only once all of it is on the disk, so what has a name is whole or damaged,
+never half written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple, Self, TypeVar
+
+import msgspec
+
+from penstock.kernel.errors import Corrupt, Rejected
+from penstock.log.disk import LOCK_NAME, make_directory, open_private
+from penstock.log.store import Bounds
+from penstock.log.stores.segment.format import PREPARING_SUFFIX
+from penstock.topics.core.segments import (
+    Block,
+    BlockPlace,
+    Run,
+    SegmentHead,
+    SegmentWriter,
+    read_block,
+    read_segment,
+)
+from penstock.topics.persist.snapshot import SnapshotHeader, SnapshotReader, Summary, read_summary
+
+LOG_DIR: Final = "log"
+SNAPSHOT_DIR: Final = "snapshots"
+COLD_DIR: Final = "cold"
+LAYOUT_FILE: Final = "layout.json"
+BOOT_FILE: Final = "boot.json"
+OWNER_FILE: Final = "owner"
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_MAKING: Final = ".making"
+_SNAPSHOT: Final = re.compile(r"(\d{5})-(\d{20})\.snapshot")
+_SEGMENT: Final = re.compile(r"(\d{5})-(\d{20})-(\d+)-(\d+)\.segment")
+_T = TypeVar("_T")
+
+
+class File:
+    """An open file that is read by place."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.size_bytes = os.fstat(self._fd).st_size
+
+    def read(self, count: int, offset: int) -> bytes:
+        """So many bytes from there on; fewer only at the end."""
+        count = min(count, self.size_bytes - offset)  # damage may ask for any number, anywhere
+        if count <= 0:
+            return b""
+        data = os.pread(self._fd, count, offset)
+        while len(data) < count:
+            more = os.pread(self._fd, count - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def close(self) -> None:
+        """Let it go."""
+        os.close(self._fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class FoundSnapshot(NamedTuple):
+    """A snapshot by its name; whether it is whole is seen when it is read."""
+
+    partition: int
+    index: int  # type: ignore[assignment]  # a tuple has a method of this name; nobody calls it
+    path: Path
+
+
+class DamagedSnapshot(NamedTuple):
+    """A snapshot that cannot be used, and why."""
+
+    path: Path
+    reason: str
+
+
+class SnapshotFiles:
+    """The snapshots of a data directory. Every call blocks."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def found(self, partition: int) -> list[FoundSnapshot]:
+        """The snapshots of a partition, newest first."""
+        return [each for each in self.all() if each.partition == partition]
+
+    def all(self) -> list[FoundSnapshot]:
+        """Every snapshot, newest first."""
+        if not self.path.exists():
+            return []
+        found = [
+            FoundSnapshot(int(match[1]), int(match[2]), path)
+            for path in self.path.iterdir()
+            if (match := _SNAPSHOT.fullmatch(path.name))
+        ]
+        return sorted(found, key=lambda each: each.index, reverse=True)
+
+    def path_of(self, header: SnapshotHeader) -> Path:
+        """Where a snapshot lies."""
+        return self.path / f"{header.partition:05d}-{header.index:020d}.snapshot"
+
+    def choose(
+        self, partition: int, bounds: Bounds
+    ) -> tuple[FoundSnapshot | None, list[DamagedSnapshot]]:
+        """The newest whole snapshot from which the log goes on, and those that are damaged.
+
+        None to begin with nothing. `Corrupt` if the log does not begin there, or if it ends before
+        a snapshot that was made of it.
+        """
+        damaged: list[DamagedSnapshot] = []
+        found = self.found(partition)
+        for each in found:
+            if each.index > bounds.last_index:
+                raise Corrupt(
+                    f"expected the log of partition {partition} to reach index {each.index}, up to "
+                    f"which {each.path.name} was made of it, found it to end at "
+                    f"{bounds.last_index}",
+                    partition=partition,
+                    index=each.index,
+                )
+            if each.index < bounds.boundary_index:
+                break  # the log does not reach back to it, nor to any older one
+            try:
+                verify_snapshot(each.path)
+            except (Corrupt, OSError) as error:
+                damaged.append(DamagedSnapshot(each.path, str(error)))
+            else:
+                return each, damaged
+        if not bounds.boundary_index:
+            return None, damaged
+        reasons = "; ".join(f"{each.path.name}: {each.reason}" for each in damaged)
+        raise Corrupt(
+            f"expected a whole snapshot of partition {partition} at log index "
+            f"{bounds.boundary_index} or later, for the log begins after it: "
+            + (reasons or f"found {len(found)} snapshots, all of them older"),
+            partition=partition,
+            boundary_index=bounds.boundary_index,
+        )
+
+    def keep(self, partition: int, indexes: Collection[int]) -> None:
+        """Forget the snapshots of a partition but for some."""
+        for each in self.found(partition):
+            if each.index not in indexes:
+                with contextlib.suppress(FileNotFoundError):
+                    each.path.unlink()
+
+    def sweep(self) -> None:
+        """Remove what was never finished."""
+        remove_unfinished(self.path)
+
+    def files_named(self) -> set[str]:
+        """The segments that any snapshot needs; one that cannot be read raises `Corrupt`."""
+        named: set[str] = set()
+        for each in self.all():
+            named.update(summary_of(each.path).files)
+        return named
+
+
+def verify_snapshot(path: Path) -> tuple[SnapshotHeader, Summary]:
+    """Read all of a snapshot and check it; `Corrupt` says what is wrong."""
+    with File(path) as file:
+        reader = SnapshotReader(path.name, file.read)
+        for _ in reader.payloads():
+            pass
+        match = _SNAPSHOT.fullmatch(path.name)
+        named = (int(match[1]), int(match[2])) if match else None
+        if named is not None and named != reader.header:
+            raise Corrupt(
+                f"{path.name}: expected partition and index as in its name, found {reader.header}"
+            )
+        summary = read_summary(path.name, file.read, file.size_bytes)
+        if summary != reader.summary:
+            raise Corrupt(f"{path.name}: expected one end, found another behind it")
+        return reader.header, summary
+
+
+def summary_of(path: Path) -> Summary:
+    """What a snapshot holds, from its end."""
+    with File(path) as file:
+        return read_summary(path.name, file.read, file.size_bytes)
+
+
+class ColdFiles:
+    """The segments of a data directory. Every call blocks; any thread may read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, name: str, head: SegmentHead, runs: Iterable[Run]) -> list[Block]:
+        """Make a segment; it is durable, and so is its name after `sync`."""
+        make_directory(self.path)
+        writer = SegmentWriter(name, head)
+
+        def parts() -> Iterator[bytes]:
+            yield writer.start()
+            for run in runs:
+                yield writer.block(run)
+            yield writer.end()
+
+        write_file(self.path / name, parts(), sync_directory=False)
+        return writer.blocks
+
+    def sync(self) -> None:
+        """Make the names of the segments durable."""
+        sync_directory(self.path)
+
+    def read(self, block: Block) -> Run:
+        """The records of a block."""
+        with File(self.path / block.file) as file:
+            run = read_block(block.file, file.read, block.offset)
+        if (run.first_seq, len(run.records)) != (
+            block.first_seq,
+            block.last_seq - block.first_seq + 1,
+        ):
+            raise Corrupt(
+                f"{block.file} at {block.offset}: expected seqs {block.first_seq} to "
+                f"{block.last_seq}, found {len(run.records)} from {run.first_seq} on"
+            )
+        return run
+
+    def names(self) -> list[str]:
+        """Every segment, by name."""
+        if not self.path.exists():
+            return []
+        names = (path.name for path in self.path.iterdir())
+        return sorted(name for name in names if _SEGMENT.fullmatch(name))
+
+    def open(self, name: str) -> tuple[SegmentHead, list[BlockPlace]]:
+        """Whose records a segment holds, and where."""
+        with File(self.path / name) as file:
+            return read_segment(name, file.read, file.size_bytes)
+
+    def verify(self, name: str) -> int:
+        """Read all of a segment and check it; returns how many records it has."""
+        with File(self.path / name) as file:
+            _, places = read_segment(name, file.read, file.size_bytes)
+            return sum(
+                len(run.sizes) - run.sizes.count(0)
+                for run in (read_block(name, file.read, place.offset) for place in places)
+            )
+
+    def sweep(self, wanted: set[str]) -> list[str]:
+        """Remove every segment that nobody names, and what was never finished."""
+        remove_unfinished(self.path)
+        gone = [name for name in self.names() if name not in wanted]
+        for name in gone:
+            with contextlib.suppress(FileNotFoundError):
+                (self.path / name).unlink()
+        return gone
+
+    def missing(self, wanted: Iterable[str]) -> list[str]:
+        """Those of some segments that are not there."""
+        return [name for name in wanted if not (self.path / name).is_file()]
+
+
+def segment_name(partition: int, index: int, now_ms: int, number: int) -> str:
+    """The name of a segment: by the snapshot that first names it, and when that was made.
+
+    Another try at the same snapshot makes other files, and spoils none that may have a name.
+    """
+    return f"{partition:05d}-{index:020d}-{now_ms}-{number}.segment"
+
+
+class Boot(msgspec.Struct, frozen=True):
+    """How a life of the node began and ended: on which start of the machine, and whether well.
+
+    `indexes` are the ends of the partitions' logs at the last clean end: a log that ends before
+    has lost something.
+    """
+
+    boot_id: str | None
+    clean: bool
+    indexes: list[int] = []
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """What a data directory was made with, and a name that no other has.
+
+    Readers are told epochs that are mixed with the name, but for directories of earlier versions:
+    their readers know the plain ones.
+    """
+
+    version: int
+    store: str
+    partitions: int
+    id: str = msgspec.field(default_factory=lambda: secrets.token_hex(8))
+    mixes_epochs: bool = False
+
+    @property
+    def identity(self) -> int:
+        """What is added to epochs that are told: the sum fits a JSON number."""
+        return int(self.id, 16) >> 12 if self.mixes_epochs else 0
+
+
+def read_boot(directory: Path) -> Boot | None:
+    """How the last life ended; None if nobody said, or what was said cannot be read."""
+    try:
+        return check_boot(directory)
+    except Corrupt:
+        return None
+
+
+def check_boot(directory: Path) -> Boot | None:
+    """How the last life ended; None if nobody said, `Corrupt` if it cannot be read."""
+    return decode_file(directory / BOOT_FILE, Boot, "how the last life ended")
+
+
+def check_end(boot: Boot | None, number: int, bounds: Bounds) -> None:
+    """Refuse a partition's log that has lost its end since the node last ended well."""
+    ends = boot.indexes if boot is not None else []
+    if number < len(ends) and bounds.last_index < ends[number]:
+        raise Corrupt(
+            f"expected the log of partition {number} to reach index {ends[number]}, where it was "
+            f"at the last clean end, found it to end at {bounds.last_index}",
+            partition=number,
+            index=ends[number],
+        )
+
+
+def write_boot(directory: Path, boot: Boot) -> None:
+    """Say how this life began, or that it ends."""
+    write_file(directory / BOOT_FILE, [msgspec.json.encode(boot)])
+
+
+def read_layout(directory: Path) -> Layout | None:
+    """What a data directory was made with; None if it was not made yet."""
+    return decode_file(directory / LAYOUT_FILE, Layout, "a layout")
+
+
+def write_layout(directory: Path, layout: Layout) -> None:
+    """Say what a data directory is made with."""
+    write_file(directory / LAYOUT_FILE, [msgspec.json.encode(layout)])
+
+
+def decode_file(path: Path, kind: type[_T], what: str) -> _T | None:
+    """What a small file of JSON says; None if it is not there, `Corrupt` if it cannot be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Corrupt(f"{path}: expected {what}, found {error}", file=str(path)) from error
+
+
+def check_log_is_there(directory: Path) -> None:
+    """Refuse a data directory whose log is gone: it would begin again with nothing.
+
+    The layout is written after the first file of the log is durable.
+    """
+    log = directory / LOG_DIR
+    names = [path.name for path in log.iterdir()] if log.is_dir() else []
+    has_files = any(name != LOCK_NAME and not name.endswith(PREPARING_SUFFIX) for name in names)
+    if not has_files and (directory / LAYOUT_FILE).exists():
+        raise Corrupt(
+            f"expected the log of the data directory in {log}, found no file there", file=str(log)
+        )
+
+
+def take_cold_dir(cold: Path, layout: Layout) -> None:
+    """Make a directory of segments that lies elsewhere this data directory's own.
+
+    Another's segments are named by no snapshot here: they would be swept away.
+    """
+    path = cold / OWNER_FILE
+    try:
+        owner = path.read_text(encoding="utf-8", errors="replace").strip()
+    except FileNotFoundError:
+        write_file(path, [layout.id.encode()])
+        return
+    if owner != layout.id:
+        raise Rejected(
+            f"expected the cold directory {cold} to belong to data directory {layout.id}, "
+            f"found it to belong to {owner}"
+        )
+
+
+def this_boot_id() -> str | None:
+    """Which start of the machine this is; None where the machine does not say."""
+    try:
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+def write_file(path: Path, parts: Iterable[bytes], *, sync_directory: bool = True) -> int:
+    """Make a file whole or not at all; it survives a loss of power on return."""
+    make_directory(path.parent)
+    making = path.with_name(path.name + _MAKING)
+    size_bytes = 0
+    with open(making, "wb", buffering=1 << 20, opener=open_private) as file:
+        for part in parts:
+            file.write(part)
+            size_bytes += len(part)
+        file.flush()
+        os.fsync(file.fileno())
+    making.rename(path)
+    if sync_directory:
+        sync_directory_of(path)
+    return size_bytes
+
+
+def sync_directory_of(path: Path) -> None:
+    """Make the name of a file durable."""
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make what was made, renamed and removed in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove the files of a directory that never got their names."""
+    if path.exists():
+        for each in path.iterdir():
+            if each.name.endswith(_MAKING):
+                with contextlib.suppress(FileNotFoundError):
+                    each.unlink()

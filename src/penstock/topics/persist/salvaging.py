@@ -1,0 +1,162 @@
+"""A partition from what can still be read of it: what is missing becomes holes, and is listed.
+
+Replay refuses entries that do not follow each other; here a seq that is skipped counts as lost, and
+a topic whose beginning is lost is made anew. Readers are told of the holes by tombstones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from penstock.kernel.errors import PenstockError
+from penstock.topics.config import TopicConfig
+from penstock.topics.core.entries import Acked, Appended, Committed, Created
+from penstock.topics.core.partition import Entry, Partition
+from penstock.topics.core.queue import Queue
+from penstock.topics.core.registry import Registry
+from penstock.topics.core.segments import Block, Run
+from penstock.topics.core.slots import Slots
+from penstock.topics.core.space import CONFIG as SPACE_CONFIG
+from penstock.topics.core.space import TopicSpace
+from penstock.topics.core.topic import HOLES_MAX, Hole, Topic
+from penstock.topics.model import TopicLimits
+
+_UNEXPECTED: Final = (PenstockError, LookupError, ValueError, TypeError, AssertionError)
+"""What an entry may end with that was decided on one that is lost."""
+
+
+class Lost(NamedTuple):
+    """Records of a topic that cannot be read."""
+
+    topic: str
+    first_seq: int
+    last_seq: int
+    reason: str
+
+
+class Rebuilding:
+    """One partition in the making."""
+
+    def __init__(self) -> None:
+        self.partition = Partition(Registry(TopicLimits(topics_max=0, routers_max=0)))
+        self.lost: list[Lost] = []
+        self.notes: list[str] = []
+
+    def replay(self, entries: Iterable[Entry], why: str) -> None:
+        """Take entries of the log; `why` says what is missing before them, if anything is."""
+        for entry in entries:
+            try:
+                if isinstance(entry, Appended | Committed):
+                    self._join(entry, why)
+                self.partition.replay([entry])
+            except _UNEXPECTED as error:
+                name = getattr(entry, "topic", None) or getattr(entry, "router", "a router")
+                what = type(entry).__name__.lower()
+                self.notes.append(f"{name}: a change ({what}) could not be made: {error}")
+
+    def _join(self, entry: Appended | Committed, why: str) -> None:
+        """See that an entry that brings records follows: those that are missing are lost."""
+        topic = self.partition.topics.get(entry.topic)
+        if isinstance(entry, Committed):
+            first_seq, config = entry.seq, SPACE_CONFIG
+        else:
+            trimmed = entry.feed.trimmed if entry.feed is not None else 0
+            first_seq, config = entry.first_seq - trimmed, TopicConfig()
+        if topic is None:
+            topic = self.make(entry.topic, config, entry.now_ms)
+        if first_seq > topic.head_seq + 1 and first_seq > topic.reserved_seq + 1:
+            self.lose_next(topic, first_seq - 1, why)
+
+    def make(self, name: str, config: TopicConfig, now_ms: int, epoch: int = 0) -> Topic:
+        """A topic whose making is lost, and with it its configuration."""
+        epoch = epoch or self.partition.registry.next_epoch()
+        self.partition.replay([Created(name, now_ms, epoch, config)])
+        self.notes.append(f"{name}: its configuration cannot be read; it has that of a new topic")
+        return self.partition.topics[name]
+
+    def lose_next(self, topic: Topic, upto_seq: int, why: str) -> None:
+        """The next records of a topic are lost."""
+        self.lost.append(Lost(topic.name, topic.head_seq + 1, upto_seq, why))
+        topic.leave_hole(upto_seq - topic.head_seq, topic.now_ms)
+
+    def lose_block(self, topic: Topic, block: Block, why: str) -> None:
+        """The records of a block are lost, those that had not left before."""
+        seqs = list(topic.slots.live_seqs(block.first_seq - 1, block.last_seq))
+        for first_seq, last_seq in runs_of(seqs):
+            self.lost.append(Lost(topic.name, first_seq, last_seq, why))
+            _put_hole(topic, Hole(first_seq, last_seq))
+        if topic.name in self.partition.queues:
+            self.partition.replay([Acked(topic.name, topic.now_ms, tuple(seqs))])
+        for seq in seqs:
+            topic.remove(seq)
+        self.partition.registry.recount(topic)
+
+    def assemble(self, topic: Topic, runs: Sequence[Run], why: str) -> None:
+        """Give a topic its slots from pieces of them; what lies between the pieces is lost."""
+        ordered = sorted(runs, key=lambda run: run.first_seq)
+        if not ordered:
+            return
+        topic.slots = Slots(ordered[0].first_seq - 1)
+        for run in ordered:
+            slots = topic.slots
+            known = slots.head_seq + 1 - run.first_seq
+            if known >= len(run.sizes):
+                continue
+            if known < 0:
+                self.lose_next(topic, run.first_seq - 1, why)
+                slots, known = topic.slots, 0
+            slots.take_run(run.times[known:], run.sizes[known:], run.records[known:])
+        topic.slots.settle()
+        self.partition.registry.recount(topic)
+
+    def complete(self, topic: Topic) -> None:
+        """A topic is what its type says, though the part that tells the rest is lost."""
+        partition = self.partition
+        if topic.config.type == "queue" and topic.name not in partition.queues:
+            partition.queues[topic.name] = Queue(topic)
+            self.notes.append(f"{topic.name}: its leases and deliveries cannot be read")
+        elif topic.config.type == "space" and topic.name not in partition.spaces:
+            partition.spaces[topic.name] = TopicSpace(topic, partition.limits)
+            self.notes.append(f"{topic.name}: its entities cannot be read")
+
+
+def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending seqs as ranges."""
+    ranges: list[tuple[int, int]] = []
+    for seq in seqs:
+        if ranges and ranges[-1][1] == seq - 1:
+            ranges[-1] = (ranges[-1][0], seq)
+        else:
+            ranges.append((seq, seq))
+    return ranges
+
+
+def joined(lost: Iterable[Lost]) -> list[Lost]:
+    """The same losses in order, those of one reason that follow each other as one."""
+    found: list[Lost] = []
+    for each in sorted(lost):
+        last = found[-1] if found else None
+        follows = last is not None and (last.topic, last.last_seq + 1, last.reason) == (
+            each.topic,
+            each.first_seq,
+            each.reason,
+        )
+        if last is not None and follows:
+            found[-1] = last._replace(last_seq=each.last_seq)
+        else:
+            found.append(each)
+    return found
+
+
+def _put_hole(topic: Topic, hole: Hole) -> None:
+    """Have a cursor told of seqs in the middle."""
+    holes = sorted([*topic.holes, hole])
+    merged: list[Hole] = []
+    for each in holes:
+        if merged and merged[-1].last_seq + 1 >= each.first_seq:
+            last = max(merged[-1].last_seq, each.last_seq)
+            merged[-1] = Hole(merged[-1].first_seq, last)
+        else:
+            merged.append(each)
+    topic.holes = merged[-HOLES_MAX:]

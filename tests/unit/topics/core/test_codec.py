@@ -1,0 +1,142 @@
+"""Entries as bytes: every kind comes back, anything else stops the node."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+import pytest
+from msgspec import Raw, Struct
+
+from penstock.kernel.errors import Corrupt
+from penstock.topics.config import TopicConfig
+from penstock.topics.core.batch import Batch, parse_write
+from penstock.topics.core.codec import decode_entries, encode_entries
+from penstock.topics.core.entries import (
+    Acked,
+    Advanced,
+    Appended,
+    Claimed,
+    Committed,
+    Configured,
+    Created,
+    Deleted,
+    Dropped,
+    Extended,
+    Feed,
+    Nacked,
+    Skipped,
+)
+from penstock.topics.core.leases import Lease
+from penstock.topics.core.partition import Entry
+from penstock.topics.core.predicate import Predicate
+from penstock.topics.core.router import RouterConfig, RouterPut, RouterRemoved
+from penstock.topics.model import Routed
+
+MOST = 2**64 - 1
+DEEP = b"[" * 100_000 + b"]" * 100_000
+WRITTEN = parse_write(b'{"records":[{"data": {"a" : 1} ,"meta":{}},{"data":2}],"node":"n"}').batch
+EVERY_KIND: list[Entry] = [
+    Created("t", 5, 1, TopicConfig(type="queue", ttl_ms=MOST, priority=-3, dead_letter="d")),
+    Dropped("t"),
+    Appended("t", 1, 5, WRITTEN),
+    Appended("t", 1, 5, WRITTEN, "kä"),
+    Appended("t", 9, 5, Batch.of([Routed(Raw(b"1"), hops=2)]), None, Feed("r", 1, 8, 3)),
+    Appended("t", 9, 5, Batch.of([]), None, Feed("r", 1, 8)),
+    Deleted("t", 5, 8, None, Predicate("a", prefix=True)),
+    Deleted("t", 5, 8, MOST, None),
+    Configured("t", 5, {"ttl_ms": MOST, "priority": None, "discard": "old", "dedupe_node": True}),
+    Advanced("t", 1_024),
+    Skipped("t", 4_096),
+    Claimed("t", 5, (Lease(1, "n", MOST, 9, 2), Lease(2, "m", 0, 9, 1, 3)), (4, 5)),
+    Acked("t", 5, (1, 2)),
+    Nacked("t", 5, (), 9),
+    Nacked("t", 5, (1,), 9, unseen=True),
+    Extended("t", 5, (1,), 9),
+    RouterPut(RouterConfig("r", "s", "d", filter=Predicate("x", prefix=False)), 1, 7),
+    RouterRemoved("r", "d"),
+    Committed("t", 7, 5, WRITTEN, 2**63 - 1),
+]
+
+
+def test_no_kind_of_entry_is_missing_here() -> None:
+    assert {type(entry) for entry in EVERY_KIND} == set(get_args(Entry))
+
+
+@pytest.mark.parametrize("entry", EVERY_KIND, ids=lambda entry: type(entry).__name__)
+def test_an_entry_comes_back_as_it_was(entry: Entry) -> None:
+    (again,) = decode_entries(encode_entries([entry]))
+    assert again == entry
+    assert type(again) is type(entry)
+    if isinstance(entry, Appended):
+        assert isinstance(again, Appended)
+        assert again.batch.sizes == entry.batch.sizes
+        assert again.batch.body == entry.batch.body
+        assert again.seqs == entry.seqs
+
+
+def test_what_was_given_back_before_it_could_be_unseen_was_seen() -> None:
+    class Before(Struct, frozen=True, array_like=True, tag="n"):
+        topic: str
+        now_ms: int
+        seqs: tuple[int, ...]
+        due_ms: int
+
+    (again,) = decode_entries(encode_entries([Before("t", 5, (1,), 9)]))  # type: ignore[list-item]
+    assert again == Nacked("t", 5, (1,), 9)
+
+
+def test_the_entries_of_one_commit_come_back_in_order() -> None:
+    assert decode_entries(encode_entries(EVERY_KIND)) == EVERY_KIND
+    assert decode_entries(encode_entries([])) == []
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 70_000])
+def test_large_requests_are_encoded_as_small_ones_are(count: int) -> None:
+    large = parse_write(b'{"records":[{"data":"%b"}]}' % (b"x" * 2_000)).batch
+    first = Appended("t", 1, 5, large)
+    plain = Appended("ä", 2**40, 2**41, WRITTEN)
+    entries = [first, *EVERY_KIND, *[plain] * count][:count]
+    encoded = msgspec.msgpack.encode(entries, enc_hook=lambda batch: batch.body)
+    assert decode_entries(encode_entries(entries)) == decode_entries(b"\x01" + encoded)
+
+
+def test_a_request_stands_in_the_log_byte_for_byte() -> None:
+    body = b'{"records" : [ {"data":"as it came"} ]}'
+    entry = Appended("t", 1, 0, parse_write(body).batch)
+    assert body in encode_entries([entry])
+
+
+def test_a_configuration_holds_only_what_the_log_can_hold() -> None:
+    config = TopicConfig()
+    assert msgspec.convert(msgspec.to_builtins(config), TopicConfig) == config
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\x00",
+        b"\x02" + encode_entries([Dropped("t")])[1:],
+        b"\x01",
+        b"\x01\xc1",
+        encode_entries([Dropped("t")])[:-1],
+        encode_entries([Dropped("t")]) + b"\x00",
+        b"\x01" + msgspec.msgpack.encode([["?", "t"]]),
+        b"\x01" + msgspec.msgpack.encode([["d"]]),
+        b"\x01" + msgspec.msgpack.encode([["d", 5]]),
+        b"\x01" + msgspec.msgpack.encode({"d": "t"}),
+        b"\x01" + msgspec.msgpack.encode([["a", "t", 1, 5, b"no JSON"]]),
+        b"\x01" + msgspec.msgpack.encode([["a", "t", 1, 5, b"R{}"]]),
+        b"\x01" + msgspec.msgpack.encode([["a", "t", 1, 5, b'{"records":[{"data":1,"x":2}]}']]),
+        b"\x01" + msgspec.msgpack.encode([["a", "t", 1, 5, 7]]),
+        b"\x01" + msgspec.msgpack.encode([["a", "t", 1, 5, "text"]]),
+        b"\x01" + msgspec.msgpack.encode([["a", "t", 1, 5, None]]),
+        b"\x01" + msgspec.msgpack.encode([["a", "t", 1, 5, b'{"records":[{"data":%b}]}' % DEEP]]),
+        b"\x01" + b"\x91" * 100_000,
+        b"\x01\x91\x94\xa1p\xa1t\x05\x81\xa1a" + b"\x91" * 100_000 + b"\xc0",
+    ],
+)
+def test_what_is_no_commit_of_this_version_stops_the_node(payload: bytes) -> None:
+    with pytest.raises(Corrupt):
+        decode_entries(payload)
