@@ -72,6 +72,7 @@ class Turns:
         self._waits_ns = 0  # of all topics that were served since the last sample
         self._turns = 0
         self._push_ns = 0  # what serving took since then
+        self._pushed_ns = 0  # and before the last sample
         self._turn_ns = 0.0  # what serving a topic takes
         self._busy_ns = 0
         self._sampled_ns = clock.monotonic_ns()
@@ -146,6 +147,7 @@ class Turns:
             "drain_ms": round(rung.drain_ms, 1),
             "push_share": round(self.governor.push_share, 4),
             "push_need": round(self.governor.push_need, 4),
+            "push_seconds_total": round((self._pushed_ns + self._push_ns) / 1e9, 6),
             "waiting": len(self._queue),
             "served_total": self.served,
             "latency_us": {"p50": quantiles[0] // 1_000, "p99": quantiles[1] // 1_000},
@@ -270,6 +272,7 @@ class Turns:
         latency_ms = self._waits_ns / max(1, self._turns) / 1e6
         if self._turns:
             self._turn_ns = self._push_ns / self._turns
+        self._pushed_ns += self._push_ns
         self._waits_ns = self._turns = self._push_ns = 0
         before = self.governor.rung
         self.governor.share_push(ready * self._turn_ns / 1e6)
