@@ -11,8 +11,8 @@ import click
 from click.core import ParameterSource
 
 from penstock.cli import placing
-from penstock.cli.bars import bars, waiting
 from penstock.cli.data_place import check_layout
+from penstock.cli.output import bars, waiting
 from penstock.cli.placing import api_key_option
 from penstock.client import Client, ClientSettings
 from penstock.kernel.errors import PenstockError

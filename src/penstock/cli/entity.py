@@ -10,9 +10,10 @@ from uuid import uuid4
 import click
 import msgspec
 
-from penstock.cli.entity_view import Output
+from penstock.cli.entity_view import EntityOutput
+from penstock.cli.output import json_flag
 from penstock.cli.server_place import server_options
-from penstock.cli.topic import command, json_flag
+from penstock.cli.topic import command
 from penstock.client import Client, Position
 from penstock.commits.model import Commit, Precondition, Read, Write
 
@@ -67,7 +68,7 @@ at_option = click.option(
 @command
 def get(client: Client, space: str, name: str, at_seq: int | None, as_json: bool) -> None:
     """Show an entity, now or as it was."""
-    Output(as_json).entity(client.get_entity(space, name, at_seq=at_seq))
+    EntityOutput(as_json).entity(client.get_entity(space, name, at_seq=at_seq))
 
 
 @entity.command("list")
@@ -78,7 +79,7 @@ def get(client: Client, space: str, name: str, at_seq: int | None, as_json: bool
 @command
 def list_(client: Client, space: str, prefix: str, at_seq: int | None, as_json: bool) -> None:
     """List the entities of a space by id, all as of one seq."""
-    Output(as_json).entities(client.list_entities(space, prefix, at_seq=at_seq))
+    EntityOutput(as_json).entities(client.list_entities(space, prefix, at_seq=at_seq))
 
 
 @entity.command("set")
@@ -153,7 +154,7 @@ def history(
     client: Client, space: str, name: str, after_seq: int, limit: int | None, as_json: bool
 ) -> None:
     """Show the commits that wrote an entity, oldest first."""
-    output = Output(as_json)
+    output = EntityOutput(as_json)
     page_size = min(1_000, limit or 1_000)
     rows = client.entity_history(space, name, after_seq=after_seq, page_size=page_size)
     for count, row in enumerate(rows, 1):
@@ -176,7 +177,7 @@ def watch(
     Of all entities of the space, or of those that are named.
     """
     next(client.list_entities(space, page_size=1), None)  # so that what is no space is told
-    output = Output(as_json)
+    output = EntityOutput(as_json)
     start = Position(tail=True) if from_seq is None else Position(from_seq)
     try:
         with client.watch({space: start}) as watching:
@@ -205,7 +206,7 @@ def _commit(
         preconditions=once,
         event_id=event_id,
     )
-    Output(as_json).accepted(write, client.commit(space, commit))
+    EntityOutput(as_json).accepted(write, client.commit(space, commit))
 
 
 def _document(text: str | None) -> Any:

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
-import click
 import msgspec
 from msgspec import UNSET
-from rich.console import Console
-from rich.text import Text
 
-from penstock.cli.visible import visible
+from penstock.cli.output import DIM, Output, visible, when
 from penstock.client.space_calls import CommitAccepted, EntityState, HistoryRow
 from penstock.client.watching import Records, Tombstone, TopicDeleted, WatchEvent
 from penstock.commits.model import Write
-
-_DIM: Final = "bright_black"
 
 
 class _Recorded(msgspec.Struct):
@@ -30,47 +24,45 @@ class _Recorded(msgspec.Struct):
     event_id: str | None = None
 
 
-class Output:
-    """Prints answers; plain JSON unless standard output is a terminal and nobody asked for it."""
-
-    def __init__(self, as_json: bool) -> None:
-        self._console = Console(highlight=False)
-        self._plain = as_json or not self._console.is_terminal
+class EntityOutput(Output):
+    """What `penstock entity` prints."""
 
     def entity(self, state: EntityState) -> None:
         """One entity in full."""
-        if self._plain:
-            self._json(_row(state) | {"head": state.head})
+        if self.plain:
+            self.json(_row(state) | {"head": state.head})
             return
-        self._console.print(Text(_pretty(state.doc)), soft_wrap=True)
-        self._note(f"{state.entity}, written at seq {state.seq}, as of seq {state.head}", _DIM)
+        from rich.text import Text
+
+        self.console.print(Text(_pretty(state.doc)), soft_wrap=True)
+        self._note(f"{state.entity}, written at seq {state.seq}, as of seq {state.head}", DIM)
 
     def entities(self, states: Iterable[EntityState]) -> None:
         """Entities, one on each line."""
+        from rich.text import Text
+
         count = 0
         for state in states:
             count += 1
-            if self._plain:
-                self._json(_row(state))
+            if self.plain:
+                self.json(_row(state))
             else:
                 parts = [(f"{state.seq:>8} ", "bold"), (f"{state.entity} ", "cyan")]
-                self._console.print(Text.assemble(*parts, _short(state.doc)), soft_wrap=True)
-        if not count and not self._plain:
-            self._console.print("no entities")
+                self.console.print(Text.assemble(*parts, _short(state.doc)), soft_wrap=True)
+        if not count and not self.plain:
+            self.console.print("no entities")
 
     def accepted(self, write: Write, accepted: CommitAccepted) -> None:
         """A change that took effect."""
-        if self._plain:
-            self._json({"entity": write.entity, "seq": accepted.seq, "ts": accepted.ts})
+        if self.plain:
+            self.json({"entity": write.entity, "seq": accepted.seq, "ts": accepted.ts})
         else:
-            self._console.print(
-                f"{_verb(write)} {write.entity} at seq {accepted.seq}", markup=False
-            )
+            self.console.print(f"{_verb(write)} {write.entity} at seq {accepted.seq}", markup=False)
 
     def commit(self, row: HistoryRow) -> None:
         """A commit that wrote an entity."""
-        if self._plain:
-            self._json(row)
+        if self.plain:
+            self.json(row)
             return
         for write in row.writes:
             self._line(row.seq, row.ts, row.session, write)
@@ -84,48 +76,44 @@ class Output:
                     for write in _of(commit.writes, names):
                         self._change(record.seq, record.ts_ms, commit, write)
             case Tombstone():
-                if self._plain:
+                if self.plain:
                     gap = {"gap_from": event.gap_from, "gap_to": event.gap_to}
-                    self._json({"tombstone": gap | {"reason": event.reason}})
+                    self.json({"tombstone": gap | {"reason": event.reason}})
                 else:
                     text = f"seqs {event.gap_from} to {event.gap_to} are gone ({event.reason})"
                     self._note(text, "yellow")
             case TopicDeleted():
-                if self._plain:
-                    self._json({"space_deleted": event.topic})
+                if self.plain:
+                    self.json({"space_deleted": event.topic})
                 else:
                     self._note(f"{event.topic} was deleted", "yellow")
         sys.stdout.flush()
 
-    def end(self) -> None:
-        """Ctrl-C: leave the terminal on a fresh line."""
-        if not self._plain:
-            self._console.print()
-
     def _change(self, seq: int, ts_ms: int, commit: _Recorded, write: Write) -> None:
-        if self._plain:
+        if self.plain:
             change = {"seq": seq, "ts": ts_ms, "session": commit.session}
-            self._json(change | msgspec.to_builtins(write))
+            self.json(change | msgspec.to_builtins(write))
         else:
             self._line(seq, ts_ms, commit.session, write)
 
     def _line(self, seq: int, ts_ms: int, session: str, write: Write) -> None:
+        from rich.text import Text
+
         what = write.patch if write.patch is not UNSET else write.set
         text = Text.assemble(
             (f"{seq:>8} ", "bold"),
-            (f"{_time(ts_ms)} ", _DIM),
+            (f"{when(ts_ms)} ", DIM),
             (f"{visible(session)} ", "green"),
             f"{_verb(write)} ",
             (write.entity, "cyan"),
             "" if write.delete else f" {_short(what)}",
         )
-        self._console.print(text, soft_wrap=True)
+        self.console.print(text, soft_wrap=True)
 
     def _note(self, text: str, style: str) -> None:
-        self._console.print(Text(text, style))
+        from rich.text import Text
 
-    def _json(self, value: Any) -> None:
-        click.echo(msgspec.json.encode(value))
+        self.console.print(Text(text, style))
 
 
 def _row(state: EntityState) -> dict[str, Any]:
@@ -149,8 +137,3 @@ def _short(document: Any) -> str:
 def _pretty(document: Any) -> str:
     text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
     return "\n".join(visible(line) for line in text.split("\n"))
-
-
-def _time(ts_ms: int) -> str:
-    at = datetime.fromtimestamp(ts_ms / 1_000, UTC).astimezone()
-    return f"{at:%Y-%m-%d %H:%M:%S}.{ts_ms % 1_000:03}"

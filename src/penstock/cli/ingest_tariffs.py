@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from penstock.cli.ingest_tariffs_view import Output
+from penstock.cli.output import json_flag
 from penstock.cli.server_place import server_options
-from penstock.cli.topic import command, json_flag
+from penstock.cli.topic import command
 from penstock.client import Client
 from penstock.metering.errors import BadTariff
 from penstock.metering.tariff_files import Sheet, parse_sheet

@@ -13,10 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.bars import bars
 from penstock.cli.data_place import check_layout
 from penstock.cli.failing import told
-from penstock.cli.visible import visible
+from penstock.cli.output import bars, visible
 from penstock.kernel.errors import Corrupt, PenstockError
 from penstock.topics.persist.inspect import Inspection, inspect_directory
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
+from penstock.cli.output import json_flag
 from penstock.cli.spark_said import spark_said
-from penstock.cli.table_place import json_flag, open_warehouse, place_options, told
-from penstock.cli.table_view import Output
+from penstock.cli.table_place import open_warehouse, place_options, told
+from penstock.cli.table_view import TableOutput
 
 
 @click.command()
@@ -29,7 +30,7 @@ def query(text: str, limit: int, as_json: bool, **place: Any) -> None:
         if len(text.split()) > 1:
             with spark_said():
                 found = warehouse.query(text)
-            Output(as_json).rows(found.slice(0, limit), found.num_rows)
+            TableOutput(as_json).rows(found.slice(0, limit), found.num_rows)
         else:
             page = warehouse.rows(text.strip(), limit=limit)
-            Output(as_json).rows(page.rows, page.rows_total)
+            TableOutput(as_json).rows(page.rows, page.rows_total)

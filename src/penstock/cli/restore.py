@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from penstock.cli.bars import bars
+from penstock.cli.output import bars
 from penstock.kernel.errors import PenstockError
 from penstock.kernel.units import format_bytes
 from penstock.topics.persist import backup as backups

@@ -9,9 +9,8 @@ from typing import Final
 
 import click
 
-from penstock.cli.bars import bars
 from penstock.cli.failing import told
-from penstock.cli.visible import visible
+from penstock.cli.output import bars, visible
 from penstock.kernel.errors import PenstockError
 from penstock.kernel.shell import SystemClock
 from penstock.topics.persist.salvage import Findings

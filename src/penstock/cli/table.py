@@ -17,7 +17,7 @@ from penstock.cli.table_bars import refresh_with_bar
 from penstock.cli.table_place import WAREHOUSE, command, open_warehouse, place_options, told
 from penstock.cli.table_run_view import shown
 from penstock.cli.table_source import source, topics_url
-from penstock.cli.table_view import Output
+from penstock.cli.table_view import TableOutput
 from penstock.kernel.errors import Rejected
 from penstock.lake.database import check_address, open_database
 from penstock.tables.core.capacity import ParallelMode
@@ -70,7 +70,7 @@ table.add_command(source)
 @command(make=True)
 def create(
     warehouse: Warehouse,
-    output: Output,
+    output: TableOutput,
     name: str,
     query: str | None,
     replace: bool,
@@ -93,7 +93,7 @@ def create(
 @click.option("--keep", is_flag=True, help="Keep tables that the folder does not define.")
 @topics_url
 @command(make=True)
-def apply(warehouse: Warehouse, output: Output, folder: Path, keep: bool, url: str) -> None:
+def apply(warehouse: Warehouse, output: TableOutput, folder: Path, keep: bool, url: str) -> None:
     """Make the tables of a folder of .sql files the tables there are."""
     output.plan(warehouse.apply(folder, prune=not keep, url=url), done=True)
 
@@ -103,7 +103,7 @@ def apply(warehouse: Warehouse, output: Output, folder: Path, keep: bool, url: s
 @click.option("--keep", is_flag=True, help="Keep tables that the folder does not define.")
 @topics_url
 @command(make=True)
-def plan(warehouse: Warehouse, output: Output, folder: Path, keep: bool, url: str) -> None:
+def plan(warehouse: Warehouse, output: TableOutput, folder: Path, keep: bool, url: str) -> None:
     """Show what `apply` would do."""
     output.plan(warehouse.plan(folder, prune=not keep, url=url), done=False)
 
@@ -128,7 +128,7 @@ def _changes_something(function: F) -> F:
 @click.option("--description", help="What it is for.")
 @_changes_something
 @command()
-def alter(warehouse: Warehouse, output: Output, name: str, **options: str | None) -> None:
+def alter(warehouse: Warehouse, output: TableOutput, name: str, **options: str | None) -> None:
     """Change how a table is refreshed; its contents stay."""
     given = {key: value for key, value in options.items() if value is not None}
     altered = warehouse.alter(name, **given)
@@ -137,7 +137,7 @@ def alter(warehouse: Warehouse, output: Output, name: str, **options: str | None
 
 @table.command("list")
 @command()
-def list_(warehouse: Warehouse, output: Output) -> None:
+def list_(warehouse: Warehouse, output: TableOutput) -> None:
     """List tables, what is read first."""
     output.definitions(warehouse.tables())
 
@@ -145,7 +145,7 @@ def list_(warehouse: Warehouse, output: Output) -> None:
 @table.command()
 @click.option("-w", "--watch", is_flag=True, help="Keep it up to date until Ctrl-C.")
 @command()
-def status(warehouse: Warehouse, output: Output, watch: bool) -> None:
+def status(warehouse: Warehouse, output: TableOutput, watch: bool) -> None:
     """Show how fresh each table is and what it waits for."""
     output.status(warehouse, watch=watch)
 
@@ -153,7 +153,7 @@ def status(warehouse: Warehouse, output: Output, watch: bool) -> None:
 @table.command()
 @click.argument("name")
 @command()
-def show(warehouse: Warehouse, output: Output, name: str) -> None:
+def show(warehouse: Warehouse, output: TableOutput, name: str) -> None:
     """Show all that is known of a table."""
     output.definition(warehouse.explain(name), warehouse.table(name), warehouse.why(name).text)
 
@@ -162,7 +162,7 @@ def show(warehouse: Warehouse, output: Output, name: str) -> None:
 @click.argument("name", required=False)
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
 @command()
-def history(warehouse: Warehouse, output: Output, name: str | None, limit: int) -> None:
+def history(warehouse: Warehouse, output: TableOutput, name: str | None, limit: int) -> None:
     """Show refreshes of a table, or of all, the newest first."""
     if name is not None:
         warehouse.table(name)
@@ -173,7 +173,7 @@ def history(warehouse: Warehouse, output: Output, name: str | None, limit: int) 
 @click.option("--live", is_flag=True, help="Only jobs that are queued or running.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
 @command()
-def jobs(warehouse: Warehouse, output: Output, live: bool, limit: int) -> None:
+def jobs(warehouse: Warehouse, output: TableOutput, live: bool, limit: int) -> None:
     """Show what was started, the newest first."""
     output.jobs(warehouse.jobs(live_only=live, limit=limit))
 
@@ -181,7 +181,7 @@ def jobs(warehouse: Warehouse, output: Output, live: bool, limit: int) -> None:
 @table.command()
 @click.argument("name")
 @command()
-def why(warehouse: Warehouse, output: Output, name: str) -> None:
+def why(warehouse: Warehouse, output: TableOutput, name: str) -> None:
     """Say why a table waits."""
     found = warehouse.why(name)
     output.say(f"{found.unit_key}: {found.text}", **found._asdict())
@@ -192,7 +192,9 @@ def why(warehouse: Warehouse, output: Output, name: str) -> None:
 @click.option("--force", is_flag=True, help="Also if nothing it reads has changed.")
 @click.option("--no-wait", is_flag=True, help="Do not wait for the coordinator's answer.")
 @command()
-def refresh(warehouse: Warehouse, output: Output, name: str, force: bool, no_wait: bool) -> None:
+def refresh(
+    warehouse: Warehouse, output: TableOutput, name: str, force: bool, no_wait: bool
+) -> None:
     """Refresh a table now: by the coordinator if one runs, else here."""
     if no_wait:
         request_id = warehouse.ask(name, force=force)
@@ -201,7 +203,7 @@ def refresh(warehouse: Warehouse, output: Output, name: str, force: bool, no_wai
         _refresh(warehouse, output, name, force=force)
 
 
-def _refresh(warehouse: Warehouse, output: Output, name: str, *, force: bool) -> None:
+def _refresh(warehouse: Warehouse, output: TableOutput, name: str, *, force: bool) -> None:
     """Refresh a table and say what became of it; a failure is an error of the command."""
     with spark_said():
         answer = refresh_with_bar(warehouse, name, force=force, hidden=output.plain)
@@ -213,7 +215,7 @@ def _refresh(warehouse: Warehouse, output: Output, name: str, *, force: bool) ->
 @table.command()
 @click.argument("name")
 @command()
-def pause(warehouse: Warehouse, output: Output, name: str) -> None:
+def pause(warehouse: Warehouse, output: TableOutput, name: str) -> None:
     """Stop refreshing a table; what reads it goes on with its last good data."""
     warehouse.pause(name)
     output.say(f"paused {name}", paused=name)
@@ -222,7 +224,7 @@ def pause(warehouse: Warehouse, output: Output, name: str) -> None:
 @table.command()
 @click.argument("name")
 @command()
-def resume(warehouse: Warehouse, output: Output, name: str) -> None:
+def resume(warehouse: Warehouse, output: TableOutput, name: str) -> None:
     """Refresh a table again that was paused, suspended or in error."""
     warehouse.resume(name)
     output.say(f"resumed {name}", resumed=name)
@@ -232,7 +234,7 @@ def resume(warehouse: Warehouse, output: Output, name: str) -> None:
 @click.argument("relation")
 @click.option("--open", "is_open", is_flag=True, help="Open the gate again.")
 @command()
-def gate(warehouse: Warehouse, output: Output, relation: str, is_open: bool) -> None:
+def gate(warehouse: Warehouse, output: TableOutput, relation: str, is_open: bool) -> None:
     """Close a source: what reads it is not refreshed until it is opened."""
     (warehouse.ungate if is_open else warehouse.gate)(relation)
     word = "opened" if is_open else "closed"
@@ -243,7 +245,7 @@ def gate(warehouse: Warehouse, output: Output, relation: str, is_open: bool) -> 
 @click.option("--off", is_flag=True, help="Start refreshes again.")
 @click.option("--wait-s", type=click.FloatRange(min=0), default=0.0, help="Wait for what runs.")
 @command()
-def drain(warehouse: Warehouse, output: Output, off: bool, wait_s: float) -> None:
+def drain(warehouse: Warehouse, output: TableOutput, off: bool, wait_s: float) -> None:
     """Start nothing new and let what runs end."""
     if off:
         warehouse.undrain()
@@ -258,7 +260,7 @@ def drain(warehouse: Warehouse, output: Output, off: bool, wait_s: float) -> Non
 @click.argument("name")
 @click.option("--cascade", is_flag=True, help="Drop what reads it as well.")
 @command()
-def drop(warehouse: Warehouse, output: Output, name: str, cascade: bool) -> None:
+def drop(warehouse: Warehouse, output: TableOutput, name: str, cascade: bool) -> None:
     """Drop a table with its contents."""
     gone = warehouse.drop(name, cascade=cascade)
     output.say(f"dropped {', '.join(gone)}", dropped=gone)
@@ -266,7 +268,7 @@ def drop(warehouse: Warehouse, output: Output, name: str, cascade: bool) -> None
 
 @table.command()
 @command()
-def health(warehouse: Warehouse, output: Output) -> None:
+def health(warehouse: Warehouse, output: TableOutput) -> None:
     """Say whether tables are kept fresh, telling saturated from not running."""
     output.health(warehouse)
 

@@ -10,6 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from penstock.cli.output import DIM, grid
 from penstock.cli.table_bars import described
 from penstock.kernel.units import format_ms
 from penstock.tables.core.health import Health, HealthState, TableStatus
@@ -18,7 +19,6 @@ from penstock.tables.core.verdict import Reason
 from penstock.tables.status import PoolStatus, Running
 from penstock.tables.warehouse import Warehouse
 
-DIM: Final = "bright_black"
 STATUS_STYLES: Final = {
     Status.ACTIVE: "green",
     Status.PAUSED: "yellow",
@@ -94,7 +94,7 @@ def _workers(seen: Look) -> Text:
 
 
 def _running(seen: Look) -> Table:
-    shown = _grid("running", "", "for", "", "worker")
+    shown = grid("running", "", "for", "", "worker")
     for job in seen.pool.running:
         taken_ms = 0 if job.started_ms is None else max(0, seen.now_ms - job.started_ms)
         shown.add_row(
@@ -119,7 +119,7 @@ def _bar(job: Running) -> RenderableType:
 def _tables(seen: Look) -> RenderableType:
     if not seen.rows:
         return Text("no stream tables", DIM)
-    shown = _grid("table", "status", "fresh", "schedule", "mode", "now")
+    shown = grid("table", "status", "fresh", "schedule", "mode", "now")
     for row in seen.rows:
         shown.add_row(
             row.table,
@@ -138,10 +138,3 @@ def _fresh(row: TableStatus, now_ms: int) -> Text:
         return Text("never", "yellow")
     late = row.due_ms is not None and row.due_ms < now_ms
     return Text(f"{format_ms(max(0, now_ms - row.fresh_ms))} ago", "yellow" if late else "")
-
-
-def _grid(*columns: str) -> Table:
-    shown = Table(box=None, header_style=DIM, pad_edge=False)
-    for name in columns:
-        shown.add_column(name, overflow="fold")
-    return shown

@@ -10,8 +10,9 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from penstock.cli.output import json_flag
 from penstock.cli.placing import Placing, before, behind, placed, usage
-from penstock.cli.table_view import Output
+from penstock.cli.table_view import TableOutput
 from penstock.config import load_spark
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.lake.database import check_address
@@ -97,11 +98,6 @@ def told(function: F) -> F:
     return run  # type: ignore[return-value]
 
 
-json_flag = click.option(
-    "--json", "as_json", is_flag=True, help="Lines of JSON, also on a terminal."
-)
-
-
 def command(*, make: bool = False) -> Callable[[F], F]:
     """Give a command a warehouse and a way to print."""
 
@@ -113,7 +109,7 @@ def command(*, make: bool = False) -> Callable[[F], F]:
         def run(*args: Any, as_json: bool, **options: Any) -> None:
             place = placed(WAREHOUSE, options)
             with open_warehouse(place, make=make) as warehouse:
-                function(warehouse, Output(as_json), *args, **options)
+                function(warehouse, TableOutput(as_json), *args, **options)
 
         return run  # type: ignore[return-value]
 

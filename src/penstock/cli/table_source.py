@@ -6,7 +6,7 @@ import click
 
 from penstock.cli import placing
 from penstock.cli.table_place import command
-from penstock.cli.table_view import Output
+from penstock.cli.table_view import TableOutput
 from penstock.tables.core.topics import DEFAULT_URL
 from penstock.tables.warehouse import Warehouse
 
@@ -33,7 +33,7 @@ def source() -> None:
 @command(make=True)
 def add(
     warehouse: Warehouse,
-    output: Output,
+    output: TableOutput,
     topic: str,
     schema: str,
     key: str,
@@ -51,7 +51,7 @@ def add(
 
 @source.command("list")
 @command()
-def list_(warehouse: Warehouse, output: Output) -> None:
+def list_(warehouse: Warehouse, output: TableOutput) -> None:
     """List the topics that tables may read."""
     output.sources(warehouse.topics())
 
@@ -59,7 +59,7 @@ def list_(warehouse: Warehouse, output: Output) -> None:
 @source.command()
 @click.argument("topic")
 @command()
-def remove(warehouse: Warehouse, output: Output, topic: str) -> None:
+def remove(warehouse: Warehouse, output: TableOutput, topic: str) -> None:
     """Let no table read a topic any more; refused while one does."""
     warehouse.forget_topic(topic)
     output.say(f"topics.{topic} can no longer be read", removed=topic)

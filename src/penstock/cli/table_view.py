@@ -6,18 +6,17 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, Final
 
 import click
 import pyarrow as pa
-from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.table_live import DIM, STATUS_STYLES, health_text, look, picture
+from penstock.cli.output import DIM, Output, grid, when
+from penstock.cli.table_live import STATUS_STYLES, health_text, look, picture
 from penstock.kernel.units import format_ms
 from penstock.tables.core.history import Outcome, RefreshRecord
 from penstock.tables.core.jobs import Job, JobStatus
@@ -43,22 +42,11 @@ _JOB: Final = {
 _WATCH_S: Final = 0.5
 
 
-class Output:
-    """Prints answers; plain JSON unless standard output is a terminal and nobody asked for it."""
-
-    def __init__(self, as_json: bool) -> None:
-        self.console = Console(highlight=False)
-        self.plain = as_json or not self.console.is_terminal
-
-    def say(self, text: str, /, **facts: Any) -> None:
-        """Something that was done."""
-        if self.plain:
-            self.json(facts or {"done": text})
-        else:
-            self.console.print(text, markup=False)
+class TableOutput(Output):
+    """What `penstock table` and `penstock query` print."""
 
     def json(self, value: Any) -> None:
-        """One line for programs."""
+        """One line; values of columns as text where JSON has no word for them."""
         click.echo(json.dumps(value, default=_plain))
 
     def definitions(self, tables: Sequence[TableDefinition]) -> None:
@@ -67,7 +55,7 @@ class Output:
             for table in tables:
                 self.json(definition_facts(table))
             return
-        shown = _table("table", "schedule", "mode", "status", "reads")
+        shown = grid("table", "schedule", "mode", "status", "reads")
         for table in tables:
             shown.add_row(
                 table.name,
@@ -84,7 +72,7 @@ class Output:
             for source in sources:
                 self.json(source_facts(source))
             return
-        shown = _table("topic", "columns", "key", "server")
+        shown = grid("topic", "columns", "key", "server")
         for source in sources:
             shown.add_row(
                 source.topic,
@@ -120,7 +108,7 @@ class Output:
             )
             if last["reason_text"]:
                 rows["because"] = last["reason_text"]
-        self._facts(rows)
+        self.facts(rows)
         self.console.print(Text(f"\n{table.query}"))
 
     def status(self, warehouse: Warehouse, *, watch: bool) -> None:
@@ -159,10 +147,10 @@ class Output:
             for record in records:
                 self.json(record_facts(record))
             return
-        shown = _table("when", "table", "outcome", "executed", "took", "read", "written", "why")
+        shown = grid("when", "table", "outcome", "executed", "took", "read", "written", "why")
         for record in records:
             shown.add_row(
-                _time(record.finished_at_ms),
+                when(record.finished_at_ms, millis=False),
                 record.table,
                 Text(record.outcome.value, _OUTCOME[record.outcome]),
                 record.executed.value if record.executed else "",
@@ -179,14 +167,14 @@ class Output:
             for job in jobs:
                 self.json(job_facts(job))
             return
-        shown = _table("job", "unit", "status", "try", "enqueued", "worker", "detail")
+        shown = grid("job", "unit", "status", "try", "enqueued", "worker", "detail")
         for job in jobs:
             shown.add_row(
                 str(job.job_id),
                 job.unit_key,
                 Text(job.status.value, _JOB.get(job.status, DIM)),
                 str(job.attempt_no),
-                _time(job.enqueued_at_ms),
+                when(job.enqueued_at_ms, millis=False),
                 job.worker or "",
                 Text(job.outcome_detail or "", DIM),
             )
@@ -238,7 +226,7 @@ class Output:
         }
         if pool.unfit:
             rows["workers cannot start"] = pool.unfit
-        self._facts(rows)
+        self.facts(rows)
 
     def rows(self, table: pa.Table, total: int) -> None:
         """The first rows of a query that has so many."""
@@ -246,27 +234,12 @@ class Output:
             for row in table.to_pylist():
                 self.json(row)
             return
-        shown = _table(*table.column_names)
+        shown = grid(*table.column_names)
         for row in table.to_pylist():
             shown.add_row(*("NULL" if value is None else str(value) for value in row.values()))
         self.console.print(shown)
         more = f", {len(table):,} shown" if total > len(table) else ""
         self.console.print(f"{total:,} row{'' if total == 1 else 's'}{more}", style=DIM)
-
-    def _facts(self, rows: Mapping[str, str]) -> None:
-        shown = Table(box=None, show_header=False, pad_edge=False)
-        shown.add_column(style=DIM)
-        shown.add_column()
-        for name, value in rows.items():
-            shown.add_row(name, Text(value))
-        self.console.print(shown)
-
-
-def _table(*columns: str) -> Table:
-    shown = Table(box=None, header_style=DIM, pad_edge=False)
-    for name in columns:
-        shown.add_column(name, overflow="fold")
-    return shown
 
 
 def _now_ms() -> int:
@@ -275,11 +248,6 @@ def _now_ms() -> int:
 
 def _position(at: Sequence[int]) -> str:
     return f"snapshot {at[0]}" if len(at) == 1 else f"epoch {at[0]}, seq {at[1]}"
-
-
-def _time(ts_ms: int) -> str:
-    at = datetime.fromtimestamp(ts_ms / 1_000, UTC).astimezone()
-    return f"{at:%Y-%m-%d %H:%M:%S}"
 
 
 def _plain(value: Any) -> Any:

@@ -9,15 +9,15 @@ from typing import Any, Final, TypeVar, cast
 
 import click
 
+from penstock.cli.output import json_flag
 from penstock.cli.placing import behind, placed
 from penstock.cli.server_place import SERVER, Outage, server_options
-from penstock.cli.topic_view import Output
+from penstock.cli.topic_view import CLASSES, TopicOutput
 from penstock.client import AUTO_KEY, Client, ClientSettings, Position, Record, TopicOptions
 from penstock.client.errors import InvalidRequest
 from penstock.client.records import checked_json
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.kernel.units import parse_bytes
-from penstock.topics.config import DURABILITIES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -62,15 +62,10 @@ def command(function: F) -> F:
     return run  # type: ignore[return-value]  # the context stands in for the first argument
 
 
-json_flag = click.option(
-    "--json", "as_json", is_flag=True, help="Lines of JSON, also on a terminal."
-)
-
-
 @topic.command()
 @click.argument("name", metavar="TOPIC")
 @click.option("--type", type=click.Choice(["log", "queue", "space"]), help="What it is.")
-@click.option("--durability", type=click.Choice(DURABILITIES), help="What a write waits for.")
+@click.option("--durability", type=click.Choice(list(CLASSES)), help="What a write waits for.")
 @click.option("--cap-records", type=COUNT, help="Records kept at most; 0 keeps all.")
 @click.option("--cap-bytes", type=size, metavar="SIZE", help="Bytes kept at most, as 64MiB.")
 @click.option("--ttl-ms", type=COUNT, help="How long records are kept; 0 is for ever.")
@@ -88,7 +83,7 @@ def create(client: Client, name: str, as_json: bool, **options: Any) -> None:
     Without this a topic is made by the first write to it, with the server's settings.
     """
     given = {key: value for key, value in options.items() if value is not None}
-    Output(as_json).topic_put(client.put_topic(name, **cast(TopicOptions, given)))
+    TopicOutput(as_json).topic_put(client.put_topic(name, **cast(TopicOptions, given)))
 
 
 @topic.command()
@@ -116,7 +111,7 @@ def write(
         raise click.BadParameter(
             "expected an idempotency key, found an empty text", param_hint="'--key'"
         )
-    output = Output(as_json)
+    output = TopicOutput(as_json)
     if values and values != ("-",):
         records = [_record(text, tag) for text in values]
         output.written(client.write(name, records, node=node, idempotency_key=key or AUTO_KEY))
@@ -131,7 +126,7 @@ def write(
 
 
 def _write_lines(
-    client: Client, output: Output, name: str, tag: str | None, node: str | None
+    client: Client, output: TopicOutput, name: str, tag: str | None, node: str | None
 ) -> None:
     """Write standard input as it comes; a bad line ends it after those before have landed."""
     writer = client.writer(name, node=node, batch_max=BATCH_MAX, on_written=output.written_some)
@@ -168,7 +163,7 @@ def read(
     as_json: bool,
 ) -> None:
     """Read the records of a topic, up to its head."""
-    output = Output(as_json)
+    output = TopicOutput(as_json)
     left = limit
     is_first = True
     page_size = min(1_000, limit or 1_000)
@@ -197,7 +192,7 @@ def follow(
     client: Client, names: tuple[str, ...], from_seq: int | None, tag: str | None, as_json: bool
 ) -> None:
     """Show records as they are written, until Ctrl-C; goes on after a restart of the server."""
-    output = Output(as_json)
+    output = TopicOutput(as_json)
     start = Position(tail=True) if from_seq is None else Position(from_seq)
     shown = names if len(names) > 1 else None
     try:
@@ -214,7 +209,7 @@ def follow(
 @command
 def list_(client: Client, prefix: str, as_json: bool) -> None:
     """List topics by name."""
-    Output(as_json).topics(client.list_topics(prefix))
+    TopicOutput(as_json).topics(client.list_topics(prefix))
 
 
 @topic.command()
@@ -223,7 +218,7 @@ def list_(client: Client, prefix: str, as_json: bool) -> None:
 @command
 def show(client: Client, name: str, as_json: bool) -> None:
     """Show what a topic holds and how it is set."""
-    Output(as_json).topic(client.get_topic(name, touch=False))
+    TopicOutput(as_json).topic(client.get_topic(name, touch=False))
 
 
 @topic.command()
@@ -244,7 +239,7 @@ def delete(
     as_json: bool,
 ) -> None:
     """Delete a topic, or with --before-seq or --match some of its records."""
-    output = Output(as_json)
+    output = TopicOutput(as_json)
     if before_seq is None and match is None:
         deletion = client.delete_topic(name, if_empty=if_empty)
         if not deletion.deleted:
