@@ -62,7 +62,7 @@ WORLD: Final = frozenset(
 RESERVED: Final = {
     # Metering is written as a user's own pipeline is: with the functions of pyspark.
     "pyspark": ("penstock.spark", "penstock.metering"),
-    "penstock.testing": ("penstock.testing", "penstock.sim"),
+    "penstock.testing": ("penstock.testing",),
 }
 """Modules that only the packages on the right may import."""
 

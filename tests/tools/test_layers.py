@@ -76,7 +76,7 @@ ALLOWED = {
     "a store may do IO": ("log.stores.planted", "import threading"),
     "chance handed in": ("flow.planted", "from random import Random"),
     "spark may use pyspark": ("spark.planted", "import pyspark"),
-    "sim may use fakes": ("sim.planted", "import penstock.testing"),
+    "metering may use pyspark": ("metering.planted", "import pyspark"),
     "downward": ("raft.planted", "import penstock.log.store"),
 }
 

@@ -17,7 +17,7 @@ from tools.reference.source import Module, read_package, summary
 DIRECTORY: Final = "docs/reference"
 PACKAGES: Final = (
     "kernel", "flow", "testing", "commits", "log", "raft", "topics", "lake", "ingest", "tables",
-    "spark", "client", "metering", "config", "server", "web", "sim", "app",
+    "spark", "client", "metering", "config", "server", "web", "app",
 )  # fmt: skip
 """Every package with a page of its own, in reading order; those not yet there are left out."""
 

@@ -9,19 +9,11 @@ from hypothesis import strategies as st
 from penstock.flow import Measurement, PlannerMemory, PlannerPolicy, StageMemory, WindowPlanner
 from penstock.flow.planner import Growth, fit_budget
 from penstock.kernel.units import MIB
-from penstock.sim import (
-    STAGES,
-    Exponential,
-    Latency,
-    Lognormal,
-    Pipeline,
-    Service,
-    Settings,
-    Uniform,
-    Workers,
-    named_shape,
-)
-from penstock.sim.generate import batch_service, bimodal
+from penstock.metering.shapes import named_shape
+from tests.simulator.generate import batch_service, bimodal
+from tests.simulator.latency import Exponential, Latency, Lognormal, Uniform
+from tests.simulator.pipeline import STAGES, Pipeline, Settings
+from tests.simulator.stage import Service, Workers
 
 WINDOWS = st.integers(1_024, 131_072)
 SIZES = st.lists(st.floats(1, 90_000), min_size=5, max_size=5)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from penstock.flow import Level
-from penstock.sim import Group, Steady, Topic, Topics, TopicsSettings, Uniform
+from penstock.metering.shapes import Steady
 from penstock.testing import seeded, seeds
+from tests.simulator.latency import Uniform
+from tests.simulator.topics import Group, Topic, Topics, TopicsSettings
 
 # Two workers of 2 ms do 1,000 keys a second. 500 urgent keys are written far more often than that,
 # so they wait without end; one turn in sixteen is too little for 2,000 of the lowest priority.

@@ -9,9 +9,12 @@ import pytest
 from penstock.flow import PlannerPolicy
 from penstock.kernel.errors import Rejected
 from penstock.kernel.units import MIB
-from penstock.sim import STAGES, Batches, Pipeline, Settings, Steady, Uniform
-from penstock.sim.generate import draw_services, draw_shape
+from penstock.metering.shapes import Steady
 from penstock.testing import seeded, seeds
+from tests.simulator.generate import draw_services, draw_shape
+from tests.simulator.latency import Uniform
+from tests.simulator.pipeline import STAGES, Pipeline, Settings
+from tests.simulator.stage import Batches
 
 BUDGET_BYTES = 64 * MIB
 

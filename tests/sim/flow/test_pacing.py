@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.sim import Exponential, Pipeline, Settings, Workers, named_shape
-from penstock.sim.generate import draw_settings
-from penstock.sim.load import SHAPES
-from penstock.sim.pipeline import Second
+from penstock.metering.shapes import SHAPES, named_shape
 from penstock.testing import seeded, seeds
+from tests.simulator.generate import draw_settings
+from tests.simulator.latency import Exponential
+from tests.simulator.pipeline import Pipeline, Second, Settings
+from tests.simulator.stage import Workers
 
 
 def saturated(second: Second, stage: int) -> bool:

@@ -7,26 +7,13 @@ from random import Random
 import pytest
 
 from penstock.flow import Plan
-from penstock.sim import (
-    STAGES,
-    Batches,
-    Bimodal,
-    Exponential,
-    Latency,
-    Lognormal,
-    Lost,
-    Pipeline,
-    Settings,
-    Steady,
-    Topics,
-    TopicsSettings,
-    Uniform,
-    Workers,
-    named_shape,
-)
-from penstock.sim.generate import draw_settings
-from penstock.sim.load import SHAPES
+from penstock.metering.shapes import SHAPES, Steady, named_shape
 from penstock.testing import seeded, seeds
+from tests.simulator.generate import draw_settings
+from tests.simulator.latency import Bimodal, Exponential, Latency, Lognormal, Uniform
+from tests.simulator.pipeline import STAGES, Lost, Pipeline, Settings
+from tests.simulator.stage import Batches, Workers
+from tests.simulator.topics import Topics, TopicsSettings
 
 FAST = (Workers(Exponential(0.1), 4),) * 4
 

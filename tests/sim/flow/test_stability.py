@@ -6,9 +6,12 @@ import pytest
 
 from penstock.flow import PlannerPolicy
 from penstock.flow.planner import Growth
-from penstock.sim import STAGES, Exponential, Pipeline, Settings, Steady, Workers
-from penstock.sim.generate import bimodal, draw_settings
+from penstock.metering.shapes import Steady
 from penstock.testing import seeded, seeds
+from tests.simulator.generate import bimodal, draw_settings
+from tests.simulator.latency import Exponential
+from tests.simulator.pipeline import STAGES, Pipeline, Settings
+from tests.simulator.stage import Workers
 
 QUICK = Workers(Exponential(0.2), 4)
 

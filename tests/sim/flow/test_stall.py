@@ -7,9 +7,10 @@ from random import Random
 import pytest
 
 from penstock.flow import PlannerPolicy
-from penstock.sim import STAGES, Pipeline, Settings, Steady
-from penstock.sim.generate import draw_services
+from penstock.metering.shapes import Steady
 from penstock.testing import seeded, seeds
+from tests.simulator.generate import draw_services
+from tests.simulator.pipeline import STAGES, Pipeline, Settings
 
 RUNS = 3
 

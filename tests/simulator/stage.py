@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from penstock.flow import WindowedChannel
-from penstock.sim.latency import Latency, Table
+from tests.simulator.latency import Latency, Table
 
 HandOn = Callable[[Sequence[int]], int]
 """Offers items to what comes next; returns how many it took."""

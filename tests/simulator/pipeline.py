@@ -19,9 +19,9 @@ from penstock.flow import Measurement, Plan, PlannerPolicy, WindowedChannel, Win
 from penstock.flow.channel import MEASURE_MS
 from penstock.flow.planner import PLAN_MS
 from penstock.kernel.errors import Rejected
-from penstock.sim.load import Arrivals, Shape
-from penstock.sim.sizes import Sizes
-from penstock.sim.stage import HandOn, Service, Stage
+from penstock.metering.shapes import Arrivals, Shape
+from tests.simulator.sizes import Sizes
+from tests.simulator.stage import HandOn, Service, Stage
 
 STAGES: Final = ("accept", "reassemble", "parse", "evaluate", "store")
 STEP_MS: Final = 10

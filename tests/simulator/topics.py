@@ -15,8 +15,8 @@ from penstock.flow import AgeingQueue, Governor, Load, Rung, Urgency
 from penstock.flow.drain import LIMIT_MS
 from penstock.flow.governor import SAMPLE_MS
 from penstock.flow.priority import TICK_MS
-from penstock.sim.latency import Exponential, Latency
-from penstock.sim.load import Arrivals, Shape
+from penstock.metering.shapes import Arrivals, Shape
+from tests.simulator.latency import Exponential, Latency
 
 _CHOICES: Final = 1_024
 _AGAIN_PER_MS: Final = 1

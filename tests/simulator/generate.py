@@ -12,10 +12,10 @@ from math import exp, log
 
 from penstock.flow import PlannerPolicy
 from penstock.flow.planner import Growth
-from penstock.sim.latency import Bimodal, Exponential, Latency, Lognormal, Uniform
-from penstock.sim.load import Shape, named_shape
-from penstock.sim.pipeline import STAGES, Settings
-from penstock.sim.stage import Batches, Service, Workers
+from penstock.metering.shapes import Shape, named_shape
+from tests.simulator.latency import Bimodal, Exponential, Latency, Lognormal, Uniform
+from tests.simulator.pipeline import STAGES, Settings
+from tests.simulator.stage import Batches, Service, Workers
 
 
 def draw_latency(chance: random.Random, mean_ms: float) -> Latency:
