@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.report import Report
 from bench.table_shop import Shop, bench_spark, within
-from penstock.spark.session import connect
+from penstock.spark.link import connect
 
 WARM_S = 12
 MEASURE_S = 30

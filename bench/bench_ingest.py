@@ -29,11 +29,11 @@ from penstock.spark.ingest.pipeline import Pipeline, parsed_frame, raw_frame
 from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions, _messages
 from penstock.spark.ingest.sparks import Sparks
 from penstock.spark.ingest.stage import SHARE
+from penstock.spark.lake.writing import write_table
 from penstock.spark.options import SparkOptions
-from penstock.spark.topic_http import TopicAddress
-from penstock.spark.topic_pages import SeqRange
-from penstock.spark.topic_source import fetch
-from penstock.spark.writing import write_table
+from penstock.spark.topics.http import TopicAddress
+from penstock.spark.topics.pages import SeqRange
+from penstock.spark.topics.source import fetch
 
 MESSAGES = 2_000
 BATCHES = (250, 700, 2_000)

@@ -109,9 +109,7 @@ def tell(report: Report, name: str, ours: Pushed, limit: Pushed, *, at_most: boo
                    ours.after_sending_ms[band][1], "ms")  # fmt: skip
 
 
-def tell_share(
-    report: Report, name: str, ours: Pushed, alone: Pushed, *, is_full: bool
-) -> None:
+def tell_share(report: Report, name: str, ours: Pushed, alone: Pushed, *, is_full: bool) -> None:
     """What push took of the loop, and whether writes got the rest.
 
     With few writers the loop is not full: each waits for the commit window, which pressure widens.

@@ -19,8 +19,8 @@ from statistics import median
 
 from bench.report import Report
 from bench.table_shop import Shop, bench_spark, query_of, within
+from penstock.spark.link import connect
 from penstock.spark.refresh import query_frame
-from penstock.spark.session import connect
 
 TABLES = 10
 WARM_S = 30

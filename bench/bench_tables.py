@@ -29,9 +29,9 @@ import pyarrow.parquet as pq
 from bench.cpu import Used
 from bench.report import Report
 from bench.table_shop import WORKERS, Round, Shop, bench_spark, query_of, within
-from penstock.spark.embedded import EmbeddedSpark
+from penstock.spark.jvm.embedded import EmbeddedSpark
+from penstock.spark.link import connect
 from penstock.spark.refresh import query_frame
-from penstock.spark.session import connect
 
 COUNTS = (10, 50, 100)
 ROUNDS_MAX = {10: 7, 50: 3, 100: 2}

@@ -14,10 +14,10 @@ from bench import servers
 from bench.report import Report
 from bench.table_shop import bench_spark
 from penstock.client import Client
-from penstock.spark.session import connect
-from penstock.spark.topic_http import TopicAddress
-from penstock.spark.topic_pages import SeqRange
-from penstock.spark.topic_source import fetch, read_topic
+from penstock.spark.link import connect
+from penstock.spark.topics.http import TopicAddress
+from penstock.spark.topics.pages import SeqRange
+from penstock.spark.topics.source import fetch, read_topic
 
 SIZES = (1_000, 20_000, 100_000, 400_000)
 ROUNDS = 4

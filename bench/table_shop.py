@@ -18,7 +18,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from bench.cpu import Meter
-from penstock.spark.embedded import EmbeddedSpark, start_spark
+from penstock.spark.jvm.embedded import EmbeddedSpark, start_spark
 from penstock.spark.options import SparkOptions
 from penstock.tables.core.health import HealthState
 from penstock.tables.core.jobs import Job

@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
-from penstock.spark.java import find_java
+from penstock.spark.jvm.java import find_java
 from tests.integration.tables.place import wait_until
 
 PATIENCE_S = 180.0

@@ -24,7 +24,7 @@ def told(error: BaseException) -> str | None:
     elif isinstance(error, UnicodeError):
         text = f"expected UTF-8 text, found other: {error}"
     elif any(kind.__module__.startswith("pyspark.errors") for kind in type(error).__mro__):
-        from penstock.spark.saying import one_line  # what pyspark is loaded for already
+        from penstock.spark.query_errors import one_line  # what pyspark is loaded for already
 
         text = one_line(error)
     elif any(kind.__module__.partition(".")[0] in _DRIVERS for kind in type(error).__mro__):

@@ -91,8 +91,8 @@ def run(
     from penstock.metering.pipeline import metering
     from penstock.spark.ingest.runner import PipelineRunner
     from penstock.spark.ingest.sparks import Sparks
-    from penstock.spark.object_store import check_store
-    from penstock.spark.session import check_installed
+    from penstock.spark.lake.object_store import check_store
+    from penstock.spark.link import check_installed
 
     try:
         with usage():

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-_STARTS: Final = "penstock.spark.embedded"
+_STARTS: Final = "penstock.spark.jvm.embedded"
 
 
 class _Said(logging.Handler):

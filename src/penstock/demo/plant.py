@@ -40,7 +40,7 @@ from penstock.tables.processes import pid_of
 from penstock.tables.warehouse import Answered, Warehouse
 
 if TYPE_CHECKING:
-    from penstock.spark.embedded import EmbeddedSpark
+    from penstock.spark.jvm.embedded import EmbeddedSpark
     from penstock.tables.core.health import TableStatus
 
 START_S: Final = 180.0
@@ -124,7 +124,7 @@ class Plant:
         self.tables.start()
 
     def _prepare(self) -> None:
-        from penstock.spark.embedded import start_spark
+        from penstock.spark.jvm.embedded import start_spark
         from penstock.spark.options import Archive, SparkOptions
 
         with open_catalog(self.catalog) as lake:

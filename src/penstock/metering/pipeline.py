@@ -13,7 +13,7 @@ from penstock.metering.parsing import PARSED_DDL, parse_batches
 from penstock.metering.pricing import Pricing
 from penstock.metering.tariffs import SPACE
 from penstock.spark.ingest.pipeline import Pipeline
-from penstock.spark.topic_http import TopicAddress
+from penstock.spark.topics.http import TopicAddress
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame

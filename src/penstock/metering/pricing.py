@@ -18,7 +18,7 @@ from penstock.metering.price_book import Book, Books
 from penstock.spark.ingest.held import held, let_go
 from penstock.spark.ingest.pipeline import Pinned
 from penstock.spark.ingest.space import Basis, SpaceCopy
-from penstock.spark.topic_http import TopicAddress, TopicMissing
+from penstock.spark.topics.http import TopicAddress, TopicMissing
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -124,7 +124,7 @@ def _place(local: str) -> str:
 def _frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     """Rows held inside Spark, in one part: they are broadcast with every batch."""
     from penstock.lake.columns import columns_of
-    from penstock.spark.reading import local_frame
+    from penstock.spark.lake.reading import local_frame
 
     frame = local_frame(spark, rows, columns_of(rows.schema))
     return held(frame.coalesce(1))

@@ -14,7 +14,7 @@ from uuid import uuid4
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
 from penstock.kernel.shell import SystemClock
-from penstock.spark.embedded import EmbeddedSpark, Tell, start_spark
+from penstock.spark.jvm.embedded import EmbeddedSpark, Tell, start_spark
 from penstock.spark.options import SparkOptions, client_options, plain_options
 from penstock.tables.engine import Factory
 

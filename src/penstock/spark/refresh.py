@@ -19,24 +19,23 @@ from penstock.kernel.errors import PenstockError, Rejected
 from penstock.kernel.shell import SystemClock
 from penstock.lake.catalog import Catalog
 from penstock.lake.model import TableVersion
-from penstock.spark.command import SESSION_CONF
-from penstock.spark.difference import RecentFiles
-from penstock.spark.embedded import EmbeddedSpark, start_spark
 from penstock.spark.errors import SparkNotStarted, is_lost
 from penstock.spark.host import NAME, OURS, SESSION, TAKES_OVER, SparkHost
-from penstock.spark.object_store import check_session, check_store
+from penstock.spark.jvm.command import SESSION_CONF
+from penstock.spark.jvm.embedded import EmbeddedSpark, start_spark
+from penstock.spark.lake.difference import RecentFiles
+from penstock.spark.lake.object_store import check_session, check_store
+from penstock.spark.lake.reading import read_table
+from penstock.spark.lake.types import arrived_schema, lake_schema
+from penstock.spark.lake.views import bind
+from penstock.spark.lake.writing import WriteOptions, Written, write_table
+from penstock.spark.link import close, interrupt, new_session, open_session, reason
 from penstock.spark.options import SparkOptions, client_options, plain_options, spark_options
+from penstock.spark.probes import check_python, check_shared, explained
 from penstock.spark.progress import QueryProgress, watching
-from penstock.spark.python_probe import check_python, explained
-from penstock.spark.reading import read_table
-from penstock.spark.saying import lost, said
-from penstock.spark.session import close, interrupt, new_session, open_session, reason
-from penstock.spark.shared_files import check_shared
-from penstock.spark.topic_http import TopicRecreated
-from penstock.spark.topic_source import read_topic
-from penstock.spark.types import arrived_schema, lake_schema
-from penstock.spark.views import bind
-from penstock.spark.writing import WriteOptions, Written, write_table
+from penstock.spark.query_errors import lost, said
+from penstock.spark.topics.http import TopicRecreated
+from penstock.spark.topics.source import read_topic
 from penstock.tables.core.history import ReasonCode
 from penstock.tables.core.model import Mode, TableDefinition
 from penstock.tables.core.progress import Progress

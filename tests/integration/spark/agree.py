@@ -10,9 +10,9 @@ import pyarrow as pa
 from penstock.lake.catalog import Catalog
 from penstock.lake.ddl import quoted
 from penstock.lake.model import TableInfo
-from penstock.spark.reading import read_table
-from penstock.spark.types import for_spark, lake_schema
-from penstock.spark.writing import WriteOptions, write_table
+from penstock.spark.lake.reading import read_table
+from penstock.spark.lake.types import for_spark, lake_schema
+from penstock.spark.lake.writing import WriteOptions, write_table
 from tests.integration.lake.agree import Bag, bag
 from tests.integration.lake.duck import Duck
 

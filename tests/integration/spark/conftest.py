@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from penstock.lake.catalog import Catalog, open_catalog
-from penstock.spark.embedded import EmbeddedSpark
-from penstock.spark.session import connect
+from penstock.spark.jvm.embedded import EmbeddedSpark
+from penstock.spark.link import connect
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.one import WITH_OUR_CLASSES, one_spark
 

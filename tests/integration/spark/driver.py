@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.lake.catalog import open_catalog
-from penstock.spark.embedded import start_spark
+from penstock.spark.jvm.embedded import start_spark
+from penstock.spark.lake.writing import WriteOptions, write_table
+from penstock.spark.link import new_session
 from penstock.spark.options import SparkOptions
-from penstock.spark.session import new_session
-from penstock.spark.writing import WriteOptions, write_table
 from tests.integration.spark.one import QUICK
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark.embedded import EmbeddedSpark, start_spark
+from penstock.spark.jvm.embedded import EmbeddedSpark, start_spark
 from penstock.spark.options import Archive, SparkOptions
 
 CACHE = Path(__file__).parents[3] / "build" / "spark"

@@ -7,8 +7,8 @@ from typing import Any
 from penstock.lake.catalog import Catalog
 from penstock.lake.model import TableVersion
 from penstock.lake.transaction import Transaction
+from penstock.spark.lake.writing import WriteOptions
 from penstock.spark.refresh import FullRefresh
-from penstock.spark.writing import WriteOptions
 from penstock.tables.core.frontier import Frontier, LakePosition
 from penstock.tables.core.history import ReasonCode
 from penstock.tables.core.model import define

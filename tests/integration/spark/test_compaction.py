@@ -10,9 +10,9 @@ import pytest
 from penstock.lake.catalog import Catalog
 from penstock.lake.compact import compact
 from penstock.lake.merging import Compaction
+from penstock.spark.lake.types import lake_schema
+from penstock.spark.lake.writing import write_table
 from penstock.spark.refresh import query_frame
-from penstock.spark.types import lake_schema
-from penstock.spark.writing import write_table
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.agree import THERE_ONLY, assert_agree
 from tests.integration.spark.refreshing import refresh, versions

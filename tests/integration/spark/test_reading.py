@@ -17,8 +17,8 @@ from penstock.lake.compact import compact
 from penstock.lake.merging import Compaction
 from penstock.lake.model import TableVersion
 from penstock.lake.selection import FileRows
-from penstock.spark.reading import read_deleted, read_inserted, read_table
-from penstock.spark.types import for_spark
+from penstock.spark.lake.reading import read_deleted, read_inserted, read_table
+from penstock.spark.lake.types import for_spark
 from tests.integration.lake.agree import bag
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.agree import assert_agree, rows_of, spark_bag

@@ -9,11 +9,11 @@ import pytest
 
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.lake.catalog import Catalog
-from penstock.spark.embedded import EmbeddedSpark
+from penstock.spark.jvm.embedded import EmbeddedSpark
+from penstock.spark.lake.writing import WriteOptions
 from penstock.spark.options import SparkOptions
 from penstock.spark.progress import QueryProgress
 from penstock.spark.refresh import FullRefresh, make, query_frame, shared
-from penstock.spark.writing import WriteOptions
 from penstock.tables.core.failures import FailureKind
 from penstock.tables.core.history import ReasonCode
 from penstock.tables.core.model import Mode

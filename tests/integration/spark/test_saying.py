@@ -13,7 +13,7 @@ import pytest
 
 from penstock.kernel.errors import PenstockError
 from penstock.lake.catalog import Catalog
-from penstock.spark.embedded import EmbeddedSpark
+from penstock.spark.jvm.embedded import EmbeddedSpark
 from penstock.spark.options import SparkOptions
 from penstock.spark.refresh import SparkEngine
 from penstock.tables.core.failures import FailureKind

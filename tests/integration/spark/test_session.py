@@ -17,13 +17,13 @@ import pytest
 
 from penstock.lake.catalog import Catalog
 from penstock.lake.expire import sweep
-from penstock.spark import cache
-from penstock.spark import embedded as module
-from penstock.spark.embedded import EmbeddedSpark, start_spark
 from penstock.spark.errors import SparkMissing, SparkNotStarted
-from penstock.spark.java import Java
+from penstock.spark.jvm import cache
+from penstock.spark.jvm import embedded as module
+from penstock.spark.jvm.embedded import EmbeddedSpark, start_spark
+from penstock.spark.jvm.java import Java
+from penstock.spark.link import connect, interrupt, new_session, open_session
 from penstock.spark.options import SparkOptions
-from penstock.spark.session import connect, interrupt, new_session, open_session
 from tests.integration.spark.one import CACHE
 
 DEADLINE_S = 120

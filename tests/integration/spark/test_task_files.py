@@ -14,13 +14,13 @@ from penstock.lake.catalog import Catalog
 from penstock.lake.columns import Column, columns_of
 from penstock.lake.footer import WrongFields, check_fields
 from penstock.lake.storage import Storage, Stored
-from penstock.spark import task_files
-from penstock.spark.embedded import EmbeddedSpark
+from penstock.spark.jvm.embedded import EmbeddedSpark
+from penstock.spark.lake import task_files
+from penstock.spark.lake.task_files import FilesDiffer
+from penstock.spark.lake.types import lake_schema
+from penstock.spark.lake.writing import WriteOptions, write_table
 from penstock.spark.options import SparkOptions
 from penstock.spark.refresh import query_frame, shared
-from penstock.spark.task_files import FilesDiffer
-from penstock.spark.types import lake_schema
-from penstock.spark.writing import WriteOptions, write_table
 from penstock.tables.warehouse import Warehouse
 from tests.integration.lake.agree import bag
 from tests.integration.lake.duck import Duck

@@ -9,8 +9,8 @@ from pyspark.errors import PySparkException
 
 from penstock.lake.catalog import Catalog
 from penstock.spark.errors import UnsharedType
-from penstock.spark.reading import read_table
-from penstock.spark.writing import WriteOptions, write_table
+from penstock.spark.lake.reading import read_table
+from penstock.spark.lake.writing import WriteOptions, write_table
 from tests.integration.lake.agree import bag
 from tests.integration.lake.duck import Duck
 from tests.integration.lake.test_duckdb_writes import EVERY_TYPE

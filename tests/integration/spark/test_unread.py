@@ -9,7 +9,7 @@ import pytest
 
 from penstock.kernel.errors import Rejected
 from penstock.lake.catalog import Catalog
-from penstock.spark.embedded import EmbeddedSpark
+from penstock.spark.jvm.embedded import EmbeddedSpark
 from penstock.tables.errors import InvalidQuery
 from penstock.tables.warehouse import Warehouse
 from tests.integration.lake.duck import Duck

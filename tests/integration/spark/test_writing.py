@@ -11,7 +11,7 @@ import pytest
 from penstock.kernel.errors import Rejected
 from penstock.lake.catalog import Catalog
 from penstock.lake.expire import sweep
-from penstock.spark.writing import WriteOptions, write_table
+from penstock.spark.lake.writing import WriteOptions, write_table
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.agree import THERE, THERE_ONLY, assert_agree, store
 from tests.integration.spark.one import WRITES

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.session import connect
+from penstock.spark.link import connect
 from tests.integration.cluster import Cluster, Connect, one_cluster, one_connect
 
 

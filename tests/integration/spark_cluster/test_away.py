@@ -9,8 +9,8 @@ import pytest
 
 from penstock.client import Client
 from penstock.kernel.errors import Rejected
-from penstock.spark.object_store import check_session
-from penstock.spark.session import connect
+from penstock.spark.lake.object_store import check_session
+from penstock.spark.link import connect
 from penstock.tables.warehouse import Warehouse
 from tests.integration.cluster import PATIENCE_S, Cluster, Connect
 from tests.integration.spark_cluster.place import Running, fill, until_rows, write

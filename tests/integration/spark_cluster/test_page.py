@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark.java import find_java
+from penstock.spark.jvm.java import find_java
 from tests.docs.story import Story
 from tests.docs.test_pages import CLUSTER, follow
 from tests.integration.lake.duck import Duck

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.client import Client
 from penstock.lake.catalog import open_catalog
-from penstock.spark.python_probe import PenstockMissing, check_python
-from penstock.spark.session import connect
+from penstock.spark.link import connect
+from penstock.spark.probes import PenstockMissing, check_python
 from tests.integration.cluster import Cluster, Connect
 from tests.integration.spark_cluster.place import Running, fill, penstock
 from tests.integration.spark_topics.place import topic_server, url_of

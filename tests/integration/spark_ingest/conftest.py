@@ -9,8 +9,8 @@ import pytest
 from penstock.client import Client
 from penstock.lake.catalog import Catalog, open_catalog
 from penstock.spark.ingest.sparks import Sparks
+from penstock.spark.link import connect
 from penstock.spark.options import SparkOptions
-from penstock.spark.session import connect
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.one import WITH_OUR_CLASSES, one_spark
 from tests.integration.spark_topics.place import new_topic, topic_server, url_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.spark.ingest.held import held, let_go
-from penstock.spark.session import connect
+from penstock.spark.link import connect
 
 
 def test_rows_are_held_until_they_are_let_go(spark: Any) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from penstock.client import Client
-from penstock.spark.session import connect
-from penstock.spark.topic_source import register
+from penstock.spark.link import connect
+from penstock.spark.topics.source import register
 from tests.integration.spark.one import one_spark
 from tests.integration.spark_topics.place import new_topic, topic_server, url_of
 

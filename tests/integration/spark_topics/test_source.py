@@ -8,9 +8,9 @@ import pytest
 
 from penstock.client import Client, Record
 from penstock.kernel.errors import Gone, Rejected, Unavailable
-from penstock.spark.topic_http import TopicAddress, TopicMissing, TopicRecreated
-from penstock.spark.topic_pages import SeqRange
-from penstock.spark.topic_source import fetch, head_of, read_topic
+from penstock.spark.topics.http import TopicAddress, TopicMissing, TopicRecreated
+from penstock.spark.topics.pages import SeqRange
+from penstock.spark.topics.source import fetch, head_of, read_topic
 
 WAYS = pytest.mark.parametrize("fetch_rows_max", [100_000, 0], ids=["fetched", "by tasks"])
 SCHEMA = "meter INT, kwh DOUBLE, _seq BIGINT, _tag STRING, _node STRING"
@@ -151,7 +151,7 @@ def test_what_is_not_there_is_told_by_name(spark: Any, url: str, topic: str) -> 
     ],
 )
 def test_options_that_are_none_are_refused(options: dict[str, str], said: str) -> None:
-    from penstock.spark.topic_options import parse_options
+    from penstock.spark.topics.options import parse_options
 
     with pytest.raises(Rejected, match=said):
         parse_options({"topic": "t", **options})

@@ -10,8 +10,7 @@ import pytest
 
 from penstock.client import Client, Record
 from penstock.kernel.errors import Rejected
-from penstock.spark.topic_sink import write_topic
-from penstock.spark.topic_writers import check_columns
+from penstock.spark.topics.sink import check_columns, write_topic
 from tests.integration.spark_topics.place import new_topic
 
 DEADLINE_S = 120

@@ -21,8 +21,8 @@ from typing import Any
 from penstock.kernel.errors import Rejected
 from penstock.lake.catalog import Catalog
 from penstock.spark import refresh
+from penstock.spark.lake.writing import WriteOptions
 from penstock.spark.options import spark_options
-from penstock.spark.writing import WriteOptions
 from penstock.tables.engine import Made, RefreshTask
 
 preload = refresh.preload

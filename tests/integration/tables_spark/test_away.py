@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from penstock.spark.errors import SparkNotStarted
-from penstock.spark.session import close, new_session
+from penstock.spark.link import close, new_session
 from penstock.tables.core.retry import RetryPolicy
 from tests.integration.spark.one import one_spark
 from tests.integration.tables_spark.place import SparkPlace

@@ -52,11 +52,11 @@ from penstock.spark.ingest.space import Basis
 from penstock.spark.ingest.sparks import Sparks
 from penstock.spark.ingest.stage import BatchStage, batch_messages
 from penstock.spark.ingest.store import HERE_BYTES_MAX, Store
-from penstock.spark.object_store import check_session
-from penstock.spark.python_probe import explained
-from penstock.spark.session import reason
-from penstock.spark.topic_http import TopicAddress, TopicConnection, TopicMissing, TopicRecreated
-from penstock.spark.topic_pages import SCHEMA, SeqRange, check_continuity, in_range
+from penstock.spark.lake.object_store import check_session
+from penstock.spark.link import reason
+from penstock.spark.probes import explained
+from penstock.spark.topics.http import TopicAddress, TopicConnection, TopicMissing, TopicRecreated
+from penstock.spark.topics.pages import SCHEMA, SeqRange, check_continuity, in_range
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame

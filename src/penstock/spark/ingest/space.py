@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from penstock.commits.model import ABSENT, Write, apply_write
-from penstock.spark.topic_http import TopicAddress, TopicConnection
+from penstock.spark.topics.http import TopicAddress, TopicConnection
 
 PAGE_ENTITIES: Final = 1_000
 PAGE_RECORDS: Final = 10_000

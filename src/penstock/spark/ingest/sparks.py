@@ -13,12 +13,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.lake.storage import Storage
-from penstock.spark.command import SESSION_CONF
-from penstock.spark.embedded import EmbeddedSpark, start_spark
+from penstock.spark.jvm.command import SESSION_CONF
+from penstock.spark.jvm.embedded import EmbeddedSpark, start_spark
+from penstock.spark.link import abandon, close, new_session
 from penstock.spark.options import SparkOptions
-from penstock.spark.python_probe import check_python
-from penstock.spark.session import abandon, close, new_session
-from penstock.spark.shared_files import check_shared
+from penstock.spark.probes import check_python, check_shared
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

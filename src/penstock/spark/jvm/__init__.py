@@ -1,0 +1,1 @@
+"""Spark's JVM on this machine: find Java, make the command line, start and stop the process."""

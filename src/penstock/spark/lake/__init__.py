@@ -1,0 +1,1 @@
+"""Lake tables read and written by Spark."""
