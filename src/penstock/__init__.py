@@ -1,3 +1,97 @@
-"""Durable topics and always-fresh Spark tables that get slower under load, never lossy."""
+"""Durable topics and always-fresh Spark tables that get slower under load, never lossy.
+
+Everything that a program needs is imported from here, and loaded when it is first used:
+
+>>> from penstock import Client, Warehouse, errors
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from penstock import errors as errors
+    from penstock.client.aio.client import AsyncClient as AsyncClient
+    from penstock.client.aio.runtime import AsyncRuntime as AsyncRuntime
+    from penstock.client.aio.streams import AsyncJob as AsyncJob
+    from penstock.client.aio.streams import AsyncWatch as AsyncWatch
+    from penstock.client.aio.streams import AsyncWork as AsyncWork
+    from penstock.client.aio.streams import Job as Job
+    from penstock.client.aio.streams import Watch as Watch
+    from penstock.client.aio.streams import Work as Work
+    from penstock.client.aio.writer import AsyncWriter as AsyncWriter
+    from penstock.client.blocking.client import Client as Client
+    from penstock.client.blocking.runtime import Runtime as Runtime
+    from penstock.client.blocking.writer import Writer as Writer
+    from penstock.client.records import Record as Record
+    from penstock.client.results import StoredRecord as StoredRecord
+    from penstock.client.results import TopicConfig as TopicConfig
+    from penstock.client.results import TopicOptions as TopicOptions
+    from penstock.client.results import Written as Written
+    from penstock.client.retry import RetryPolicy as RetryPolicy
+    from penstock.client.runtime.policy import CommitBackpressure as CommitBackpressure
+    from penstock.client.runtime.transaction import Transaction as Transaction
+    from penstock.client.settings import ClientSettings as ClientSettings
+    from penstock.client.watching import CaughtUp as CaughtUp
+    from penstock.client.watching import Records as Records
+    from penstock.client.watching import Tombstone as Tombstone
+    from penstock.client.watching import TopicDeleted as TopicDeleted
+    from penstock.ingest.shell.device import Device as Device
+    from penstock.spark.ingest.pipeline import Pipeline as Pipeline
+    from penstock.tables.warehouse import Warehouse as Warehouse
 
 __version__ = "0.1.0.dev0"
+
+# Importing Client must not load Spark, and `penstock --help` must not load the client: so names are
+# found by this table when they are first asked for. A test compares it with the imports above.
+_HOMES: Final = {
+    "AsyncClient": "penstock.client.aio.client",
+    "AsyncJob": "penstock.client.aio.streams",
+    "AsyncRuntime": "penstock.client.aio.runtime",
+    "AsyncWatch": "penstock.client.aio.streams",
+    "AsyncWork": "penstock.client.aio.streams",
+    "AsyncWriter": "penstock.client.aio.writer",
+    "CaughtUp": "penstock.client.watching",
+    "Client": "penstock.client.blocking.client",
+    "ClientSettings": "penstock.client.settings",
+    "CommitBackpressure": "penstock.client.runtime.policy",
+    "Device": "penstock.ingest.shell.device",
+    "Job": "penstock.client.aio.streams",
+    "Pipeline": "penstock.spark.ingest.pipeline",
+    "Record": "penstock.client.records",
+    "Records": "penstock.client.watching",
+    "RetryPolicy": "penstock.client.retry",
+    "Runtime": "penstock.client.blocking.runtime",
+    "StoredRecord": "penstock.client.results",
+    "Tombstone": "penstock.client.watching",
+    "TopicConfig": "penstock.client.results",
+    "TopicDeleted": "penstock.client.watching",
+    "TopicOptions": "penstock.client.results",
+    "Transaction": "penstock.client.runtime.transaction",
+    "Warehouse": "penstock.tables.warehouse",
+    "Watch": "penstock.client.aio.streams",
+    "Work": "penstock.client.aio.streams",
+    "Writer": "penstock.client.blocking.writer",
+    "Written": "penstock.client.results",
+    "errors": "penstock.errors",
+}
+
+__all__ = [  # noqa: PLE0604, RUF022
+    *_HOMES,
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    module = import_module(home)
+    found = module if name == "errors" else getattr(module, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+import penstock
 from bench.report import Report, Row
+from penstock import errors
 from penstock.config import Settings
 from penstock.server.api.routes import ROUTES
-from tools.reference.pages import DIRECTORY, PACKAGES, pages
+from tools.reference.pages import DIRECTORY, pages
 from tools.reference.readme import line, table, with_numbers
 from tools.reference.routes import BEYOND_QUERY, PROTOCOL
 
@@ -60,10 +62,12 @@ def test_no_page_is_left_of_something_that_is_gone():
     assert there <= set(WANTED), "run: make docs"
 
 
-def test_every_package_has_a_page():
-    source = ROOT / "src" / "penstock"
-    packages = {path.parent.name for path in source.glob("*/__init__.py")} - {"cli", "demo"}
-    assert packages <= set(PACKAGES)
+def test_every_name_of_the_front_door_is_on_its_page():
+    page = WANTED["python.md"]
+    for name in set(penstock.__all__) - {"__version__", "errors"}:
+        assert f"### `{name}`" in page
+    for name in errors.__all__:
+        assert f"`{name}`" in page
 
 
 def test_an_error_is_listed_with_its_code_below_its_parent():

@@ -39,14 +39,6 @@ def dotted(path: Path) -> str:
     return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
 
 
-def public(module: Module) -> list[str]:
-    """The names a module offers: those in `__all__`, else those it defines without underscore."""
-    exported = exports(module.tree)
-    if exported is not None:
-        return exported
-    return [name for name in definitions(module.tree) if not name.startswith("_")]
-
-
 def exports(tree: ast.Module) -> list[str] | None:
     """What `__all__` says, or None if there is none."""
     for node in tree.body:
