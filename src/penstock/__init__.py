@@ -77,7 +77,7 @@ _HOMES: Final = {
     "errors": "penstock.errors",
 }
 
-__all__ = [  # noqa: PLE0604, RUF022
+__all__ = [  # noqa: PLE0604
     *_HOMES,
     "__version__",
 ]
