@@ -58,7 +58,8 @@ def serve(config: Path | None, **flags: Any) -> None:
     Every setting can also stand in the file, in its table [server], or in the environment as
     PENSTOCK_ and its name in capitals; flags win over the environment, and it over the file.
     """
-    from penstock import app
+    from penstock.app.server import serve as run
+    from penstock.app.server import telling_of_salvage
     from penstock.cli.data_place import check_layout, refuse_backup
     from penstock.server.api.auth import parse_keys
     from penstock.server.http.origins import Origins
@@ -71,12 +72,12 @@ def serve(config: Path | None, **flags: Any) -> None:
             Origins(allowed_origins=settings.allowed_origins, allowed_hosts=settings.allowed_hosts)
         if settings.store != "memory":
             refuse_backup(settings.data_dir)
-            with app.telling_of_salvage(settings):
+            with telling_of_salvage(settings):
                 check_layout(settings.data_dir)
         if settings.catalog:
             _tell_of_new(settings.catalog)
         on_progress = _show if sys.stderr.isatty() else None
-        app.serve(settings, say=_say, on_progress=on_progress)
+        run(settings, say=_say, on_progress=on_progress)
     except PenstockError as error:
         raise click.ClickException(error.message) from error
 

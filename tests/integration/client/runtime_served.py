@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from penstock.app import Server
+from penstock.app.server import Server
 from penstock.client import ClientSettings
 from penstock.commits.errors import CommitConflict
 from penstock.commits.model import Commit

@@ -14,7 +14,7 @@ import uvloop
 import websockets
 
 from bench.load import post
-from penstock.app import Server
+from penstock.app.server import Server
 from penstock.config import Settings
 
 CONNECTIONS = 20

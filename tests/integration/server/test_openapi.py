@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from penstock.app import Server
+from penstock.app.server import Server
 from penstock.config import Settings
 from penstock.server.api.openapi import document
 from penstock.server.api.routes import ROUTES

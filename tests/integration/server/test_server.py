@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.app import Server, describe, origins_of
+from penstock.app.server import Server, describe, origins_of
 from penstock.config import Settings
 from penstock.kernel.errors import Rejected
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import uvloop
 
-from penstock.cli.ingest_run import PipelineThread, Whole
+from penstock.app.ingest import PipelineThread, Whole
 from penstock.cli.ingest_status import line_of
 from penstock.config import IngestSettings
 from penstock.flow.channel import MEASURE_MS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.ingest_edge import read_tokens
+from penstock.app.ingest import read_tokens
 from penstock.config import load, load_ingest
 from penstock.kernel.errors import Rejected
 

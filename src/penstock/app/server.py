@@ -9,7 +9,6 @@ import os
 import resource
 import secrets
 import signal
-import ssl
 import sys
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from typing import Any, Final
 import uvloop
 
 import penstock
+from penstock.app.process import set_up_logging, tls_context, write_atomically
 from penstock.config import Settings
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Corrupt, Rejected
@@ -348,26 +348,9 @@ def describe(settings: Settings, host: str, port: int, keys: KeyRing | None) -> 
     return line
 
 
-def set_up_logging(level: str) -> None:
-    """Log to the standard error, from a level on."""
-    if level == "off":
-        logging.disable(logging.CRITICAL)
-        return
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-
-
 def new_wid() -> str:
     """The id of a watch session, which nobody can guess."""
     return "wid_" + urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that a reader finds all of it or none."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
 
 
 @contextmanager
@@ -438,20 +421,6 @@ def _open_store(settings: Settings, on_held: Callable[[], None]) -> Store:
         raise Rejected(
             f"expected a directory for the log, found {settings.data_dir} unusable: {error}"
         ) from error
-
-
-def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """What a listener shows of itself, from two PEM files; None where they are not given."""
-    if cert is None or key is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(cert, key)
-    except (OSError, ssl.SSLError) as error:
-        raise Rejected(
-            f"expected a certificate and its key in {cert} and {key}: {error}"
-        ) from error
-    return context
 
 
 async def _show_progress(engine: Engine, on_progress: OnProgress) -> None:

@@ -1,0 +1,267 @@
+"""The ingest programs: the edge alone, and the edge with the metering pipeline behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import uvloop
+
+from penstock.app.process import set_up_logging, tls_context, write_atomically
+from penstock.config import IngestSettings
+from penstock.ingest.shell.edge import Edge
+from penstock.ingest.shell.status import Shown, StatusServer
+from penstock.ingest.stages import Downstream, Stage
+from penstock.ingest.tokens import DeviceTokens, parse_tokens
+from penstock.kernel.errors import Rejected
+from penstock.spark.options import SparkOptions
+
+if TYPE_CHECKING:
+    from penstock.spark.ingest.runner import PipelineRunner
+
+LOOK_S: Final = 0.5
+END_S: Final = 60.0
+
+Say = Callable[[str], None]
+OnLook = Callable[[dict[str, Any]], None]
+
+
+class IngestPlace(NamedTuple):
+    """Where the pipeline stores: the lake, the Spark that works on it, the prices that count."""
+
+    catalog: str
+    data_path: str | None
+    spark: SparkOptions
+    tariffs: str
+
+
+def run_edge_alone(settings: IngestSettings, *, say: Say) -> None:
+    """Take messages of devices into a topic until SIGINT or SIGTERM."""
+
+    async def run() -> None:
+        edge = make_edge(settings)
+        await run_edge(edge, settings, shown=edge, say=say)
+
+    set_up_logging(settings.log)
+    uvloop.run(run())
+
+
+def run_ingest(
+    settings: IngestSettings, place: IngestPlace, *, say: Say, on_look: OnLook | None = None
+) -> None:
+    """Take messages of meters into the lake until SIGINT or SIGTERM.
+
+    `on_look` gets the status twice a second.
+    """
+    from penstock.lake.catalog import open_catalog
+    from penstock.metering.pipeline import metering
+    from penstock.spark.ingest.runner import PipelineRunner
+    from penstock.spark.ingest.sparks import Sparks
+    from penstock.spark.lake.object_store import check_store
+    from penstock.spark.link import check_installed
+
+    set_up_logging(settings.log)
+    check_installed(place.spark)
+    check_store(place.spark, place.data_path)
+    sparks = Sparks(place.spark)
+    with open_catalog(place.catalog, place.data_path) as lake:
+        key = settings.api_key or None
+        pipeline = metering(settings.url, settings.raw_topic, tariffs=place.tariffs, api_key=key)
+        runner = PipelineRunner(pipeline, lake, settings.url, sparks=sparks, api_key=key)
+        try:
+            runner.check()  # before devices are told that they may send
+            uvloop.run(run_whole(settings, runner, say=say, on_look=on_look))
+        finally:
+            runner.stop()
+            sparks.close()
+
+
+async def run_edge(
+    edge: Edge,
+    settings: IngestSettings,
+    *,
+    shown: Shown,
+    say: Say,
+    beside: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Run an edge until SIGINT, SIGTERM, or the end of what runs beside it."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    stopping = asyncio.ensure_future(stop.wait())
+    starting = asyncio.ensure_future(edge.start(settings.host, settings.port))
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        return
+    host, port = starting.result()
+    status = StatusServer(shown)
+    status_host, status_port = await status.start(settings.status_host, settings.status_port)
+    gc.freeze()  # what is there now stays: no collection needs to look at it again
+    if settings.port_file is not None:
+        write_atomically(settings.port_file, f"{host}:{port}\n{status_host}:{status_port}\n")
+    say(
+        f"penstock takes messages of devices on {host}:{port} into {settings.raw_topic} at "
+        f"{settings.url} · status on http://{status_host}:{status_port}"
+    )
+    others = [asyncio.ensure_future(edge.failed())]
+    if beside is not None:
+        others.append(asyncio.ensure_future(beside()))
+    try:
+        await asyncio.wait([stopping, *others], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        say("the edge ends: what was read is made durable and acknowledged")
+        await edge.stop(settings.drain_ms / 1_000)
+        await status.stop()
+    for other in others:
+        if not other.done():
+            other.cancel()
+        with suppress(asyncio.CancelledError):
+            await other
+
+
+async def run_whole(
+    settings: IngestSettings, runner: PipelineRunner, *, say: Say, on_look: OnLook | None = None
+) -> None:
+    """Run edge and pipeline until a signal, or until the pipeline cannot go on.
+
+    SIGUSR1 holds the store stage, and the next one lets it
+    go on.
+    """
+    whole = Whole(settings, runner)
+    pipeline = PipelineThread(runner)
+
+    async def beside() -> None:
+        pipeline.start()  # now that the edge has made its topics
+        while on_look is not None and not pipeline.ended.done():
+            on_look(whole.status())
+            await asyncio.wait([pipeline.ended], timeout=LOOK_S)
+        await pipeline.ended
+
+    def hold_or_release() -> None:
+        (runner.release if runner.is_held else runner.hold)()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, hold_or_release)
+    try:
+        await run_edge(whole.edge, settings, shown=whole, say=say, beside=beside)
+    finally:
+        await pipeline.stop()
+
+
+def make_edge(
+    settings: IngestSettings,
+    *,
+    stages: Sequence[Stage] = (),
+    downstream: Downstream | None = None,
+) -> Edge:
+    """An edge as the settings have it, writing to a topic server. Called on its loop."""
+    from penstock.client import ClientSettings
+    from penstock.client.raw_topic import ServerTopic
+    from penstock.flow.planner import PlannerPolicy
+
+    client = ClientSettings(settings.url, settings.api_key or None)
+    return Edge(
+        ServerTopic(client, settings.topic_names()),
+        limits=settings.edge_limits(),
+        tokens=read_tokens(settings.tokens_file),
+        policy=PlannerPolicy(
+            stages=("accept",),
+            growth="cubic" if settings.growth == "cubic" else "aimd",
+            budget_bytes=settings.window_bytes,
+        ),
+        stages=stages,
+        downstream=downstream,
+        tls=tls_context(settings.tls_cert, settings.tls_key),
+    )
+
+
+def read_tokens(path: Path | None) -> DeviceTokens | None:
+    """The tokens of a file; None if there is no file, and every device may send."""
+    if path is None:
+        return None
+    try:
+        return parse_tokens(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise Rejected(f"expected device tokens in {path}: {error}") from error
+    except Rejected as error:
+        raise Rejected(f"{path}: {error.message}") from error
+
+
+class Whole:
+    """Edge and pipeline as one thing: what is shown, and how much may wait between the two."""
+
+    def __init__(self, settings: IngestSettings, runner: PipelineRunner) -> None:
+        self.runner = runner
+        self.edge: Edge = make_edge(settings, stages=runner.stages, downstream=self)
+
+    @property
+    def behind(self) -> int:
+        """Messages in the topic that are not in the lake."""
+        head_seq = max(self.runner.head_seq, self.edge.head_seq)
+        return max(0, head_seq - self.runner.stored_seq)
+
+    @property
+    def room(self) -> int:
+        """How many more messages the topic may take: what the stages behind it have slots for."""
+        return max(0, sum(stage.window for stage in self.runner.stages) - self.behind)
+
+    def status(self) -> dict[str, Any]:
+        """The edge's status, all five stages, and how far the lake is."""
+        runner, basis = self.runner, self.runner.basis
+        pipeline = {
+            "stored_seq": runner.stored_seq, "behind": self.behind, "trouble": runner.trouble,
+            "tariffs": None if basis is None else basis._asdict(),
+        }  # fmt: skip
+        return {**self.edge.status(), "pipeline": pipeline}
+
+    def prometheus(self) -> str:
+        """The same as Prometheus text."""
+        return (
+            self.edge.prometheus()
+            + "# HELP ingest_behind Messages in the topic that are not in the lake.\n"
+            + "# TYPE ingest_behind gauge\n"
+            + f"ingest_behind {self.behind}\n"
+        )
+
+
+class PipelineThread:
+    """The pipeline in a thread of its own; `ended` has its error, if it came to one."""
+
+    def __init__(self, runner: PipelineRunner) -> None:
+        self._runner = runner
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._work, name="pipeline", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End soon; batches in flight are given up, as after a crash."""
+        self._runner.stop()
+        if self._thread.ident is not None:
+            await asyncio.to_thread(self._thread.join, END_S)
+
+    def _work(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._runner.run()
+        except Exception as found:
+            error = found
+        self._loop.call_soon_threadsafe(self._tell, error)
+
+    def _tell(self, error: BaseException | None) -> None:
+        if self.ended.done():
+            return
+        if error is None:
+            self.ended.set_result(None)
+        else:
+            self.ended.set_exception(error)

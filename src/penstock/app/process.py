@@ -1,0 +1,41 @@
+"""What every program does for itself: logging, certificates, saying where it listens."""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from pathlib import Path
+
+from penstock.kernel.errors import Rejected
+
+
+def set_up_logging(level: str) -> None:
+    """Log to the standard error, from a level on."""
+    if level == "off":
+        logging.disable(logging.CRITICAL)
+        return
+    logging.basicConfig(
+        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+
+
+def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """What a listener shows of itself, from two PEM files; None where they are not given."""
+    if cert is None or key is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as error:
+        raise Rejected(
+            f"expected a certificate and its key in {cert} and {key}: {error}"
+        ) from error
+    return context
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that a reader finds all of it or none."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
