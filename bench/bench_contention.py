@@ -13,10 +13,10 @@ from bench.load import pin
 from bench.report import Report
 from penstock.client import AsyncClient, AsyncRuntime, ClientSettings, CommitBackpressure
 from penstock.client.calls import Call
-from penstock.client.errors import CommitConflict
 from penstock.client.runtime.wire import commit_call
 from penstock.client.wire import HttpRequest
 from penstock.commits.model import Commit, Read, Write
+from penstock.protocol.errors import CommitConflict
 
 WRITERS = 50
 SECONDS = 5.0

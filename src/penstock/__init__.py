@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from penstock.client.blocking.runtime import Runtime as Runtime
     from penstock.client.blocking.writer import Writer as Writer
     from penstock.client.records import Record as Record
-    from penstock.client.results import StoredRecord as StoredRecord
-    from penstock.client.results import TopicConfig as TopicConfig
-    from penstock.client.results import TopicOptions as TopicOptions
-    from penstock.client.results import Written as Written
     from penstock.client.retry import RetryPolicy as RetryPolicy
     from penstock.client.runtime.policy import CommitBackpressure as CommitBackpressure
     from penstock.client.runtime.transaction import Transaction as Transaction
@@ -38,6 +34,10 @@ if TYPE_CHECKING:
     from penstock.client.watching import Tombstone as Tombstone
     from penstock.client.watching import TopicDeleted as TopicDeleted
     from penstock.ingest.shell.device import Device as Device
+    from penstock.protocol.answers import StoredRecord as StoredRecord
+    from penstock.protocol.answers import TopicConfig as TopicConfig
+    from penstock.protocol.answers import TopicOptions as TopicOptions
+    from penstock.protocol.answers import Written as Written
     from penstock.spark.ingest.pipeline import Pipeline as Pipeline
     from penstock.tables.warehouse import Warehouse as Warehouse
 
@@ -63,17 +63,17 @@ _HOMES: Final = {
     "Records": "penstock.client.watching",
     "RetryPolicy": "penstock.client.retry",
     "Runtime": "penstock.client.blocking.runtime",
-    "StoredRecord": "penstock.client.results",
+    "StoredRecord": "penstock.protocol.answers",
     "Tombstone": "penstock.client.watching",
-    "TopicConfig": "penstock.client.results",
+    "TopicConfig": "penstock.protocol.answers",
     "TopicDeleted": "penstock.client.watching",
-    "TopicOptions": "penstock.client.results",
+    "TopicOptions": "penstock.protocol.answers",
     "Transaction": "penstock.client.runtime.transaction",
     "Warehouse": "penstock.tables.warehouse",
     "Watch": "penstock.client.aio.streams",
     "Work": "penstock.client.aio.streams",
     "Writer": "penstock.client.blocking.writer",
-    "Written": "penstock.client.results",
+    "Written": "penstock.protocol.answers",
     "errors": "penstock.errors",
 }
 

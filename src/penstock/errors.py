@@ -3,11 +3,7 @@
 The groups say what to do next; each of the others belongs to one of them.
 """
 
-from penstock.client.errors import (
-    ClientError,
-    LeaseLost,
-    OutcomeUnknown,
-)
+from penstock.client.errors import LeaseLost, OutcomeUnknown
 from penstock.kernel.errors import (
     Busy,
     Conflict,
@@ -18,10 +14,11 @@ from penstock.kernel.errors import (
     Unavailable,
     Unknown,
 )
+from penstock.protocol.errors import CallError
 
 __all__ = [
     "Busy",
-    "ClientError",
+    "CallError",
     "Conflict",
     "Corrupt",
     "Gone",

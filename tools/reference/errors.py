@@ -5,12 +5,10 @@ from __future__ import annotations
 import ast
 from typing import NamedTuple
 
-from penstock.server.api.errors import describe
+from penstock.protocol.errors import ERRORS
 from tools.reference.source import Module, definitions, summary
 
 ROOT_ERROR = "penstock.kernel.errors.PenstockError"
-CLIENT = "penstock.client."
-"""Its classes mirror the server's codes, so they are not the place to read a code's meaning."""
 
 
 class ErrorClass(NamedTuple):
@@ -20,7 +18,6 @@ class ErrorClass(NamedTuple):
     module: str
     bases: tuple[str, ...]
     code: str | None
-    status: int | None
     meaning: str
 
     @property
@@ -38,7 +35,7 @@ def errors_page(modules: list[Module]) -> str:
     lines += ["for people.", "", "## What a server answers", ""]
     lines += ['An error is `{"error":{"code","message","detail"?}}`. Every 429 and 503 says after']
     lines += ["how many seconds to come again, in `Retry-After`.", ""]
-    lines += ["| code | status | meaning |", "|---|--:|---|", *code_rows(found), ""]
+    lines += ["| code | status | meaning |", "|---|--:|---|", *code_rows(), ""]
     lines += ["## Classes", "", "| error | code | meaning | defined in |", "|---|---|---|---|"]
     lines += rows(root, found, depth=0, code="")
     return "\n".join(lines) + "\n"
@@ -50,8 +47,7 @@ def error_classes(module: Module) -> list[ErrorClass]:
     known = imported(module)
     return [
         ErrorClass(
-            node.name, module.name, bases(node, module, known), constant(node, "code", str),
-            constant(node, "status", int), summary(node),
+            node.name, module.name, bases(node, module, known), code_of(node), summary(node),
         )
         for node in nodes
     ]  # fmt: skip
@@ -73,27 +69,24 @@ def bases(node: ast.ClassDef, module: Module, known: dict[str, str]) -> tuple[st
     return tuple(known.get(name, f"{module.name}.{name}") for name in names)
 
 
-def constant(node: ast.ClassDef, name: str, kind: type) -> object:
-    """What a class sets for itself, if it is a plain value of that kind."""
-    statement = definitions(node).get(name)
+def code_of(node: ast.ClassDef) -> str | None:
+    """The code that a class sets for itself, in its head or in its body."""
+    statement = definitions(node).get("code")
     value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
+    value = next((word.value for word in node.keywords if word.arg == "code"), value)
     found = ast.literal_eval(value) if isinstance(value, ast.Constant) else None
-    return found if isinstance(found, kind) else None
+    return found if isinstance(found, str) else None
 
 
-def code_rows(found: list[ErrorClass]) -> list[str]:
-    """The codes with a status, by status; a code of several classes has all their meanings."""
-    meanings: dict[tuple[int, str], list[str]] = {}
-    for error in found:
-        if error.status is not None and error.code and not error.module.startswith(CLIENT):
-            told = meanings.setdefault((error.status, error.code), [])
-            told += [error.meaning] if error.meaning not in told else []
-    status, code, message, _ = describe(Exception())
-    meanings[status, code] = [f"{message.capitalize()}."]
-    return [
-        f"| `{code}` | {status} | {' '.join(told)} |"
-        for (status, code), told in sorted(meanings.items())
-    ]
+def code_rows() -> list[str]:
+    """The protocol's table of errors, by status."""
+    table = sorted(ERRORS.items(), key=lambda row: (row[1].status, row[0]))
+    return [f"| `{code}` | {kind.status} | {first_line(kind)} |" for code, kind in table]
+
+
+def first_line(kind: type) -> str:
+    """What the docstring of a class begins with."""
+    return (kind.__doc__ or "").partition("\n")[0]
 
 
 def rows(error: ErrorClass, found: list[ErrorClass], *, depth: int, code: str) -> list[str]:

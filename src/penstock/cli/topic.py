@@ -14,10 +14,10 @@ from penstock.cli.placing import behind, placed
 from penstock.cli.server_place import SERVER, Outage, server_options
 from penstock.cli.topic_view import CLASSES, TopicOutput
 from penstock.client import AUTO_KEY, Client, ClientSettings, Position, Record, TopicOptions
-from penstock.client.errors import InvalidRequest
 from penstock.client.records import checked_json
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.kernel.units import parse_bytes
+from penstock.protocol.errors import InvalidRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
 

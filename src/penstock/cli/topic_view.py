@@ -14,16 +14,6 @@ import msgspec
 
 from penstock.cli.failing import leave_output
 from penstock.cli.output import DIM, Output, grid, many, visible, when
-from penstock.client.results import (
-    Gap,
-    RecordDeletion,
-    StoredRecord,
-    TopicDeletion,
-    TopicPut,
-    TopicRow,
-    TopicState,
-    Written,
-)
 from penstock.client.watching import (
     CaughtUp,
     LeftOut,
@@ -33,6 +23,16 @@ from penstock.client.watching import (
     WatchEvent,
 )
 from penstock.kernel.units import format_bytes
+from penstock.protocol.answers import (
+    Gap,
+    RecordDeletion,
+    StoredRecord,
+    TopicDeletion,
+    TopicPut,
+    TopicRow,
+    TopicState,
+    Written,
+)
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -12,19 +12,8 @@ from penstock.client.asking import AUTO_KEY
 from penstock.client.blocking.client import Client
 from penstock.client.blocking.runtime import Handle, Runtime
 from penstock.client.blocking.writer import Writer
-from penstock.client.errors import ClientError, LeaseLost, OutcomeUnknown
+from penstock.client.errors import LeaseLost, OutcomeUnknown
 from penstock.client.records import Record
-from penstock.client.results import (
-    ClaimedJob,
-    Claims,
-    Diff,
-    StoredRecord,
-    TopicConfig,
-    TopicOptions,
-    TopicRow,
-    TopicState,
-    Written,
-)
 from penstock.client.retry import RetryPolicy
 from penstock.client.runtime.errors import (
     BacklogFull,
@@ -47,6 +36,18 @@ from penstock.client.watching import (
     TopicDeleted,
     WatchEvent,
 )
+from penstock.protocol.answers import (
+    ClaimedJob,
+    Claims,
+    Diff,
+    StoredRecord,
+    TopicConfig,
+    TopicOptions,
+    TopicRow,
+    TopicState,
+    Written,
+)
+from penstock.protocol.errors import CallError
 
 __all__ = [
     "AUTO_KEY",
@@ -59,11 +60,11 @@ __all__ = [
     "AsyncWork",
     "AsyncWriter",
     "BacklogFull",
+    "CallError",
     "CaughtUp",
     "ClaimedJob",
     "Claims",
     "Client",
-    "ClientError",
     "ClientSettings",
     "CommitBackpressure",
     "CommitConvergenceError",

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client import calls
 from penstock.client.calls import Call
-from penstock.client.errors import InvalidRequest, NotPenstock
-from penstock.client.results import Diff, RouterPage, TopicPage
+from penstock.client.errors import NotPenstock
 from penstock.client.watching import Position
+from penstock.protocol.answers import Diff, RouterPage, TopicPage
+from penstock.protocol.errors import InvalidRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa

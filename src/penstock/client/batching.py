@@ -23,9 +23,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
-from penstock.client.errors import ClientError, RecordTooLarge
 from penstock.kernel.errors import Rejected
 from penstock.kernel.units import MIB
+from penstock.protocol.errors import CallError, RecordTooLarge
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Batcher:
         self._make_key = make_key
         self._waiting: deque[bytes] = deque()
         self._under_way: Batch | None = None
-        self.failure: ClientError | None = None
+        self.failure: CallError | None = None
         self.size_bytes = 0
         """What is held in memory: waiting and under way."""
         self.waiting_bytes = 0
@@ -138,7 +138,7 @@ class Batcher:
         self.acked += len(batch.records)
         return len(batch.records)
 
-    def failed(self, error: ClientError) -> None:
+    def failed(self, error: CallError) -> None:
         """The batch under way failed for good: the writer ends here."""
         self.failure = error
 
@@ -148,10 +148,10 @@ class Batcher:
         return [*under_way, *self._waiting]
 
 
-def as_failure(error: Exception) -> ClientError:
+def as_failure(error: Exception) -> CallError:
     """The error a writer ends with, also where it was no error of a call."""
-    if isinstance(error, ClientError):
+    if isinstance(error, CallError):
         return error
-    failure = ClientError(f"expected the writer to go on, found {error!r}")
+    failure = CallError(f"expected the writer to go on, found {error!r}")
     failure.__cause__ = error
     return failure

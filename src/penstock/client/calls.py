@@ -15,16 +15,17 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from penstock.client import results
-from penstock.client.errors import InvalidRequest, NotPenstock
+from penstock.client.errors import NotPenstock
 from penstock.client.records import encode_records
 from penstock.client.wire import Answer, HttpRequest
+from penstock.protocol import answers
+from penstock.protocol.errors import InvalidRequest
 
 T = TypeVar("T")
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
 _ENCODER: Final = msgspec.json.Encoder()
-_TOPIC_OPTIONS: Final = frozenset(results.TopicOptions.__annotations__)
+_TOPIC_OPTIONS: Final = frozenset(answers.TopicOptions.__annotations__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +47,10 @@ class Call(Generic[T]):
 # Topics ---------------------------------------------------------------------------------------
 
 
-def put_topic(topic: str, options: Mapping[str, Any]) -> Call[results.TopicPut]:
+def put_topic(topic: str, options: Mapping[str, Any]) -> Call[answers.TopicPut]:
     """Create a topic, or change those of its options that are named."""
     request = HttpRequest("PUT", _topic(topic), _json(known_options(options)))
-    return Call(request, _reads(results.TopicPut))
+    return Call(request, _reads(answers.TopicPut))
 
 
 def known_options(options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -62,24 +63,24 @@ def known_options(options: Mapping[str, Any] | None) -> Mapping[str, Any] | None
     return options
 
 
-def get_topic(topic: str, *, touch: bool = True) -> Call[results.TopicState]:
+def get_topic(topic: str, *, touch: bool = True) -> Call[answers.TopicState]:
     """Look at a topic."""
     request = HttpRequest("GET", _topic(topic) + _query(touch=touch))
-    return Call(request, _reads(results.TopicState))
+    return Call(request, _reads(answers.TopicState))
 
 
 def list_topics(
     prefix: str = "", *, page_size: int = 1_000, cursor: str | None = None, touch: bool = False
-) -> Call[results.TopicPage]:
+) -> Call[answers.TopicPage]:
     """One page of the topics whose names begin with a prefix."""
     query = _query(prefix=prefix or None, page_size=page_size, cursor=cursor, touch=touch or None)
-    return Call(HttpRequest("GET", "/v0/topics" + query), _reads(results.TopicPage))
+    return Call(HttpRequest("GET", "/v0/topics" + query), _reads(answers.TopicPage))
 
 
-def delete_topic(topic: str, *, if_empty: bool = False) -> Call[results.TopicDeletion]:
+def delete_topic(topic: str, *, if_empty: bool = False) -> Call[answers.TopicDeletion]:
     """Delete a topic and the routers at it."""
     request = HttpRequest("DELETE", _topic(topic) + _query(if_empty=if_empty or None))
-    return Call(request, _reads(results.TopicDeletion))
+    return Call(request, _reads(answers.TopicDeletion))
 
 
 def write(
@@ -90,7 +91,7 @@ def write(
     return_seqs: bool = True,
     config: Mapping[str, Any] | None = None,
     **fields: Any,
-) -> Call[results.Written]:
+) -> Call[answers.Written]:
     """Append records, all or none."""
     fields["config"] = known_options(config)
     body = write_body(encode_records(records), idempotency_key=idempotency_key, **fields)
@@ -99,12 +100,12 @@ def write(
 
 def write_encoded(
     topic: str, body: bytes, *, idempotency_key: str | None, return_seqs: bool
-) -> Call[results.Written]:
+) -> Call[answers.Written]:
     """Append records that are a request's body already."""
     target = _topic(topic) + ("" if return_seqs else "?return_seqs=false")
     return Call(
         HttpRequest("POST", target, body),
-        _reads(results.Written),
+        _reads(answers.Written),
         repeatable=idempotency_key is not None,
         idempotency_key=idempotency_key,
     )
@@ -118,7 +119,7 @@ def write_body(records: bytes, **fields: Any) -> bytes:
 
 def write_many(
     writes: Mapping[str, Iterable[object]], *, idempotency_key: str | None, **fields: Any
-) -> Call[list[results.Written]]:
+) -> Call[list[answers.Written]]:
     """Append to several topics of one partition in one commit: all or none."""
     bodies = [
         write_body(encode_records(records), topic=topic, idempotency_key=idempotency_key, **fields)
@@ -134,10 +135,10 @@ def write_many(
 
 def diff(
     topic: str, *, from_ts: int | None = None, wait_ms: int = 0, **fields: Any
-) -> Call[results.Diff]:
+) -> Call[answers.Diff]:
     """One page of the records after a cursor, or from a time on."""
     request = _diff_request(topic, from_ts, wait_ms, fields)
-    return Call(request, _reads(results.Diff), wait_ms=wait_ms)
+    return Call(request, _reads(answers.Diff), wait_ms=wait_ms)
 
 
 def diff_arrow(
@@ -151,25 +152,25 @@ def diff_arrow(
 
 def delete_records(
     topic: str, *, before_seq: int | None = None, match: str | Sequence[str] | None = None
-) -> Call[results.RecordDeletion]:
+) -> Call[answers.RecordDeletion]:
     """Delete the records before a seq, those with a tag, or those that are both."""
     body = _json(_present({"before_seq": before_seq, "match": match}))
     return Call(
-        HttpRequest("POST", _topic(topic) + "/delete", body), _reads(results.RecordDeletion)
+        HttpRequest("POST", _topic(topic) + "/delete", body), _reads(answers.RecordDeletion)
     )
 
 
 # Routers --------------------------------------------------------------------------------------
 
 
-def put_router(router: str, fields: Mapping[str, Any]) -> Call[results.RouterPut]:
+def put_router(router: str, fields: Mapping[str, Any]) -> Call[answers.RouterPut]:
     """Create a router, or change what may change of it."""
-    return Call(HttpRequest("PUT", _router(router), _json(fields)), _reads(results.RouterPut))
+    return Call(HttpRequest("PUT", _router(router), _json(fields)), _reads(answers.RouterPut))
 
 
-def get_router(router: str) -> Call[results.RouterState]:
+def get_router(router: str) -> Call[answers.RouterState]:
     """Look at a router."""
-    return Call(HttpRequest("GET", _router(router)), _reads(results.RouterState))
+    return Call(HttpRequest("GET", _router(router)), _reads(answers.RouterState))
 
 
 def list_routers(
@@ -179,46 +180,46 @@ def list_routers(
     dest: str | None = None,
     page_size: int = 1_000,
     cursor: str | None = None,
-) -> Call[results.RouterPage]:
+) -> Call[answers.RouterPage]:
     """One page of routers."""
     query = _query(
         prefix=prefix or None, source=source, dest=dest, page_size=page_size, cursor=cursor
     )
-    return Call(HttpRequest("GET", "/v0/routers" + query), _reads(results.RouterPage))
+    return Call(HttpRequest("GET", "/v0/routers" + query), _reads(answers.RouterPage))
 
 
-def delete_router(router: str) -> Call[results.RouterDeletion]:
+def delete_router(router: str) -> Call[answers.RouterDeletion]:
     """Delete a router."""
-    return Call(HttpRequest("DELETE", _router(router)), _reads(results.RouterDeletion))
+    return Call(HttpRequest("DELETE", _router(router)), _reads(answers.RouterDeletion))
 
 
 # Queues ---------------------------------------------------------------------------------------
 
 
-def claim(topic: str, node: str, *, count: int, lease_ms: int | None) -> Call[results.Claims]:
+def claim(topic: str, node: str, *, count: int, lease_ms: int | None) -> Call[answers.Claims]:
     """Lease jobs. Not repeatable: jobs of a lost answer wait until their lease ends."""
     body = _json(_present({"node": node, "max": count, "lease_ms": lease_ms}))
     request = HttpRequest("POST", _topic(topic) + "/claim", body)
-    return Call(request, _reads(results.Claims), repeatable=False)
+    return Call(request, _reads(answers.Claims), repeatable=False)
 
 
-Jobs = Sequence["int | results.ClaimedJob"]
+Jobs = Sequence["int | answers.ClaimedJob"]
 """Jobs to settle: as they were claimed, or by seq alone (then without the proof of the lease)."""
 
 
-def ack(topic: str, node: str, jobs: Jobs) -> Call[results.Acked]:
+def ack(topic: str, node: str, jobs: Jobs) -> Call[answers.Acked]:
     """Jobs are done."""
-    return Call(_settle(topic, "ack", node, jobs), _reads(results.Acked))
+    return Call(_settle(topic, "ack", node, jobs), _reads(answers.Acked))
 
 
-def nack(topic: str, node: str, jobs: Jobs, *, delay_ms: int) -> Call[results.Nacked]:
+def nack(topic: str, node: str, jobs: Jobs, *, delay_ms: int) -> Call[answers.Nacked]:
     """Jobs are given back."""
-    return Call(_settle(topic, "nack", node, jobs, delay_ms=delay_ms), _reads(results.Nacked))
+    return Call(_settle(topic, "nack", node, jobs, delay_ms=delay_ms), _reads(answers.Nacked))
 
 
-def extend(topic: str, node: str, jobs: Jobs, *, lease_ms: int) -> Call[results.Extended]:
+def extend(topic: str, node: str, jobs: Jobs, *, lease_ms: int) -> Call[answers.Extended]:
     """Jobs take longer."""
-    return Call(_settle(topic, "extend", node, jobs, lease_ms=lease_ms), _reads(results.Extended))
+    return Call(_settle(topic, "extend", node, jobs, lease_ms=lease_ms), _reads(answers.Extended))
 
 
 def work_request(topic: str, node: str, *, count: int, lease_ms: int | None) -> HttpRequest:
@@ -247,14 +248,14 @@ _EVENTS: Final = "Accept: text/event-stream\r\n"
 # Server ---------------------------------------------------------------------------------------
 
 
-def health() -> Call[results.Health]:
+def health() -> Call[answers.Health]:
     """Whether the server answers."""
-    return Call(HttpRequest("GET", "/v0/health"), _reads(results.Health), probes=True)
+    return Call(HttpRequest("GET", "/v0/health"), _reads(answers.Health), probes=True)
 
 
-def ready() -> Call[results.Ready]:
+def ready() -> Call[answers.Ready]:
     """Whether the server takes requests."""
-    return Call(HttpRequest("GET", "/v0/ready"), _reads(results.Ready), probes=True)
+    return Call(HttpRequest("GET", "/v0/ready"), _reads(answers.Ready), probes=True)
 
 
 def metrics() -> Call[dict[str, Any]]:
@@ -268,10 +269,10 @@ def scheduler(topic: str | None = None) -> Call[dict[str, Any]]:
     return Call(HttpRequest("GET", "/v0/scheduler" + _query(topic=topic)), _read_any)
 
 
-def backup(directory: str, *, wait_ms: int) -> Call[results.BackupMade]:
+def backup(directory: str, *, wait_ms: int) -> Call[answers.BackupMade]:
     """Copy everything. Tried once: a second one would find the directory in use."""
     request = HttpRequest("POST", "/v0/backup", _json({"directory": directory}))
-    return Call(request, _reads(results.BackupMade), probes=True, wait_ms=wait_ms)
+    return Call(request, _reads(answers.BackupMade), probes=True, wait_ms=wait_ms)
 
 
 # How requests are made ------------------------------------------------------------------------
@@ -360,10 +361,10 @@ def _read_any(answer: Answer) -> dict[str, Any]:
 
 
 class _Many(msgspec.Struct):
-    writes: list[results.Written]
+    writes: list[answers.Written]
 
 
-def _read_many(answer: Answer) -> list[results.Written]:
+def _read_many(answer: Answer) -> list[answers.Written]:
     return _reads(_Many)(answer).writes
 
 

@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from penstock.client.blocking.client import Client
-from penstock.client.errors import TopicNotFound
 from penstock.client.settings import ClientSettings
 from penstock.kernel.errors import Rejected
+from penstock.protocol.errors import TopicNotFound
 from penstock.tables.core.frontier import TopicPosition
 from penstock.tables.core.topics import TopicSource
 from penstock.tables.engine import TopicHead

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final
 
-from penstock.client.results import ClaimedJob, Extended
+from penstock.protocol.answers import ClaimedJob, Extended
 
 RENEW_SHARE: Final = 0.5
 """So much of a lease is left when it is extended."""

@@ -13,8 +13,6 @@ import msgspec
 
 from penstock.client import calls
 from penstock.client.aio.client import AsyncClient
-from penstock.client.errors import BatchTooLarge, PayloadTooLarge, RecordTooLarge
-from penstock.client.results import TopicOptions
 from penstock.client.retry import RetryPolicy
 from penstock.client.settings import ClientSettings
 from penstock.ingest.errors import TooLarge
@@ -27,6 +25,8 @@ from penstock.ingest.raw import (
     TopicNames,
 )
 from penstock.ingest.records import identity_of
+from penstock.protocol.answers import TopicOptions
+from penstock.protocol.errors import BatchTooLarge, PayloadTooLarge, RecordTooLarge
 
 _PAGE = 16_384
 

@@ -7,15 +7,10 @@ from typing import Final
 
 import msgspec
 
-from penstock.client.errors import (
-    ClientError,
-    NotAQueue,
-    NotPenstock,
-    ServerUnavailable,
-    ShuttingDown,
-)
+from penstock.client.errors import NotPenstock
 from penstock.client.sse import Frame
 from penstock.flow.backoff import Backoff
+from penstock.protocol.errors import CallError, NotAQueue, ServerUnavailable, ShuttingDown
 
 
 class Reconnects:
@@ -45,7 +40,7 @@ class Reconnects:
         """Something came, a heartbeat at least, and no error: the stream works."""
         self._failures = 0
 
-    def failed(self, error: ClientError, now_ms: float) -> float | None:
+    def failed(self, error: CallError, now_ms: float) -> float | None:
         """The delay before the next try, or None to give up."""
         if not self._failures:
             self._since_ms = now_ms
@@ -70,7 +65,7 @@ class _Failure(msgspec.Struct):
 _FAILURE: Final = msgspec.json.Decoder(_Failure)
 
 
-def stream_error(frame: Frame) -> ClientError:
+def stream_error(frame: Frame) -> CallError:
     """What an error frame says; after any of them the server closes the stream."""
     try:
         failure = _FAILURE.decode(frame.data)
@@ -80,5 +75,5 @@ def stream_error(frame: Frame) -> ClientError:
     if failure.code == "server_shutting_down":
         return ShuttingDown(text)
     if failure.code == 409:
-        return NotAQueue(text, status=409, topic=failure.topic)
+        return NotAQueue.told(text, {"topic": failure.topic})
     return ServerUnavailable(text)

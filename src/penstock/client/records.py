@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.client.errors import InvalidRequest
+from penstock.protocol.errors import InvalidRequest
 
 _ENCODER: Final = msgspec.json.Encoder()
 _SYNTAX: Final = msgspec.json.Decoder(msgspec.Raw)

@@ -3,7 +3,8 @@
 A call whose outcome is not known is only sent again if doing it twice does no harm: reads, puts,
 deletes, acknowledgements, and writes with an idempotency key.
 
->>> from penstock.client.errors import Disconnected, Throttled
+>>> from penstock.client.errors import Disconnected
+>>> from penstock.protocol.errors import Throttled
 >>> tries = Tries(RetryPolicy(base_ms=10, jitter=0), repeatable=False, window_ms=1_000)
 >>> tries.failed(Throttled("busy", retry_after_ms=700), elapsed_ms=0, random=Random(1))
 700.0
@@ -18,17 +19,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from penstock.client.errors import (
-    ClientClosed,
-    ClientError,
+from penstock.client.errors import ClientClosed, OutcomeUnknown
+from penstock.flow.backoff import Backoff
+from penstock.kernel.errors import Rejected
+from penstock.protocol.errors import (
+    CallError,
     Forbidden,
-    OutcomeUnknown,
     ServerUnavailable,
     Throttled,
     Unauthorized,
 )
-from penstock.flow.backoff import Backoff
-from penstock.kernel.errors import Rejected
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ class Tries:
         self._key = idempotency_key
         self._failures = 0
         self._maybe_done = False
-        self._last: ClientError | None = None
+        self._last: CallError | None = None
 
-    def failed(self, error: ClientError, *, elapsed_ms: float, random: Random) -> float | None:
+    def failed(self, error: CallError, *, elapsed_ms: float, random: Random) -> float | None:
         """Take note of a failure; the delay before the next try, or None if there is none."""
         if self._last is None or elapsed_ms < self._window_ms:
             self._last = error  # one that only says that time is over would hide what was wrong
@@ -89,7 +89,7 @@ class Tries:
         delay_ms = max(delay_ms, float(getattr(error, "retry_after_ms", None) or 0))
         return delay_ms if elapsed_ms + delay_ms < self._window_ms else None
 
-    def verdict(self) -> ClientError:
+    def verdict(self) -> CallError:
         """What the call ends with: the last error, unless an earlier try may have done it."""
         error = self._last
         if error is None:
@@ -111,13 +111,13 @@ class Tries:
         """Whether the caller can just do it again without asking: it needs no key to be safe."""
         return self._repeatable and self._key is None
 
-    def _worth_another(self, error: ClientError) -> bool:
+    def _worth_another(self, error: CallError) -> bool:
         if error.maybe_done:
             return self._repeatable and isinstance(error, ServerUnavailable)
         return isinstance(error, Throttled | ServerUnavailable)
 
 
-def _leaves_it_open(error: ClientError) -> bool:
+def _leaves_it_open(error: CallError) -> bool:
     """Whether an answer says nothing about an earlier try: it came before the key was looked up."""
     early = (Throttled, ServerUnavailable, Unauthorized, Forbidden, ClientClosed)
     return error.maybe_done or isinstance(error, early)

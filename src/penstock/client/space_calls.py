@@ -15,10 +15,11 @@ import msgspec
 from msgspec import Struct
 
 from penstock.client.calls import Call
-from penstock.client.errors import InvalidRequest, NotPenstock
+from penstock.client.errors import NotPenstock
 from penstock.client.records import check_numbers
 from penstock.client.wire import Answer, HttpRequest
 from penstock.commits.model import Commit, Write, encode_commit
+from penstock.protocol.errors import InvalidRequest
 
 T = TypeVar("T")
 

@@ -14,8 +14,9 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from penstock.client.calls import ARROW, Call
-from penstock.client.errors import InvalidRequest, NotPenstock
+from penstock.client.errors import NotPenstock
 from penstock.client.wire import Answer, HttpRequest
+from penstock.protocol.errors import InvalidRequest
 
 Facts = dict[str, Any]
 

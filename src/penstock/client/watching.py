@@ -16,18 +16,13 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from penstock.client.errors import (
-    ClientError,
-    NotFound,
-    NotPenstock,
-    ServerUnavailable,
-    Throttled,
-)
+from penstock.client.errors import NotPenstock
 from penstock.client.reconnecting import Reconnects, stream_error
-from penstock.client.results import StoredRecord
 from penstock.client.sse import Frame
 from penstock.flow.backoff import Backoff
 from penstock.kernel.errors import Rejected
+from penstock.protocol.answers import StoredRecord
+from penstock.protocol.errors import CallError, NotFound, ServerUnavailable, Throttled
 
 TOPICS_MAX: Final = 256
 """Topics that one session can name."""
@@ -126,7 +121,7 @@ class Pause(Struct, frozen=True):
 class Stop(Struct, frozen=True):
     """It is over: every topic is gone, or `error` says why."""
 
-    error: ClientError | None = None
+    error: CallError | None = None
 
 
 Step = Create | Open | Pause | Stop
@@ -240,7 +235,7 @@ class WatchCore:
                 raise stream_error(frame)
         return None  # an event of a later protocol
 
-    def ended(self, now_ms: float, error: ClientError | None = None) -> None:
+    def ended(self, now_ms: float, error: CallError | None = None) -> None:
         """The stream, or the try to get one, ended. Plan what comes next."""
         if self._resuming and not self.positions and not self._options.prefixes:
             self._step = Stop()  # nothing is left to be watched, however the stream ended
@@ -274,7 +269,7 @@ class WatchCore:
             {"topics": topics, **options.body()}, lenient=options.lenient or self._resuming
         )
 
-    def _worth_another(self, error: ClientError) -> bool:
+    def _worth_another(self, error: CallError) -> bool:
         if isinstance(error, NotFound):
             return self._resuming  # the session is lost: make another
         return isinstance(error, Throttled | ServerUnavailable)

@@ -13,9 +13,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct
 
-from penstock.commits.errors import DocumentTooLarge
 from penstock.commits.model import ABSENT, Write, merge_patch
 from penstock.commits.paths import ROOT, Path, any_meet, touched
+from penstock.protocol.errors import RecordTooLarge
 
 TOUCHES_MAX: Final = 32
 """So many patches of an entity are kept apart."""
@@ -121,7 +121,7 @@ def is_stale(
 
 def _check_size(entity: str, document: bytes, bytes_max: int) -> None:
     if len(document) > bytes_max:
-        raise DocumentTooLarge(
+        raise RecordTooLarge(
             f"expected a document of at most {bytes_max} bytes, "
             f"found {len(document)} for entity {entity!r}",
             entity=entity,

@@ -25,8 +25,8 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from penstock.commits.errors import InvalidCommit
 from penstock.commits.paths import ROOT, Path, any_meet, parse_path, touched
+from penstock.protocol.errors import InvalidRequest
 
 ENTITY_ID: Final = r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}"
 _ENTITY_ID: Final = re.compile(ENTITY_ID)
@@ -113,7 +113,7 @@ def parse_commit(body: bytes, limits: CommitLimits | None = None) -> Commit:
     try:
         commit = _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidCommit(f"expected a commit, found: {error}") from None
+        raise InvalidRequest(f"expected a commit, found: {error}") from None
     check_commit(commit, limits or _LIMITS)
     return commit
 
@@ -131,14 +131,14 @@ def check_commit(commit: Commit, limits: CommitLimits) -> None:
     if commit.event_id is not None:
         _check_text("event_id", commit.event_id, limits.event_id_bytes_max)
     if not writes:
-        raise InvalidCommit("expected at least one write, found none")
+        raise InvalidRequest("expected at least one write, found none")
     if len(writes) > limits.writes_max:
-        raise InvalidCommit(f"expected at most {limits.writes_max} writes, found {len(writes)}")
+        raise InvalidRequest(f"expected at most {limits.writes_max} writes, found {len(writes)}")
     for write in writes:
         check_entity_id(write.entity)
         given = (write.set is not UNSET) + (write.patch is not UNSET) + write.delete
         if given != 1:
-            raise InvalidCommit(
+            raise InvalidRequest(
                 f"expected exactly one of set, patch and delete for entity {write.entity!r}, "
                 f"found {given} of them"
             )
@@ -152,9 +152,9 @@ def check_commit(commit: Commit, limits: CommitLimits) -> None:
 
 @lru_cache(maxsize=16_384)
 def check_entity_id(entity: str) -> str:
-    """An id that an entity may have, or `InvalidCommit`."""
+    """An id that an entity may have, or `InvalidRequest`."""
     if _ENTITY_ID.fullmatch(entity) is None:
-        raise InvalidCommit(
+        raise InvalidRequest(
             f"expected an entity id of 1 to 255 of A-Z a-z 0-9 . _ : -, found {entity!r}"
         )
     return entity
@@ -212,7 +212,7 @@ def _check_reads(commit: Commit, limits: CommitLimits) -> None:
     for pending in commit.pending_reads:
         check_entity_id(pending.entity)
         if pending.local_seq >= commit.local_seq:
-            raise InvalidCommit(
+            raise InvalidRequest(
                 f"expected pending reads of commits before local_seq {commit.local_seq}, "
                 f"found {pending.local_seq}"
             )
@@ -221,7 +221,7 @@ def _check_reads(commit: Commit, limits: CommitLimits) -> None:
 def _check_precondition(precondition: Precondition, limits: CommitLimits) -> None:
     receipt, origin = precondition.receipt_absent, precondition.origin_committed
     if (receipt is UNSET) == (origin is UNSET):
-        raise InvalidCommit(
+        raise InvalidRequest(
             "expected exactly one of receipt_absent and origin_committed in a precondition, "
             f"found {'neither' if receipt is UNSET else 'both'}"
         )
@@ -235,14 +235,14 @@ def _check_text(what: str, text: str, bytes_max: int) -> None:
     try:
         size_bytes = len(text.encode())
     except UnicodeEncodeError:
-        raise InvalidCommit(f"expected a {what} of whole characters, found {text!a}") from None
+        raise InvalidRequest(f"expected a {what} of whole characters, found {text!a}") from None
     if not 0 < size_bytes <= bytes_max:
-        raise InvalidCommit(f"expected a {what} of 1 to {bytes_max} bytes, found {size_bytes}")
+        raise InvalidRequest(f"expected a {what} of 1 to {bytes_max} bytes, found {size_bytes}")
 
 
 def _check_count(what: str, items: Sequence[object], count_max: int) -> None:
     if len(items) > count_max:
-        raise InvalidCommit(f"expected at most {count_max} {what}, found {len(items)}")
+        raise InvalidRequest(f"expected at most {count_max} {what}, found {len(items)}")
 
 
 _LIMITS: Final = CommitLimits()

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from penstock.commits.errors import InvalidCommit
+from penstock.protocol.errors import InvalidRequest
 
 Path = tuple[str, ...]
 ROOT: Final[Path] = ()
@@ -26,7 +26,7 @@ def parse_path(pointer: str) -> Path:
     if not pointer:
         return ROOT
     if not pointer.startswith("/") or _BAD_ESCAPE.search(pointer):
-        raise InvalidCommit(
+        raise InvalidRequest(
             "expected a path that is empty or a JSON pointer such as /a/b, with ~0 for ~ and ~1 "
             f"for /, found {pointer!r}"
         )

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from penstock.commits.errors import CommitProtocol
+from penstock.protocol.errors import CommitProtocol
 
 SESSION_ANSWERS_MAX: Final = 4_096
 ANSWERS_MAX: Final = 262_144

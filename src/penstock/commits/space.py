@@ -15,15 +15,15 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from penstock.commits.entity import NEVER, Entity, Touch, is_stale, written
-from penstock.commits.errors import (
-    CommitConflict,
-    CommitProtocol,
-    InvalidCommit,
-    PreconditionFailed,
-)
 from penstock.commits.model import Commit, Origin, Precondition, Write
 from penstock.commits.paths import parse_path
 from penstock.commits.sessions import Answer, Sessions
+from penstock.protocol.errors import (
+    CommitConflict,
+    CommitProtocol,
+    InvalidRequest,
+    PreconditionFailed,
+)
 
 DOCUMENT_BYTES_MAX: Final = 1 << 20
 _NO_LIMIT: Final = 1 << 62
@@ -99,7 +99,7 @@ class Space:
         reads = commit.reads
         for read in reads:
             if read.seq > head_seq:
-                raise InvalidCommit(
+                raise InvalidRequest(
                     f"expected a read of entity {read.entity!r} at seq {head_seq} or before, "
                     f"found {read.seq}",
                     entity=read.entity,

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from penstock.client import AsyncClient, ClientError, ClientSettings
+from penstock.client import AsyncClient, ClientSettings
 from penstock.kernel.errors import Unavailable
+from penstock.protocol.errors import CallError
 
 END_S: Final = 20.0
 LOOK_S: Final = 0.02
@@ -140,7 +141,7 @@ class DemoServer:
                 self._part.check()
                 try:
                     await client.ready()
-                except ClientError as error:
+                except CallError as error:
                     if time.monotonic() > until_s:
                         raise Unavailable(
                             f"expected the server to be ready within {START_S:g} s, found: "

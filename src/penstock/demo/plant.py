@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.request import urlopen
 
-from penstock.client import AsyncClient, ClientError, ClientSettings
+from penstock.client import AsyncClient, ClientSettings
 from penstock.demo.part import DemoServer, Part
 from penstock.demo.story import (
     BURST,
@@ -35,7 +35,7 @@ from penstock.kernel.errors import PenstockError, Unavailable
 from penstock.lake.catalog import open_catalog
 from penstock.metering.load import Load, Target
 from penstock.metering.tariffs import SPACE
-from penstock.tables.errors import NotCoordinated
+from penstock.protocol.errors import CallError, NotCoordinated
 from penstock.tables.processes import pid_of
 from penstock.tables.warehouse import Answered, Warehouse
 
@@ -281,7 +281,7 @@ class Plant:
         assert self._client is not None
         try:
             found: dict[str, Any] = await self._client.within(0.5).scheduler()
-        except ClientError:
+        except CallError:
             return None
         return found
 

@@ -15,19 +15,19 @@ from penstock.kernel.errors import Conflict, Rejected
 from penstock.lake.columns import unread_type
 from penstock.lake.model import TableInfo
 from penstock.lake.transaction import Transaction
-from penstock.tables import schema
-from penstock.tables.core.graph import StreamGraph, check_modes
-from penstock.tables.core.model import Status, TableDefinition
-from penstock.tables.core.topics import TopicSource
-from penstock.tables.core.units import ExecutionUnitGraph
-from penstock.tables.delta.modes import check_differential
-from penstock.tables.errors import (
+from penstock.protocol.errors import (
     SourceExists,
     SourceNotFound,
     TableCycle,
     TableExists,
     TableInUse,
 )
+from penstock.tables import schema
+from penstock.tables.core.graph import StreamGraph, check_modes
+from penstock.tables.core.model import Status, TableDefinition
+from penstock.tables.core.topics import TopicSource
+from penstock.tables.core.units import ExecutionUnitGraph
+from penstock.tables.delta.modes import check_differential
 from penstock.tables.files import Folder, parse_folder
 from penstock.tables.names import topic_source
 from penstock.tables.plan import TablePlan, plan_tables

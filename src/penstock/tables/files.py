@@ -14,8 +14,8 @@ there is to say.
 >>> parse_table_file("a.sql", "-- scedule: 10s\\nSELECT 1 AS one")
 Traceback (most recent call last):
 ...
-penstock.tables.errors.InvalidTableFile: a.sql:1: expected one of consistency, description, mode, \
-name, schedule, status, found 'scedule' (did you mean 'schedule'?)
+penstock.protocol.errors.InvalidTableFile: a.sql:1: expected one of consistency, description, \
+mode, name, schedule, status, found 'scedule' (did you mean 'schedule'?)
 >>> parse_topic_file("orders.sql", "-- topic: orders\\n-- key: id\\nid BIGINT, day DATE\\n").schema
 '`id` BIGINT, `day` DATE'
 """
@@ -29,9 +29,9 @@ from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from penstock.kernel.errors import Rejected
+from penstock.protocol.errors import InvalidTableFile
 from penstock.tables.core.model import TableDefinition, define
 from penstock.tables.core.topics import TopicSource, declare_topic
-from penstock.tables.errors import InvalidTableFile
 
 KEYS: Final = ("consistency", "description", "mode", "name", "schedule", "status")
 TOPIC_KEYS: Final = ("key", "topic", "url")

@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.tables.errors import InvalidTable
+from penstock.protocol.errors import InvalidTable
 
 DEFAULT_SCHEMA: Final = "main"
 TOPICS_SCHEMA: Final = "topics"

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.protocol.errors import TableInUse
 from penstock.tables.core.graph import StreamGraph, check_modes
 from penstock.tables.core.model import Status, TableDefinition
 from penstock.tables.core.topics import TopicSource
-from penstock.tables.errors import TableInUse
 from penstock.tables.query.sources import normal_query
 
 _ALTERABLE: Final = ("schedule", "mode", "consistency", "description")

@@ -27,6 +27,13 @@ from penstock.kernel.errors import Busy, Rejected, Unavailable
 from penstock.kernel.shell import SystemClock
 from penstock.lake.catalog import Catalog, open_catalog
 from penstock.lake.expire import sweep
+from penstock.protocol.errors import (
+    NoContents,
+    NotCoordinated,
+    RelationNotFound,
+    SourceNotFound,
+    TableNotFound,
+)
 from penstock.tables.coordinator.loop import CoordinatorLoop
 from penstock.tables.core.capacity import ParallelMode
 from penstock.tables.core.health import Health, TableStatus
@@ -37,13 +44,6 @@ from penstock.tables.core.progress import Progress
 from penstock.tables.core.topics import TopicSource, declare_topic
 from penstock.tables.definitions import Definer, lake_shapes
 from penstock.tables.engine import Explains, Factory, Refresher
-from penstock.tables.errors import (
-    NoContents,
-    NotCoordinated,
-    RelationNotFound,
-    SourceNotFound,
-    TableNotFound,
-)
 from penstock.tables.manual import refresh_here
 from penstock.tables.names import lake_name, relation_name, topic_of, topic_source
 from penstock.tables.notify import BellCall, bell_name

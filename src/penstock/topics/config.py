@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from penstock.topics.errors import InvalidRequest, TopicExistsIncompatible
+from penstock.protocol.errors import InvalidRequest, TopicExistsIncompatible
 from penstock.topics.model import is_topic_name
 
 U64_MAX: Final = 2**64 - 1

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from penstock.kernel.units import KIB, MIB
-from penstock.topics.errors import InvalidRequest
+from penstock.protocol.errors import InvalidRequest
 
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
 _ROUTER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}")

@@ -24,8 +24,8 @@ from penstock.client import (
     Runtime,
     RuntimeLimits,
 )
-from penstock.client.errors import ClientClosed, InvalidRequest, TimedOut, Unauthorized
-from penstock.commits.errors import PreconditionFailed, RefusedByRule
+from penstock.client.errors import ClientClosed, TimedOut
+from penstock.protocol.errors import InvalidRequest, PreconditionFailed, RefusedByRule, Unauthorized
 from penstock.testing import ManualClock
 from tests.conformance.servers import ServerProcess
 from tests.integration.client.runtime_served import (

@@ -25,7 +25,8 @@ from penstock.client import (
     Tombstone,
     TopicDeleted,
 )
-from penstock.client.errors import (
+from penstock.client.errors import Untrusted
+from penstock.protocol.errors import (
     NotAQueue,
     RouterCycle,
     TopicExistsIncompatible,
@@ -33,7 +34,6 @@ from penstock.client.errors import (
     TopicNotEmpty,
     TopicNotFound,
     Unauthorized,
-    Untrusted,
 )
 from tests.conformance.servers import ServerProcess
 from tests.unit.client.faces import FACES, named

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.client import AsyncClient, Client
-from penstock.client.errors import (
+from penstock.commits.model import Commit, Precondition, Read, Write
+from penstock.protocol.errors import (
     CommitConflict,
     CommitProtocol,
     EntityNotFound,
@@ -19,7 +20,6 @@ from penstock.client.errors import (
     PastGone,
     PreconditionFailed,
 )
-from penstock.commits.model import Commit, Precondition, Read, Write
 from tests.conformance.servers import ServerProcess
 
 

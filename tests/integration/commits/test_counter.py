@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from penstock.client import AsyncClient, Client, ClientSettings
-from penstock.client.errors import CommitConflict, EntityNotFound
 from penstock.commits.model import Commit, Read, Write
 from penstock.flow.backoff import Backoff
+from penstock.protocol.errors import CommitConflict, EntityNotFound
 from penstock.testing.seeds import seeded, seeds
 from tests.conformance.servers import ServerProcess
 from tests.conformance.wire import until

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.kernel.errors import Rejected
 from penstock.lake.catalog import Catalog
+from penstock.protocol.errors import InvalidQuery
 from penstock.spark.jvm.embedded import EmbeddedSpark
-from penstock.tables.errors import InvalidQuery
 from penstock.tables.warehouse import Warehouse
 from tests.integration.lake.duck import Duck
 

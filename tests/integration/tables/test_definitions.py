@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 
 from penstock.kernel.errors import Rejected
-from penstock.tables.core.history import ReasonCode
-from penstock.tables.errors import (
+from penstock.protocol.errors import (
     InvalidQuery,
     RelationNotFound,
     TableCycle,
     TableExists,
     TableInUse,
 )
+from penstock.tables.core.history import ReasonCode
 from penstock.tables.warehouse import Warehouse
 from tests.integration.tables.place import Place
 

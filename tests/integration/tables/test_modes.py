@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.protocol.errors import NotDifferentiable
 from penstock.tables.core.history import ReasonCode, RefreshRecord
 from penstock.tables.core.model import Mode
-from penstock.tables.errors import NotDifferentiable
 from tests.integration.tables.place import Place
 
 EVERY = "20ms"

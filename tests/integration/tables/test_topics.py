@@ -9,10 +9,10 @@ import pytest
 
 from penstock.client import Client, Record
 from penstock.kernel.errors import Conflict, Rejected
+from penstock.protocol.errors import InvalidTable, SourceExists, SourceNotFound, TableInUse
 from penstock.tables.core.frontier import TopicPosition
 from penstock.tables.core.history import ReasonCode
 from penstock.tables.engine import Factory
-from penstock.tables.errors import InvalidTable, SourceExists, SourceNotFound, TableInUse
 from penstock.tables.settings import TOPICS
 from penstock.tables.warehouse import Warehouse
 from tests.conformance.servers import ServerProcess

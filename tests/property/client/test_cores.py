@@ -11,21 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.client.batching import Batcher, BatchLimits
-from penstock.client.errors import (
-    Disconnected,
-    Internal,
-    NotFound,
-    OutcomeUnknown,
-    ServerUnavailable,
-    ShuttingDown,
-    Throttled,
-    Unreachable,
-)
+from penstock.client.errors import Disconnected, OutcomeUnknown, Unreachable
 from penstock.client.records import Record, encode_record, encode_records
 from penstock.client.retry import RetryPolicy, Tries
 from penstock.client.sse import Frame, FrameParser
 from penstock.client.watching import Create, Open, Pause, Position, Records, WatchCore, WatchOptions
 from penstock.flow.backoff import Backoff
+from penstock.protocol.errors import Internal, NotFound, ServerUnavailable, ShuttingDown, Throttled
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=20)
 FRAMES = st.lists(

@@ -10,14 +10,14 @@ import pytest
 
 from penstock.commits import entity as entities
 from penstock.commits.entity import document_of
-from penstock.commits.errors import (
-    CommitConflict,
-    CommitProtocol,
-    InvalidCommit,
-    PreconditionFailed,
-)
 from penstock.commits.model import ABSENT, Commit, parse_commit, payload_hash
 from penstock.commits.space import Landing, Space
+from penstock.protocol.errors import (
+    CommitConflict,
+    CommitProtocol,
+    InvalidRequest,
+    PreconditionFailed,
+)
 from penstock.testing.seeds import seeded, seeds
 from tests.property.commits.naive import MISSING, Json, Naive, Scribe
 
@@ -56,7 +56,7 @@ class Node:
             return str(error.detail["reason"])
         except CommitProtocol:
             return "protocol"
-        except InvalidCommit:
+        except InvalidRequest:
             return "invalid"
         landing = self.space.land(commit, self.decided.head + 1, 0, digest)
         self.space.stage(landing)

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.protocol.errors import InvalidSchedule
 from penstock.tables.core.cron import parse_cron
-from penstock.tables.errors import InvalidSchedule
 
 DAY_MS = 86_400_000
 START_MS = 1_700_000_000_000

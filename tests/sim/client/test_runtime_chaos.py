@@ -8,9 +8,9 @@ from typing import Any
 
 from penstock.client.runtime.errors import CommitConvergenceError, HandlerFailed
 from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
-from penstock.commits.errors import CommitConflict, RefusedByRule
 from penstock.commits.model import Commit
 from penstock.flow.backoff import Backoff
+from penstock.protocol.errors import CommitConflict, RefusedByRule
 from penstock.testing import seeded, seeds
 from tests.unit.client.runtime_world import SimClient, World
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.client.errors import ClientError, Disconnected, Unreachable, error_of
+from penstock.client.errors import Disconnected, Unreachable, answer_error
 from penstock.client.runtime.core import RuntimeCore
 from penstock.client.runtime.effects import Effect, Fail, Report, Run, Tell, Transmit
 from penstock.client.runtime.events import Intent, Ticket
@@ -24,10 +24,10 @@ from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
 from penstock.client.runtime.replica import Change, Version
 from penstock.client.runtime.telemetry import CommitReport, Failure
 from penstock.commits.entity import document_of
-from penstock.commits.errors import CommitConflict
 from penstock.commits.model import Commit, encode_commit, parse_commit, payload_hash
 from penstock.commits.space import Space
 from penstock.kernel.errors import PenstockError
+from penstock.protocol.errors import CallError, CommitConflict
 
 Rule = Callable[[Commit], None]
 
@@ -76,9 +76,9 @@ class ModelServer:
         }
 
 
-def as_client_error(error: PenstockError) -> ClientError:
+def as_client_error(error: PenstockError) -> CallError:
     envelope = {"error": {"code": error.code, "message": str(error), "detail": error.detail}}
-    return error_of(getattr(error, "status", 400), msgspec.json.encode(envelope))
+    return answer_error(getattr(error, "status", 400), msgspec.json.encode(envelope))
 
 
 def conflict(commit: Commit) -> None:
@@ -135,7 +135,7 @@ class World:
     def settle(self) -> None:
         self.run(lambda: all(client.core.is_settled for client in self.clients))
 
-    def exchange(self, body: bytes, done: Callable[[int | ClientError], None]) -> None:
+    def exchange(self, body: bytes, done: Callable[[int | CallError], None]) -> None:
         """A commit goes to the server, and an answer comes back, or an error instead of it."""
 
         def arrive() -> None:
@@ -143,8 +143,8 @@ class World:
                 self.later(self.latency(), lambda: done(Unreachable("nobody is there")))
                 return
             try:
-                outcome: int | ClientError = self.server.commit(body)
-            except ClientError as error:
+                outcome: int | CallError = self.server.commit(body)
+            except CallError as error:
                 outcome = error
             if self.random.random() < self.lose_answer:
                 outcome = Disconnected("the answer was lost")
@@ -255,9 +255,9 @@ class SimClient:
         return self.core.ran(entry, error, self.world.now_ms)
 
     def _transmit(self, commit: Commit) -> None:
-        def done(outcome: int | ClientError) -> None:
+        def done(outcome: int | CallError) -> None:
             now_ms = self.world.now_ms
-            if isinstance(outcome, ClientError):
+            if isinstance(outcome, CallError):
                 self.perform(self.core.refused(commit.local_seq, outcome, now_ms))
             else:
                 self.perform(self.core.accepted(commit.local_seq, outcome, None, now_ms))

@@ -19,18 +19,14 @@ from penstock.client.aio.tables import AsyncTables, Tables
 from penstock.client.errors import (
     ClientClosed,
     Disconnected,
-    InvalidRequest,
     NotPenstock,
-    NotReady,
     OutcomeUnknown,
-    Throttled,
     TimedOut,
-    TopicFull,
-    TopicNotFound,
     Unreachable,
-    error_of,
+    answer_error,
 )
 from penstock.kernel.errors import Busy, Rejected, Unavailable, Unknown
+from penstock.protocol.errors import InvalidRequest, NotReady, Throttled, TopicFull, TopicNotFound
 from tests.unit.client.faces import FACES, named
 from tests.unit.client.scripted import (
     CUT,
@@ -220,7 +216,7 @@ def test_a_date_to_wait_for_beyond_the_deadline_ends_the_call_at_once(face):
 )
 def test_a_wish_to_wait_is_in_seconds_or_a_date(text, expected_ms):
     now_ms = 784_111_769_500  # 08:49:29.5
-    error = error_of(429, b"", {"retry-after": text}, now_ms=now_ms)
+    error = answer_error(429, b"", {"retry-after": text}, now_ms=now_ms)
     assert isinstance(error, Throttled)
     assert error.retry_after_ms == expected_ms
 

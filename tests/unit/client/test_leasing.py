@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 from penstock.client.leasing import Leases
-from penstock.client.results import ClaimedJob, Extended
+from penstock.protocol.answers import ClaimedJob, Extended
 
 LEASE_MS = 2_000
 

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.client.errors import InvalidRequest
 from penstock.client.records import Record, decode_record, encode_record, encode_records
 from penstock.client.space_calls import commit
 from penstock.commits.model import Commit, Write
+from penstock.protocol.errors import InvalidRequest
 
 
 @dataclass

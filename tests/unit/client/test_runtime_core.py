@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.errors import Disconnected, InvalidRequest, OutcomeUnknown, Throttled
+from penstock.client.errors import Disconnected, OutcomeUnknown
 from penstock.client.runtime.errors import (
     BacklogFull,
     CommitConvergenceError,
@@ -13,8 +13,8 @@ from penstock.client.runtime.errors import (
     Superseded,
 )
 from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
-from penstock.commits.errors import PreconditionFailed, RefusedByRule
 from penstock.flow.backoff import Backoff
+from penstock.protocol.errors import InvalidRequest, PreconditionFailed, RefusedByRule, Throttled
 from tests.unit.client.runtime_world import SimClient, World, append, conflict, increment
 
 EXACT = CommitBackpressure(jitter=0)

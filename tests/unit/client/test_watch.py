@@ -17,16 +17,16 @@ from penstock.client import (
     TopicDeleted,
 )
 from penstock.client.aio import watch_flow, work_flow
-from penstock.client.errors import (
+from penstock.client.errors import Unreachable
+from penstock.flow.backoff import Backoff
+from penstock.kernel.errors import Rejected
+from penstock.protocol.errors import (
     InvalidRequest,
     NotAQueue,
     ServerUnavailable,
     TopicNotFound,
     Unauthorized,
-    Unreachable,
 )
-from penstock.flow.backoff import Backoff
-from penstock.kernel.errors import Rejected
 from tests.unit.client.faces import FACES, named
 from tests.unit.client.log_server import LogServer, wanted
 from tests.unit.client.scripted import (

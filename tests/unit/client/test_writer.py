@@ -12,7 +12,8 @@ from contextlib import suppress
 import pytest
 
 from penstock.client import AsyncClient, Client, Record
-from penstock.client.errors import ClientClosed, ClientError, OutcomeUnknown, TimedOut, TopicFull
+from penstock.client.errors import ClientClosed, OutcomeUnknown, TimedOut
+from penstock.protocol.errors import CallError, TopicFull
 from tests.unit.client.scripted import CUT, HANG, WRITTEN, answered, failed, quick, scripted
 
 
@@ -247,7 +248,7 @@ def test_a_writer_that_its_callback_ended_knows_what_was_written():
     with scripted(sink) as server, Client(quick(server.url)) as client:
         writer = client.writer("a", linger_ms=0, on_written=bad)
         writer.send(1)
-        with pytest.raises(ClientError, match="ZeroDivisionError"):
+        with pytest.raises(CallError, match="ZeroDivisionError"):
             writer.close()
     assert (writer.acked, writer.unacked(), sink.landed) == (1, [], [1])
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from penstock.commits.errors import DocumentTooLarge, InvalidCommit
 from penstock.commits.model import (
     Commit,
     CommitLimits,
@@ -18,6 +17,7 @@ from penstock.commits.model import (
     payload_hash,
 )
 from penstock.commits.space import Space
+from penstock.protocol.errors import InvalidRequest, RecordTooLarge
 
 
 def parsed(**fields: Any) -> Commit:
@@ -72,14 +72,14 @@ def test_limits_are_told_with_what_was_found() -> None:
     writes = tuple(Write(f"e{number}", set=1) for number in range(4))
     body = encode_commit(Commit("s", 1, writes, reads=(Read("e", 1), Read("f", 1))))
     parse_commit(body, CommitLimits(writes_max=4, reads_max=2))
-    with pytest.raises(InvalidCommit, match="at most 3 writes, found 4"):
+    with pytest.raises(InvalidRequest, match="at most 3 writes, found 4"):
         parse_commit(body, CommitLimits(writes_max=3))
-    with pytest.raises(InvalidCommit, match="at most 1 reads, found 2"):
+    with pytest.raises(InvalidRequest, match="at most 1 reads, found 2"):
         parse_commit(body, CommitLimits(reads_max=1))
 
 
 def test_a_text_is_measured_in_its_bytes() -> None:
-    with pytest.raises(InvalidCommit, match="session of 1 to 128 bytes, found 130"):
+    with pytest.raises(InvalidRequest, match="session of 1 to 128 bytes, found 130"):
         parsed(session="é" * 65)
 
 
@@ -89,7 +89,7 @@ def test_a_document_that_grows_over_its_limit_is_refused_and_nothing_is_changed(
     landing = space.land(first, 1, 0, 0)
     space.stage(landing)
     space.publish(landing)
-    with pytest.raises(DocumentTooLarge, match="at most 40 bytes, found"):
+    with pytest.raises(RecordTooLarge, match="at most 40 bytes, found"):
         space.land(Commit("s", 2, (Write("e", patch={"b": "x" * 20}),)), 2, 0, 0)
     assert space.entities["e"].seq == 1
     space.replay(Commit("s", 2, (Write("e", patch={"b": "x" * 20}),)), 2, 0, 0)  # it was allowed

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.commits.errors import InvalidCommit
 from penstock.commits.model import ABSENT, Write, merge_patch, overlaps, touches
 from penstock.commits.paths import meet, parse_path, show_path, touched, value_at
+from penstock.protocol.errors import InvalidRequest
 
 DOCUMENT = {"foo": ["bar", "baz"], "": 0, "a/b": 1, "m~n": 8, "o": {"01": 2}}
 
@@ -38,7 +38,7 @@ def test_a_pointer_names_a_place(pointer: str, path: tuple[str, ...], value: Any
 
 @pytest.mark.parametrize("pointer", ["a", "a/b", "/~", "/~2", "/a~", "#/a"])
 def test_what_is_no_pointer_is_refused(pointer: str) -> None:
-    with pytest.raises(InvalidCommit, match="JSON pointer"):
+    with pytest.raises(InvalidRequest, match="JSON pointer"):
         parse_path(pointer)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.commits.errors import CommitProtocol
 from penstock.commits.sessions import Answer, Sessions
+from penstock.protocol.errors import CommitProtocol
 
 
 def filled(session: str, numbers: range, sessions: Sessions) -> None:

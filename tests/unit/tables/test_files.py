@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.protocol.errors import InvalidTableFile, TableCycle, TableInUse
 from penstock.tables.core.model import Consistency, Mode, Status, define
-from penstock.tables.errors import InvalidTableFile, TableCycle, TableInUse
 from penstock.tables.files import (
     format_table_file,
     parse_folder,

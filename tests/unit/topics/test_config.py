@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from penstock.protocol.errors import InvalidRequest, TopicExistsIncompatible
 from penstock.topics.config import TopicConfig, check_change, parse_config
-from penstock.topics.errors import InvalidRequest, TopicExistsIncompatible
 
 
 def merged(body: dict[str, Any], old: TopicConfig | None = None) -> TopicConfig:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.protocol.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from penstock.topics.core.batch import check_batch
-from penstock.topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from penstock.topics.model import (
     Record,
     Routed,

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 from uuid import uuid4
 
-from penstock.client import calls, results, space_calls
+from penstock.client import calls, space_calls
 from penstock.client.aio.runner import OnTrouble, Runner
 from penstock.client.aio.streams import AsyncWatch, AsyncWork, Pages
 from penstock.client.aio.tables import AsyncTables
@@ -26,12 +26,13 @@ from penstock.client.asking import (
 )
 from penstock.client.batching import BatchLimits
 from penstock.client.calls import Jobs
-from penstock.client.results import TopicOptions
 from penstock.client.settings import DEFAULT_URL, ClientSettings
 from penstock.client.transports.aio import AsyncioTransport
 from penstock.client.watching import Position, WatchCore, WatchOptions
 from penstock.commits.model import Commit
 from penstock.kernel.units import MIB
+from penstock.protocol import answers
+from penstock.protocol.answers import TopicOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,17 +98,17 @@ class AsyncClient:
 
     # Topics
 
-    async def put_topic(self, topic: str, **options: Unpack[TopicOptions]) -> results.TopicPut:
+    async def put_topic(self, topic: str, **options: Unpack[TopicOptions]) -> answers.TopicPut:
         """Create a topic, or change those of its options that are named."""
         return await self._runner.run(calls.put_topic(topic, options))
 
-    async def get_topic(self, topic: str, *, touch: bool = True) -> results.TopicState:
+    async def get_topic(self, topic: str, *, touch: bool = True) -> answers.TopicState:
         """What a topic holds and how it is set. `touch` counts this as a read."""
         return await self._runner.run(calls.get_topic(topic, touch=touch))
 
     async def list_topics(
         self, prefix: str = "", *, page_size: int = 1_000
-    ) -> AsyncIterator[results.TopicRow]:
+    ) -> AsyncIterator[answers.TopicRow]:
         """The topics whose names begin with a prefix, by name, page after page."""
         first = calls.list_topics(prefix, page_size=page_size)
         following = partial(after_topics, prefix=prefix, page_size=page_size)
@@ -115,7 +116,7 @@ class AsyncClient:
             for row in page.topics:
                 yield row
 
-    async def delete_topic(self, topic: str, *, if_empty: bool = False) -> results.TopicDeletion:
+    async def delete_topic(self, topic: str, *, if_empty: bool = False) -> answers.TopicDeletion:
         """Delete a topic and the routers at it; with `if_empty` only if it holds nothing."""
         return await self._runner.run(calls.delete_topic(topic, if_empty=if_empty))
 
@@ -132,7 +133,7 @@ class AsyncClient:
         config: TopicOptions | None = None,
         disable_backpressure: bool | None = None,
         return_seqs: bool = True,
-    ) -> results.Written:
+    ) -> answers.Written:
         """Append records, all or none: plain objects, `Record`s, or JSON text as bytes.
 
         The write is sent again when its answer is lost; its key makes that safe. Without a key
@@ -157,7 +158,7 @@ class AsyncClient:
         node: str | None = None,
         idempotency_key: str | None = AUTO_KEY,
         create: bool | None = None,
-    ) -> list[results.Written]:
+    ) -> list[answers.Written]:
         """Append to several topics of one partition in one commit: all or none."""
         key = _key(idempotency_key)
         call = calls.write_many(writes, idempotency_key=key, node=node, create=create)
@@ -177,7 +178,7 @@ class AsyncClient:
         wait_ms: int = 0,
         batch_bytes_max: int | None = None,
         epoch: int | None = None,
-    ) -> results.Diff:
+    ) -> answers.Diff:
         """One page of the records after a seq, or from a time on (`from_ts`), whichever is later.
 
         `wait_ms` waits for records if there are none. `node` leaves out the records of a node,
@@ -244,7 +245,7 @@ class AsyncClient:
         include_tags: bool = False,
         include_meta: bool = True,
         epoch: int | None = None,
-    ) -> AsyncIterator[results.Diff]:
+    ) -> AsyncIterator[answers.Diff]:
         """The pages of a topic until it is caught up; read on later from `next_from_seq`."""
         same: dict[str, Any] = {
             "limit": page_size,
@@ -263,7 +264,7 @@ class AsyncClient:
         *,
         before_seq: int | None = None,
         match: str | Sequence[str] | None = None,
-    ) -> results.RecordDeletion:
+    ) -> answers.RecordDeletion:
         """Delete the records before a seq, those whose tag matches, or those that are both."""
         call = calls.delete_records(topic, before_seq=before_seq, match=match)
         return await self._runner.run(call)
@@ -280,7 +281,7 @@ class AsyncClient:
         create: bool | None = None,
         config: TopicOptions | None = None,
         disable_backpressure: bool | None = None,
-        on_written: Callable[[results.Written], None] | None = None,
+        on_written: Callable[[answers.Written], None] | None = None,
     ) -> AsyncWriter:
         """A writer that gathers many sends into few requests, in order, with bounded memory.
 
@@ -350,7 +351,7 @@ class AsyncClient:
         filter: str | Sequence[str] | None = None,  # noqa: A002  # the protocol's word
         allow_cycle: bool = False,
         guarantee: str = "at_least_once",
-    ) -> results.RouterPut:
+    ) -> answers.RouterPut:
         """Forward the records of one topic to another, from now on."""
         fields = {
             "source": source,
@@ -364,7 +365,7 @@ class AsyncClient:
         }
         return await self._runner.run(calls.put_router(router, fields))
 
-    async def get_router(self, router: str) -> results.RouterState:
+    async def get_router(self, router: str) -> answers.RouterState:
         """A router and how many records it has forwarded."""
         return await self._runner.run(calls.get_router(router))
 
@@ -375,7 +376,7 @@ class AsyncClient:
         source: str | None = None,
         dest: str | None = None,
         page_size: int = 1_000,
-    ) -> AsyncIterator[results.RouterRow]:
+    ) -> AsyncIterator[answers.RouterRow]:
         """The routers whose names begin with a prefix, by name, page after page."""
         same: dict[str, Any] = {"source": source, "dest": dest, "page_size": page_size}
         first = calls.list_routers(prefix, **same)
@@ -383,7 +384,7 @@ class AsyncClient:
             for row in page.routers:
                 yield row
 
-    async def delete_router(self, router: str) -> results.RouterDeletion:
+    async def delete_router(self, router: str) -> answers.RouterDeletion:
         """Delete a router; what it forwarded stays."""
         return await self._runner.run(calls.delete_router(router))
 
@@ -391,22 +392,22 @@ class AsyncClient:
 
     async def claim(
         self, topic: str, node: str, *, count: int = 1, lease_ms: int | None = None
-    ) -> results.Claims:
+    ) -> answers.Claims:
         """Lease up to `count` jobs of a queue for this node.
 
         Not sent again if its answer is lost: the jobs come back when their lease ends.
         """
         return await self._runner.run(calls.claim(topic, node, count=count, lease_ms=lease_ms))
 
-    async def ack(self, topic: str, node: str, jobs: Jobs) -> results.Acked:
+    async def ack(self, topic: str, node: str, jobs: Jobs) -> answers.Acked:
         """Jobs are done: claimed jobs, or seqs. After a lost answer they are in `skipped`."""
         return await self._runner.run(calls.ack(topic, node, jobs))
 
-    async def nack(self, topic: str, node: str, jobs: Jobs, *, delay_ms: int = 0) -> results.Nacked:
+    async def nack(self, topic: str, node: str, jobs: Jobs, *, delay_ms: int = 0) -> answers.Nacked:
         """Give jobs back, to be handed out again after a delay."""
         return await self._runner.run(calls.nack(topic, node, jobs, delay_ms=delay_ms))
 
-    async def extend(self, topic: str, node: str, jobs: Jobs, *, lease_ms: int) -> results.Extended:
+    async def extend(self, topic: str, node: str, jobs: Jobs, *, lease_ms: int) -> answers.Extended:
         """Let the leases of jobs end so long from now."""
         return await self._runner.run(calls.extend(topic, node, jobs, lease_ms=lease_ms))
 
@@ -472,11 +473,11 @@ class AsyncClient:
 
     # Server
 
-    async def health(self) -> results.Health:
+    async def health(self) -> answers.Health:
         """Whether the server answers. Not tried again: a failure is the answer."""
         return await self._runner.run(calls.health())
 
-    async def ready(self) -> results.Ready:
+    async def ready(self) -> answers.Ready:
         """Whether the server takes requests. Not tried again: `NotReady` is an answer."""
         return await self._runner.run(calls.ready())
 
@@ -488,7 +489,7 @@ class AsyncClient:
         """What the server's scheduler is about to do, and why; for one topic if it is named."""
         return await self._runner.run(calls.scheduler(topic))
 
-    async def backup(self, directory: str, *, wait_ms: int = 3_600_000) -> results.BackupMade:
+    async def backup(self, directory: str, *, wait_ms: int = 3_600_000) -> answers.BackupMade:
         """Have the server copy everything to a directory of its own machine, while it goes on.
 
         Not tried again: a second try would find the directory in use.

@@ -9,13 +9,14 @@ from time import monotonic
 from typing import TypeVar
 
 from penstock.client.calls import Call
-from penstock.client.errors import ClientClosed, ClientError, error_of
+from penstock.client.errors import ClientClosed, answer_error
 from penstock.client.retry import Tries
 from penstock.client.settings import ClientSettings
 from penstock.client.transports.ports import Stream, Transport
 from penstock.client.wire import Answer, HttpRequest
 from penstock.kernel.clock import Clock
 from penstock.kernel.shell import SystemClock
+from penstock.protocol.errors import CallError
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ class Runner:
                         self.tell(None)
                     return call.read(answer)
                 error = self._error(answer)
-            except ClientError as raised:
+            except CallError as raised:
                 error = raised
             if call.probes:
                 raise error
@@ -80,7 +81,7 @@ class Runner:
             tries = tries or self._tries(call)
             await self._pause(tries, error, began_s, tell=is_first)
 
-    async def _pause(self, tries: Tries, error: ClientError, began_s: float, *, tell: bool) -> None:
+    async def _pause(self, tries: Tries, error: CallError, began_s: float, *, tell: bool) -> None:
         """Wait before the next try; if there is none, the end of the call is raised."""
         elapsed_ms = (monotonic() - began_s) * 1_000
         delay_ms = tries.failed(error, elapsed_ms=elapsed_ms, random=self.random)
@@ -106,7 +107,7 @@ class Runner:
         """How long a call may take."""
         return self.settings.timeout_s + (0.0 if self._is_strict else call.wait_ms / 1_000)
 
-    def tell(self, trouble: ClientError | None) -> None:
+    def tell(self, trouble: CallError | None) -> None:
         """Tell who listens why something is tried again, or that it worked in the end."""
         if self.on_trouble is not None:
             self.on_trouble(None if trouble is None else trouble.message)
@@ -119,8 +120,8 @@ class Runner:
             idempotency_key=call.idempotency_key,
         )
 
-    def _error(self, answer: Answer) -> ClientError:
-        return error_of(
+    def _error(self, answer: Answer) -> CallError:
+        return answer_error(
             answer.status,
             answer.body,
             answer.headers,

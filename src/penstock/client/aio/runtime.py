@@ -12,7 +12,7 @@ from typing import Any, Final, Self, TypeVar
 from uuid import uuid4
 
 from penstock.client.aio.client import AsyncClient
-from penstock.client.errors import ClientClosed, ClientError, InvalidRequest
+from penstock.client.errors import ClientClosed
 from penstock.client.runtime.core import RuntimeCore
 from penstock.client.runtime.effects import Effect, Fail, Report, Run, Tell, Transmit
 from penstock.client.runtime.events import Committed, Intent, Ticket
@@ -29,6 +29,7 @@ from penstock.client.settings import DEFAULT_URL, ClientSettings
 from penstock.commits.model import Commit
 from penstock.kernel.clock import Clock
 from penstock.kernel.shell import SystemClock
+from penstock.protocol.errors import CallError, InvalidRequest
 
 _LOG: Final = logging.getLogger("penstock.client.runtime")
 HANDLERS_A_TURN: Final = 64
@@ -112,7 +113,7 @@ class _Follower:
         runtime = self._runtime
         runtime._perform(runtime._core.advanced(changes, runtime._now_ms()))
 
-    def troubled(self, error: ClientError) -> None:
+    def troubled(self, error: CallError) -> None:
         runtime = self._runtime
         if runtime._trouble is None and runtime._core.replica.live:
             runtime._fail(Failure(error, None, "replica"))
@@ -165,7 +166,7 @@ class AsyncRuntime:
         self._timer_ms: float | None = None
         self._waiters: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._follower = _Follower(self)
-        self._trouble: ClientError | None = None
+        self._trouble: CallError | None = None
         self._closed = False
 
     # Set-up
@@ -379,10 +380,10 @@ class AsyncRuntime:
         number = commit.local_seq
         try:
             answer = await self._runner.run(commit_call(self.space, commit))
-        except ClientError as error:
+        except CallError as error:
             effects = self._core.refused(number, error, self._now_ms())
         except Exception as error:  # a fault of ours: an event that waits for ever is worse
-            failure = ClientError(f"expected to send a commit, found {error!r}")
+            failure = CallError(f"expected to send a commit, found {error!r}")
             failure.__cause__ = error
             effects = self._core.refused(number, failure, self._now_ms())
         else:

@@ -15,9 +15,9 @@ from penstock.client.aio.work_flow import WorkFlow
 from penstock.client.calls import Call
 from penstock.client.errors import LeaseLost
 from penstock.client.leasing import Lease
-from penstock.client.results import Acked, ClaimedJob, Extended, Nacked
 from penstock.client.transports.ports import finish
 from penstock.client.watching import Position, WatchEvent
+from penstock.protocol.answers import Acked, ClaimedJob, Extended, Nacked
 
 P = TypeVar("P")
 T = TypeVar("T")

@@ -9,11 +9,12 @@ from time import monotonic
 
 from penstock.client import calls
 from penstock.client.aio.runner import Runner
-from penstock.client.errors import ClientError, ServerUnavailable, TimedOut
+from penstock.client.errors import TimedOut
 from penstock.client.sse import Frame, FrameParser
 from penstock.client.transports.attempts import Underway
 from penstock.client.transports.ports import Stream
 from penstock.client.watching import Create, Open, Pause, Stop, WatchCore, WatchEvent
+from penstock.protocol.errors import CallError, ServerUnavailable
 
 
 class WatchFlow:
@@ -59,7 +60,7 @@ class WatchFlow:
         while self._frames and not self._events:
             try:
                 event = self.core.frame(self._frames.popleft())
-            except ClientError as error:
+            except CallError as error:
                 self._lost(error)
                 return None
             if event is not None:
@@ -77,7 +78,7 @@ class WatchFlow:
                 return False
             self._lost(error)
             return True
-        except ClientError as error:
+        except CallError as error:
             self._lost(error)
             return True
         self._heard_s = monotonic()
@@ -86,7 +87,7 @@ class WatchFlow:
             return True
         try:
             self._frames.extend(self._parser.feed(data))
-        except ClientError as error:
+        except CallError as error:
             self._lost(error)
             return True
         if self._parser.works:
@@ -110,7 +111,7 @@ class WatchFlow:
                     self.close()
                     if error is not None:
                         raise error
-        except ClientError as error:
+        except CallError as error:
             if isinstance(step, Stop):
                 raise
             self._lost(error)
@@ -150,7 +151,7 @@ class WatchFlow:
             await self._runner.transport.pause(left_s)
         return self._rest_until_s <= deadline_s
 
-    def _lost(self, error: ClientError | None) -> None:
+    def _lost(self, error: CallError | None) -> None:
         self._drop()
         if self.ended:
             return

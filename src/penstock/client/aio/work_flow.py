@@ -17,21 +17,14 @@ import msgspec
 
 from penstock.client import calls
 from penstock.client.aio.runner import Runner
-from penstock.client.errors import (
-    ClientClosed,
-    ClientError,
-    Disconnected,
-    NotPenstock,
-    ServerUnavailable,
-    Throttled,
-    TimedOut,
-)
+from penstock.client.errors import ClientClosed, Disconnected, NotPenstock, TimedOut
 from penstock.client.leasing import Lease, Leases
 from penstock.client.reconnecting import Reconnects, stream_error
-from penstock.client.results import ClaimedJob
 from penstock.client.sse import Frame, FrameParser
 from penstock.client.transports.ports import Attempt, Stream
 from penstock.client.watching import SILENCE_HEARTBEATS
+from penstock.protocol.answers import ClaimedJob
+from penstock.protocol.errors import CallError, ServerUnavailable, Throttled
 
 HEARTBEAT_S: Final = 15.0
 """The server's, and fixed, on a work stream."""
@@ -75,7 +68,7 @@ class WorkFlow:
         self._news = self._runner.transport.signal()
         self._leases = Leases(extends=self._extends)
         self._reader: Attempt[None] | None = None
-        self._failure: ClientError | None = None
+        self._failure: CallError | None = None
         self._stream: Stream | None = None
         self._parser = FrameParser()
         self._heard_s = 0.0
@@ -137,11 +130,11 @@ class WorkFlow:
             while not self.ended:
                 try:
                     await self._step()
-                except ClientError as error:
+                except CallError as error:
                     self._drop()
                     if not self.ended:
                         self._lost(error)
-        except ClientError as error:
+        except CallError as error:
             self._failure = error
         finally:
             self._drop()
@@ -230,7 +223,7 @@ class WorkFlow:
         except (Throttled, ServerUnavailable):
             with self._lock:
                 self._leases.failed(due, monotonic())
-        except ClientError:
+        except CallError:
             with self._lock:
                 self._leases.refused(due)
         else:
@@ -242,7 +235,7 @@ class WorkFlow:
         with self._lock:
             return min(until_s, self._leases.next_due_s())
 
-    def _lost(self, error: ClientError) -> None:
+    def _lost(self, error: CallError) -> None:
         """Plan the next try; if there is none, the end of the stream is raised."""
         if not isinstance(error, Throttled | ServerUnavailable):
             raise error

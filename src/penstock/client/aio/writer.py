@@ -14,7 +14,7 @@ from penstock.client.batching import Batch, Batcher, BatchLimits, as_failure
 from penstock.client.calls import write_body, write_encoded
 from penstock.client.errors import ClientClosed, OutcomeUnknown
 from penstock.client.records import Record, decode_record, encode_record
-from penstock.client.results import Written
+from penstock.protocol.answers import Written
 
 
 class AsyncWriter:

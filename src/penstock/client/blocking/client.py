@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 from uuid import uuid4
 
-from penstock.client import calls, results, space_calls
+from penstock.client import calls, space_calls
 from penstock.client.aio.runner import OnTrouble, Runner
 from penstock.client.aio.streams import Pages, Watch, Work
 from penstock.client.aio.tables import Tables
@@ -26,13 +26,14 @@ from penstock.client.asking import (
 from penstock.client.batching import BatchLimits
 from penstock.client.blocking.writer import Writer
 from penstock.client.calls import Jobs
-from penstock.client.results import TopicOptions
 from penstock.client.settings import DEFAULT_URL, ClientSettings
 from penstock.client.transports.blocking import BlockingTransport
 from penstock.client.transports.ports import finish
 from penstock.client.watching import Position, WatchCore, WatchOptions
 from penstock.commits.model import Commit
 from penstock.kernel.units import MIB
+from penstock.protocol import answers
+from penstock.protocol.answers import TopicOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,24 +100,24 @@ class Client:
 
     # Topics
 
-    def put_topic(self, topic: str, **options: Unpack[TopicOptions]) -> results.TopicPut:
+    def put_topic(self, topic: str, **options: Unpack[TopicOptions]) -> answers.TopicPut:
         """Create a topic, or change those of its options that are named."""
         return finish(self._runner.run(calls.put_topic(topic, options)))
 
-    def get_topic(self, topic: str, *, touch: bool = True) -> results.TopicState:
+    def get_topic(self, topic: str, *, touch: bool = True) -> answers.TopicState:
         """What a topic holds and how it is set. `touch` counts this as a read."""
         return finish(self._runner.run(calls.get_topic(topic, touch=touch)))
 
     def list_topics(
         self, prefix: str = "", *, page_size: int = 1_000
-    ) -> Iterator[results.TopicRow]:
+    ) -> Iterator[answers.TopicRow]:
         """The topics whose names begin with a prefix, by name, page after page."""
         first = calls.list_topics(prefix, page_size=page_size)
         following = partial(after_topics, prefix=prefix, page_size=page_size)
         for page in Pages(self._runner, first, following):
             yield from page.topics
 
-    def delete_topic(self, topic: str, *, if_empty: bool = False) -> results.TopicDeletion:
+    def delete_topic(self, topic: str, *, if_empty: bool = False) -> answers.TopicDeletion:
         """Delete a topic and the routers at it; with `if_empty` only if it holds nothing."""
         return finish(self._runner.run(calls.delete_topic(topic, if_empty=if_empty)))
 
@@ -133,7 +134,7 @@ class Client:
         config: TopicOptions | None = None,
         disable_backpressure: bool | None = None,
         return_seqs: bool = True,
-    ) -> results.Written:
+    ) -> answers.Written:
         """Append records, all or none: plain objects, `Record`s, or JSON text as bytes.
 
         The write is sent again when its answer is lost; its key makes that safe. Without a key
@@ -158,7 +159,7 @@ class Client:
         node: str | None = None,
         idempotency_key: str | None = AUTO_KEY,
         create: bool | None = None,
-    ) -> list[results.Written]:
+    ) -> list[answers.Written]:
         """Append to several topics of one partition in one commit: all or none."""
         key = _key(idempotency_key)
         call = calls.write_many(writes, idempotency_key=key, node=node, create=create)
@@ -178,7 +179,7 @@ class Client:
         wait_ms: int = 0,
         batch_bytes_max: int | None = None,
         epoch: int | None = None,
-    ) -> results.Diff:
+    ) -> answers.Diff:
         """One page of the records after a seq, or from a time on (`from_ts`), whichever is later.
 
         `wait_ms` waits for records if there are none. `node` leaves out the records of a node,
@@ -245,7 +246,7 @@ class Client:
         include_tags: bool = False,
         include_meta: bool = True,
         epoch: int | None = None,
-    ) -> Iterator[results.Diff]:
+    ) -> Iterator[answers.Diff]:
         """The pages of a topic until it is caught up; read on later from `next_from_seq`."""
         same: dict[str, Any] = {
             "limit": page_size,
@@ -263,7 +264,7 @@ class Client:
         *,
         before_seq: int | None = None,
         match: str | Sequence[str] | None = None,
-    ) -> results.RecordDeletion:
+    ) -> answers.RecordDeletion:
         """Delete the records before a seq, those whose tag matches, or those that are both."""
         call = calls.delete_records(topic, before_seq=before_seq, match=match)
         return finish(self._runner.run(call))
@@ -280,7 +281,7 @@ class Client:
         create: bool | None = None,
         config: TopicOptions | None = None,
         disable_backpressure: bool | None = None,
-        on_written: Callable[[results.Written], None] | None = None,
+        on_written: Callable[[answers.Written], None] | None = None,
     ) -> Writer:
         """A writer that gathers many sends into few requests, in order, with bounded memory.
 
@@ -348,7 +349,7 @@ class Client:
         filter: str | Sequence[str] | None = None,  # noqa: A002  # the protocol's word
         allow_cycle: bool = False,
         guarantee: str = "at_least_once",
-    ) -> results.RouterPut:
+    ) -> answers.RouterPut:
         """Forward the records of one topic to another, from now on."""
         fields = {
             "source": source,
@@ -362,7 +363,7 @@ class Client:
         }
         return finish(self._runner.run(calls.put_router(router, fields)))
 
-    def get_router(self, router: str) -> results.RouterState:
+    def get_router(self, router: str) -> answers.RouterState:
         """A router and how many records it has forwarded."""
         return finish(self._runner.run(calls.get_router(router)))
 
@@ -373,14 +374,14 @@ class Client:
         source: str | None = None,
         dest: str | None = None,
         page_size: int = 1_000,
-    ) -> Iterator[results.RouterRow]:
+    ) -> Iterator[answers.RouterRow]:
         """The routers whose names begin with a prefix, by name, page after page."""
         same: dict[str, Any] = {"source": source, "dest": dest, "page_size": page_size}
         first = calls.list_routers(prefix, **same)
         for page in Pages(self._runner, first, partial(after_routers, prefix=prefix, **same)):
             yield from page.routers
 
-    def delete_router(self, router: str) -> results.RouterDeletion:
+    def delete_router(self, router: str) -> answers.RouterDeletion:
         """Delete a router; what it forwarded stays."""
         return finish(self._runner.run(calls.delete_router(router)))
 
@@ -388,22 +389,22 @@ class Client:
 
     def claim(
         self, topic: str, node: str, *, count: int = 1, lease_ms: int | None = None
-    ) -> results.Claims:
+    ) -> answers.Claims:
         """Lease up to `count` jobs of a queue for this node.
 
         Not sent again if its answer is lost: the jobs come back when their lease ends.
         """
         return finish(self._runner.run(calls.claim(topic, node, count=count, lease_ms=lease_ms)))
 
-    def ack(self, topic: str, node: str, jobs: Jobs) -> results.Acked:
+    def ack(self, topic: str, node: str, jobs: Jobs) -> answers.Acked:
         """Jobs are done: claimed jobs, or seqs. After a lost answer they are in `skipped`."""
         return finish(self._runner.run(calls.ack(topic, node, jobs)))
 
-    def nack(self, topic: str, node: str, jobs: Jobs, *, delay_ms: int = 0) -> results.Nacked:
+    def nack(self, topic: str, node: str, jobs: Jobs, *, delay_ms: int = 0) -> answers.Nacked:
         """Give jobs back, to be handed out again after a delay."""
         return finish(self._runner.run(calls.nack(topic, node, jobs, delay_ms=delay_ms)))
 
-    def extend(self, topic: str, node: str, jobs: Jobs, *, lease_ms: int) -> results.Extended:
+    def extend(self, topic: str, node: str, jobs: Jobs, *, lease_ms: int) -> answers.Extended:
         """Let the leases of jobs end so long from now."""
         return finish(self._runner.run(calls.extend(topic, node, jobs, lease_ms=lease_ms)))
 
@@ -469,11 +470,11 @@ class Client:
 
     # Server
 
-    def health(self) -> results.Health:
+    def health(self) -> answers.Health:
         """Whether the server answers. Not tried again: a failure is the answer."""
         return finish(self._runner.run(calls.health()))
 
-    def ready(self) -> results.Ready:
+    def ready(self) -> answers.Ready:
         """Whether the server takes requests. Not tried again: `NotReady` is an answer."""
         return finish(self._runner.run(calls.ready()))
 
@@ -485,7 +486,7 @@ class Client:
         """What the server's scheduler is about to do, and why; for one topic if it is named."""
         return finish(self._runner.run(calls.scheduler(topic)))
 
-    def backup(self, directory: str, *, wait_ms: int = 3_600_000) -> results.BackupMade:
+    def backup(self, directory: str, *, wait_ms: int = 3_600_000) -> answers.BackupMade:
         """Have the server copy everything to a directory of its own machine, while it goes on.
 
         Not tried again: a second try would find the directory in use.

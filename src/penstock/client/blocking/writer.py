@@ -16,8 +16,8 @@ from penstock.client.batching import Batch, Batcher, BatchLimits, as_failure
 from penstock.client.calls import write_body, write_encoded
 from penstock.client.errors import ClientClosed, TimedOut
 from penstock.client.records import Record, decode_record, encode_record
-from penstock.client.results import Written
 from penstock.client.transports.ports import finish
+from penstock.protocol.answers import Written
 
 
 class Writer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.client.errors import ClientError, OutcomeUnknown
+from penstock.client.errors import OutcomeUnknown
 from penstock.client.runtime.errors import CommitConvergenceError, HandlerFailed
 from penstock.client.runtime.events import Event
 from penstock.client.runtime.lanes import Entry
@@ -10,6 +10,7 @@ from penstock.client.runtime.layers import View
 from penstock.client.runtime.policy import CommitBackpressure
 from penstock.client.runtime.transaction import Transaction
 from penstock.commits.model import Commit, Origin, PendingRead, Precondition, Read
+from penstock.protocol.errors import CallError
 
 
 def make_commit(entry: Entry, session: str, view: View, *, origin: Origin | None) -> Commit:
@@ -80,7 +81,7 @@ def handler_error(event: Event, cause: Exception) -> HandlerFailed:
     return error
 
 
-def unknown_error(entry: Entry, error: ClientError) -> ClientError:
+def unknown_error(entry: Entry, error: CallError) -> CallError:
     """No answer until time was over. If nothing was sent that may have been taken, just that."""
     if not entry.doubtful:
         return error

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop
 from typing import Final
 
-from penstock.client.errors import ClientClosed, ClientError, OutcomeUnknown
+from penstock.client.errors import ClientClosed, OutcomeUnknown
 from penstock.client.runtime.committing import handler_error, make_commit
 from penstock.client.runtime.derive import Derivation
 from penstock.client.runtime.effects import Effect, Fail, Run, Tell, Transmit
@@ -25,6 +25,7 @@ from penstock.client.runtime.settling import Settling
 from penstock.client.runtime.telemetry import Failure, Verdict, verdict_of
 from penstock.client.runtime.transaction import Transaction
 from penstock.commits.model import Origin
+from penstock.protocol.errors import CallError
 
 NUMBERS_MAX: Final = 128
 """Numbers between a session's oldest commit without an answer and its newest.
@@ -101,7 +102,7 @@ class RuntimeCore(Settling):
             self._accept(entry, seq, ts_ms)
         return self._go_on()
 
-    def refused(self, local_seq: int, error: ClientError, now_ms: float) -> list[Effect]:
+    def refused(self, local_seq: int, error: CallError, now_ms: float) -> list[Effect]:
         """A commit was answered with an error, or not at all."""
         self._now_ms = now_ms
         entry = self._flying.get(local_seq)

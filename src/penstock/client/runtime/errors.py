@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.client.errors import ClientError
 from penstock.kernel.errors import Busy, Conflict, Rejected
+from penstock.protocol.errors import CallError
 
 
-class CommitConvergenceError(ClientError, Conflict):
+class CommitConvergenceError(CallError, Conflict):
     """A committed write met conflicts until its time was over: nothing of it was applied.
 
     `attempts` is how often it was tried, `elapsed_ms` how long since its first conflict, `cause`
@@ -27,31 +27,31 @@ class CommitConvergenceError(ClientError, Conflict):
         self.__cause__ = cause
 
 
-class ChangedLocally(ClientError, Conflict):
+class ChangedLocally(CallError, Conflict):
     """A value that a handler read changed before its commit left: it runs again."""
 
     code = "changed_locally"
 
 
-class HandlerFailed(ClientError, Rejected):
+class HandlerFailed(CallError, Rejected):
     """The handler of an event raised, and nothing was written; its error is the `__cause__`."""
 
     code = "handler_failed"
 
 
-class BacklogFull(ClientError, Busy):
+class BacklogFull(CallError, Busy):
     """Too many events of this lane and type are waiting: this one was refused and never ran."""
 
     code = "backlog_full"
 
 
-class OriginFailed(ClientError, Rejected):
+class OriginFailed(CallError, Rejected):
     """The event that sent this one did not commit, so this one never will."""
 
     code = "origin_failed"
 
 
-class Superseded(ClientError, Conflict):
+class Superseded(CallError, Conflict):
     """The handler that sent this event ran again: what it sent then stands in its place."""
 
     code = "superseded"

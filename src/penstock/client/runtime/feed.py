@@ -18,7 +18,7 @@ import msgspec
 from penstock.client import calls
 from penstock.client.aio.runner import Runner
 from penstock.client.aio.watch_flow import WatchFlow
-from penstock.client.errors import ClientError, NotFound, NotPenstock, TopicNotFound
+from penstock.client.errors import NotPenstock
 from penstock.client.runtime.replica import Change, Replica, Version
 from penstock.client.runtime.wire import EntityPage, change_of, entities_call
 from penstock.client.transports.ports import Transport
@@ -33,6 +33,7 @@ from penstock.client.watching import (
 )
 from penstock.flow.backoff import Backoff
 from penstock.kernel.errors import Rejected
+from penstock.protocol.errors import CallError, NotFound, TopicNotFound
 
 PAGE_SIZE: Final = 1_000
 HEARTBEAT_MS: Final = 5_000
@@ -52,7 +53,7 @@ class Follower(Protocol):
         """The commits after that."""
         ...
 
-    def troubled(self, error: ClientError) -> None:
+    def troubled(self, error: CallError) -> None:
         """Something is wrong that may not mend by itself; it is tried again all the same."""
         ...
 
@@ -66,7 +67,7 @@ class Feed:
         self._random = random
         self._replica = Replica()
         self._followers: dict[Follower, None] = {}
-        self._trouble: ClientError | None = None
+        self._trouble: CallError | None = None
         self._task: asyncio.Task[None] | None = None
         self._flow: WatchFlow | None = None
         self._failures = 0
@@ -103,14 +104,14 @@ class Feed:
         while True:
             try:
                 await self._follow(await self._list())
-            except ClientError as error:
+            except CallError as error:
                 await self._rest(error)
             except Exception as error:  # of ours: told, and what was known is read anew
                 broken = NotPenstock(f"expected to follow space {self._space!r}, found {error!r}")
                 broken.__cause__ = error
                 await self._rest(broken)
 
-    async def _rest(self, error: ClientError) -> None:
+    async def _rest(self, error: CallError) -> None:
         self._failures += 1
         if isinstance(error, Rejected):
             self._trouble = error

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.client.errors import InvalidRequest
 from penstock.client.runtime.events import Event
 from penstock.client.runtime.lanes import Entry
 from penstock.client.runtime.transaction import Transaction
+from penstock.protocol.errors import InvalidRequest
 
 Handler = Callable[[Transaction, Event], Any]
 LaneOf = str | Callable[[Any], object] | None

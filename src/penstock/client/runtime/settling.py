@@ -10,7 +10,6 @@ from heapq import heappush
 from random import Random
 from typing import Any
 
-from penstock.client.errors import ClientError, Forbidden, Unauthorized
 from penstock.client.runtime.committing import convergence_error, unknown_error
 from penstock.client.runtime.derive import Derivation
 from penstock.client.runtime.effects import Effect, Fail, Report, Tell
@@ -24,6 +23,7 @@ from penstock.client.runtime.telemetry import CommitReport, Failure, Outcome, Te
 from penstock.client.runtime.transaction import Transaction
 from penstock.commits.model import Origin
 from penstock.commits.paths import ROOT
+from penstock.protocol.errors import CallError, Forbidden, Unauthorized
 
 
 class Settling:
@@ -95,7 +95,7 @@ class Settling:
             self._stir(child.lane)
         entry.children = []
 
-    def _conflict(self, entry: Entry, error: ClientError) -> None:
+    def _conflict(self, entry: Entry, error: CallError) -> None:
         """Take the layer back and park the entry in its place, or end it if its time is over."""
         self._unwind_behind(entry)
         entry.conflicts += 1
@@ -131,7 +131,7 @@ class Settling:
             return None
         return self.policy.next_ms(entry.conflicts, elapsed_ms=elapsed_ms, random=self._random)
 
-    def _refuse(self, entry: Entry, error: ClientError, terminal: Terminal) -> None:
+    def _refuse(self, entry: Entry, error: CallError, terminal: Terminal) -> None:
         if entry.seen_seq is not None:
             self._accept(entry, entry.seen_seq, None)  # an earlier try was taken
             return
@@ -140,7 +140,7 @@ class Settling:
         says_nothing = isinstance(error, Unauthorized | Forbidden)  # about an earlier try
         self._fail(entry, unknown_error(entry, error) if says_nothing else error)
 
-    def _lose(self, entry: Entry, error: ClientError) -> None:
+    def _lose(self, entry: Entry, error: CallError) -> None:
         """No answer: send the same commit again, unless we have seen that it is in the space."""
         if entry.seen_seq is not None:
             self._accept(entry, entry.seen_seq, None)
@@ -238,7 +238,7 @@ class Settling:
             return
         text = f"event {child.event.id!r}: the event that sent it "
         if failure is None:
-            error: ClientError = Superseded(text + "ran again, and sent others")
+            error: CallError = Superseded(text + "ran again, and sent others")
         else:
             error = OriginFailed(text + f"did not commit ({failure})")
             error.__cause__ = failure

@@ -7,15 +7,15 @@ from typing import Literal
 
 import msgspec
 
-from penstock.client.errors import (
-    ClientError,
+from penstock.client.runtime.errors import ChangedLocally
+from penstock.client.runtime.events import Event
+from penstock.protocol.errors import (
+    CallError,
     CommitConflict,
     PreconditionFailed,
     ServerUnavailable,
     Throttled,
 )
-from penstock.client.runtime.errors import ChangedLocally
-from penstock.client.runtime.events import Event
 
 Outcome = Literal["accepted", "conflict", "changed_locally", "permanent", "rule", "unknown"]
 Terminal = Literal["permanent", "rule", "convergence", "unknown"]
@@ -67,7 +67,7 @@ class Verdict(Enum):
     RESEND = "the same commit again"
 
 
-def verdict_of(error: ClientError) -> Verdict:
+def verdict_of(error: CallError) -> Verdict:
     """Sort an error by what is to be done."""
     if isinstance(error, CommitConflict | ChangedLocally):
         return Verdict.RETRY

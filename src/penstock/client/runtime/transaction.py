@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.client.errors import InvalidRequest
 from penstock.client.records import check_numbers
 from penstock.client.runtime.events import Intent
 from penstock.client.runtime.layers import View, with_writes
@@ -15,6 +14,7 @@ from penstock.client.runtime.replica import Touch
 from penstock.commits.model import ABSENT, Write, check_entity_id
 from penstock.commits.paths import Path, any_meet, parse_path, value_at
 from penstock.kernel.errors import Rejected
+from penstock.protocol.errors import InvalidRequest
 
 
 class Looked(NamedTuple):

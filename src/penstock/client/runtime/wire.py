@@ -10,10 +10,10 @@ import msgspec
 
 from penstock.client.calls import Call
 from penstock.client.errors import NotPenstock
-from penstock.client.results import StoredRecord
 from penstock.client.runtime.replica import Change, Version
 from penstock.client.wire import Answer, HttpRequest
 from penstock.commits.model import Commit, Write, encode_commit
+from penstock.protocol.answers import StoredRecord
 
 T = TypeVar("T")
 

@@ -11,20 +11,14 @@ from math import inf
 from time import monotonic
 from typing import Any, Final, TypeVar, cast
 
-from penstock.client.errors import (
-    ClientClosed,
-    ClientError,
-    Disconnected,
-    Limited,
-    TimedOut,
-    Unreachable,
-)
+from penstock.client.errors import ClientClosed, Disconnected, Limited, TimedOut, Unreachable
 from penstock.client.settings import ClientSettings
 from penstock.client.transports.attempts import AsyncAttempt
 from penstock.client.transports.connecting import tls_context, unreachable
 from penstock.client.transports.ports import Stream, time_left
 from penstock.client.transports.signals import AsyncSignal
 from penstock.client.wire import Answer, AnswerReader, HttpRequest, RequestEncoder
+from penstock.protocol.errors import CallError
 
 T = TypeVar("T")
 
@@ -188,7 +182,7 @@ class AsyncioTransport:
             self._streams -= 1
 
 
-def _out_of_turn(settings: ClientSettings) -> ClientError:
+def _out_of_turn(settings: ClientSettings) -> CallError:
     return Unreachable(
         f"expected one of {settings.connections_max} connections to {settings.url} to be free in "
         "time, found all in use"
@@ -214,7 +208,7 @@ class _Connection(asyncio.Protocol):
         self._streaming = False
         self._paused = False
         self._lost = False
-        self._error: ClientError | None = None
+        self._error: CallError | None = None
         self.on_lost: Callable[[], None] = _nothing
 
     # What asyncio calls.
@@ -230,7 +224,7 @@ class _Connection(asyncio.Protocol):
         self._heard_s = monotonic()
         try:
             self._reader.feed(data)
-        except ClientError as error:
+        except CallError as error:
             self._error = error
             self.close()
         if self._streaming and self._reader.body_bytes > self._buffer_bytes and self._transport:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 import ssl
 
-from penstock.client.errors import ClientError, Unreachable, Untrusted
+from penstock.client.errors import Unreachable, Untrusted
 from penstock.client.settings import ClientSettings
+from penstock.protocol.errors import CallError
 
 
 def tls_context(settings: ClientSettings) -> ssl.SSLContext:
@@ -16,7 +17,7 @@ def tls_context(settings: ClientSettings) -> ssl.SSLContext:
     return context
 
 
-def unreachable(url: str, error: BaseException, waited_s: float) -> ClientError:
+def unreachable(url: str, error: BaseException, waited_s: float) -> CallError:
     """The error for a connection that could not be made."""
     if isinstance(error, ssl.SSLCertVerificationError):
         found = f"a certificate that is not trusted ({error.verify_message})"

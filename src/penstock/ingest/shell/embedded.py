@@ -14,10 +14,10 @@ from penstock.ingest.raw import (
     TopicNames,
 )
 from penstock.ingest.records import identity_of
+from penstock.protocol.errors import BatchTooLarge, RecordTooLarge
 from penstock.topics.core.batch import parse_write
 from penstock.topics.core.read import ReadRequest
 from penstock.topics.engine.engine import Engine
-from penstock.topics.errors import BatchTooLarge, RecordTooLarge
 
 
 class EngineTopic:

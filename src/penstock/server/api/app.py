@@ -11,11 +11,11 @@ from functools import partial
 from typing import Final
 
 from penstock.kernel.errors import PenstockError
+from penstock.protocol.errors import Replaying, ShuttingDown
 from penstock.server.api import backup, probes, queues, routers, spaces, tables, topics
 from penstock.server.api.answers import Flags, Numbers, Spent, written, written_new
 from penstock.server.api.auth import ADMIN, Grant, bearer, query_token
 from penstock.server.api.call import Call, Context
-from penstock.server.api.errors import NotReady, ShuttingDown
 from penstock.server.api.queries import Query, check_json, keyed
 from penstock.server.api.routes import ROUTES, TOKEN_IN_QUERY, Route
 from penstock.server.http.message import USUAL, Answer, Exchange, Request
@@ -221,7 +221,7 @@ class TopicApplication:
             if context.draining:
                 raise ShuttingDown
             if not context.engine.ready:
-                raise NotReady(context.engine.replay_progress)
+                raise Replaying(context.engine.replay_progress)
         return route, name, grant
 
     def _identify(self, request: Request, route: Route | None) -> Grant | None:

@@ -16,10 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import compare_digest
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from penstock.kernel.errors import Rejected
+from penstock.protocol.errors import Forbidden, Unauthorized
 
 READ: Final = 1
 WRITE: Final = 2
@@ -34,20 +35,6 @@ _SCOPES: Final = {
     "delete": DELETE, "del": DELETE, "d": DELETE, "admin": ADMIN, "a": ADMIN,
 }  # fmt: skip
 _SCOPE_NAMES: Final = ((READ, "read"), (WRITE, "write"), (DELETE, "delete"), (ADMIN, "admin"))
-
-
-class Unauthorized(Rejected):
-    """No key was presented, or none that is known."""
-
-    code = "unauthorized"
-    status: ClassVar[int] = 401
-
-
-class Forbidden(Rejected):
-    """The key is known but does not reach as far."""
-
-    code = "forbidden"
-    status: ClassVar[int] = 403
 
 
 @dataclass(frozen=True, slots=True)

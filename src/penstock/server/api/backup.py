@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.protocol.errors import InvalidRequest
 from penstock.server.api.call import Call
 from penstock.server.http.message import Answer
-from penstock.topics.errors import InvalidRequest
 
 
 async def make_backup(call: Call) -> Answer:

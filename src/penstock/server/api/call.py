@@ -15,8 +15,9 @@ from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
 from penstock.kernel.seldom import Seldom, and_others
 from penstock.log.store import ReadOnly, SyncFailed
+from penstock.protocol.errors import Forbidden
 from penstock.server.api.answers import data_body
-from penstock.server.api.auth import Forbidden, Grant, KeyRing
+from penstock.server.api.auth import Grant, KeyRing
 from penstock.server.api.columns import ColumnRuns
 from penstock.server.api.errors import describe
 from penstock.server.api.hiding import Hiding

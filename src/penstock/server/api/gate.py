@@ -5,11 +5,12 @@ from __future__ import annotations
 import penstock
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
+from penstock.protocol.errors import CallError, Replaying
 from penstock.server.api.answers import encode
-from penstock.server.api.auth import KeyRing, Unauthorized, bearer, query_token
-from penstock.server.api.errors import NotReady, error_answer
+from penstock.server.api.auth import KeyRing, bearer, query_token
+from penstock.server.api.errors import error_answer
 from penstock.server.api.routes import ROUTES, TOKEN_IN_QUERY, Route
-from penstock.server.http.message import Answer, Application, Exchange, NoKey, Refused, Sender
+from penstock.server.http.message import Answer, Application, Exchange, Sender
 from penstock.server.http.origins import preflight
 
 
@@ -31,7 +32,7 @@ class Gate:
         answer = self._answer(exchange)
         exchange.reply(answer.status, answer.body, headers=answer.headers)
 
-    def check_head(self, method: str, headers: dict[str, str], sender: Sender) -> Refused | None:
+    def check_head(self, method: str, headers: dict[str, str], sender: Sender) -> CallError | None:
         """Whether a sender gets no memory for a body.
 
         Every call that has one changes something, and needs a key where there are keys.
@@ -40,10 +41,8 @@ class Gate:
             sender.check(changes=method != "GET")
             if self._keys is not None and method in ("POST", "PUT"):
                 self._keys.identify(bearer(headers))
-        except Refused as refused:
+        except CallError as refused:
             return refused
-        except Unauthorized as error:
-            return NoKey(error.message)
         return None
 
     def _answer(self, exchange: Exchange) -> Answer:
@@ -65,7 +64,7 @@ class Gate:
                     self._keys.identify(key)
             sender.check(changes=route.changes)
             if route.handler != "health":
-                raise NotReady(0.0)
+                raise Replaying(0.0)
         except PenstockError as error:
             return error_answer(error)
         uptime_ms = self._clock.monotonic_ms() - self.started_ms

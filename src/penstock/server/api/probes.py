@@ -8,9 +8,9 @@ from functools import cache
 from typing import Any, Final
 
 import penstock
+from penstock.protocol.errors import NotWritable, Replaying, ShuttingDown
 from penstock.server.api.answers import encode
 from penstock.server.api.call import Call, Context
-from penstock.server.api.errors import NotReady, NotWritable, ShuttingDown
 from penstock.server.api.metrics import (
     CONTENT_TYPE,
     TOPICS_SHOWN_MAX,
@@ -45,7 +45,7 @@ def ready(call: Call) -> Answer:
     if context.draining:
         raise ShuttingDown
     if not context.engine.ready:
-        raise NotReady(context.engine.replay_progress)
+        raise Replaying(context.engine.replay_progress)
     reason = context.engine.journal.store.status().read_only_reason
     if reason is not None:
         raise NotWritable(context.hide(reason, 503))

@@ -18,11 +18,14 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from penstock.kernel.units import MIB, format_bytes
-from penstock.server.api.errors import NotAcceptable, UnsupportedMediaType
-from penstock.server.http.message import PayloadTooLarge
+from penstock.protocol.errors import (
+    InvalidRequest,
+    NotAcceptable,
+    PayloadTooLarge,
+    UnsupportedMediaType,
+)
 from penstock.topics.config import U64_MAX
 from penstock.topics.core.batch import Write
-from penstock.topics.errors import InvalidRequest
 from penstock.topics.model import TopicLimits, check_text
 
 OBJECT_BYTES_MAX: Final = MIB

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from penstock.protocol.errors import InvalidRequest, NotAQueue
 from penstock.server.api.answers import performance, spliced
 from penstock.server.api.call import Call
 from penstock.server.api.jobs import job_json
@@ -18,7 +19,6 @@ from penstock.topics.core.leases import (
     parse_node,
     parse_settle,
 )
-from penstock.topics.errors import InvalidRequest, NotAQueue
 
 
 async def claim(call: Call) -> Answer:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from penstock.protocol.errors import Throttled
 from penstock.server.api.auth import Grant
-from penstock.topics.errors import Throttled
 
 RETRY_AFTER_MS = 1_000
 

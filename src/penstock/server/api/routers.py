@@ -9,13 +9,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.kernel.errors import PenstockError
-from penstock.server.api.auth import Forbidden
+from penstock.protocol.errors import Forbidden, RouterCycle, TopicExistsIncompatible
 from penstock.server.api.call import Call
 from penstock.server.api.queries import make_cursor
 from penstock.server.http.message import Answer
 from penstock.topics.config import parse_bool
 from penstock.topics.core.router import Router, RouterConfig, parse_router
-from penstock.topics.errors import RouterCycle, TopicExistsIncompatible
 
 HIDDEN: Final = "…"
 """Stands in a cycle for a topic that the asker does not reach."""

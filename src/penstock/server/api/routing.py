@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.server.api.errors import MethodNotAllowed, NotFound
+from penstock.protocol.errors import MethodNotAllowed, NotFound
 from penstock.server.api.schemas import Schema
 
 
@@ -83,7 +83,7 @@ class RouteTable:
                 if len(parts) == 4 or parts[4]:
                     methods = self._named.get((parts[2], "/".join(parts[4:])))
         if methods is None:
-            raise NotFound(path)
+            raise NotFound(f"expected a known path, found {path}")
         route = methods.get("GET" if method == "HEAD" else method)
         if route is None:
             raise MethodNotAllowed(method, methods)

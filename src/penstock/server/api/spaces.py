@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from penstock.protocol.errors import InvalidRequest
 from penstock.server.api.auth import Grant
 from penstock.server.api.call import Call, Context
 from penstock.server.api.queries import check_json
@@ -22,7 +23,6 @@ from penstock.server.api.space_pages import (
 )
 from penstock.server.http.message import Answer, Application, Exchange
 from penstock.topics.engine.spaces import Accepted, PageRequest
-from penstock.topics.errors import InvalidRequest
 
 _JSON: Final = "application/json"
 Refuse = Callable[[Exchange, Exception, Grant | None], None]

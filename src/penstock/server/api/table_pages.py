@@ -3,7 +3,7 @@
 >>> definition_of({"query": "SELECT 1 AS one", "scedule": "10s"})
 Traceback (most recent call last):
 ...
-penstock.topics.errors.InvalidRequest: expected one of consistency, description, mode, query, \
+penstock.protocol.errors.InvalidRequest: expected one of consistency, description, mode, query, \
 schedule, status, found 'scedule' (did you mean 'schedule'?)
 """
 
@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock.kernel.errors import Rejected
+from penstock.protocol.errors import InvalidRequest
 from penstock.server.api.answers import encode
 from penstock.server.api.queries import ARROW, preferred
 from penstock.server.http.message import Answer
-from penstock.topics.errors import InvalidRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,23 +32,6 @@ WAIT_MS_MAX: Final = 60_000
 JSON: Final = "application/json"
 CSV: Final = "text/csv"
 _FORMATS: Final = {"json": JSON, "csv": CSV, "arrow": ARROW}
-
-
-class NoWarehouse(Rejected):
-    """The server was told of no warehouse of tables."""
-
-    code = "no_warehouse"
-    status: ClassVar[int] = 404
-
-    def __init__(self) -> None:
-        super().__init__("expected the setting catalog to name a warehouse of tables, found none")
-
-
-class SnapshotExpired(Rejected):
-    """The snapshot that was asked for is no longer kept."""
-
-    code = "snapshot_expired"
-    status: ClassVar[int] = 410
 
 
 def definition_of(body: Mapping[str, Any]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.protocol.errors import InvalidRequest, NoWarehouse
 from penstock.server.api.answers import data_body
 from penstock.server.api.call import Call
 from penstock.server.api.queries import arrow_compression, make_cursor
@@ -16,7 +17,6 @@ from penstock.server.api.table_pages import (
     OPTIONS,
     ROWS,
     ROWS_MAX,
-    NoWarehouse,
     check_names,
     definition_of,
     flag_of,
@@ -27,7 +27,6 @@ from penstock.server.api.table_pages import (
 )
 from penstock.server.api.tables_desk import TablesDesk
 from penstock.server.http.message import Answer
-from penstock.topics.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from penstock.tables.warehouse import Answered, Warehouse

@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.kernel.errors import Busy, Conflict, Gone, Unavailable
-from penstock.server.api.table_pages import SnapshotExpired
+from penstock.protocol.errors import ChangedMeanwhile, SnapshotExpired, WarehouseAway
 
 if TYPE_CHECKING:
     from penstock.tables.warehouse import Warehouse
@@ -21,20 +21,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 THREADS: Final = 4
 WAITING_MAX: Final = 64
-
-
-class WarehouseAway(Unavailable):
-    """The catalog cannot be reached just now."""
-
-    code = "warehouse_away"
-    status: ClassVar[int] = 503
-
-
-class ChangedMeanwhile(Conflict):
-    """Others kept changing what was to be changed."""
-
-    code = "changed_meanwhile"
-    status: ClassVar[int] = 409
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.protocol.errors import BatchTooLarge, InvalidRequest
 from penstock.server.api.answers import data_body, encode, performance, spliced
 from penstock.server.api.arrow import arrow_stream, larger, page_facts
 from penstock.server.api.auth import ADMIN
@@ -32,7 +33,6 @@ from penstock.topics.core.segments import NotLoaded
 from penstock.topics.core.shown import records_json
 from penstock.topics.core.topic import Written
 from penstock.topics.engine.views import TopicView
-from penstock.topics.errors import BatchTooLarge, InvalidRequest
 from penstock.topics.model import check_topic_name
 
 WRITES_MAX: Final = 256

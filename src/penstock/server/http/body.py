@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from penstock.kernel.units import format_bytes
+from penstock.protocol.errors import PayloadTooLarge
 from penstock.server.http.chunks import Chunks
 from penstock.server.http.head import CHUNKED, Line, Terms
-from penstock.server.http.message import PayloadTooLarge
 from penstock.server.http.pace import Pace
 from penstock.server.http.service import Service
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from penstock.kernel.units import format_bytes
-from penstock.server.http.message import BadRequest, Refused, TooManyBytes, TransportLimits
+from penstock.protocol.errors import CallError, InvalidRequest, Throttled
+from penstock.server.http.message import TransportLimits
 from penstock.server.http.pace import Pace
 
 HASTE: Final = 3
@@ -40,7 +41,7 @@ class BodyBudget:
     def take(self, waiter: Waiter, size: int) -> bool:
         """Count bytes of an unfinished body; False if its reader must wait for `resume_body`.
 
-        `TooManyBytes` if it must not wait either: then its bytes are to be given back.
+        `Throttled` if it must not wait either: then its bytes are to be given back.
         """
         self.used += size
         if self.used <= self.bytes_max or self._favoured is waiter:
@@ -50,13 +51,13 @@ class BodyBudget:
             return True
         if self.used > self._refuse_above:
             most = format_bytes(self._refuse_above)
-            raise TooManyBytes(f"expected at most {most} of request bodies, found more")
+            raise Throttled(f"expected at most {most} of request bodies, found more")
         self._waiting[waiter] = None
         return False
 
     def too_slow(
         self, pace: Pace, size: int, now_s: float, limits: TransportLimits
-    ) -> Refused | None:
+    ) -> CallError | None:
         """Why a body that comes in slowly is refused; sooner while others wait for memory."""
         span_s = limits.body_stall_s / (HASTE if self._waiting else 1)
         if pace.keeps_up(size, now_s, span_s=span_s, least=int(span_s * limits.body_rate_min)):
@@ -64,7 +65,7 @@ class BodyBudget:
         text = (
             f"expected {limits.body_rate_min} bytes of a body a second, found fewer in {span_s} s"
         )
-        return TooManyBytes(f"{text}, and others wait") if self._waiting else BadRequest(text)
+        return Throttled(f"{text}, and others wait") if self._waiting else InvalidRequest(text)
 
     def finish(self, waiter: Waiter, body: bytes | None) -> None:
         """A body is whole, or given up: its reader waits no more."""

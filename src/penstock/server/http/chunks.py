@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from penstock.server.http.message import BadRequest
+from penstock.protocol.errors import InvalidRequest
 
 _SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _TRAILER_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
@@ -59,13 +59,13 @@ class Chunks:
     def _take_line(self, buffer: bytearray) -> bytes | None:
         end = buffer.find(b"\n", 0, _LINE_BYTES_MAX)
         if self._between and not b"\r\n".startswith(buffer[:2]):
-            raise BadRequest("expected the end of a line after a chunk's bytes")
+            raise InvalidRequest("expected the end of a line after a chunk's bytes")
         if end < 0:
             if len(buffer) >= _LINE_BYTES_MAX:
-                raise BadRequest(f"expected a chunk's line of at most {_LINE_BYTES_MAX} bytes")
+                raise InvalidRequest(f"expected a chunk's line of at most {_LINE_BYTES_MAX} bytes")
             return None
         if end == 0 or buffer[end - 1] != 13:
-            raise BadRequest("expected lines that end with CR LF between chunks")
+            raise InvalidRequest("expected lines that end with CR LF between chunks")
         line = bytes(buffer[: end - 1])
         del buffer[: end + 1]
         return line
@@ -78,7 +78,7 @@ class Chunks:
             return self._read_trailer(line)
         size = _SIZE_LINE.fullmatch(line)
         if size is None:
-            raise BadRequest("expected a chunk's size in hexadecimal digits")
+            raise InvalidRequest("expected a chunk's size in hexadecimal digits")
         self._left = int(size[1], 16)
         self._trailing = self._left == 0
         return False
@@ -86,5 +86,5 @@ class Chunks:
     def _read_trailer(self, line: bytes) -> bool:
         self._trailer_bytes_left -= len(line)
         if self._trailer_bytes_left < 0 or (line and not _TRAILER_LINE.fullmatch(line)):
-            raise BadRequest("expected short and valid trailers after the last chunk")
+            raise InvalidRequest("expected short and valid trailers after the last chunk")
         return not line

@@ -6,10 +6,10 @@ import asyncio
 import socket
 from typing import Final, cast
 
+from penstock.protocol.errors import CallError, ShuttingDown, Throttled
 from penstock.server.http.http1 import Http1Connection
 from penstock.server.http.http1_exchange import refusal
 from penstock.server.http.http2 import PREFACE, Http2Connection
-from penstock.server.http.message import Refused, ShuttingDown, TooManyConnections
 from penstock.server.http.service import Service
 
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
@@ -36,7 +36,7 @@ class Doorman(asyncio.Protocol):
             return
         if len(service.connections) >= most:
             text = f"expected at most {most} connections, found all in use"
-            self._turn_away(TooManyConnections(text, limit="max_connections"))
+            self._turn_away(Throttled(text, limit="max_connections"))
             return
         service.add(self)
         tune(transport)
@@ -77,7 +77,7 @@ class Doorman(asyncio.Protocol):
         if self._first:
             successor.data_received(self._first)
 
-    def _turn_away(self, refused: Refused) -> None:
+    def _turn_away(self, refused: CallError) -> None:
         self._service.counters.connections_refused += 1
         self._transport.write(refusal(self._service.answers, refused, ends=True))
         self._transport.close()

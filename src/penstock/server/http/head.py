@@ -15,16 +15,14 @@ import httptools
 import msgspec
 
 from penstock.kernel.units import KIB, format_bytes
-from penstock.server.http.coding import accepts_gzip
-from penstock.server.http.message import (
-    USUAL,
-    BadRequest,
+from penstock.protocol.errors import (
+    CallError,
+    InvalidRequest,
     PayloadTooLarge,
-    Refused,
-    Sender,
-    TransportLimits,
     UnsupportedMediaType,
 )
+from penstock.server.http.coding import accepts_gzip
+from penstock.server.http.message import USUAL, Sender, TransportLimits
 from penstock.server.http.origins import Origins
 from penstock.server.http.target import split_target, target_authority
 
@@ -112,7 +110,7 @@ class Heads:
         """Headers of HTTP/1.1 requests, from the byte after the line to the blank line's end."""
 
     def parse(self, raw: bytes) -> tuple[Line, Terms]:
-        """The meaning of a whole head, blank line included; raises a `Refused`."""
+        """The meaning of a whole head, blank line included; raises a `CallError`."""
         end = raw.find(b"\r\n")
         line = self.lines.get(raw[:end])
         if line is None:
@@ -127,13 +125,13 @@ class Heads:
         return line, _adapt(line, terms)
 
     def mean(self, fields: list[tuple[bytes, bytes]]) -> Terms:
-        """The meaning of headers; raises a `Refused`."""
+        """The meaning of headers; raises a `CallError`."""
         headers = join_headers(fields, self._headers_max)
         sender = self._origins.sender(headers)
         try:
             terms = _meaning(headers, sender)
-        except Refused as refused:
-            refused.sender = sender
+        except CallError as refused:
+            refused.headers = (*refused.headers, *sender.cors)
             raise
         if terms.hot and terms.length > self._body_bytes_max:
             return msgspec.structs.replace(terms, hot=False)
@@ -148,7 +146,7 @@ class Heads:
     def _read_line(self, raw: bytes) -> Line:
         match = _LINE.fullmatch(raw)
         if match is None:
-            raise BadRequest(
+            raise InvalidRequest(
                 "expected a line such as GET /v0/topics HTTP/1.1, or the preface of HTTP/2"
             )
         method, target, minor = match.groups()
@@ -198,9 +196,9 @@ def _fields(raw: bytes) -> list[tuple[bytes, bytes]]:
     except httptools.HttpParserUpgrade:
         pass
     except httptools.HttpParserError as error:
-        raise BadRequest(f"expected an HTTP request, found a bad one: {error}") from None
+        raise InvalidRequest(f"expected an HTTP request, found a bad one: {error}") from None
     if not found.complete:
-        raise BadRequest("expected an HTTP request, found headers that do not end")
+        raise InvalidRequest("expected an HTTP request, found headers that do not end")
     return found.headers
 
 
@@ -229,7 +227,7 @@ def _adapt(line: Line, terms: Terms) -> Terms:
     if not line.old:
         _check_host(terms)
     elif terms.length == CHUNKED:
-        raise BadRequest("expected no Transfer-Encoding with HTTP/1.0")
+        raise InvalidRequest("expected no Transfer-Encoding with HTTP/1.0")
     asked = "keep-alive" in terms.headers.get("connection", "").lower()
     return msgspec.structs.replace(
         terms,
@@ -244,13 +242,13 @@ def _adapt(line: Line, terms: Terms) -> Terms:
 
 def _check_host(terms: Terms) -> None:
     if "host" not in terms.headers:
-        raise BadRequest("expected a Host header, found none")
+        raise InvalidRequest("expected a Host header, found none")
 
 
 def join_headers(fields: list[tuple[bytes, bytes]], headers_max: int) -> dict[str, str]:
     """Headers by lower-case name, repeated ones joined; refuses those that may not repeat."""
     if len(fields) > headers_max:
-        raise BadRequest(f"expected at most {headers_max} headers, found {len(fields)}")
+        raise InvalidRequest(f"expected at most {headers_max} headers, found {len(fields)}")
     headers: dict[str, str] = {}
     for raw_name, raw_value in fields:
         name = raw_name.decode("latin-1").lower()
@@ -258,7 +256,7 @@ def join_headers(fields: list[tuple[bytes, bytes]], headers_max: int) -> dict[st
         if name not in headers:
             headers[name] = value
         elif name in _SINGLE:
-            raise BadRequest(f"expected one {name} header, found several")
+            raise InvalidRequest(f"expected one {name} header, found several")
         else:
             headers[name] += ("; " if name == "cookie" else ", ") + value
     return headers
@@ -279,8 +277,8 @@ def _body_length(headers: dict[str, str]) -> int:
     if coding is None:
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):
-            raise BadRequest(f"expected Content-Length in digits, found {length!r}")
+            raise InvalidRequest(f"expected Content-Length in digits, found {length!r}")
         return int(length)
     if coding.lower() != "chunked" or "content-length" in headers:
-        raise BadRequest(f"expected Transfer-Encoding chunked alone, found {coding!r}")
+        raise InvalidRequest(f"expected Transfer-Encoding chunked alone, found {coding!r}")
     return CHUNKED

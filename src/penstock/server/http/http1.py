@@ -13,11 +13,12 @@ from contextlib import suppress
 from typing import Final, cast
 
 from penstock.kernel.errors import Rejected
+from penstock.protocol.errors import CallError, InvalidRequest
 from penstock.server.http.body import Body
 from penstock.server.http.head import REFUSED_TERMS, Line, Terms
 from penstock.server.http.http1_exchange import ANSWERED, GONE, HOT, OPEN, Http1Exchange, refusal
 from penstock.server.http.inflation import Inflation
-from penstock.server.http.message import USUAL, BadRequest, Refused, Request
+from penstock.server.http.message import USUAL, Request
 from penstock.server.http.service import TICK_S, Service
 from penstock.server.http.stall import Stall
 from penstock.server.http.stream import SocketStream
@@ -233,7 +234,7 @@ class Http1Connection(asyncio.Protocol):
             self._sweep_body(self._body, now_s)
         elif self._stage is HEAD and self._buffer and self._may_advance():
             if now_s - self._began_s > limits.head_s:
-                self._refuse(BadRequest(f"expected a request's head within {limits.head_s} s"))
+                self._refuse(InvalidRequest(f"expected a request's head within {limits.head_s} s"))
         elif not self.line and waited_s > limits.idle_s:
             self._transport.close()
 
@@ -401,7 +402,7 @@ class Http1Connection(asyncio.Protocol):
     def _learn(self, data: bytes, end: int) -> tuple[Line, Terms]:
         """Parse a head that is whole and new; what is refused goes the long way."""
         if 4 <= end <= self.service.limits.head_bytes_max and data[:1].isupper():
-            with suppress(Refused):
+            with suppress(CallError):
                 return self.service.heads.parse(data[:end])
         return _REFUSED_LINE, REFUSED_TERMS
 
@@ -418,7 +419,7 @@ class Http1Connection(asyncio.Protocol):
             else:
                 self._rests = True
                 self.service.loop.call_soon(self._go_on)
-        except Refused as refused:
+        except CallError as refused:
             self._refuse(refused)
         finally:
             self._advancing = False
@@ -452,20 +453,20 @@ class Http1Connection(asyncio.Protocol):
         self._sender = USUAL
         buffer = self._buffer
         if buffer and not buffer[:1].isupper() and buffer[:1] != b"\r":
-            raise BadRequest("expected an HTTP request, found bytes that are none")
+            raise InvalidRequest("expected an HTTP request, found bytes that are none")
         for _ in range(BLANK_LINES_MAX):
             if not buffer.startswith(b"\r\n"):
                 break
             del buffer[:2]
         else:
-            raise BadRequest("expected an HTTP request, found empty lines")
+            raise InvalidRequest("expected an HTTP request, found empty lines")
         if not self._scanned:
             self._began_s = self.service.now_s
         end = buffer.find(_BLANK_LINE, max(0, self._scanned - 3)) + 4
         self._scanned = len(buffer)
         if (len(buffer) if end < 4 else end) > self.service.limits.head_bytes_max:
             most = self.service.limits.head_bytes_max
-            raise BadRequest(f"expected a request's head of at most {most} bytes, found more")
+            raise InvalidRequest(f"expected a request's head of at most {most} bytes, found more")
         if end < 4:
             return False
         line, terms = self.service.heads.parse(bytes(buffer[:end]))
@@ -537,7 +538,7 @@ class Http1Connection(asyncio.Protocol):
         try:
             content = inflation.step()
             may_go_on = self._count(inflation.size - before)
-        except Refused as refused:
+        except CallError as refused:
             self._end_body()
             self._stage = HEAD
             # The answer has a body, and one to HEAD would be read as the next answer.
@@ -552,13 +553,13 @@ class Http1Connection(asyncio.Protocol):
         else:
             self._body_waits = True
 
-    def _refuse(self, refused: Refused, *, ends: bool = True) -> None:
+    def _refuse(self, refused: CallError, *, ends: bool = True) -> None:
         """Answer a request that is not handed on, in its turn."""
         self.service.counters.refusals_total += 1
         exchange = Http1Exchange(self, _REFUSED_REQUEST, REFUSED_TERMS, ANSWERED)
         exchange.ends = ends = ends or self.last
         if self._sender is not USUAL:
-            refused.sender = self._sender
+            refused.headers = (*refused.headers, *self._sender.cors)
         exchange.answer = refusal(self.service.answers, refused, ends=ends)
         if ends:
             self._lingers = True

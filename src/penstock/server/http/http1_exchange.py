@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.kernel.errors import Rejected
+from penstock.kernel.errors import Busy, Rejected, Unavailable
 from penstock.kernel.units import KIB
+from penstock.protocol.errors import CallError
 from penstock.server.http.answer_head import AnswerHeads, has_body, header_lines
 from penstock.server.http.coding import (
     COMPRESS_IN_THREAD_ABOVE_BYTES,
@@ -16,14 +17,7 @@ from penstock.server.http.coding import (
     compress,
 )
 from penstock.server.http.head import Terms
-from penstock.server.http.message import (
-    EVENT_STREAM,
-    JSON,
-    Headers,
-    Refused,
-    Request,
-    error_body,
-)
+from penstock.server.http.message import EVENT_STREAM, JSON, Headers, Request, error_body
 from penstock.server.http.service import INTERNAL_ERROR
 from penstock.server.http.stream import SocketStream
 
@@ -175,11 +169,11 @@ class Http1Exchange(msgspec.Struct, eq=False):
             self.connection.answered(self, first + b"\r\n" + body)
 
 
-def refusal(answers: AnswerHeads, refused: Refused, *, ends: bool) -> bytes:
+def refusal(answers: AnswerHeads, refused: CallError, *, ends: bool) -> bytes:
     """The whole answer to a request that is not handed on."""
     body = error_body(refused.code, refused.message, refused.detail)
-    first = answers.head(refused.status, JSON) + header_lines(refused.sender.cors)
-    if refused.is_passing:
+    first = answers.head(refused.status, JSON) + header_lines(refused.headers)
+    if isinstance(refused, Busy | Unavailable):
         first += header_lines(COME_BACK)
     if ends:
         first += b"Connection: close\r\n"

@@ -8,7 +8,6 @@ from collections import deque
 from contextlib import suppress
 from typing import Final, cast
 
-import msgspec
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
@@ -23,11 +22,11 @@ from h2.events import (
 from h2.exceptions import H2Error, StreamClosedError
 from h2.settings import SettingCodes, Settings
 
+from penstock.protocol.errors import CallError, InvalidRequest
 from penstock.server.http.frame_guard import FrameGuard
 from penstock.server.http.head import REFUSED_TERMS, Line, Terms
 from penstock.server.http.http1_exchange import GONE
 from penstock.server.http.http2_exchange import Http2Exchange
-from penstock.server.http.message import BadRequest, Refused
 from penstock.server.http.portions import InPortions
 from penstock.server.http.service import TICK_S, Service
 from penstock.server.http.stall import Stall
@@ -200,9 +199,7 @@ class Http2Connection(InPortions):
                 no_key = self.service.check_head(line.method, terms.headers, terms.sender)
                 if no_key is not None:
                     raise no_key
-        except Refused as refused:
-            if terms is REFUSED_TERMS:
-                terms = msgspec.structs.replace(terms, sender=refused.sender)
+        except CallError as refused:
             refused_exchange = Http2Exchange(self, stream_id, _REFUSED_LINE, terms)
             self._exchanges[stream_id] = refused_exchange
             self.refuse(stream_id, refused_exchange, refused)
@@ -213,9 +210,9 @@ class Http2Connection(InPortions):
         pseudo = {name: value for name, value in fields if name.startswith(b":")}
         rest = [field for field in fields if not field[0].startswith(b":")]
         if any(_BAD_VALUE.search(value) for _, value in fields):
-            raise BadRequest("expected headers without control characters")
+            raise InvalidRequest("expected headers without control characters")
         if b":path" not in pseudo or b":method" not in pseudo:
-            raise BadRequest("expected a request with a method and a path")
+            raise InvalidRequest("expected a request with a method and a path")
         if b":authority" in pseudo and all(name != b"host" for name, _ in rest):
             rest.append((b"host", pseudo[b":authority"]))
         method = pseudo[b":method"].decode("latin-1")
@@ -236,7 +233,7 @@ class Http2Connection(InPortions):
         exchange.unopened_bytes += event.flow_controlled_length
         try:
             exchange.take(event.data)
-        except Refused as refused:
+        except CallError as refused:
             self.refuse(event.stream_id, exchange, refused)
 
     def _whole(self, stream_id: int) -> None:
@@ -246,7 +243,7 @@ class Http2Connection(InPortions):
             if not exchange.complete:
                 exchange.finish()
 
-    def refuse(self, stream_id: int, exchange: Http2Exchange, refused: Refused) -> None:
+    def refuse(self, stream_id: int, exchange: Http2Exchange, refused: CallError) -> None:
         """Answer a request that is not handed on, and take no more of it."""
         self.service.counters.refusals_total += 1
         exchange.complete = True

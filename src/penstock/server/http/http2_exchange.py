@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from penstock.kernel.errors import Rejected
+from penstock.kernel.errors import Busy, Rejected, Unavailable
 from penstock.kernel.units import format_bytes
+from penstock.protocol.errors import CallError, PayloadTooLarge
 from penstock.server.http.answer_head import check_headers, has_body
 from penstock.server.http.coding import (
     COMPRESS_IN_THREAD_ABOVE_BYTES,
@@ -16,15 +17,7 @@ from penstock.server.http.coding import (
 from penstock.server.http.head import Line, Terms
 from penstock.server.http.http1_exchange import ANSWERED, COME_BACK, GONE, OPEN
 from penstock.server.http.inflation import Inflation
-from penstock.server.http.message import (
-    EVENT_STREAM,
-    JSON,
-    Headers,
-    PayloadTooLarge,
-    Refused,
-    Request,
-    error_body,
-)
+from penstock.server.http.message import EVENT_STREAM, JSON, Headers, Request, error_body
 from penstock.server.http.pace import Pace
 from penstock.server.http.service import INTERNAL_ERROR
 from penstock.server.http.stall import Stall
@@ -111,7 +104,7 @@ class Http2Exchange:
         try:
             content = inflation.step()
             self._count(inflation.size - before)
-        except Refused as refused:
+        except CallError as refused:
             self._inflation = None
             self.connection.refuse(self.stream_id, self, refused)
             return
@@ -175,11 +168,13 @@ class Http2Exchange:
             made = self.connection.service.loop.run_in_executor(None, compress, body)
             made.add_done_callback(lambda done: self._send(status, lines, done.result()))
 
-    def refuse(self, refused: Refused) -> None:
+    def refuse(self, refused: CallError) -> None:
         """Answer a request that is not handed on."""
         if self.state == OPEN:
             body = error_body(refused.code, refused.message, refused.detail)
-            self.reply(refused.status, body, headers=COME_BACK if refused.is_passing else ())
+            passes = isinstance(refused, Busy | Unavailable)
+            headers = (*refused.headers, *(COME_BACK if passes else ()))
+            self.reply(refused.status, body, headers=headers)
 
     def stream(self, content_type: bytes = EVENT_STREAM, headers: Headers = ()) -> Http2Stream:
         """Answer 200 with a body that is written bit by bit."""

@@ -6,8 +6,8 @@ import zlib
 from typing import Final
 
 from penstock.kernel.units import KIB, MIB, format_bytes
+from penstock.protocol.errors import InvalidRequest, PayloadTooLarge
 from penstock.server.http.coding import GZIP_WINDOW
-from penstock.server.http.message import BadRequest, PayloadTooLarge
 
 STEP_BYTES: Final = 1 * MIB
 """What one step may make, so that the loop is not held up by one body."""
@@ -35,7 +35,7 @@ class Inflation:
         try:
             part = self._inflator.decompress(piece, STEP_BYTES)
         except zlib.error as error:
-            raise BadRequest(f"expected a gzip body, found a broken one: {error}") from None
+            raise InvalidRequest(f"expected a gzip body, found a broken one: {error}") from None
         if self.size + len(part) > self._bytes_max:
             limit = format_bytes(self._bytes_max)
             raise PayloadTooLarge(f"expected a body of at most {limit}, found more when inflated")
@@ -50,12 +50,12 @@ class Inflation:
         if inflator.eof:
             self._next_member()
         elif at_end and len(part) < STEP_BYTES:
-            raise BadRequest("expected a gzip body, found its beginning only")
+            raise InvalidRequest("expected a gzip body, found its beginning only")
         return None
 
     def _next_member(self) -> None:
         # A gzip file is a row of members; what follows the last must be another or nothing.
         self._members += 1
         if self._members > MEMBERS_MAX:
-            raise BadRequest(f"expected at most {MEMBERS_MAX} gzip members, found more")
+            raise InvalidRequest(f"expected at most {MEMBERS_MAX} gzip members, found more")
         self._inflator = zlib.decompressobj(GZIP_WINDOW)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from penstock.kernel.errors import Rejected
 from penstock.kernel.units import KIB, MIB
+from penstock.protocol.errors import ForeignHost, ForeignOrigin
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -46,12 +47,14 @@ class Sender(msgspec.Struct, frozen=True, gc=False, eq=False, kw_only=True):
                 host=self.foreign_host,
             )
         if changes and self.foreign_page is not None:
-            raise ForeignOrigin(
+            refused = ForeignOrigin(
                 f"expected a request of this server's own origin, found one of "
                 f"{self.foreign_page}: to let it in, add it to allowed_origins "
-                "(penstock serve --allowed-origin)",
-                **({"origin": self.origin} if self.origin else {}),
+                "(penstock serve --allowed-origin)"
             )
+            if self.origin:
+                refused.detail["origin"] = self.origin
+            raise refused
 
 
 USUAL: Final = Sender()
@@ -238,82 +241,6 @@ class Answer(NamedTuple):
     body: bytes
     content_type: bytes = b"application/json"
     headers: tuple[tuple[bytes, bytes], ...] = ()
-
-
-class Refused(Rejected):
-    """A request that the transport answers itself, because it cannot be handed on."""
-
-    status: ClassVar[int]
-    is_passing: ClassVar[bool] = False
-    """Whether it is worth another try, and the answer says so."""
-    sender: Sender = USUAL
-    """Of the request, if that is known: a page that was let in may read why it is refused."""
-
-
-class BadRequest(Refused):
-    """The bytes are not an acceptable HTTP request."""
-
-    code = "invalid_request"
-    status = 400
-
-
-class PayloadTooLarge(Refused):
-    """A body is over the limit."""
-
-    code = "payload_too_large"
-    status = 413
-
-
-class UnsupportedMediaType(Refused):
-    """A body is encoded in a way that is not understood."""
-
-    code = "unsupported_media_type"
-    status = 415
-
-
-class NoKey(Refused):
-    """A body comes in from somebody without a key: it is not read."""
-
-    code = "unauthorized"
-    status = 401
-
-
-class ForeignHost(Refused):
-    """The request names a host that this server is not known by: a page may have rebound a name."""
-
-    code = "foreign_host"
-    status = 421
-
-
-class ForeignOrigin(Refused):
-    """A web page of another origin asks for something that changes the server."""
-
-    code = "foreign_origin"
-    status = 403
-
-
-class TooManyConnections(Refused):
-    """Every connection that is allowed is open."""
-
-    code = "throttled"
-    status = 429
-    is_passing = True
-
-
-class TooManyBytes(Refused):
-    """Bodies of others take all the memory there is for them."""
-
-    code = "throttled"
-    status = 429
-    is_passing = True
-
-
-class ShuttingDown(Refused):
-    """The server takes no more connections."""
-
-    code = "shutting_down"
-    status = 503
-    is_passing = True
 
 
 def error_body(code: str, message: str, detail: dict[str, Any] | None = None) -> bytes:

@@ -10,7 +10,7 @@ True
 >>> doors.sender({"host": "localhost:4000", "origin": "http://evil.example"}).check(changes=True)
 Traceback (most recent call last):
     ...
-penstock.server.http.message.ForeignOrigin: expected a request of this server's own origin, found \
+penstock.protocol.errors.ForeignOrigin: expected a request of this server's own origin, found \
 one of http://evil.example: to let it in, add it to allowed_origins (penstock serve \
 --allowed-origin)
 >>> doors.sender({"host": "localhost:4000", "origin": "https://app.example"}).cors[0]

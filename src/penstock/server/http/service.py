@@ -14,21 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from penstock.protocol.errors import CallError
 from penstock.server.http.answer_head import AnswerHeads
 from penstock.server.http.budget import BodyBudget
 from penstock.server.http.head import Heads, Overlaps, nothing_overlaps
-from penstock.server.http.message import (
-    Application,
-    Exchange,
-    Refused,
-    Sender,
-    TransportLimits,
-    error_body,
-)
+from penstock.server.http.message import Application, Exchange, Sender, TransportLimits, error_body
 from penstock.server.http.origins import Origins
 
 TICK_S: Final = 1.0
-CheckHead = Callable[[str, dict[str, str], Sender], Refused | None]
+CheckHead = Callable[[str, dict[str, str], Sender], CallError | None]
 """Why a request of this method, headers and sender is refused without a look at its body."""
 
 

@@ -14,7 +14,7 @@ import re
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from penstock.server.http.message import BadRequest
+from penstock.protocol.errors import InvalidRequest
 
 _PLAIN: Final = re.compile(rb"(/[A-Za-z0-9._~:@/-]*)(?:\?([!-\"$-~]*))?")
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
@@ -28,7 +28,7 @@ def split_target(target: bytes) -> tuple[str, str]:
     if plain is not None:
         return plain[1].decode(), (plain[2] or b"").decode()
     if b"#" in target:
-        raise BadRequest("expected a target without a fragment, found '#'")
+        raise InvalidRequest("expected a target without a fragment, found '#'")
     path, _, query = _origin_form(target).partition(b"?")
     return _decode_path(path), _decode(query, "query")
 
@@ -48,7 +48,7 @@ def _origin_form(target: bytes) -> bytes:
         return target
     absolute = _ABSOLUTE.match(target)
     if absolute is None:
-        raise BadRequest("expected a target such as /v0/topics, found neither a path nor a URL")
+        raise InvalidRequest("expected a target such as /v0/topics, found neither a path nor a URL")
     rest = target[absolute.end() :]
     return rest if rest.startswith(b"/") else b"/" + rest
 
@@ -72,4 +72,4 @@ def _decode(text: bytes, what: str) -> str:
     try:
         return text.decode()
     except UnicodeDecodeError:
-        raise BadRequest(f"expected the {what} in UTF-8") from None
+        raise InvalidRequest(f"expected the {what} in UTF-8") from None

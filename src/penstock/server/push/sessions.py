@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.protocol.errors import Throttled
 from penstock.server.api.auth import Grant
 from penstock.server.push.watching import WatchRequest
-from penstock.topics.errors import Throttled
 
 SESSION_TTL_MS: Final = 300_000
 NO_EPOCH: Final = 0

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.protocol.errors import RecordsUnreadable
 from penstock.server.api.answers import encode
 from penstock.topics.core.read import Diff, Tombstone
-from penstock.topics.errors import RecordsUnreadable
 
 CONTENT_TYPE: Final = b"text/event-stream"
 HEADERS: Final = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))

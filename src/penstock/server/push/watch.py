@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.kernel.errors import PenstockError
+from penstock.protocol.errors import NotFound, TopicNotFound
 from penstock.server.api.auth import bearer, query_token
 from penstock.server.api.call import Call
-from penstock.server.api.errors import NotFound
 from penstock.server.api.queries import check_accepts_events
 from penstock.server.http.message import Answer, Direct
 from penstock.server.push import sse
@@ -28,7 +28,6 @@ from penstock.server.push.watching import (
     shape_of,
 )
 from penstock.topics.engine.watch import Page
-from penstock.topics.errors import TopicNotFound
 
 TOO_OLD: Final = "from_seq_too_old"
 _LOGGER: Final = logging.getLogger("penstock.server")
@@ -102,7 +101,7 @@ def open_watch(call: Call) -> None:
     context = call.context
     session = context.sessions.find(call.name, context.clock.monotonic_ms())
     if session is None:
-        raise NotFound(call.name, "a watch session")
+        raise NotFound(f"expected a watch session, found {call.name}")
     if session.grant is not None and context.keys is not None:
         key = bearer(call.request.headers) or query_token(call.request.query)
         if context.keys.identify(key) != session.grant:

@@ -10,6 +10,12 @@ from functools import partial
 from typing import Any, Final
 
 from penstock.kernel.errors import PenstockError
+from penstock.protocol.errors import (
+    InvalidRequest,
+    RecordsUnreadable,
+    ShuttingDown,
+    UnsupportedMessage,
+)
 from penstock.server.api.answers import Flags, Numbers, Spent, written
 from penstock.server.api.auth import (
     ADMIN,
@@ -21,7 +27,6 @@ from penstock.server.api.auth import (
     protocol_token,
 )
 from penstock.server.api.call import Call
-from penstock.server.api.errors import ShuttingDown
 from penstock.server.push import sse, ws
 from penstock.server.push.pusher import Pusher
 from penstock.server.push.watch import matching, resolve
@@ -38,7 +43,6 @@ from penstock.server.push.watching import (
 from penstock.topics.core.batch import parse_write
 from penstock.topics.core.topic import Written
 from penstock.topics.engine.watch import Page, Shape
-from penstock.topics.errors import InvalidRequest, RecordsUnreadable
 
 REPLIES_MAX: Final = 256
 """Answers that may wait for a peer that does not read, before it is let go."""
@@ -113,7 +117,7 @@ class Socket(Pusher):
     # What the peer says
 
     def _on_binary(self, _message: bytes) -> None:
-        error = ws.UnsupportedMessage("expected text messages, found a binary one")
+        error = UnsupportedMessage("expected text messages, found a binary one")
         self._reply(ws.failed(ws.NO_ID, error))
 
     def _on_text(self, text: bytes) -> None:

@@ -8,33 +8,19 @@ b'{"op":"pong","request_id":[1]}'
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from penstock.kernel.errors import Rejected
+from penstock.protocol.errors import InvalidJson, InvalidRequest
 from penstock.server.api.answers import encode
 from penstock.server.api.errors import Hide, as_it_is, describe
 from penstock.server.api.queries import decode_object
-from penstock.topics.errors import InvalidRequest
 
 NO_ID: Final = b"null"
 QUEUE_MAX: Final = 4
 """Messages that may wait for a client's socket."""
-
-
-class InvalidJson(Rejected):
-    """A message is not JSON."""
-
-    code = "invalid_json"
-    status: ClassVar[int] = 400
-
-
-class UnsupportedMessage(Rejected):
-    """A message is binary."""
-
-    code = "unsupported_message"
-    status: ClassVar[int] = 400
 
 
 class BadMessage(Exception):

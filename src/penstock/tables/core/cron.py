@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
-from penstock.tables.errors import InvalidSchedule
+from penstock.protocol.errors import InvalidSchedule
 
 DAY_S: Final = 86_400
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()

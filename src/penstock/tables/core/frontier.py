@@ -16,7 +16,13 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from penstock.tables.errors import BadFrontier
+from penstock.kernel.errors import Corrupt
+
+
+class BadFrontier(Corrupt):
+    """A stored frontier is not what was written."""
+
+    code = "bad_frontier"
 
 
 class LakePosition(NamedTuple):

@@ -7,7 +7,7 @@
 >>> graph.with_table(define("a", "SELECT * FROM b"))
 Traceback (most recent call last):
 ...
-penstock.tables.errors.TableCycle: expected no cycle, found a > b > a
+penstock.protocol.errors.TableCycle: expected no cycle, found a > b > a
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from graphlib import CycleError, TopologicalSorter
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from penstock.protocol.errors import InvalidTable, TableCycle, TableInUse, TableNotFound
 from penstock.tables.core.model import Mode, TableDefinition
-from penstock.tables.errors import InvalidTable, TableCycle, TableInUse, TableNotFound
 from penstock.tables.query.hints import nearest
 
 Edges = Mapping[str, tuple[str, ...]]

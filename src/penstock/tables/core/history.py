@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from penstock.protocol.errors import InvalidTable
 from penstock.tables.core.frontier import Frontier
 from penstock.tables.core.model import Mode
-from penstock.tables.errors import InvalidTable
 
 
 class ReasonCode(StrEnum):

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from penstock.protocol.errors import JobMoved
 from penstock.tables.core.units import Unit, UnitKind
-from penstock.tables.errors import JobMoved
 
 RETENTION_MS: Final = 3_600_000
 

@@ -12,8 +12,8 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Final
 
+from penstock.protocol.errors import InvalidTable
 from penstock.tables.core.schedule import CALCULATED, Calculated, Schedule, parse_schedule
-from penstock.tables.errors import InvalidTable
 from penstock.tables.names import lake_name
 from penstock.tables.query.sources import read_sources
 from penstock.tables.query.volatile import volatile_functions

@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.protocol.errors import InvalidSchedule
 from penstock.tables.core.cron import Cron, parse_cron
-from penstock.tables.errors import InvalidSchedule
 
 INTERVAL_MS_MAX: Final = 366 * 86_400_000
 LEAF_INTERVAL_MS: Final = 1_000

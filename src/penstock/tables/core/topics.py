@@ -10,7 +10,7 @@ meta has `"op": "delete"` removes it.
 >>> declare_topic("orders", "id BIGINT, amount JSON")
 Traceback (most recent call last):
 ...
-penstock.tables.errors.InvalidSource: expected a type of Spark for column 'amount', found JSON
+penstock.protocol.errors.InvalidSource: expected a type of Spark for column 'amount', found JSON
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from penstock.kernel.errors import Rejected
-from penstock.tables.errors import InvalidSource
+from penstock.protocol.errors import InvalidSource
 from penstock.tables.names import topic_source
 from penstock.topics.model import check_topic_name
 

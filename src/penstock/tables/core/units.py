@@ -21,10 +21,10 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Final
 
+from penstock.protocol.errors import TableNotFound
 from penstock.tables.core.diamonds import atomic_groups
 from penstock.tables.core.graph import Edges, StreamGraph, topological
 from penstock.tables.core.model import Mode
-from penstock.tables.errors import TableNotFound
 
 KEY_LENGTH_MAX: Final = 120
 

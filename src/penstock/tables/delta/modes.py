@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 
 from sqlglot import exp
 
+from penstock.protocol.errors import NotDifferentiable
 from penstock.tables.core.history import ReasonCode
 from penstock.tables.core.model import Mode, TableDefinition
-from penstock.tables.errors import NotDifferentiable
 from penstock.tables.query.sources import parse_query
 from penstock.tables.query.volatile import volatile_functions
 

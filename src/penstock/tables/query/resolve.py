@@ -10,8 +10,8 @@ without an alias is called) the query is let through, and Spark has the last wor
 >>> resolve("SELECT amuont FROM orders", orders)
 Traceback (most recent call last):
 ...
-penstock.tables.errors.InvalidQuery: no column 'amuont' (line 1, column 8): did you mean 'amount'? \
-orders has id, amount
+penstock.protocol.errors.InvalidQuery: no column 'amuont' (line 1, column 8): did you mean \
+'amount'? orders has id, amount
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from sqlglot import exp
 
 from penstock.kernel.errors import Rejected
-from penstock.tables.errors import InvalidQuery, InvalidTable
+from penstock.protocol.errors import InvalidQuery, InvalidTable
 from penstock.tables.names import DEFAULT_SCHEMA, relation_name, topic_of
 from penstock.tables.query.hints import at_parts, did_you_mean, listed, nearest, not_there
 from penstock.tables.query.sources import parse_query, read_sources

@@ -13,7 +13,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from penstock.tables.errors import InvalidQuery
+from penstock.protocol.errors import InvalidQuery
 from penstock.tables.names import TOPICS_SCHEMA, relation_name
 
 _FILE_FORMATS: Final = frozenset({"parquet", "orc", "csv", "json", "text", "avro", "delta", "xml"})

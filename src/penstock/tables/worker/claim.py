@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.kernel.errors import Busy, Conflict
+from penstock.protocol.errors import TableNotFound
 from penstock.tables import schema
 from penstock.tables.core.jobs import Job, JobStatus, may_claim
 from penstock.tables.core.model import TableDefinition
-from penstock.tables.errors import TableNotFound
 from penstock.tables.rows import GRAPH_VERSION, SELECT_VALUE, Store
 
 RESERVE = "INSERT INTO penstock_lake_writers VALUES (?, ?, ?)"

@@ -15,6 +15,7 @@ from penstock.lake.catalog import Catalog
 from penstock.lake.model import SchemaInfo, Snapshot, TableInfo, TableVersion
 from penstock.lake.reader import Reader
 from penstock.lake.transaction import Transaction
+from penstock.protocol.errors import SourceNotFound
 from penstock.tables.core.frontier import Frontier, LakePosition, Position, TopicPosition
 from penstock.tables.core.topics import TopicSource
 from penstock.tables.engine import (
@@ -25,7 +26,6 @@ from penstock.tables.engine import (
     TopicPositions,
     TopicRead,
 )
-from penstock.tables.errors import SourceNotFound
 from penstock.tables.names import topic_of
 from penstock.tables.positions import Positions
 from penstock.tables.rows import Known, Store, read_sources_of

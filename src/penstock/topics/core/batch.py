@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Raw
 
+from penstock.protocol.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from penstock.topics.core.bodies import LooseBody, PlainBody, RoutedBody, WriteBody
-from penstock.topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from penstock.topics.model import (
     DEPTH_MAX,
     Record,

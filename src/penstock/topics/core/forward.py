@@ -13,13 +13,13 @@ from typing import Final, NamedTuple
 from msgspec import Raw
 
 from penstock.kernel.units import MIB
+from penstock.protocol.errors import RecordTooLarge, TopicFull
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Appended, Feed
 from penstock.topics.core.router import Router, RouterConfig
 from penstock.topics.core.segments import NotLoaded
 from penstock.topics.core.slots import Slot
 from penstock.topics.core.topic import Topic
-from penstock.topics.errors import RecordTooLarge, TopicFull
 from penstock.topics.model import (
     Record,
     Routed,

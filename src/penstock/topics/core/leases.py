@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 from msgspec import Raw
 from msgspec.structs import replace
 
+from penstock.protocol.errors import BatchTooLarge, InvalidRequest
 from penstock.topics.config import clamp_lease_ms, parse_u64
-from penstock.topics.errors import BatchTooLarge, InvalidRequest
 from penstock.topics.model import (
     Record,
     TopicLimits,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from penstock.topics.errors import InvalidRequest
+from penstock.protocol.errors import InvalidRequest
 
 
 class Predicate(NamedTuple):

@@ -20,11 +20,11 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from penstock.kernel.units import MIB
+from penstock.protocol.errors import NotAQueue
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Acked, Claimed, Extended, Nacked, QueueEntry
 from penstock.topics.core.leases import ClaimRequest, Lease, Settle, dead_letter
 from penstock.topics.core.topic import Topic
-from penstock.topics.errors import NotAQueue
 from penstock.topics.model import Record
 
 BURIED_MAX: Final = 1_000

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from penstock.protocol.errors import InvalidRequest
 from penstock.topics.config import parse_bool, parse_u64
 from penstock.topics.core.predicate import Predicate, parse_predicate
 from penstock.topics.core.shown import Found
 from penstock.topics.core.slots import Slot
 from penstock.topics.core.topic import Floors, Topic
-from penstock.topics.errors import InvalidRequest
 from penstock.topics.model import TopicLimits, size_of
 
 WAIT_MS_MAX: Final = 30_000

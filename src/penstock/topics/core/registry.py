@@ -7,10 +7,10 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from penstock.protocol.errors import Throttled
 from penstock.topics.core.router import RouterTable
 from penstock.topics.core.topic import Topic
 from penstock.topics.core.totals import Totals
-from penstock.topics.errors import Throttled
 from penstock.topics.model import TopicLimits
 
 EXPIRE_EVERY_MS: Final = 1_000

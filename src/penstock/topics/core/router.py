@@ -13,16 +13,16 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from penstock.topics.config import parse_bool, parse_choice
-from penstock.topics.core.entries import Feed
-from penstock.topics.core.predicate import Predicate, parse_predicate
-from penstock.topics.errors import (
+from penstock.protocol.errors import (
     InvalidRequest,
     RouterCycle,
     RouterNotFound,
     Throttled,
     TopicExistsIncompatible,
 )
+from penstock.topics.config import parse_bool, parse_choice
+from penstock.topics.core.entries import Feed
+from penstock.topics.core.predicate import Predicate, parse_predicate
 from penstock.topics.model import TopicLimits, check_topic_name, is_router_name
 
 GUARANTEES: Final = ("at_least_once", "exactly_once")

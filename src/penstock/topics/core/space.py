@@ -19,11 +19,11 @@ from penstock.commits.model import Commit, Write, payload_hash
 from penstock.commits.sessions import Answer
 from penstock.commits.space import Landing, Space
 from penstock.kernel.errors import Corrupt
+from penstock.protocol.errors import NotASpace, RecordTooLarge
 from penstock.topics.config import TopicConfig
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Appended, Committed
 from penstock.topics.core.topic import Topic
-from penstock.topics.errors import NotASpace, RecordTooLarge
 from penstock.topics.model import Record, TopicLimits
 
 CONFIG: Final = TopicConfig(type="space", durability="fsync")

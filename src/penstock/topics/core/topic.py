@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from penstock.kernel.errors import Corrupt
+from penstock.protocol.errors import InvalidRequest, IsASpace, RecordTooLarge, TopicFull
 from penstock.topics.config import Changes, TopicConfig, check_change
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import (
@@ -29,7 +30,6 @@ from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.shown import Found
 from penstock.topics.core.slots import Slot, Slots
 from penstock.topics.core.totals import Counted, Totals
-from penstock.topics.errors import InvalidRequest, IsASpace, RecordTooLarge, TopicFull
 from penstock.topics.model import Record
 
 HOLES_MAX: Final = 1_000

@@ -25,6 +25,13 @@ from penstock.kernel.errors import PenstockError, Rejected
 from penstock.kernel.ids import partition_of
 from penstock.kernel.shell import RunQueue, SystemClock
 from penstock.log.store import Store
+from penstock.protocol.errors import (
+    InvalidRequest,
+    Saturated,
+    Throttled,
+    TopicNotFound,
+    TopicsApart,
+)
 from penstock.topics.config import TopicConfig
 from penstock.topics.core.batch import Write
 from penstock.topics.core.entries import (
@@ -52,13 +59,6 @@ from penstock.topics.engine.turns import Turns
 from penstock.topics.engine.views import Deletion, EngineOptions, TopicView
 from penstock.topics.engine.watch import Watchers
 from penstock.topics.engine.work import WorkDesk
-from penstock.topics.errors import (
-    InvalidRequest,
-    Saturated,
-    Throttled,
-    TopicNotFound,
-    TopicsApart,
-)
 from penstock.topics.persist.backup import BackupList, OnProgress, silent
 from penstock.topics.persist.cold import ColdCache
 from penstock.topics.persist.data_dir import COLD_DIR, SNAPSHOT_DIR, ColdFiles, SnapshotFiles

@@ -14,11 +14,11 @@ from penstock.commits.model import ABSENT, Commit, check_entity_id
 from penstock.commits.past import Past, seqs_upto
 from penstock.commits.sessions import Answer
 from penstock.kernel.errors import PenstockError
+from penstock.protocol.errors import EntityNotFound, InvalidRequest, PastGone
 from penstock.topics.core.entries import Committed
 from penstock.topics.core.partition import Change
 from penstock.topics.core.segments import NotLoaded
 from penstock.topics.core.space import Rule, TopicSpace, commit_of
-from penstock.topics.errors import EntityNotFound, InvalidRequest, PastGone
 from penstock.topics.model import Record
 from penstock.topics.persist.cold import Hold
 

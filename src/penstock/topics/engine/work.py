@@ -9,6 +9,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from penstock.protocol.errors import (
+    IsASpace,
+    RecordsUnreadable,
+    RecordTooLarge,
+    Throttled,
+    TopicFull,
+)
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Acked, Claimed, Extended, Nacked
 from penstock.topics.core.leases import ClaimRequest, ClaimWindow, Lease, Settle
@@ -17,13 +24,6 @@ from penstock.topics.core.queue import Queue, QueueCounts
 from penstock.topics.core.segments import Block, NotLoaded
 from penstock.topics.core.slots import Slot
 from penstock.topics.engine.lane import Lane
-from penstock.topics.errors import (
-    IsASpace,
-    RecordsUnreadable,
-    RecordTooLarge,
-    Throttled,
-    TopicFull,
-)
 from penstock.topics.persist.cold import Hold
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import Final, Self, TypeVar
 
 from penstock.kernel.errors import Corrupt
 from penstock.kernel.units import MIB
+from penstock.protocol.errors import RecordsUnreadable
 from penstock.topics.core.segments import Block, NotLoaded, read_spilled
-from penstock.topics.errors import RecordsUnreadable
 from penstock.topics.model import Record
 from penstock.topics.persist.data_dir import ColdFiles
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from penstock.kernel.ids import partition_of
+from penstock.protocol.errors import IsASpace, TopicNotEmpty, TopicNotFound
 from penstock.topics.core.batch import parse_write
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.engine.engine import Engine
 from penstock.topics.engine.forwarder import STEPS_MAX
-from penstock.topics.errors import IsASpace, TopicNotEmpty, TopicNotFound
 from tests.integration.topics.node import PARTITIONS, drained, node, on_a_loop, until, write
 
 

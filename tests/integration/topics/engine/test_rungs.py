@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from penstock.protocol.errors import Saturated
 from penstock.topics.core.batch import parse_write
 from penstock.topics.core.read import ReadRequest
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.engine.engine import Engine
 from penstock.topics.engine.scheduler_view import scheduler_view
-from penstock.topics.errors import Saturated
 from tests.integration.topics.engines import body, data, engine_on, records, until, write
 from tests.integration.topics.gated import GatedStore
 

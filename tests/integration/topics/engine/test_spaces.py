@@ -12,21 +12,23 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from penstock.cli import main
-from penstock.commits.errors import (
-    CommitConflict,
-    CommitProtocol,
-    PreconditionFailed,
-    RefusedByRule,
-)
 from penstock.commits.model import Commit, Origin, Precondition, Read, Write
 from penstock.commits.sessions import SESSION_ANSWERS_MAX
 from penstock.log.store import DiskFull
+from penstock.protocol.errors import (
+    CommitConflict,
+    CommitProtocol,
+    EntityNotFound,
+    PastGone,
+    PreconditionFailed,
+    RefusedByRule,
+    Saturated,
+)
 from penstock.topics.core.leases import ClaimRequest, Settle
 from penstock.topics.core.space_parts import SpaceState, state_of
 from penstock.topics.engine.engine import Engine
 from penstock.topics.engine.lane import LogFailed
 from penstock.topics.engine.spaces import Accepted, PageRequest
-from penstock.topics.errors import EntityNotFound, PastGone, Saturated
 from tests.integration.topics.engines import engine_on, until, write
 from tests.integration.topics.gated import GatedStore
 from tests.integration.topics.node import SMALL, node, on_a_loop

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.kernel.units import KIB
+from penstock.protocol.errors import Throttled
 from penstock.topics.core.batch import parse_write
 from penstock.topics.core.leases import ClaimRequest
 from penstock.topics.core.predicate import Predicate
@@ -16,7 +17,6 @@ from penstock.topics.core.read import ReadRequest
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.engine.engine import Engine
 from penstock.topics.engine.scheduler_view import scheduler_view
-from penstock.topics.errors import Throttled
 from penstock.topics.persist import spill
 from tests.integration.topics.node import SMALL, drained, node, on_a_loop, until, write
 

@@ -10,6 +10,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from penstock.protocol.errors import (
+    RouterCycle,
+    Throttled,
+    TopicExistsIncompatible,
+    TopicFull,
+    TopicNotFound,
+)
 from penstock.testing import ManualClock
 from penstock.topics.core.batch import Batch, Write
 from penstock.topics.core.codec import decode_entries, encode_entries
@@ -18,13 +25,6 @@ from penstock.topics.core.partition import Change, Partition
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.core.topic import Written
-from penstock.topics.errors import (
-    RouterCycle,
-    Throttled,
-    TopicExistsIncompatible,
-    TopicFull,
-    TopicNotFound,
-)
 from penstock.topics.model import TopicLimits, make_record
 
 PARTITIONS = 3

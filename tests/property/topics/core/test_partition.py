@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from penstock.protocol.errors import RecordTooLarge, TopicFull, TopicNotFound
 from penstock.testing import ManualClock
 from penstock.topics.core.batch import Batch, Write
 from penstock.topics.core.codec import decode_entries, encode_entries
@@ -19,7 +20,6 @@ from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.read import ReadRequest
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.core.topic import Written
-from penstock.topics.errors import RecordTooLarge, TopicFull, TopicNotFound
 from penstock.topics.model import make_record
 
 LOGS = st.sampled_from(["a", "x", "y", "dead"])

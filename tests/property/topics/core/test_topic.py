@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from penstock.protocol.errors import RecordTooLarge, TopicFull
 from penstock.testing import ManualClock
 from penstock.topics.config import TopicConfig
 from penstock.topics.core.batch import Batch
@@ -17,7 +18,6 @@ from penstock.topics.core.entries import Appended, TopicEntry
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.read import Diff, ReadRequest, read
 from penstock.topics.core.topic import Floors, Topic, Written
-from penstock.topics.errors import RecordTooLarge, TopicFull
 from penstock.topics.model import Record, TopicLimits, make_record, size_of
 
 TAGS = st.sampled_from(["a", "ab", "b", None])

@@ -6,6 +6,14 @@ import pytest
 
 from penstock.kernel.errors import Busy, Corrupt, Rejected, Unknown
 from penstock.log.store import Closed
+from penstock.protocol.errors import (
+    MethodNotAllowed,
+    Replaying,
+    ShuttingDown,
+    Throttled,
+    TopicFull,
+    TopicNotFound,
+)
 from penstock.server.api.answers import (
     Flags,
     Numbers,
@@ -15,13 +23,7 @@ from penstock.server.api.answers import (
     written,
     written_new,
 )
-from penstock.server.api.errors import (
-    MethodNotAllowed,
-    NotReady,
-    ShuttingDown,
-    error_answer,
-)
-from penstock.topics.errors import Throttled, TopicFull, TopicNotFound
+from penstock.server.api.errors import error_answer
 
 
 def test_the_answer_to_the_usual_write_is_the_general_one():
@@ -86,7 +88,7 @@ def test_what_the_server_writes_is_compact():
         (Throttled("cap", limit="max_topics"), 429, "throttled", {"limit": "max_topics"}),
         (Throttled("hot", retry_after_ms=1500), 429, "throttled", {"retry_after_ms": 1500}),
         (Busy("line is full"), 429, "throttled", {"retry_after_ms": 1000}),
-        (NotReady(0.5), 503, "not_ready", {"replay_progress": 0.5}),
+        (Replaying(0.5), 503, "not_ready", {"replay_progress": 0.5}),
         (ShuttingDown(), 503, "shutting_down", None),
         (Closed("closed"), 503, "shutting_down", None),
         (Rejected("odd"), 400, "invalid_request", None),

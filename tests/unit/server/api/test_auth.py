@@ -5,14 +5,13 @@ from base64 import urlsafe_b64encode
 import pytest
 
 from penstock.kernel.errors import Rejected
+from penstock.protocol.errors import Forbidden, Unauthorized
 from penstock.server.api.auth import (
     ADMIN,
     DELETE,
     EVERYTHING,
     READ,
     WRITE,
-    Forbidden,
-    Unauthorized,
     bearer,
     offered_protocols,
     parse_keys,

@@ -5,7 +5,12 @@ from math import inf
 
 import pytest
 
-from penstock.server.api.errors import NotAcceptable, UnsupportedMediaType
+from penstock.protocol.errors import (
+    InvalidRequest,
+    NotAcceptable,
+    PayloadTooLarge,
+    UnsupportedMediaType,
+)
 from penstock.server.api.queries import (
     OBJECT_BYTES_MAX,
     Query,
@@ -15,8 +20,6 @@ from penstock.server.api.queries import (
     parse_cursor,
     wants_arrow,
 )
-from penstock.server.http.message import PayloadTooLarge
-from penstock.topics.errors import InvalidRequest
 
 JSON = {"content-type": "application/json"}
 ARROW = "application/vnd.apache.arrow.stream"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.server.api.errors import MethodNotAllowed, NotFound
+from penstock.protocol.errors import MethodNotAllowed, NotFound
 from penstock.server.api.openapi import document
 from penstock.server.api.routes import ROUTES
 
@@ -40,7 +40,7 @@ def test_any_other_path_is_not_found(path):
 def test_a_wrong_method_names_the_right_ones():
     with pytest.raises(MethodNotAllowed) as caught:
         ROUTES.find("PATCH", "/v0/topics/a")
-    assert caught.value.allow == "DELETE, GET, HEAD, POST, PUT"
+    assert caught.value.headers == ((b"allow", b"DELETE, GET, HEAD, POST, PUT"),)
 
 
 def test_every_reference_of_the_document_leads_somewhere():

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.protocol.errors import InvalidRequest
 from penstock.server.http.head import CHUNKED, Heads
-from penstock.server.http.message import BadRequest, TransportLimits
+from penstock.server.http.message import TransportLimits
 from penstock.server.http.target import split_target
 from tests.unit.server.http.fake_loop import Peer, echo
 
@@ -193,11 +194,11 @@ def test_what_a_head_means_depends_on_line_and_headers_together():
     heads = Heads(TransportLimits())
     headers = b"Host: a\r\nTransfer-Encoding: chunked\r\n\r\n"
     assert heads.parse(b"POST / HTTP/1.1\r\n" + headers)[1].length == CHUNKED
-    with pytest.raises(BadRequest):
+    with pytest.raises(InvalidRequest):
         heads.parse(b"POST / HTTP/1.0\r\n" + headers)
     no_host = b"X: 1\r\n\r\n"
     assert not heads.parse(b"GET / HTTP/1.0\r\n" + no_host)[1].keep_alive
-    with pytest.raises(BadRequest):
+    with pytest.raises(InvalidRequest):
         heads.parse(b"GET / HTTP/1.1\r\n" + no_host)
     line, terms = heads.parse(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n")
     assert (line.method, terms.is_head, terms.hot) == ("GET", True, False)

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.kernel.errors import Rejected
+from penstock.protocol.errors import Unauthorized
 from penstock.server.http.http1 import STEPS_A_TURN
-from penstock.server.http.message import NoKey, TransportLimits
+from penstock.server.http.message import TransportLimits
 from tests.unit.server.http.fake_loop import Desk, Peer, all_overlap, echo, get, post
 
 CHUNKED = (
@@ -626,7 +627,9 @@ def test_very_many_requests_in_one_read_leave_others_their_turn():
 def test_who_has_no_key_is_told_so_before_its_body_is_read():
     peer = Peer(echo)
     peer.service.check_head = lambda method, headers, _sender: (
-        None if headers.get("authorization") == "Bearer k" else NoKey(f"expected a key: {method}")
+        None
+        if headers.get("authorization") == "Bearer k"
+        else Unauthorized(f"expected a key: {method}")
     )
     peer.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 100)
     (told,) = peer.answers()

@@ -18,8 +18,9 @@ from h2.events import (
 from h2.settings import SettingCodes
 
 from penstock.kernel.errors import Rejected
+from penstock.protocol.errors import Unauthorized
 from penstock.server.http.http2 import FRAMES_A_TURN
-from penstock.server.http.message import NoKey, TransportLimits
+from penstock.server.http.message import TransportLimits
 from tests.unit.server.http.fake_loop import Desk, Peer, echo
 
 
@@ -544,7 +545,7 @@ def test_a_peer_that_takes_its_answer_byte_by_byte_is_let_go():
 
 def test_a_body_of_somebody_without_a_key_is_refused_at_its_head():
     client = Client(echo)
-    client.peer.service.check_head = lambda *_head: NoKey("expected a key")
+    client.peer.service.check_head = lambda *_head: Unauthorized("expected a key")
     stream_id = client.ask(method="POST", body=b"x" * 100, ends=False)
     assert (client.status[stream_id], code_of(client, stream_id)) == (401, "unauthorized")
     assert client.peer.service.budget.used == 0

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.protocol.errors import InvalidRequest, PayloadTooLarge
 from penstock.server.http.coding import accepts_gzip, compress
 from penstock.server.http.inflation import MEMBERS_MAX, STEP_BYTES, Inflation
-from penstock.server.http.message import BadRequest, PayloadTooLarge
 
 
 def inflate(body: bytes, limit: int = 64 * 1024 * 1024) -> bytes:
@@ -51,7 +51,7 @@ def test_a_body_of_exactly_the_limit_is_taken():
 
 
 def test_a_row_of_empty_members_comes_to_an_end():
-    with pytest.raises(BadRequest, match="members"):
+    with pytest.raises(InvalidRequest, match="members"):
         inflate(gzip.compress(b"") * (MEMBERS_MAX + 1))
 
 
@@ -59,7 +59,7 @@ def test_a_row_of_empty_members_comes_to_an_end():
 def test_a_cut_body_is_refused(content, data):
     whole = gzip.compress(content)
     cut = data.draw(st.integers(1, len(whole) - 1))
-    with pytest.raises(BadRequest):
+    with pytest.raises(InvalidRequest):
         inflate(whole[:cut])
 
 

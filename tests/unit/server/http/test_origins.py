@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kernel.errors import Rejected
-from penstock.server.http.message import USUAL, ForeignHost, ForeignOrigin
+from penstock.protocol.errors import ForeignHost, ForeignOrigin
+from penstock.server.http.message import USUAL
 from penstock.server.http.origins import Origins, authority, parse_host, parse_origin, preflight
 
 LOCAL = Origins(allowed_hosts=())

@@ -4,9 +4,9 @@ from itertools import count
 
 import pytest
 
+from penstock.protocol.errors import Throttled
 from penstock.server.push.sessions import Sessions
 from penstock.server.push.watching import WatchRequest
-from penstock.topics.errors import Throttled
 
 
 def sessions(**more):

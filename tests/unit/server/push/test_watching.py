@@ -4,13 +4,13 @@ import json
 
 import pytest
 
+from penstock.protocol.errors import InvalidRequest
 from penstock.server.push.watching import Follower, Place, WatchDefaults, parse_watch, shape_of
 from penstock.topics.core.predicate import parse_predicate
 from penstock.topics.core.read import Diff, Tombstone
 from penstock.topics.core.shown import Found
 from penstock.topics.core.slots import Slot
 from penstock.topics.engine.watch import Page, encode_records
-from penstock.topics.errors import InvalidRequest
 from penstock.topics.model import TopicLimits, make_record
 
 LIMITS = TopicLimits()

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from penstock.protocol.errors import TopicNotFound
 from penstock.server.api.answers import Flags, Numbers, Spent, written
 from penstock.server.push.sse import caught_up_data
 from penstock.server.push.ws import (
@@ -21,7 +22,6 @@ from penstock.server.push.ws import (
 )
 from penstock.topics.core.read import Diff
 from penstock.topics.core.shown import Found
-from penstock.topics.errors import TopicNotFound
 
 
 def test_an_id_comes_back_as_it_was_sent():

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.protocol.errors import InvalidQuery
 from penstock.spark.lake.views import bind
-from penstock.tables.errors import InvalidQuery
 
 
 def test_only_names_of_relations_change() -> None:

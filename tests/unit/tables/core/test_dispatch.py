@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from penstock.kernel.errors import Rejected
+from penstock.protocol.errors import TableNotFound
 from penstock.tables.core.capacity import DispatchSettings, ParallelMode
 from penstock.tables.core.dispatch import Coordinator
 from penstock.tables.core.events import (
@@ -40,7 +41,6 @@ from penstock.tables.core.graph import StreamGraph
 from penstock.tables.core.jobs import JobStatus
 from penstock.tables.core.model import Status
 from penstock.tables.core.verdict import Reason
-from penstock.tables.errors import TableNotFound
 from tests.unit.tables.core.stage import Stage, answers, reads, starts, statuses
 
 CHAIN = (reads("a", "raw"), reads("b", "a"), reads("c", "b"))

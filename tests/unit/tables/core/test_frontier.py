@@ -4,8 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.tables.core.frontier import Frontier, LakePosition, Order, TopicPosition, later
-from penstock.tables.errors import BadFrontier
+from penstock.tables.core.frontier import (
+    BadFrontier,
+    Frontier,
+    LakePosition,
+    Order,
+    TopicPosition,
+    later,
+)
 
 numbers = st.integers(0, 1 << 63)
 positions = st.one_of(st.builds(LakePosition, numbers), st.builds(TopicPosition, numbers, numbers))

@@ -4,9 +4,9 @@ from itertools import permutations
 
 import pytest
 
+from penstock.protocol.errors import InvalidTable, TableCycle, TableInUse, TableNotFound
 from penstock.tables.core.graph import StreamGraph, check_modes
 from penstock.tables.core.model import define
-from penstock.tables.errors import InvalidTable, TableCycle, TableInUse, TableNotFound
 
 
 def reads(name: str, *sources: str, **options: str):

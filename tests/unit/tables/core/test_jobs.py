@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.protocol.errors import JobMoved
 from penstock.tables.core.jobs import TRANSITIONS, Job, JobStatus, may_claim, prunable
 from penstock.tables.core.recovery import recover, surplus_tokens
 from penstock.tables.core.units import UnitKind
-from penstock.tables.errors import JobMoved
 
 QUEUED = Job(
     job_id=1,

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.protocol.errors import InvalidQuery, InvalidSchedule, InvalidTable
 from penstock.tables.core.model import Consistency, Mode, Status, TableDefinition, define
 from penstock.tables.core.schedule import Calculated, OnDemand
-from penstock.tables.errors import InvalidQuery, InvalidSchedule, InvalidTable
 from penstock.tables.names import lake_name, relation_name
 
 

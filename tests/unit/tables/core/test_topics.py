@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.protocol.errors import InvalidSource
 from penstock.tables.core.topics import TopicColumn, TopicSource, declare_topic
-from penstock.tables.errors import InvalidSource
 
 
 def test_a_declaration_comes_back_as_it_was():

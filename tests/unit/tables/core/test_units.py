@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.protocol.errors import TableNotFound
 from penstock.tables.core.graph import StreamGraph
 from penstock.tables.core.model import define
 from penstock.tables.core.units import ExecutionUnitGraph, UnitKind, unit_key
-from penstock.tables.errors import TableNotFound
 
 
 def reads(name: str, *sources: str, **options: str):

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.protocol.errors import NotDifferentiable
 from penstock.tables.core.history import ReasonCode
 from penstock.tables.core.model import define
 from penstock.tables.delta.modes import check_differential, differentiation, operators
-from penstock.tables.errors import NotDifferentiable
 from penstock.tables.query.volatile import volatile_functions
 
 

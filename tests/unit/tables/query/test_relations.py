@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.kernel.errors import Rejected
+from penstock.protocol.errors import InvalidQuery
 from penstock.tables.core.graph import StreamGraph
 from penstock.tables.core.model import define
-from penstock.tables.errors import InvalidQuery
 from penstock.tables.query.relations import NameCheck
 from penstock.tables.query.resolve import Shape
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from penstock.tables.errors import InvalidQuery, InvalidTable
+from penstock.protocol.errors import InvalidQuery, InvalidTable
 from penstock.tables.query.resolve import UNKNOWN, Shape, resolve
 from tests.unit.tables.query.corpus import ACCEPTED, REFUSED, SCHEMAS, TPCH, TPCH_SCHEMAS
 

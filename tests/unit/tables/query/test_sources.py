@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.tables.errors import InvalidQuery
+from penstock.protocol.errors import InvalidQuery
 from penstock.tables.query.sources import normal_query, read_sources
 
 CASES = {

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.kernel.errors import Busy, Rejected
+from penstock.protocol.errors import InvalidQuery
 from penstock.tables.core.failures import FailureKind
-from penstock.tables.errors import InvalidQuery
 from penstock.tables.worker.claim import LockHeld
 from penstock.tables.worker.outcomes import detail_of, kind_of
 

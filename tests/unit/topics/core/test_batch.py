@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from penstock.protocol.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from penstock.topics.core.batch import Batch, parse_write
-from penstock.topics.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from penstock.topics.model import DEPTH_MAX, Record, Routed, TopicLimits, make_record
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from penstock.protocol.errors import BatchTooLarge, InvalidRequest
 from penstock.topics.core.leases import (
     ClaimRequest,
     ClaimWindow,
@@ -19,7 +20,6 @@ from penstock.topics.core.leases import (
     parse_settle,
     parse_token,
 )
-from penstock.topics.errors import BatchTooLarge, InvalidRequest
 from penstock.topics.model import Routed, TopicLimits, hops_of, make_record
 
 LIMITS = TopicLimits()

@@ -6,15 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.topics.core.batch import Batch, Write, parse_write
-from penstock.topics.core.entries import Appended, Created, Dropped
-from penstock.topics.core.leases import ClaimRequest, Settle
-from penstock.topics.core.partition import Change, Partition
-from penstock.topics.core.read import ReadRequest
-from penstock.topics.core.registry import Registry
-from penstock.topics.core.router import RouterConfig, RouterRemoved
-from penstock.topics.core.topic import Written
-from penstock.topics.errors import (
+from penstock.protocol.errors import (
     BatchTooLarge,
     InvalidRequest,
     NotAQueue,
@@ -26,6 +18,14 @@ from penstock.topics.errors import (
     TopicNotEmpty,
     TopicNotFound,
 )
+from penstock.topics.core.batch import Batch, Write, parse_write
+from penstock.topics.core.entries import Appended, Created, Dropped
+from penstock.topics.core.leases import ClaimRequest, Settle
+from penstock.topics.core.partition import Change, Partition
+from penstock.topics.core.read import ReadRequest
+from penstock.topics.core.registry import Registry
+from penstock.topics.core.router import RouterConfig, RouterRemoved
+from penstock.topics.core.topic import Written
 from penstock.topics.model import TopicLimits, make_record
 
 ONE = Batch.of([make_record(b"1")])

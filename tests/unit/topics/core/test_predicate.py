@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from penstock.protocol.errors import InvalidRequest
 from penstock.topics.core.predicate import parse_predicate
-from penstock.topics.errors import InvalidRequest
 
 
 @pytest.mark.parametrize(

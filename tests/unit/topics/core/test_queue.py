@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from penstock.protocol.errors import NotAQueue
 from penstock.topics.config import TopicConfig
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Acked, Appended, Claimed
@@ -20,7 +21,6 @@ from penstock.topics.core.queue import (
     Queue,
 )
 from penstock.topics.core.topic import Topic
-from penstock.topics.errors import NotAQueue
 from penstock.topics.model import make_record
 
 

@@ -7,6 +7,13 @@ from typing import Any
 
 import pytest
 
+from penstock.protocol.errors import (
+    InvalidRequest,
+    RouterCycle,
+    RouterNotFound,
+    Throttled,
+    TopicExistsIncompatible,
+)
 from penstock.topics.core.entries import Feed
 from penstock.topics.core.router import (
     Router,
@@ -15,13 +22,6 @@ from penstock.topics.core.router import (
     RouterRemoved,
     RouterTable,
     parse_router,
-)
-from penstock.topics.errors import (
-    InvalidRequest,
-    RouterCycle,
-    RouterNotFound,
-    Throttled,
-    TopicExistsIncompatible,
 )
 from penstock.topics.model import TopicLimits
 

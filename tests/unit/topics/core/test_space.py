@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 
-from penstock.commits.errors import CommitConflict, RefusedByRule
 from penstock.commits.model import Commit, Read, Write
 from penstock.commits.sessions import Answer
+from penstock.protocol.errors import (
+    CommitConflict,
+    IsASpace,
+    NotASpace,
+    RecordTooLarge,
+    RefusedByRule,
+    TopicFull,
+)
 from penstock.topics.core.batch import Write as PlainWrite
 from penstock.topics.core.batch import parse_write
 from penstock.topics.core.codec import decode_entries, encode_entries
@@ -16,7 +23,6 @@ from penstock.topics.core.entries import Committed, Created
 from penstock.topics.core.partition import Change, Partition
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.router import RouterConfig
-from penstock.topics.errors import IsASpace, NotASpace, RecordTooLarge, TopicFull
 from penstock.topics.model import TopicLimits
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from penstock.kernel.errors import Corrupt
+from penstock.protocol.errors import InvalidRequest, RecordTooLarge, TopicFull
 from penstock.topics.config import TopicConfig
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Advanced, Appended, Feed
 from penstock.topics.core.predicate import parse_predicate
 from penstock.topics.core.topic import Floors, Topic, Written
-from penstock.topics.errors import InvalidRequest, RecordTooLarge, TopicFull
 from penstock.topics.model import make_record
 
 

@@ -1,4 +1,4 @@
-"""What calls give back. Fields that a newer server adds are read over.
+"""Every answer of the protocol as a struct. Fields that a newer server adds are ignored.
 
 A record's `data` and `meta` are decoded when they are asked for: a program that looks at tags
 and seqs, or hands the text on, pays nothing for the payloads, and one that knows their type gets
@@ -364,6 +364,20 @@ class Ready(Struct, frozen=True, kw_only=True):
 @lru_cache(maxsize=256)
 def _decoder(kind: Hashable) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(cast(Any, kind))
+
+
+class ErrorFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an error is: a stable code, a text for people, and facts for programs."""
+
+    code: str = ""
+    message: str = ""
+    detail: dict[str, Any] | None = None
+
+
+class ErrorAnswer(Struct, frozen=True):
+    """The envelope of every error."""
+
+    error: ErrorFacts
 
 
 class BackupMade(Struct, frozen=True, kw_only=True):

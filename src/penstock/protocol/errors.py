@@ -1,0 +1,486 @@
+"""Every error of the protocol, once: its code, HTTP status, class and group.
+
+The server raises these classes; the client raises the same class again for the code in an answer.
+`ERRORS` is the table that both go by, and the reference is made from it. `detail` holds exactly
+what the protocol promises for the situation.
+
+>>> error = error_of(404, "topic_not_found", "there is none", {"topic": "t"})
+>>> type(error).__name__, error.status, str(error), error.detail
+('TopicNotFound', 404, 'there is none', {'topic': 't'})
+>>> error_of(502).code
+'internal'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final, Self
+
+from penstock.kernel.errors import (
+    Busy,
+    Conflict,
+    Corrupt,
+    Gone,
+    PenstockError,
+    Rejected,
+    Unavailable,
+)
+
+ERRORS: Final[dict[str, type[CallError]]] = {}
+"""The error classes by code. A subclass that names no code of its own shares its parent's row."""
+
+
+class CallError(PenstockError):
+    """The root of every error that a call of the protocol can end with, on either side.
+
+    `status` is that of the answer; 0 if there was no answer. A class with a `code` and a `status`
+    is one of the protocol; one without a status is known to the client only.
+    """
+
+    status: int = 0
+    retry_after_ms: int | None = None
+    """How long to wait before the next try, where the server said so."""
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    """Headers that the answer has because of this error."""
+    maybe_done: ClassVar[bool] = False
+    """Whether the server may have done what was asked although the call failed."""
+
+    def __init_subclass__(cls, *, code: str = "", status: int = 0) -> None:
+        super().__init_subclass__()
+        if code:
+            cls.code = code
+        if status:
+            cls.status = status
+            ERRORS[code] = cls
+
+    def __init__(self, message: str, *, status: int = 0, **detail: Any) -> None:
+        super().__init__(message, **detail)
+        if status:
+            self.status = status
+
+    @classmethod
+    def told(
+        cls, message: str, detail: Mapping[str, Any] | None = None, *, status: int = 0
+    ) -> Self:
+        """The error as an answer tells of it, whatever the class is usually made from."""
+        error = cls.__new__(cls)
+        Exception.__init__(error, message)
+        error.message = message
+        error.detail = dict(detail or {})
+        error.status = status or cls.status
+        error.retry_after_ms = None
+        return error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Classes are made from facts, copies from the text: pickle must not call the constructor.
+        return _copy, (type(self), self.message), self.__dict__
+
+
+def _copy(kind: type[CallError], message: str) -> CallError:
+    return kind.told(message)
+
+
+def error_of(
+    status: int, code: str = "", message: str = "", detail: Mapping[str, Any] | None = None
+) -> CallError:
+    """The error that an answer tells of: by its code or, if that is not known, by its status."""
+    kind = ERRORS.get(code) or _BY_STATUS.get(status)
+    if kind is None:
+        kind = Internal if status >= 500 else InvalidRequest
+    return kind.told(message or code or f"the server answered {status}", detail, status=status)
+
+
+# The request is wrong --------------------------------------------------------------------------
+
+
+class InvalidRequest(CallError, Rejected, code="invalid_request", status=400):
+    """A field, a name or a predicate is not what the protocol allows."""
+
+
+class BatchTooLarge(CallError, Rejected, code="batch_too_large", status=400):
+    """The request has more records or seqs than one request may have."""
+
+
+class RecordTooLarge(CallError, Rejected, code="record_too_large", status=400):
+    """A record is over the limit, or a write could not fit even into an empty topic."""
+
+
+class InvalidJson(CallError, Rejected, code="invalid_json", status=400):
+    """A WebSocket message is not JSON."""
+
+
+class UnsupportedMessage(CallError, Rejected, code="unsupported_message", status=400):
+    """A WebSocket message is binary; send text."""
+
+
+class Unauthorized(CallError, Rejected, code="unauthorized", status=401):
+    """The API key is missing or not known to the server."""
+
+    headers = ((b"www-authenticate", b"Bearer"),)
+
+
+class Forbidden(CallError, Rejected, code="forbidden", status=403):
+    """The API key is known but does not allow this."""
+
+
+class ForeignOrigin(Forbidden, code="foreign_origin", status=403):
+    """A web page of another origin asks for something that changes the server."""
+
+
+class NotFound(CallError, Rejected, code="not_found", status=404):
+    """There is no such route, or the watch session is gone."""
+
+
+class MethodNotAllowed(CallError, Rejected, code="method_not_allowed", status=405):
+    """The route does not take this method."""
+
+    def __init__(self, method: str, allowed: Iterable[str]) -> None:
+        methods = set(allowed)
+        if "GET" in methods:
+            methods.add("HEAD")
+        allow = ", ".join(sorted(methods))
+        super().__init__(f"expected one of {allow}, found {method}")
+        self.headers = ((b"allow", allow.encode()),)
+
+
+class NotAcceptable(CallError, Rejected, code="not_acceptable", status=406):
+    """The route cannot answer in a form that the client accepts."""
+
+
+class PayloadTooLarge(CallError, Rejected, code="payload_too_large", status=413):
+    """The body is over the server's limit."""
+
+
+class UnsupportedMediaType(CallError, Rejected, code="unsupported_media_type", status=415):
+    """The body is not declared to be JSON, or is encoded in an unknown way."""
+
+
+class ForeignHost(CallError, Rejected, code="foreign_host", status=421):
+    """A server without API keys does not answer under this host name: add it to `allowed_hosts`."""
+
+
+# Topics ----------------------------------------------------------------------------------------
+
+
+class TopicNotFound(CallError, Rejected, code="topic_not_found", status=404):
+    """There is no topic of that name."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"expected an existing topic, found none named {topic!r}", topic=topic)
+
+
+class TopicExistsIncompatible(CallError, Conflict, code="topic_exists_incompatible", status=409):
+    """What exists cannot become what was asked for: its type, its feeder or its ends are fixed."""
+
+
+class TopicsApart(TopicExistsIncompatible):
+    """The topics of one atomic write live in different partitions."""
+
+    def __init__(self, topic: str, other: str) -> None:
+        super().__init__(
+            f"expected topics that share a partition, found {topic!r} and {other!r} apart",
+            topic=other,
+            reason="topics_apart",
+        )
+
+
+class TopicNotEmpty(CallError, Conflict, code="topic_not_empty", status=409):
+    """The topic was to be deleted only if empty, and is not."""
+
+    def __init__(self, topic: str, count: int) -> None:
+        super().__init__(
+            f"expected topic {topic!r} to be empty, found {count} records", topic=topic, count=count
+        )
+
+
+class TopicFull(CallError, Busy, code="topic_full", status=422):
+    """A cap with `discard: reject` is reached: nothing was appended."""
+
+
+class RecordsUnreadable(CallError, Corrupt, code="records_unreadable", status=500):
+    """The file of some cold records is missing or damaged; all others can be read.
+
+    A reader that continues after `last_seq` of `detail` passes over them.
+    """
+
+    def __init__(self, file: str, first_seq: int, last_seq: int, reason: Exception) -> None:
+        found = (reason.strerror if isinstance(reason, OSError) else None) or str(reason)
+        super().__init__(
+            f"the records {first_seq} to {last_seq} cannot be read from {file}: {found}; "
+            f"to go on without them, read from seq {last_seq}",
+            first_seq=first_seq,
+            last_seq=last_seq,
+        )
+
+
+# Routers and queues ----------------------------------------------------------------------------
+
+
+class RouterNotFound(CallError, Rejected, code="router_not_found", status=404):
+    """There is no router of that name."""
+
+    def __init__(self, router: str) -> None:
+        super().__init__(f"expected an existing router, found none named {router!r}", router=router)
+
+
+class RouterCycle(CallError, Conflict, code="router_cycle", status=409):
+    """The router would feed a topic with its own records."""
+
+    def __init__(self, cycle: list[str]) -> None:
+        super().__init__(f"expected no cycle of routers, found {' > '.join(cycle)}", cycle=cycle)
+
+
+class NotAQueue(CallError, Conflict, code="not_a_queue", status=409):
+    """The topic is a log: it has no claims."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"expected a queue, found topic {topic!r} to be a log", topic=topic)
+
+
+# Spaces ----------------------------------------------------------------------------------------
+
+
+class NotASpace(CallError, Conflict, code="not_a_space", status=409):
+    """The topic is a log or a queue: it has no entities and takes no commits."""
+
+    def __init__(self, topic: str, found: str) -> None:
+        super().__init__(f"expected a space, found topic {topic!r} to be a {found}", topic=topic)
+
+
+class IsASpace(CallError, Conflict, code="is_a_space", status=409):
+    """The topic is a space: it takes commits and no plain records."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"expected a topic for records, found {topic!r} to be a space, which takes commits",
+            topic=topic,
+        )
+
+
+class EntityNotFound(CallError, Rejected, code="entity_not_found", status=404):
+    """The space has no entity of that id, or had none then. `detail["head"]` says as of when."""
+
+    def __init__(self, space: str, entity: str, head_seq: int) -> None:
+        super().__init__(
+            f"expected an entity of space {space!r} at seq {head_seq}, "
+            f"found none with the id {entity!r}",
+            space=space,
+            entity=entity,
+            head=head_seq,
+        )
+
+
+class PastGone(CallError, Gone, code="gone", status=410):
+    """What is needed to tell how it was then has left the space by its limits, or by a delete."""
+
+
+class CommitProtocol(CallError, Rejected, code="protocol", status=400):
+    """A session used a number again for another commit, or one that is too old.
+
+    Nothing was applied. Sending it again changes nothing.
+    """
+
+
+class CommitConflict(CallError, Conflict, code="conflict", status=409):
+    """Something that the commit has read was written since: read again, then commit again."""
+
+    def __init__(self, entity: str, *, basis: int, current: int, kind: str = "read") -> None:
+        super().__init__(
+            f"expected entity {entity!r} as it was at seq {basis}, found it written at {current}"
+            if kind == "read"
+            else f"expected entity {entity!r} as the session's earlier commit left it, "
+            f"found that one not accepted or another write at {current}",
+            entity=entity,
+            basis=basis,
+            current=current,
+            kind=kind,
+        )
+
+
+class PreconditionFailed(CallError, Rejected, code="precondition_failed", status=412):
+    """What the commit asked for does not hold and never will: do not try it again."""
+
+    def __init__(self, message: str, reason: str, **detail: Any) -> None:
+        super().__init__(message, reason=reason, **detail)
+
+
+class RefusedByRule(CallError, Rejected, code="refused", status=422):
+    """A rule of the server refuses the commit, whatever the state: fix it."""
+
+
+# Tables ----------------------------------------------------------------------------------------
+
+
+class InvalidTable(CallError, Rejected, code="invalid_table", status=400):
+    """A definition is not what a stream table allows: a name, a mode, a pair of options."""
+
+
+class InvalidSchedule(CallError, Rejected, code="invalid_schedule", status=400):
+    """A schedule is neither a duration nor a cron expression nor one of the words."""
+
+
+class InvalidQuery(CallError, Rejected, code="invalid_query", status=400):
+    """A query is not one SELECT, or reads what a stream table cannot read."""
+
+
+class InvalidTableFile(CallError, Rejected, code="invalid_table_file", status=400):
+    """A `.sql` file's header or query is wrong; the text says in which line."""
+
+
+class NotDifferentiable(CallError, Rejected, code="not_differentiable", status=400):
+    """A table was to be DIFFERENTIAL, but its query cannot be maintained by its changes."""
+
+
+class InvalidSource(CallError, Rejected, code="invalid_source", status=400):
+    """A topic was declared with columns or a key that it cannot have."""
+
+
+class NoWarehouse(CallError, Rejected, code="no_warehouse", status=404):
+    """The server has no warehouse of tables."""
+
+    def __init__(self) -> None:
+        super().__init__("expected the setting catalog to name a warehouse of tables, found none")
+
+
+class SourceNotFound(CallError, Rejected, code="source_not_found", status=404):
+    """No topic of that name was declared as a source."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"expected a topic that was declared as a source, found none named {topic!r}",
+            topic=topic,
+        )
+
+
+class TableNotFound(CallError, Rejected, code="table_not_found", status=404):
+    """There is no stream table of that name."""
+
+    def __init__(self, table: str, near: str | None = None) -> None:
+        hint = "" if near is None else f" (did you mean {near!r}?)"
+        super().__init__(
+            f"expected an existing stream table, found none named {table!r}{hint}", table=table
+        )
+
+
+class RelationNotFound(CallError, Rejected, code="relation_not_found", status=404):
+    """Neither a table nor a topic that tables can read has that name."""
+
+
+class SourceExists(CallError, Conflict, code="source_exists", status=409):
+    """The topic is declared already."""
+
+
+class NoContents(CallError, Conflict, code="no_contents", status=409):
+    """The table is defined, but was never refreshed, or not yet at that snapshot."""
+
+    def __init__(self, table: str, snapshot: int) -> None:
+        super().__init__(
+            f"expected contents of {table!r} at snapshot {snapshot}, found that it was not "
+            "refreshed until then",
+            table=table,
+            snapshot=snapshot,
+        )
+
+
+class TableExists(CallError, Conflict, code="table_exists", status=409):
+    """A relation of that name exists already."""
+
+
+class TableInUse(CallError, Conflict, code="table_in_use", status=409):
+    """Other stream tables read what was to be dropped."""
+
+    def __init__(self, table: str, readers: Sequence[str]) -> None:
+        super().__init__(
+            f"expected nobody to read {table!r}, found {', '.join(readers)}: "
+            "drop them first, or drop with cascade",
+            table=table,
+            readers=list(readers),
+        )
+
+
+class TableCycle(CallError, Conflict, code="table_cycle", status=409):
+    """A table would read itself, directly or through others. Nothing was changed."""
+
+    def __init__(self, cycle: Sequence[str]) -> None:
+        super().__init__(f"expected no cycle, found {' > '.join(cycle)}", cycle=list(cycle))
+
+
+class JobMoved(CallError, Conflict, code="job_moved", status=409):
+    """A job is no longer in the state that a change of it expects."""
+
+
+class ChangedMeanwhile(CallError, Conflict, code="changed_meanwhile", status=409):
+    """Other writers kept changing what was to be changed: look again, then ask again."""
+
+
+class SnapshotExpired(CallError, Gone, code="snapshot_expired", status=410):
+    """The snapshot that was asked for is no longer kept."""
+
+
+# Not now ---------------------------------------------------------------------------------------
+
+
+class Throttled(CallError, Busy, code="throttled", status=429):
+    """A limit on topics, routers, sessions, connections, bytes or load is reached."""
+
+
+class Saturated(Throttled):
+    """The machine has no time, or the log no room, for a write now: nothing was changed."""
+
+    def __init__(self, message: str, *, retry_after_ms: int, **detail: Any) -> None:
+        super().__init__(message, retry_after_ms=retry_after_ms, **detail)
+        self.detail["retry_after_ms"] = retry_after_ms
+
+
+class ServerUnavailable(CallError, Unavailable, code="unavailable"):
+    """The server cannot do it now; nothing was changed."""
+
+
+class Internal(ServerUnavailable, code="internal", status=500):
+    """The server, or something in front of it, failed while working on the request."""
+
+    maybe_done = True
+
+
+class NotReady(ServerUnavailable, code="not_ready", status=503):
+    """The server is still replaying its log, or its log takes no writes."""
+
+
+class Replaying(NotReady):
+    """The log is still being replayed."""
+
+    def __init__(self, progress: float) -> None:
+        super().__init__(
+            f"expected a replayed log, found {progress:.0%} of it done",
+            replay_progress=round(progress, 4),
+        )
+
+
+class NotWritable(NotReady):
+    """The log takes no writes: the disk is full, or failed. Reads continue."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"expected a log that takes writes, found that {reason}", reason=reason)
+
+
+class ShuttingDown(ServerUnavailable, code="shutting_down", status=503):
+    """The server is shutting down and takes nothing new."""
+
+    def __init__(self, message: str = "the server is shutting down") -> None:
+        super().__init__(message)
+
+
+class NotCoordinated(ServerUnavailable, code="not_coordinated", status=503):
+    """No coordinator is running that could do it."""
+
+
+class WarehouseAway(ServerUnavailable, code="warehouse_away", status=503):
+    """The catalog cannot be reached just now."""
+
+
+_BY_STATUS: Final[dict[int, type[CallError]]] = {
+    400: InvalidRequest, 401: Unauthorized, 403: Forbidden, 404: NotFound, 405: MethodNotAllowed,
+    406: NotAcceptable, 413: PayloadTooLarge, 415: UnsupportedMediaType, 421: ForeignHost,
+    422: TopicFull, 429: Throttled, 503: ServerUnavailable,
+}  # fmt: skip
+"""What an answer without a known code means, as one of a proxy."""
