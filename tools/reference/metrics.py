@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tools.reference.packages import cell
-
 from penstock.server.api.metrics import (
     TOPICS_SHOWN_MAX,
     Sample,
@@ -13,6 +11,7 @@ from penstock.server.api.metrics import (
     json_values,
     prometheus_lines,
 )
+from tools.reference.names import cell
 
 A_TOPIC = TopicSample("t", 0, 0, 0, 0, 0, 0)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from tools.reference.packages import cell
-
 from penstock.server.api.auth import scope_names
 from penstock.server.api.openapi import document
 from penstock.server.api.routes import ROUTES, Param, Route
+from tools.reference.names import cell
 
 PROTOCOL: Final = {
     "/v0/topics": "GET",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from click import Command
-from tools.reference.packages import cell
 
 from penstock.cli.ingest_edge import edge
 from penstock.cli.serve import serve
 from penstock.config import FILE_NAME, FILE_TABLE, INGEST_TABLE, SPARK_TABLE, described, variable
 from penstock.kernel.units import format_bytes
+from tools.reference.names import cell
 
 
 def settings_page() -> str:
