@@ -12,8 +12,8 @@ from typing import cast
 
 import uvloop
 
-from penstock.ingest.shell.edge import Edge
-from penstock.ingest.shell.embedded import EngineTopic
+from penstock.ingest.edge import Edge
+from penstock.ingest.engine_topic import EngineTopic
 from penstock.log.stores import open_store
 from penstock.topics.engine.engine import Engine
 

@@ -13,7 +13,7 @@ import time
 import numpy as np
 import uvloop
 
-from penstock.ingest.shell.device import Device
+from penstock.ingest.device import Device
 from penstock.metering.readings import READING_DTYPE, pack_rows
 
 DEVICES = 16

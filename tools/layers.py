@@ -46,6 +46,14 @@ IO_MODULES: Final[dict[str, tuple[str, ...]]] = {
         "status",
         "warehouse",
     ),
+    "ingest": (
+        "appender",
+        "connection",
+        "device",
+        "edge",
+        "engine_topic",
+        "status_port",
+    ),
     "metering": ("load", "pricing", "tariff_space"),
 }
 """Modules of core packages that wait, spawn or touch the world: patterns below their package.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.client.watching import Records as Records
     from penstock.client.watching import Tombstone as Tombstone
     from penstock.client.watching import TopicDeleted as TopicDeleted
-    from penstock.ingest.shell.device import Device as Device
+    from penstock.ingest.device import Device as Device
     from penstock.protocol.answers import StoredRecord as StoredRecord
     from penstock.protocol.answers import TopicConfig as TopicConfig
     from penstock.protocol.answers import TopicOptions as TopicOptions
@@ -56,7 +56,7 @@ _HOMES: Final = {
     "Client": "penstock.client.blocking.client",
     "ClientSettings": "penstock.client.settings",
     "CommitBackpressure": "penstock.client.runtime.policy",
-    "Device": "penstock.ingest.shell.device",
+    "Device": "penstock.ingest.device",
     "Job": "penstock.client.aio.streams",
     "Pipeline": "penstock.spark.ingest.pipeline",
     "Record": "penstock.client.records",

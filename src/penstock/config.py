@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from penstock.client.settings import whole_url
 from penstock.ingest.limits import EdgeLimits
-from penstock.ingest.raw import RAW_TOPIC, REJECT_TOPIC, TopicNames
+from penstock.ingest.raw_topic import RAW_TOPIC, REJECT_TOPIC, TopicNames
 from penstock.kernel.errors import Rejected
 from penstock.kernel.units import KIB, MIB, parse_bytes
 from penstock.log.stores import KINDS as STORES

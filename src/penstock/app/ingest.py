@@ -15,9 +15,9 @@ import uvloop
 
 from penstock.app.process import set_up_logging, tls_context, write_atomically
 from penstock.config import IngestSettings
-from penstock.ingest.shell.edge import Edge
-from penstock.ingest.shell.status import Shown, StatusServer
+from penstock.ingest.edge import Edge
 from penstock.ingest.stages import Downstream, Stage
+from penstock.ingest.status_port import Shown, StatusServer
 from penstock.ingest.tokens import DeviceTokens, parse_tokens
 from penstock.kernel.errors import Rejected
 from penstock.spark.options import SparkOptions

@@ -15,16 +15,16 @@ from penstock.client import calls
 from penstock.client.aio.client import AsyncClient
 from penstock.client.retry import RetryPolicy
 from penstock.client.settings import ClientSettings
-from penstock.ingest.errors import TooLarge
-from penstock.ingest.raw import (
+from penstock.ingest.raw_topic import (
     DEVICES_OPTIONS,
     RAW_OPTIONS,
     REJECT_OPTIONS,
     IdentityPage,
     Landed,
+    TooLarge,
     TopicNames,
+    identity_of,
 )
-from penstock.ingest.records import identity_of
 from penstock.protocol.answers import TopicOptions
 from penstock.protocol.errors import BatchTooLarge, PayloadTooLarge, RecordTooLarge
 

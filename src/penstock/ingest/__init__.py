@@ -1,4 +1,5 @@
-"""The way of device messages into a durable topic: frames, reassembly, acknowledgement, windows.
+"""The network edge: frames of devices, reassembled, appended to a durable topic, acknowledged.
 
-The cores here never wait and never touch a socket; `penstock.ingest.shell` does.
+`accept`, `reassemble`, `frames` and `windows` are cores: they never wait and never touch a socket.
+`edge` runs them; `device` is the other end of the connection.
 """

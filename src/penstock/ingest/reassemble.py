@@ -11,13 +11,67 @@ from enum import Enum
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from penstock.ingest.errors import ErrorCode, FrameError
-from penstock.ingest.frames import Fragment
+from penstock.ingest.frames import ErrorCode, Fragment, FrameError
 from penstock.ingest.limits import EdgeLimits
-from penstock.ingest.seen import WINDOW, Look, Seen
 
 PIECE_BYTES_MIN: Final = 256
 """The least a fragment brings, but for the last of its message: bounds what pieces cost."""
+WINDOW: Final = 256
+_MASK: Final = (1 << WINDOW) - 1
+
+
+class Look(Enum):
+    """What is known of a message id."""
+
+    NEW = 1
+    DURABLE = 2
+    STALE = 3
+    """Below the window: a device that keeps the rules had it acknowledged, or never used it."""
+
+
+class Seen:
+    """The durable ids of one device, exact in a few words of memory.
+
+    Message ids of a device only grow, and none may be sent that is `WINDOW` or more above the
+    lowest that is not yet acknowledged. So the highest durable id and one bit for each of the
+    `WINDOW` ids below it are enough: what is lower was acknowledged long ago. Bit n of `bits` is
+    the id `top - n`.
+
+    >>> seen = Seen()
+    >>> seen.add(10); seen.add(12)
+    >>> [seen.look(message_id).name for message_id in (9, 10, 11, 12, 13)]
+    ['NEW', 'DURABLE', 'NEW', 'DURABLE', 'NEW']
+    >>> seen.add(10 + WINDOW)
+    >>> seen.look(10).name, seen.look(11).name
+    ('STALE', 'NEW')
+    """
+
+    __slots__ = ("bits", "top")
+
+    def __init__(self, top: int = 0, bits: int = 0) -> None:
+        self.top = top
+        self.bits = bits
+
+    def look(self, message_id: int) -> Look:
+        """Whether a message is durable."""
+        below = self.top - message_id
+        if below < 0:
+            return Look.NEW
+        if below >= WINDOW:
+            return Look.STALE
+        return Look.DURABLE if self.bits >> below & 1 else Look.NEW
+
+    def add(self, message_id: int) -> None:
+        """A message is durable now; one below the window is forgotten at once."""
+        above = message_id - self.top
+        if above > WINDOW:
+            self.bits = 1
+            self.top = message_id
+        elif above > 0:
+            self.bits = (self.bits << above | 1) & _MASK
+            self.top = message_id
+        elif above > -WINDOW:
+            self.bits |= 1 << -above
 
 
 class Device:

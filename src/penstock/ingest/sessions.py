@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from penstock.ingest.errors import FrameError
-from penstock.ingest.frames import Fragment, FrameReader
+from penstock.ingest.frames import Fragment, FrameError, FrameReader
 from penstock.ingest.reassemble import Device
 
 

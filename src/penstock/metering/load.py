@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from penstock.ingest.shell.device import Device
+from penstock.ingest.device import Device
 from penstock.metering.fleet import Fleet
 from penstock.metering.shapes import Arrivals, Shape
 

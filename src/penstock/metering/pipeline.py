@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.ingest.raw import RAW_TOPIC
+from penstock.ingest.raw_topic import RAW_TOPIC
 from penstock.metering.parsing import PARSED_DDL, parse_batches
 from penstock.metering.pricing import Pricing
 from penstock.metering.tariffs import SPACE

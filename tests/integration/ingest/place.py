@@ -19,9 +19,8 @@ import uvloop
 
 from penstock.client import AsyncClient, ClientSettings
 from penstock.client.raw_topic import ServerTopic
-from penstock.ingest.raw import Landed, TopicNames
-from penstock.ingest.records import identity_of, payload_of
-from penstock.ingest.shell.edge import Edge
+from penstock.ingest.edge import Edge
+from penstock.ingest.raw_topic import Landed, TopicNames, identity_of, payload_of
 from penstock.metering.fleet import Fleet
 
 LIMIT_S = 240.0

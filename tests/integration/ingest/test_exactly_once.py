@@ -13,15 +13,20 @@ import pytest
 
 from penstock.client import AsyncClient, ClientSettings
 from penstock.client.raw_topic import ServerTopic
+from penstock.ingest.appender import RECOVERED_MAX
+from penstock.ingest.device import Device
+from penstock.ingest.edge import Edge
+from penstock.ingest.engine_topic import EngineTopic
 from penstock.ingest.frames import encode_hello, encode_message
-from penstock.ingest.raw import KEY_WINDOW_MS, Landed, TopicNames
+from penstock.ingest.raw_topic import (
+    KEY_WINDOW_MS,
+    Landed,
+    TopicNames,
+    decode_checkpoint,
+    encode_batch,
+)
 from penstock.ingest.reassemble import Device as EdgeDevice
 from penstock.ingest.reassemble import Message
-from penstock.ingest.records import decode_checkpoint, encode_batch
-from penstock.ingest.shell.appender import RECOVERED_MAX
-from penstock.ingest.shell.device import Device
-from penstock.ingest.shell.edge import Edge
-from penstock.ingest.shell.embedded import EngineTopic
 from penstock.kernel.errors import Unavailable
 from penstock.log.stores import open_store
 from penstock.metering.fleet import Fleet

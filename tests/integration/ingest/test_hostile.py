@@ -13,10 +13,12 @@ from random import Random
 import pytest
 
 from penstock.client import AsyncClient
-from penstock.ingest.device import DeviceRefused
-from penstock.ingest.errors import ErrorCode
+from penstock.ingest.device import Device
+from penstock.ingest.device_core import DeviceRefused
+from penstock.ingest.edge import Edge
 from penstock.ingest.frames import (
     Ack,
+    ErrorCode,
     Failure,
     Frame,
     FrameReader,
@@ -28,8 +30,6 @@ from penstock.ingest.frames import (
     encode_ping,
 )
 from penstock.ingest.limits import EdgeLimits
-from penstock.ingest.shell.device import Device
-from penstock.ingest.shell.edge import Edge
 from penstock.ingest.tokens import parse_tokens
 from tests.integration.ingest.place import edge_at, raw_messages, run, until
 

@@ -7,8 +7,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.ingest.errors import ErrorCode, FrameError
 from penstock.ingest.frames import (
+    ErrorCode,
+    FrameError,
     FrameReader,
     encode_ack,
     encode_error,

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.ingest.frames import Fragment
 from penstock.ingest.limits import EdgeLimits
-from penstock.ingest.reassemble import Device, Message, Outcome, Reassembler
-from penstock.ingest.seen import WINDOW, Look, Seen
+from penstock.ingest.reassemble import WINDOW, Device, Look, Message, Outcome, Reassembler, Seen
 
 
 @given(st.lists(st.integers(1, 3 * WINDOW), max_size=80))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.flow import PlannerPolicy
-from penstock.ingest.errors import ErrorCode
-from penstock.ingest.frames import encode_fragments, encode_ping
+from penstock.ingest.frames import ErrorCode, encode_fragments, encode_ping
 from penstock.ingest.limits import EdgeLimits
 from penstock.metering.shapes import SHAPES, Steady, named_shape
 from penstock.testing import seeded, seeds

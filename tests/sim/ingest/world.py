@@ -6,10 +6,9 @@ from collections import deque
 from random import Random
 
 from penstock.flow import PlannerPolicy
-from penstock.ingest.core import EdgeCore
-from penstock.ingest.device import DeviceCore
-from penstock.ingest.errors import FrameError
-from penstock.ingest.frames import Ack, Failure, FrameReader, Welcome, encode_hello
+from penstock.ingest.accept import EdgeCore
+from penstock.ingest.device_core import DeviceCore
+from penstock.ingest.frames import Ack, Failure, FrameError, FrameReader, Welcome, encode_hello
 from penstock.ingest.limits import EdgeLimits
 from penstock.ingest.windows import Windows
 from penstock.metering.shapes import Arrivals, Shape

@@ -7,13 +7,14 @@ from struct import pack
 import pytest
 from crc32c import crc32c
 
-from penstock.ingest.errors import ErrorCode, FrameError
 from penstock.ingest.frames import (
     FRAGMENT_BYTES_MAX,
     OFFENDING_BYTES_MAX,
     Ack,
+    ErrorCode,
     Failure,
     Fragment,
+    FrameError,
     FrameReader,
     Hello,
     Ping,

@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.ingest.errors import ErrorCode, FrameError
-from penstock.ingest.frames import Fragment
+from penstock.ingest.frames import ErrorCode, Fragment, FrameError
 from penstock.ingest.limits import EdgeLimits
-from penstock.ingest.reassemble import Device, Message, Outcome, Reassembler
-from penstock.ingest.seen import WINDOW, Seen
+from penstock.ingest.reassemble import WINDOW, Device, Message, Outcome, Reassembler, Seen
 from penstock.kernel.errors import Rejected
 
 LIMITS = EdgeLimits(

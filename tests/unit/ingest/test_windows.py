@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from penstock.flow import LatencyHistogram, PlannerPolicy, WindowedChannel
-from penstock.ingest.core import EdgeCore
+from penstock.ingest.accept import EdgeCore
 from penstock.ingest.limits import EdgeLimits
-from penstock.ingest.metrics import edge_values, prometheus, status_values
 from penstock.ingest.stages import ChannelStage, StageStatus, bottleneck
+from penstock.ingest.status import edge_values, prometheus, status_values
 from penstock.ingest.windows import Windows
 from penstock.kernel.errors import Rejected
 from penstock.testing import ManualClock

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.ingest.core import EdgeCore
-from penstock.ingest.errors import ErrorCode, FrameError
+from penstock.ingest.accept import EdgeCore
 from penstock.ingest.frames import (
     Ack,
+    ErrorCode,
+    FrameError,
     FrameReader,
     Pong,
     Welcome,
@@ -17,7 +18,7 @@ from penstock.ingest.frames import (
     encode_ping,
 )
 from penstock.ingest.limits import EdgeLimits
-from penstock.ingest.seen import WINDOW
+from penstock.ingest.reassemble import WINDOW
 from penstock.ingest.tokens import parse_tokens
 from penstock.testing import ManualClock
 

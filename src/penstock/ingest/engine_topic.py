@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.ingest.errors import TooLarge
-from penstock.ingest.raw import (
+from penstock.ingest.raw_topic import (
     DEVICES_OPTIONS,
     RAW_OPTIONS,
     REJECT_OPTIONS,
     IdentityPage,
     Landed,
+    TooLarge,
     TopicNames,
+    identity_of,
 )
-from penstock.ingest.records import identity_of
 from penstock.protocol.errors import BatchTooLarge, RecordTooLarge
 from penstock.topics.core.batch import parse_write
 from penstock.topics.core.read import ReadRequest

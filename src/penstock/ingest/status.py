@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from penstock.ingest.core import EdgeCore
+from penstock.ingest.accept import EdgeCore
 from penstock.ingest.stages import Stage
 from penstock.ingest.windows import PipelineStatus, Windows
 

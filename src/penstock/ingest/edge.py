@@ -16,15 +16,14 @@ import msgspec
 
 from penstock.flow.channel import MEASURE_MS
 from penstock.flow.planner import PlannerPolicy
-from penstock.ingest import metrics
-from penstock.ingest.core import EdgeCore
-from penstock.ingest.errors import ErrorCode, FrameError
-from penstock.ingest.frames import OFFENDING_BYTES_MAX
+from penstock.ingest import status
+from penstock.ingest.accept import EdgeCore
+from penstock.ingest.appender import Appender
+from penstock.ingest.connection import READ_BYTES_MAX, DeviceConnection
+from penstock.ingest.frames import OFFENDING_BYTES_MAX, ErrorCode, FrameError
 from penstock.ingest.limits import EdgeLimits
-from penstock.ingest.raw import RawTopic
+from penstock.ingest.raw_topic import RawTopic
 from penstock.ingest.sessions import Session
-from penstock.ingest.shell.appender import Appender
-from penstock.ingest.shell.connection import READ_BYTES_MAX, DeviceConnection
 from penstock.ingest.stages import Downstream, Stage
 from penstock.ingest.tokens import DeviceTokens
 from penstock.ingest.windows import Windows
@@ -133,15 +132,15 @@ class Edge:
 
     def values(self) -> dict[str, int]:
         """The numbers of the edge by name."""
-        return metrics.edge_values(self.core, self._appender.retries)
+        return status.edge_values(self.core, self._appender.retries)
 
     def status(self) -> dict[str, Any]:
         """The stages, the bottleneck and the numbers of the edge as plain values."""
-        return metrics.status_values(self.windows.status(), self.values())
+        return status.status_values(self.windows.status(), self.values())
 
     def prometheus(self) -> str:
         """The same as Prometheus text."""
-        return metrics.prometheus(self.windows, self.values())
+        return status.prometheus(self.windows, self.values())
 
     # What goes on beside
 

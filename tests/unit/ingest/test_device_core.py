@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.ingest.device import DeviceCore, DeviceRefused
-from penstock.ingest.errors import ErrorCode
-from penstock.ingest.frames import Failure, FrameReader, Welcome
+from penstock.ingest.device_core import DeviceCore, DeviceRefused
+from penstock.ingest.frames import ErrorCode, Failure, FrameReader, Welcome
 from penstock.kernel.errors import Rejected
 
 

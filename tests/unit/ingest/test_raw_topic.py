@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.ingest.reassemble import Device, Message
-from penstock.ingest.records import (
+from penstock.ingest.raw_topic import (
     DEVICES_PER_RECORD,
     decode_checkpoint,
     encode_batch,
@@ -14,7 +13,7 @@ from penstock.ingest.records import (
     identity_of,
     payload_of,
 )
-from penstock.ingest.seen import Seen
+from penstock.ingest.reassemble import Device, Message, Seen
 from penstock.kernel.errors import Corrupt
 from penstock.topics.core.batch import parse_write
 

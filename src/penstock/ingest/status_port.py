@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from penstock.ingest.metrics import CONTENT_TYPE
+from penstock.ingest.status import CONTENT_TYPE
 from penstock.kernel.errors import Rejected
 
 HEAD_BYTES_MAX: Final = 8_192

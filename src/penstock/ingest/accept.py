@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from penstock.flow.channel import WindowedChannel
-from penstock.ingest.errors import ErrorCode, FrameError
 from penstock.ingest.frames import (
     FRAGMENT,
     OFFENDING_BYTES_MAX,
     VERSION,
+    ErrorCode,
     Fragment,
     Frame,
+    FrameError,
     FrameReader,
     Hello,
     Ping,
@@ -29,8 +30,7 @@ from penstock.ingest.frames import (
     encode_welcome,
 )
 from penstock.ingest.limits import EdgeLimits
-from penstock.ingest.reassemble import Device, Message, Outcome, Reassembler
-from penstock.ingest.seen import WINDOW, Look, Seen
+from penstock.ingest.reassemble import WINDOW, Device, Look, Message, Outcome, Reassembler, Seen
 from penstock.ingest.sessions import EdgeCounters, Item, Link, OnReject, Session
 from penstock.ingest.stages import ChannelStage
 from penstock.ingest.tokens import DeviceTokens

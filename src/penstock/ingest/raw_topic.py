@@ -1,7 +1,8 @@
-"""Messages as records of the raw topic, and what the edge remembers as records beside it.
+"""The durable topic behind the edge: its records, and the port through which the edge writes it.
 
 A message is one record: `data` is the text of its payload in base64, `node` the device, `tag` the
-message id in decimal. So a reader needs nothing but the record to know which message it is.
+message id in decimal. So a reader needs nothing but the record to know which message it is. What
+the edge remembers of devices is a checkpoint in a topic beside it.
 
 >>> body = encode_batch([Message(Device("meter-7"), 12, b"payload")], key="after-3")
 >>> b'"records":[{"data":"cGF5bG9hZA==","tag":"12","node":"meter-7"}]' in body
@@ -15,21 +16,100 @@ from __future__ import annotations
 from base64 import b64decode
 from binascii import b2a_base64
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from penstock.ingest.reassemble import Device, Message
-from penstock.ingest.seen import Seen
-from penstock.kernel.errors import Corrupt
+from penstock.ingest.reassemble import Device, Message, Seen
+from penstock.kernel.errors import Corrupt, Rejected
+
+RAW_TOPIC: Final = "ingest.raw"
+REJECT_TOPIC: Final = "ingest.rejects"
+KEY_WINDOW_MS: Final = 600_000
+"""How long the topic remembers which append came after which seq."""
+
+RAW_OPTIONS: Final[dict[str, Any]] = {
+    "durability": "fsync",
+    "idempotency_window_ms": KEY_WINDOW_MS,
+}
+REJECT_OPTIONS: Final[dict[str, Any]] = {"durability": "disk", "cap_records": 10_000}
+DEVICES_OPTIONS: Final[dict[str, Any]] = {"durability": "fsync"}
 
 Identity: TypeAlias = tuple[str, int]
 """A device and one of its message ids."""
 
 DEVICES_PER_RECORD: Final = 1_000
-
-
 MESSAGE_ID_MAX: Final = 2**64 - 1
+
+
+class TooLarge(Rejected):
+    """The topic takes no record or no write of that size, now or ever."""
+
+    code = "too_large"
+
+
+class TopicNames(NamedTuple):
+    """Where messages, rejects and the edge's memory of devices go."""
+
+    raw: str = RAW_TOPIC
+    rejects: str = REJECT_TOPIC
+
+    @property
+    def devices(self) -> str:
+        """Checkpoints of what is durable of each device."""
+        return f"{self.raw}.devices"
+
+
+class Landed(NamedTuple):
+    """Where a write is. `deduped`: a write with the same key had been there before."""
+
+    first_seq: int
+    last_seq: int
+    deduped: bool
+
+
+class IdentityPage(NamedTuple):
+    """Which messages stand after a seq; those of other writers are None."""
+
+    identities: list[Identity | None]
+    next_from_seq: int
+    caught_up: bool
+
+
+class RawTopic(Protocol):
+    """The topics that an edge writes: those of an engine in this process, or of a server.
+
+    No call is retried here. Each raises `TooLarge` if it can never succeed, and any other
+    `PenstockError` if a later try may.
+    """
+
+    async def open(self) -> None:
+        """Make the topics as they have to be."""
+        ...
+
+    async def append(self, body: bytes, key: str) -> Landed:
+        """Append the records of a body, all or none; returns when they are durable."""
+        ...
+
+    async def identities(self, from_seq: int) -> IdentityPage:
+        """A page of the messages after a seq."""
+        ...
+
+    async def load(self) -> list[bytes]:
+        """The records of the topic of devices, oldest first."""
+        ...
+
+    async def save(self, records: Sequence[bytes]) -> None:
+        """Write records to the topic of devices, together, and remove all before them."""
+        ...
+
+    async def reject(self, records: Sequence[bytes]) -> None:
+        """Write JSON to the reject topic."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what `open` took."""
+        ...
 
 
 def encode_batch(messages: Iterable[Message], *, key: str) -> bytes:

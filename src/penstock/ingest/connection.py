@@ -6,9 +6,8 @@ import asyncio
 import socket
 from typing import Final, cast
 
-from penstock.ingest.core import EdgeCore
-from penstock.ingest.errors import FrameError
-from penstock.ingest.frames import encode_error
+from penstock.ingest.accept import EdgeCore
+from penstock.ingest.frames import FrameError, encode_error
 from penstock.ingest.sessions import Session
 
 READ_BYTES_MAX: Final = 64 * 1024

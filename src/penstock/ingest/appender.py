@@ -16,11 +16,18 @@ from random import Random
 from typing import Final, TypeVar
 
 from penstock.flow.backoff import Backoff
-from penstock.ingest.core import EdgeCore
-from penstock.ingest.errors import ErrorCode, FrameError, TooLarge
-from penstock.ingest.raw import KEY_WINDOW_MS, Landed, RawTopic
+from penstock.ingest.accept import EdgeCore
+from penstock.ingest.frames import ErrorCode, FrameError
+from penstock.ingest.raw_topic import (
+    KEY_WINDOW_MS,
+    Landed,
+    RawTopic,
+    TooLarge,
+    decode_checkpoint,
+    encode_batch,
+    encode_checkpoint,
+)
 from penstock.ingest.reassemble import Device, Message
-from penstock.ingest.records import decode_checkpoint, encode_batch, encode_checkpoint
 from penstock.ingest.stages import Downstream
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
