@@ -42,7 +42,7 @@ CHECKS := tests-tables tests-server tests-spark tests-client tests-repository te
 	lint layers
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cluster bench lock docs format clean compiled test-compiled wheel env-run env-dev \
+.PHONY: help demo test test-cluster bench lock docs generate format clean compiled test-compiled wheel env-run env-dev \
 	checks lint types layers
 
 help: ## show this list
@@ -66,6 +66,7 @@ checks: $(CHECKS)
 lint:
 	@$(DEV)/bin/ruff format --check --quiet --diff .
 	@$(DEV)/bin/ruff check --quiet .
+	@$(DEV)/bin/python tools/unasync.py --check
 
 types:
 	@$(DEV)/bin/mypy --no-error-summary
@@ -101,6 +102,9 @@ lock: env-dev ## resolve the requirements anew into requirements/*.txt
 
 docs: env-dev ## write the generated reference into docs/reference
 	@$(DEV)/bin/python -m tools.reference
+
+generate: env-dev ## make the blocking client from the asynchronous one
+	@$(DEV)/bin/python tools/unasync.py
 
 format: env-dev ## format the code and fix what ruff can fix
 	@$(DEV)/bin/ruff format --quiet .

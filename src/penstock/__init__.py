@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from penstock import errors as errors
     from penstock.client.aio.client import AsyncClient as AsyncClient
-    from penstock.client.aio.runtime import AsyncRuntime as AsyncRuntime
-    from penstock.client.aio.streams import AsyncJob as AsyncJob
-    from penstock.client.aio.streams import AsyncWatch as AsyncWatch
-    from penstock.client.aio.streams import AsyncWork as AsyncWork
-    from penstock.client.aio.streams import Job as Job
-    from penstock.client.aio.streams import Watch as Watch
-    from penstock.client.aio.streams import Work as Work
+    from penstock.client.aio.watch import AsyncWatch as AsyncWatch
+    from penstock.client.aio.work import AsyncJob as AsyncJob
+    from penstock.client.aio.work import AsyncWork as AsyncWork
     from penstock.client.aio.writer import AsyncWriter as AsyncWriter
     from penstock.client.blocking.client import Client as Client
-    from penstock.client.blocking.runtime import Runtime as Runtime
+    from penstock.client.blocking.watch import Watch as Watch
+    from penstock.client.blocking.work import Job as Job
+    from penstock.client.blocking.work import Work as Work
     from penstock.client.blocking.writer import Writer as Writer
     from penstock.client.records import Record as Record
     from penstock.client.retry import RetryPolicy as RetryPolicy
+    from penstock.client.runtime.async_runtime import AsyncRuntime as AsyncRuntime
+    from penstock.client.runtime.blocking_runtime import Runtime as Runtime
     from penstock.client.runtime.policy import CommitBackpressure as CommitBackpressure
     from penstock.client.runtime.transaction import Transaction as Transaction
     from penstock.client.settings import ClientSettings as ClientSettings
@@ -47,22 +47,22 @@ __version__ = "0.1.0.dev0"
 # found by this table when they are first asked for. A test compares it with the imports above.
 _HOMES: Final = {
     "AsyncClient": "penstock.client.aio.client",
-    "AsyncJob": "penstock.client.aio.streams",
-    "AsyncRuntime": "penstock.client.aio.runtime",
-    "AsyncWatch": "penstock.client.aio.streams",
-    "AsyncWork": "penstock.client.aio.streams",
+    "AsyncJob": "penstock.client.aio.work",
+    "AsyncRuntime": "penstock.client.runtime.async_runtime",
+    "AsyncWatch": "penstock.client.aio.watch",
+    "AsyncWork": "penstock.client.aio.work",
     "AsyncWriter": "penstock.client.aio.writer",
     "CaughtUp": "penstock.client.watching",
     "Client": "penstock.client.blocking.client",
     "ClientSettings": "penstock.client.settings",
     "CommitBackpressure": "penstock.client.runtime.policy",
     "Device": "penstock.ingest.device",
-    "Job": "penstock.client.aio.streams",
+    "Job": "penstock.client.blocking.work",
     "Pipeline": "penstock.spark.ingest.pipeline",
     "Record": "penstock.client.records",
     "Records": "penstock.client.watching",
     "RetryPolicy": "penstock.client.retry",
-    "Runtime": "penstock.client.blocking.runtime",
+    "Runtime": "penstock.client.runtime.blocking_runtime",
     "StoredRecord": "penstock.protocol.answers",
     "Tombstone": "penstock.client.watching",
     "TopicConfig": "penstock.protocol.answers",
@@ -70,8 +70,8 @@ _HOMES: Final = {
     "TopicOptions": "penstock.protocol.answers",
     "Transaction": "penstock.client.runtime.transaction",
     "Warehouse": "penstock.tables.warehouse",
-    "Watch": "penstock.client.aio.streams",
-    "Work": "penstock.client.aio.streams",
+    "Watch": "penstock.client.blocking.watch",
+    "Work": "penstock.client.blocking.work",
     "Writer": "penstock.client.blocking.writer",
     "Written": "penstock.protocol.answers",
     "errors": "penstock.errors",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -21,8 +21,13 @@ from penstock.client.wire import Answer, HttpRequest
 from penstock.protocol import answers
 from penstock.protocol.errors import InvalidRequest
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 T = TypeVar("T")
 
+AUTO_KEY: Final = "<generated>"
+"""As an idempotency key: the client makes one, so that the write can be sent again safely."""
 ARROW: Final = "application/vnd.apache.arrow.stream"
 _ENCODER: Final = msgspec.json.Encoder()
 _TOPIC_OPTIONS: Final = frozenset(answers.TopicOptions.__annotations__)
@@ -275,6 +280,34 @@ def backup(directory: str, *, wait_ms: int) -> Call[answers.BackupMade]:
     return Call(request, _reads(answers.BackupMade), probes=True, wait_ms=wait_ms)
 
 
+# The pages that follow -----------------------------------------------------------------------
+
+
+def after_topics(
+    page: answers.TopicPage, prefix: str, page_size: int
+) -> Call[answers.TopicPage] | None:
+    """The call for the next page of topics."""
+    if page.next_cursor is None:
+        return None
+    return list_topics(prefix, page_size=page_size, cursor=page.next_cursor)
+
+
+def after_routers(
+    page: answers.RouterPage, prefix: str, **fields: Any
+) -> Call[answers.RouterPage] | None:
+    """The call for the next page of routers."""
+    if page.next_cursor is None:
+        return None
+    return list_routers(prefix, cursor=page.next_cursor, **fields)
+
+
+def after_diff(page: answers.Diff, **fields: Any) -> Call[answers.Diff] | None:
+    """The call for the next page of records, until the reader has caught up."""
+    if page.caught_up:
+        return None
+    return diff(page.topic, from_seq=page.next_from_seq, epoch=page.epoch, **fields)
+
+
 # How requests are made ------------------------------------------------------------------------
 
 
@@ -373,3 +406,17 @@ def _read_arrow(answer: Answer) -> bytes:
     if not found.startswith(ARROW):
         raise NotPenstock(f"expected an answer of type {ARROW}, found {found}")
     return answer.body
+
+
+def arrow_table(body: bytes) -> pa.Table:
+    """An Arrow stream as a table. What a page says beside its records is its schema's metadata.
+
+    The table's columns are the body itself: nothing is copied.
+    """
+    import pyarrow as pa
+
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+            return reader.read_all()
+    except pa.ArrowInvalid as error:
+        raise NotPenstock(f"expected an Arrow stream, found {body[:40]!r}") from error

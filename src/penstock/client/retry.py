@@ -3,7 +3,7 @@
 A call whose outcome is not known is only sent again if doing it twice does no harm: reads, puts,
 deletes, acknowledgements, and writes with an idempotency key.
 
->>> from penstock.client.errors import Disconnected
+>>> from penstock.client.errors import (Disconnected)
 >>> from penstock.protocol.errors import Throttled
 >>> tries = Tries(RetryPolicy(base_ms=10, jitter=0), repeatable=False, window_ms=1_000)
 >>> tries.failed(Throttled("busy", retry_after_ms=700), elapsed_ms=0, random=Random(1))
@@ -16,6 +16,7 @@ True
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -29,6 +30,9 @@ from penstock.protocol.errors import (
     Throttled,
     Unauthorized,
 )
+
+OnTrouble = Callable[[str | None], None]
+"""Gets why something has to be tried again, once for each outage, and None when it worked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ so what is handed out is each record once, whatever happened in between.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
@@ -22,7 +22,13 @@ from penstock.client.sse import Frame
 from penstock.flow.backoff import Backoff
 from penstock.kernel.errors import Rejected
 from penstock.protocol.answers import StoredRecord
-from penstock.protocol.errors import CallError, NotFound, ServerUnavailable, Throttled
+from penstock.protocol.errors import (
+    CallError,
+    InvalidRequest,
+    NotFound,
+    ServerUnavailable,
+    Throttled,
+)
 
 TOPICS_MAX: Final = 256
 """Topics that one session can name."""
@@ -97,6 +103,22 @@ class Position(Struct, frozen=True):
     from_seq: int = 0
     epoch: int | None = None
     tail: bool = False
+
+
+def starts_of(
+    topics: str | Iterable[str] | Mapping[str, int | Position], *, tail: bool
+) -> dict[str, Position]:
+    """Where a watch begins in each topic."""
+    if isinstance(topics, str):
+        topics = [topics]
+    if not isinstance(topics, Mapping):
+        return {name: Position(tail=tail) for name in topics}
+    if tail:
+        raise InvalidRequest("expected either tail or seqs to begin after, found both")
+    return {
+        name: place if isinstance(place, Position) else Position(place)
+        for name, place in topics.items()
+    }
 
 
 class Create(Struct, frozen=True):

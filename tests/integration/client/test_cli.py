@@ -126,5 +126,5 @@ def test_errors_are_one_line_and_an_exit_code(environ, words, code, text):
 
 def test_nobody_at_the_address_is_said_at_once_and_in_the_end(environ):
     error = run(environ, "--url", "http://127.0.0.1:9", "--timeout-s", "0.2", "list", code=1)
-    reason = "expected a Penstock server at http://127.0.0.1:9, found connection refused"
+    reason = "cannot connect to http://127.0.0.1:9: connection refused"
     assert error.splitlines() == [f"{reason}; trying again", f"Error: {reason}"]

@@ -108,7 +108,7 @@ def test_what_cannot_be_is_told_in_one_line(environ: dict[str, str], space: str)
                     space, "e")  # fmt: skip
     trying, told = error.splitlines()
     assert trying.endswith("trying again")
-    assert told.startswith("Error: expected a Penstock server at http://127.0.0.1:1")
+    assert told.startswith("Error: cannot connect to http://127.0.0.1:1")
 
 
 def test_changes_are_shown_as_they_come(environ: dict[str, str], space: str) -> None:

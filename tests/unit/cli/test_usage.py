@@ -142,7 +142,7 @@ def test_what_fails_in_the_world_is_a_failure(words, tmp_path, monkeypatch):
 def test_a_host_and_a_port_are_a_url(url):
     result = run("topic", "--timeout-s", "0.2", "--url", url, "list")
     assert result.exit_code == 1
-    assert f"expected a Penstock server at http://{url}" in result.stderr
+    assert f"cannot connect to http://{url}" in result.stderr
 
 
 @pytest.mark.parametrize("words", [["topic", "list"], ["entity", "list", "s"], ["table", "list"],

@@ -213,7 +213,7 @@ def test_an_error_is_one_line(words):
 def test_a_call_that_is_tried_again_says_so_once():
     text = run(in_turn([CUT], [CUT], answered(200, {"topics": []})), "list")
     first, *rest = text.splitlines()
-    assert first.endswith("found the connection closed; trying again")
+    assert first.endswith("closed the connection before its answer was complete; trying again")
     assert rest == ["the server is back", "no topics"]
 
 
@@ -226,7 +226,7 @@ def test_following_says_when_the_server_is_away_and_when_it_is_back():
     ]
     text = run(lambda seen: created if seen.method == "POST" else streams.pop(0), "follow", "a")
     first, *rest = text.splitlines()
-    assert first.endswith("found the connection closed; trying again")
+    assert first.endswith("closed the connection before its answer was complete; trying again")
     assert rest == ["the server is back", "a was deleted"]
 
 

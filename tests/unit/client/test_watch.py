@@ -16,7 +16,9 @@ from penstock.client import (
     Tombstone,
     TopicDeleted,
 )
-from penstock.client.aio import watch_flow, work_flow
+from penstock.client.aio import watch as async_watch
+from penstock.client.aio import work as async_work
+from penstock.client.blocking import watch, work
 from penstock.client.errors import Unreachable
 from penstock.flow.backoff import Backoff
 from penstock.kernel.errors import Rejected
@@ -342,7 +344,7 @@ def test_a_stream_that_was_idle_since_its_last_outage_has_all_its_time_for_the_n
     kind, monkeypatch
 ):
     now_s = [1_000.0]
-    for module in (work_flow, watch_flow):
+    for module in (async_work, async_watch, work, watch):
         monkeypatch.setattr(module, "monotonic", lambda: now_s[0])
     jobs = in_turn(
         [STREAM_HEAD, CUT],
@@ -393,7 +395,7 @@ def test_a_watch_and_a_work_tell_their_trouble_while_they_connect_again():
     with Client(quick("http://127.0.0.1:9")) as client, client.watch("a") as watch:
         while watch.trouble is None:
             assert watch.next_event(0.05) is None
-        assert "127.0.0.1:9, found connection refused" in watch.trouble
+        assert "127.0.0.1:9: connection refused" in watch.trouble
 
 
 def test_the_async_face_tells_its_trouble_too():

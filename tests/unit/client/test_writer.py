@@ -267,7 +267,7 @@ def test_a_cancelled_async_writer_says_so():
             writer = client.writer("a", linger_ms=0)
             await writer.send(1)
             await asyncio.sleep(0)
-            writer._pump.cancel()
+            writer._pump.drop()
             with pytest.raises(OutcomeUnknown):
                 await writer.flush()
 

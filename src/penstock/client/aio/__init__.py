@@ -1,1 +1,1 @@
-"""The client for asyncio. `penstock.client.blocking` is made from it."""
+"""The client for asyncio."""

@@ -10,25 +10,17 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from uuid import uuid4
 
 from penstock.client import calls, space_calls
-from penstock.client.aio.runner import OnTrouble, Runner
-from penstock.client.aio.streams import AsyncWatch, AsyncWork, Pages
+from penstock.client.aio.runner import AsyncRunner
 from penstock.client.aio.tables import AsyncTables
-from penstock.client.aio.watch_flow import WatchFlow
-from penstock.client.aio.work_flow import WorkFlow
+from penstock.client.aio.watch import AsyncWatch, AsyncWatchFlow
+from penstock.client.aio.work import AsyncWork, AsyncWorkFlow
 from penstock.client.aio.writer import AsyncWriter
-from penstock.client.asking import (
-    AUTO_KEY,
-    after_diff,
-    after_routers,
-    after_topics,
-    arrow_table,
-    starts_of,
-)
 from penstock.client.batching import BatchLimits
-from penstock.client.calls import Jobs
+from penstock.client.calls import AUTO_KEY, Jobs, arrow_table
+from penstock.client.retry import OnTrouble
 from penstock.client.settings import DEFAULT_URL, ClientSettings
-from penstock.client.transports.aio import AsyncioTransport
-from penstock.client.watching import Position, WatchCore, WatchOptions
+from penstock.client.transports.aio import AsyncTransport
+from penstock.client.watching import Position, WatchCore, WatchOptions, starts_of
 from penstock.commits.model import Commit
 from penstock.kernel.units import MIB
 from penstock.protocol import answers
@@ -39,12 +31,12 @@ if TYPE_CHECKING:
 
 
 class AsyncClient:
-    """Talks to a Penstock server from asyncio. Make one and keep it: it keeps its connections.
+    """A Penstock server, from asyncio. Make one and keep it: it reuses its connections.
 
     Every call has a deadline, `timeout_s` of the settings, and is tried again where that is safe.
     `on_trouble` gets the reason when a call or a stream has to be tried again, once for each
-    outage, and None when it is over; from whichever thread that happens in.
-    A client can be pickled; the copy makes its own connections.
+    outage, and None when it is over. A client can be pickled; the copy makes its own connections.
+    It belongs to the event loop that uses it.
     """
 
     def __init__(
@@ -55,8 +47,8 @@ class AsyncClient:
         on_trouble: OnTrouble | None = None,
     ) -> None:
         settings = url if isinstance(url, ClientSettings) else ClientSettings(url, api_key)
-        self._transport = AsyncioTransport(settings)
-        self._runner = Runner(settings, self._transport, Random(), on_trouble)
+        self._transport = AsyncTransport(settings)
+        self._runner = AsyncRunner(settings, self._transport, Random(), on_trouble)
 
     @property
     def settings(self) -> ClientSettings:
@@ -106,15 +98,13 @@ class AsyncClient:
         """What a topic holds and how it is set. `touch` counts this as a read."""
         return await self._runner.run(calls.get_topic(topic, touch=touch))
 
-    async def list_topics(
+    def list_topics(
         self, prefix: str = "", *, page_size: int = 1_000
     ) -> AsyncIterator[answers.TopicRow]:
         """The topics whose names begin with a prefix, by name, page after page."""
         first = calls.list_topics(prefix, page_size=page_size)
-        following = partial(after_topics, prefix=prefix, page_size=page_size)
-        async for page in Pages(self._runner, first, following):
-            for row in page.topics:
-                yield row
+        following = partial(calls.after_topics, prefix=prefix, page_size=page_size)
+        return self._runner.rows(first, following, lambda page: page.topics)
 
     async def delete_topic(self, topic: str, *, if_empty: bool = False) -> answers.TopicDeletion:
         """Delete a topic and the routers at it; with `if_empty` only if it holds nothing."""
@@ -233,7 +223,7 @@ class AsyncClient:
         )
         return arrow_table(await self._runner.run(call))
 
-    async def read(
+    def read(
         self,
         topic: str,
         *,
@@ -255,8 +245,7 @@ class AsyncClient:
             "include_meta": include_meta,
         }
         first = calls.diff(topic, from_seq=from_seq, from_ts=from_ts, epoch=epoch, **same)
-        async for page in Pages(self._runner, first, partial(after_diff, **same)):
-            yield page
+        return self._runner.pages(first, partial(calls.after_diff, **same))
 
     async def delete_records(
         self,
@@ -317,25 +306,21 @@ class AsyncClient:
         """An entity, now or as it was at a seq of its space; `EntityNotFound` if there is none."""
         return await self._runner.run(space_calls.get_entity(space, entity, at_seq=at_seq))
 
-    async def list_entities(
+    def list_entities(
         self, space: str, prefix: str = "", *, at_seq: int | None = None, page_size: int = 1_000
     ) -> AsyncIterator[space_calls.EntityState]:
         """The entities of a space by id, page after page, all as of one seq."""
         first = space_calls.list_entities(space, prefix, at_seq=at_seq, limit=page_size)
         following = partial(space_calls.after_entities, space=space, prefix=prefix, limit=page_size)
-        async for page in Pages(self._runner, first, following):
-            for row in page.states():
-                yield row
+        return self._runner.rows(first, following, lambda page: page.states())
 
-    async def entity_history(
+    def entity_history(
         self, space: str, entity: str, *, after_seq: int = 0, page_size: int = 1_000
     ) -> AsyncIterator[space_calls.HistoryRow]:
         """The commits that wrote an entity, oldest first, as far as their records are kept."""
         first = space_calls.entity_history(space, entity, after_seq=after_seq, limit=page_size)
         following = partial(space_calls.after_history, space=space, entity=entity, limit=page_size)
-        async for page in Pages(self._runner, first, following):
-            for row in page.commits:
-                yield row
+        return self._runner.rows(first, following, lambda page: page.commits)
 
     # Routers
 
@@ -369,7 +354,7 @@ class AsyncClient:
         """A router and how many records it has forwarded."""
         return await self._runner.run(calls.get_router(router))
 
-    async def list_routers(
+    def list_routers(
         self,
         prefix: str = "",
         *,
@@ -380,9 +365,8 @@ class AsyncClient:
         """The routers whose names begin with a prefix, by name, page after page."""
         same: dict[str, Any] = {"source": source, "dest": dest, "page_size": page_size}
         first = calls.list_routers(prefix, **same)
-        async for page in Pages(self._runner, first, partial(after_routers, prefix=prefix, **same)):
-            for row in page.routers:
-                yield row
+        following = partial(calls.after_routers, prefix=prefix, **same)
+        return self._runner.rows(first, following, lambda page: page.routers)
 
     async def delete_router(self, router: str) -> answers.RouterDeletion:
         """Delete a router; what it forwarded stays."""
@@ -426,7 +410,7 @@ class AsyncClient:
         `extend_leases` is False. A lost connection is made again; jobs that were out on it go back
         to the queue, so a job may come twice.
         """
-        flow = WorkFlow(
+        flow = AsyncWorkFlow(
             self._runner, topic, node, count=count, lease_ms=lease_ms, extends=extend_leases
         )
         return AsyncWork(flow, self._runner)
@@ -469,7 +453,7 @@ class AsyncClient:
         )
         starts = starts_of(topics, tail=tail)
         core = WatchCore(starts, options, self.settings.reconnect, self._runner.random)
-        return AsyncWatch(WatchFlow(core, self._runner))
+        return AsyncWatch(AsyncWatchFlow(core, self._runner))
 
     # Server
 

@@ -1,8 +1,8 @@
-"""Calls carried out: sent, sent again where that is safe, and brought to an answer or an error."""
+"""Carries out calls: sends them, sends them again where that is safe, reads the answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from random import Random
 from time import monotonic
@@ -10,27 +10,25 @@ from typing import TypeVar
 
 from penstock.client.calls import Call
 from penstock.client.errors import ClientClosed, answer_error
-from penstock.client.retry import Tries
+from penstock.client.retry import OnTrouble, Tries
 from penstock.client.settings import ClientSettings
-from penstock.client.transports.ports import Stream, Transport
+from penstock.client.transports.aio import AsyncConnection, AsyncTransport
 from penstock.client.wire import Answer, HttpRequest
 from penstock.kernel.clock import Clock
 from penstock.kernel.shell import SystemClock
 from penstock.protocol.errors import CallError
 
+P = TypeVar("P")
 T = TypeVar("T")
 
-OnTrouble = Callable[[str | None], None]
-"""Gets why something has to be tried again, once for each outage, and None when it worked."""
 
-
-class Runner:
+class AsyncRunner:
     """Carries out calls on a transport, each within its time."""
 
     def __init__(
         self,
         settings: ClientSettings,
-        transport: Transport,
+        transport: AsyncTransport,
         random: Random,
         on_trouble: OnTrouble | None = None,
         *,
@@ -44,13 +42,13 @@ class Runner:
         self._is_strict = is_strict
         self._clock = clock or SystemClock()
 
-    def within(self, timeout_s: float) -> Runner:
+    def within(self, timeout_s: float) -> AsyncRunner:
         """The same connections with another limit for each call, whatever it asks the server for.
 
-        Else the time that the server is asked to wait comes on top of the limit.
+        Otherwise the time that the server is asked to wait is added to the limit.
         """
         settings = replace(self.settings, timeout_s=timeout_s)
-        return Runner(
+        return AsyncRunner(
             settings,
             self.transport,
             self.random,
@@ -82,7 +80,7 @@ class Runner:
             await self._pause(tries, error, began_s, tell=is_first)
 
     async def _pause(self, tries: Tries, error: CallError, began_s: float, *, tell: bool) -> None:
-        """Wait before the next try; if there is none, the end of the call is raised."""
+        """Wait before the next try; raise the call's final error if there is none."""
         elapsed_ms = (monotonic() - began_s) * 1_000
         delay_ms = tries.failed(error, elapsed_ms=elapsed_ms, random=self.random)
         if delay_ms is None:
@@ -95,8 +93,32 @@ class Runner:
             tries.failed(closed, elapsed_ms=elapsed_ms, random=self.random)
             raise tries.verdict() from closed
 
-    async def open(self, request: HttpRequest) -> Stream:
-        """A stream; a refusal is raised. Tried once: streams have their own way to come back."""
+    async def pages(
+        self, first: Call[P], following: Callable[[P], Call[P] | None]
+    ) -> AsyncIterator[P]:
+        """Pages, each asked for when it is wanted.
+
+        `following` makes the call for the page after the given one; None after the last.
+        """
+        call: Call[P] | None = first
+        while call is not None:
+            page = await self.run(call)
+            yield page
+            call = following(page)
+
+    async def rows(
+        self,
+        first: Call[P],
+        following: Callable[[P], Call[P] | None],
+        rows_of: Callable[[P], Iterable[T]],
+    ) -> AsyncIterator[T]:
+        """The rows of pages, one after the other."""
+        async for page in self.pages(first, following):
+            for row in rows_of(page):
+                yield row
+
+    async def open(self, request: HttpRequest) -> AsyncConnection:
+        """Open a stream; a refusal is raised. Tried once: a stream reconnects in its own way."""
         deadline_s = monotonic() + self.settings.timeout_s
         opened = await self.transport.stream(request, deadline_s)
         if isinstance(opened, Answer):
@@ -108,7 +130,7 @@ class Runner:
         return self.settings.timeout_s + (0.0 if self._is_strict else call.wait_ms / 1_000)
 
     def tell(self, trouble: CallError | None) -> None:
-        """Tell who listens why something is tried again, or that it worked in the end."""
+        """Tell the program why something is tried again, or (None) that it worked in the end."""
         if self.on_trouble is not None:
             self.on_trouble(None if trouble is None else trouble.message)
 

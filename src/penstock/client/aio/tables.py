@@ -1,15 +1,14 @@
-"""Stream tables of a server, as both faces of the client have them: `client.tables`."""
+"""Stream tables of a server: `client.tables`."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client import table_calls as calls
-from penstock.client.aio.runner import Runner
-from penstock.client.asking import arrow_table
+from penstock.client.aio.runner import AsyncRunner
+from penstock.client.calls import arrow_table
 from penstock.client.table_calls import Facts
-from penstock.client.transports.ports import finish
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,7 +19,7 @@ PAGE_ROWS: Final = 50_000
 class AsyncTables:
     """Stream tables: look at them, read them, have them refreshed. Answers are plain dicts."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: AsyncRunner) -> None:
         self._runner = runner
 
     async def list(self, prefix: str = "") -> list[Facts]:
@@ -103,81 +102,3 @@ class AsyncTables:
         import pyarrow as pa
 
         return pa.concat_tables([page async for page in self.pages(name, **options)])
-
-
-class Tables:
-    """Stream tables: look at them, read them, have them refreshed. Answers are plain dicts."""
-
-    def __init__(self, runner: Runner) -> None:
-        self._async = AsyncTables(runner)
-
-    def list(self, prefix: str = "") -> list[Facts]:
-        """Tables by name, with how fresh each is and what it waits for."""
-        return finish(self._async.list(prefix))
-
-    def put(self, name: str, query: str, **options: str) -> Facts:
-        """Create a table, or give it another definition."""
-        return finish(self._async.put(name, query, **options))
-
-    def alter(self, name: str, **options: str) -> Facts:
-        """Change schedule, mode, consistency or description; contents stay."""
-        return finish(self._async.alter(name, **options))
-
-    def drop(self, name: str, *, cascade: bool = False) -> Facts:
-        """Drop a table with its contents, and with `cascade` all that read it."""
-        return finish(self._async.drop(name, cascade=cascade))
-
-    def show(self, name: str) -> Facts:
-        """All that is known of a table."""
-        return finish(self._async.show(name))
-
-    def why(self, name: str) -> Facts:
-        """Why a table waits."""
-        return finish(self._async.why(name))
-
-    def history(self, name: str, *, limit: int = 100) -> Facts:
-        """Refreshes of a table, the newest first."""
-        return finish(self._async.history(name, limit=limit))
-
-    def pause(self, name: str) -> Facts:
-        """Stop refreshing a table."""
-        return finish(self._async.pause(name))
-
-    def resume(self, name: str) -> Facts:
-        """Refresh a table again."""
-        return finish(self._async.resume(name))
-
-    def refresh(self, name: str, *, force: bool = False, wait_ms: int = 10_000) -> Facts:
-        """Have a table refreshed and wait so long for it; `done` says whether it came to that."""
-        return finish(self._async.refresh(name, force=force, wait_ms=wait_ms))
-
-    def health(self) -> Facts:
-        """Whether tables are kept fresh: health, workers, permits, what runs."""
-        return finish(self._async.health())
-
-    def declare_topic(
-        self, topic: str, schema: str, *, key: Sequence[str] = (), url: str | None = None
-    ) -> Facts:
-        """Say which columns the records of a topic have, so that tables can read it."""
-        return finish(self._async.declare_topic(topic, schema, key=key, url=url))
-
-    def pages(
-        self,
-        name: str,
-        *,
-        snapshot: int | None = None,
-        columns: Sequence[str] | None = None,
-        page_rows: int = PAGE_ROWS,
-    ) -> Iterator[pa.Table]:
-        """All rows of a table at one snapshot, a page after the other."""
-        pages = self._async.pages(name, snapshot=snapshot, columns=columns, page_rows=page_rows)
-        while (page := finish(_next(pages))) is not None:
-            yield page
-
-    def rows(self, name: str, **options: Any) -> pa.Table:
-        """All rows of a table at one snapshot."""
-        return finish(self._async.rows(name, **options))
-
-
-async def _next(pages: AsyncIterator[pa.Table]) -> pa.Table | None:
-    return await anext(pages, None)

@@ -1,20 +1,27 @@
-"""The writer for asyncio: many sends become few requests, in order."""
+"""The writer: many sends become few requests, in order."""
 
 from __future__ import annotations
 
-import asyncio
+import os
+import threading
 from collections.abc import Callable
-from contextlib import suppress
+from math import inf
+from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 from uuid import uuid4
 
-from penstock.client.aio.runner import Runner
+from penstock.client.aio.runner import AsyncRunner
 from penstock.client.batching import Batch, Batcher, BatchLimits, as_failure
 from penstock.client.calls import write_body, write_encoded
-from penstock.client.errors import ClientClosed, OutcomeUnknown
+from penstock.client.errors import ClientClosed, OutcomeUnknown, TimedOut
 from penstock.client.records import Record, decode_record, encode_record
+from penstock.client.transports.aio import AsyncAttempt, AsyncSignal, at_exit, is_cancellation
+from penstock.client.transports.connecting import closed_error
 from penstock.protocol.answers import Written
+
+IDLE_S: Final = 1.0
+"""How long the pump waits for records before it ends. The next record starts another."""
 
 
 class AsyncWriter:
@@ -22,12 +29,12 @@ class AsyncWriter:
 
     A batch leaves when it is full or its first record has waited `linger_ms`. Memory is bounded:
     `send` waits for room. If a batch fails for good the writer ends: every later call raises its
-    error, and `unacked` has what is not known to be written.
+    error, and `unacked` has what is not known to be written. Any task of its loop may send.
     """
 
     def __init__(
         self,
-        runner: Runner,
+        runner: AsyncRunner,
         topic: str,
         *,
         limits: BatchLimits,
@@ -41,10 +48,16 @@ class AsyncWriter:
         self._fields = fields
         self._on_written = on_written
         self._batcher = Batcher(limits, lambda: uuid4().hex)
-        self._hurry = asyncio.Event()
-        self._moved: asyncio.Future[None] | None = None
-        self._pump: asyncio.Task[None] | None = None
+        self._lock = threading.Lock()  # guards the batcher and what follows; never held in a wait
+        self._pump: AsyncAttempt[None] | None = None
+        self._in_hurry = False
         self._closed = False
+        self._came = AsyncSignal()
+        """Records came, or a flush."""
+        self._moved = AsyncSignal()
+        """A batch is through, or the writer has failed."""
+        self._process = os.getpid()
+        self._forget_at_exit = at_exit(self.aclose)
 
     @property
     def sent(self) -> int:
@@ -61,45 +74,59 @@ class AsyncWriter:
 
         Their data is JSON text.
         """
-        return [decode_record(each) for each in self._batcher.unacked()]
+        with self._lock:
+            return [decode_record(each) for each in self._batcher.unacked()]
 
     async def send(self, record: object) -> None:
         """Take a record in; waits only if there is no room for it."""
-        if self._closed:
-            raise ClientClosed("expected an open writer, found it closed")
         encoded = encode_record(record)
-        batcher = self._batcher
-        while not batcher.has_room(len(encoded)) and batcher.failure is None:
-            await self._move()
-        was_due = batcher.due
-        batcher.add(encoded)
-        self._start()
-        if batcher.due and not was_due:
-            self._hurry.set()
-            await asyncio.sleep(0)  # a loop of sends would never let the pump run
+        self._check_process()  # before the lock, which the parent process may hold
+        fills: bool | None = None
+        while fills is None:
+            seen = self._moved.count
+            with self._lock:
+                fills = self._take(encoded)
+            if fills is None:
+                await self._moved.changed(seen, inf)
+        if fills:
+            await self._runner.transport.pause(0)  # a loop of sends must let the pump run
 
-    async def flush(self) -> None:
+    async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything sent so far is acknowledged, or raise why it is not."""
+        self._check_process()
         batcher = self._batcher
         target = batcher.sent
-        while batcher.acked < target:
-            if batcher.failure is not None:
-                raise batcher.failure
-            self._start()
-            if batcher.waiting:  # what is under way lingers no more
-                self._hurry.set()
-            await self._move()
-        if batcher.failure is not None:
-            raise batcher.failure
+        deadline_s = inf if timeout_s is None else monotonic() + timeout_s
+        while True:
+            seen = self._moved.count
+            with self._lock:
+                if batcher.failure is not None:
+                    raise batcher.failure
+                if batcher.acked >= target:
+                    return
+                if batcher.waiting:  # a batch that is under way lingers no more
+                    self._in_hurry = True
+                    self._start()
+            self._came.tell()
+            left_s = deadline_s - monotonic()
+            if left_s <= 0:
+                raise TimedOut(f"not everything was acknowledged within {timeout_s:g} s")
+            await self._moved.changed(seen, left_s)
 
     async def aclose(self) -> None:
         """Flush, then take nothing more."""
-        self._closed = True
-        try:
-            await self.flush()
-        finally:
-            if self._pump is not None:
-                self._pump.cancel()
+        if os.getpid() != self._process:
+            return  # the parent process flushes its own
+        self._forget_at_exit()
+        with self._lock:
+            self._closed = True
+            pump = self._pump
+        self._came.tell()
+        await self.flush()
+        if pump is not None:
+            await pump.over(inf)
+        if self._batcher.failure is not None:
+            raise self._batcher.failure  # of a callback after the last batch
 
     async def __aenter__(self) -> Self:
         return self
@@ -107,45 +134,81 @@ class AsyncWriter:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        if error is None or isinstance(error, Exception):
+        if is_cancellation(error) and self._pump is not None:
+            self._pump.drop()
+        else:
             await self.aclose()
-        elif self._pump is not None:
-            self._pump.cancel()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise ClientClosed("this writer belongs to the process before the fork; make another")
+
+    def _take(self, encoded: bytes) -> bool | None:
+        """Take a record in, under the lock: whether it fills a batch, or None without room."""
+        batcher = self._batcher
+        if self._closed:
+            raise closed_error("writer")
+        if not batcher.has_room(len(encoded)) and batcher.failure is None:
+            return None
+        was_due, was_empty = batcher.due, not batcher.waiting
+        batcher.add(encoded)
+        self._start()
+        if was_empty or batcher.due:
+            self._came.tell()
+        return batcher.due and not was_due
 
     def _start(self) -> None:
-        if self._pump is None or self._pump.done():
-            self._pump = asyncio.create_task(self._run(), name=f"penstock writer {self._topic}")
+        if self._pump is None:
+            self._pump = AsyncAttempt(self._run, f"penstock writer {self._topic}")
 
     async def _run(self) -> None:
-        """Write batches until nothing waits; then end, so that an idle writer costs nothing."""
-        batcher = self._batcher
+        """Write batches as they become due; end when there were none for a while."""
         try:
-            while batcher.waiting:
-                await self._linger()
-                batch = batcher.take()
-                if batch is None:
-                    break
+            while (batch := await self._next()) is not None:
                 written = await self._write(batch)
-                batcher.done()
-                self._wake()
+                with self._lock:
+                    self._batcher.done()
+                self._moved.tell()
                 if self._on_written is not None:
                     self._on_written(written)
-        except asyncio.CancelledError:
-            if not batcher.idle:
-                batcher.failed(OutcomeUnknown("expected the writer to go on, found it cancelled"))
-            raise
         except Exception as error:
-            batcher.failed(as_failure(error))
+            self._batcher.failed(as_failure(error))
+        except BaseException:
+            if not self._batcher.idle:
+                self._batcher.failed(OutcomeUnknown("the writer was cancelled"))
+            self._pump = None
+            raise
         finally:
-            self._wake()
+            self._moved.tell()
 
-    async def _linger(self) -> None:
-        """Wait for company, unless a batch is full or somebody is in a hurry."""
-        if not (self._batcher.due or self._closed or self._linger_s <= 0):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._linger_s):
-                    await self._hurry.wait()
-        self._hurry.clear()  # not before the wait: a flush may be what started the pump
+    async def _next(self) -> Batch | None:
+        """The next batch when it is due; None if the writer is closed, or was idle for a while."""
+        idle_until_s = monotonic() + IDLE_S
+        while True:
+            seen = self._came.count
+            with self._lock:
+                if self._batcher.waiting:
+                    break
+                if self._closed or monotonic() >= idle_until_s:
+                    self._pump = None  # under the lock: the next record starts another
+                    return None
+            await self._came.changed(seen, idle_until_s - monotonic())
+        await self._linger(monotonic() + self._linger_s)
+        with self._lock:
+            self._in_hurry = False
+            return self._batcher.take()
+
+    async def _linger(self, until_s: float) -> None:
+        """Wait for more records, unless a batch is full or a flush waits for it."""
+        while True:
+            seen = self._came.count
+            with self._lock:
+                if self._batcher.due or self._in_hurry or self._closed:
+                    return
+            left_s = until_s - monotonic()
+            if left_s <= 0:
+                return
+            await self._came.changed(seen, left_s)
 
     async def _write(self, batch: Batch) -> Written:
         key = batch.idempotency_key
@@ -153,14 +216,3 @@ class AsyncWriter:
         body = write_body(records, idempotency_key=key, **self._fields)
         call = write_encoded(self._topic, body, idempotency_key=key, return_seqs=False)
         return await self._runner.run(call)
-
-    async def _move(self) -> None:
-        """Wait until a batch is through, or has failed."""
-        if self._moved is None:
-            self._moved = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._moved)
-
-    def _wake(self) -> None:
-        if self._moved is not None and not self._moved.done():
-            self._moved.set_result(None)
-        self._moved = None

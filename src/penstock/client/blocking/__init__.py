@@ -1,1 +1,2 @@
-"""The client for threads and scripts: it blocks, and needs no event loop."""
+# Generated from ../aio/__init__.py by tools/unasync.py: edit that, then `make generate`.
+"""The client for threads."""

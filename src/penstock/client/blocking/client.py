@@ -1,4 +1,5 @@
-"""The client for threads and scripts: it blocks, and needs no event loop."""
+# Generated from ../aio/client.py by tools/unasync.py: edit that, then `make generate`.
+"""The client for threads."""
 
 from __future__ import annotations
 
@@ -10,26 +11,17 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from uuid import uuid4
 
 from penstock.client import calls, space_calls
-from penstock.client.aio.runner import OnTrouble, Runner
-from penstock.client.aio.streams import Pages, Watch, Work
-from penstock.client.aio.tables import Tables
-from penstock.client.aio.watch_flow import WatchFlow
-from penstock.client.aio.work_flow import WorkFlow
-from penstock.client.asking import (
-    AUTO_KEY,
-    after_diff,
-    after_routers,
-    after_topics,
-    arrow_table,
-    starts_of,
-)
 from penstock.client.batching import BatchLimits
+from penstock.client.blocking.runner import Runner
+from penstock.client.blocking.tables import Tables
+from penstock.client.blocking.watch import Watch, WatchFlow
+from penstock.client.blocking.work import Work, WorkFlow
 from penstock.client.blocking.writer import Writer
-from penstock.client.calls import Jobs
+from penstock.client.calls import AUTO_KEY, Jobs, arrow_table
+from penstock.client.retry import OnTrouble
 from penstock.client.settings import DEFAULT_URL, ClientSettings
-from penstock.client.transports.blocking import BlockingTransport
-from penstock.client.transports.ports import finish
-from penstock.client.watching import Position, WatchCore, WatchOptions
+from penstock.client.transports.blocking import Transport
+from penstock.client.watching import Position, WatchCore, WatchOptions, starts_of
 from penstock.commits.model import Commit
 from penstock.kernel.units import MIB
 from penstock.protocol import answers
@@ -40,13 +32,12 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """Talks to a Penstock server and blocks. Make one and keep it: it keeps its connections.
+    """A Penstock server, for threads. Make one and keep it: it reuses its connections.
 
     Every call has a deadline, `timeout_s` of the settings, and is tried again where that is safe.
     `on_trouble` gets the reason when a call or a stream has to be tried again, once for each
-    outage, and None when it is over; from whichever thread that happens in.
-    A client can be pickled; the copy makes its own connections. Any thread may use it, also inside
-    a running event loop, and a forked process may go on with it.
+    outage, and None when it is over. A client can be pickled; the copy makes its own connections.
+    Any thread may use it, also inside a running loop, and a forked process may keep it.
     """
 
     def __init__(
@@ -57,7 +48,7 @@ class Client:
         on_trouble: OnTrouble | None = None,
     ) -> None:
         settings = url if isinstance(url, ClientSettings) else ClientSettings(url, api_key)
-        self._transport = BlockingTransport(settings)
+        self._transport = Transport(settings)
         self._runner = Runner(settings, self._transport, Random(), on_trouble)
 
     @property
@@ -102,24 +93,23 @@ class Client:
 
     def put_topic(self, topic: str, **options: Unpack[TopicOptions]) -> answers.TopicPut:
         """Create a topic, or change those of its options that are named."""
-        return finish(self._runner.run(calls.put_topic(topic, options)))
+        return self._runner.run(calls.put_topic(topic, options))
 
     def get_topic(self, topic: str, *, touch: bool = True) -> answers.TopicState:
         """What a topic holds and how it is set. `touch` counts this as a read."""
-        return finish(self._runner.run(calls.get_topic(topic, touch=touch)))
+        return self._runner.run(calls.get_topic(topic, touch=touch))
 
     def list_topics(
         self, prefix: str = "", *, page_size: int = 1_000
     ) -> Iterator[answers.TopicRow]:
         """The topics whose names begin with a prefix, by name, page after page."""
         first = calls.list_topics(prefix, page_size=page_size)
-        following = partial(after_topics, prefix=prefix, page_size=page_size)
-        for page in Pages(self._runner, first, following):
-            yield from page.topics
+        following = partial(calls.after_topics, prefix=prefix, page_size=page_size)
+        return self._runner.rows(first, following, lambda page: page.topics)
 
     def delete_topic(self, topic: str, *, if_empty: bool = False) -> answers.TopicDeletion:
         """Delete a topic and the routers at it; with `if_empty` only if it holds nothing."""
-        return finish(self._runner.run(calls.delete_topic(topic, if_empty=if_empty)))
+        return self._runner.run(calls.delete_topic(topic, if_empty=if_empty))
 
     # Records
 
@@ -150,7 +140,7 @@ class Client:
             config=config,
             disable_backpressure=disable_backpressure,
         )
-        return finish(self._runner.run(call))
+        return self._runner.run(call)
 
     def write_many(
         self,
@@ -163,7 +153,7 @@ class Client:
         """Append to several topics of one partition in one commit: all or none."""
         key = _key(idempotency_key)
         call = calls.write_many(writes, idempotency_key=key, node=node, create=create)
-        return finish(self._runner.run(call))
+        return self._runner.run(call)
 
     def diff(
         self,
@@ -198,7 +188,7 @@ class Client:
             max_batch_bytes=batch_bytes_max,
             epoch=epoch,
         )
-        return finish(self._runner.run(call))
+        return self._runner.run(call)
 
     def diff_arrow(
         self,
@@ -232,7 +222,7 @@ class Client:
             max_batch_bytes=batch_bytes_max,
             epoch=epoch,
         )
-        return arrow_table(finish(self._runner.run(call)))
+        return arrow_table(self._runner.run(call))
 
     def read(
         self,
@@ -256,7 +246,7 @@ class Client:
             "include_meta": include_meta,
         }
         first = calls.diff(topic, from_seq=from_seq, from_ts=from_ts, epoch=epoch, **same)
-        yield from Pages(self._runner, first, partial(after_diff, **same))
+        return self._runner.pages(first, partial(calls.after_diff, **same))
 
     def delete_records(
         self,
@@ -267,7 +257,7 @@ class Client:
     ) -> answers.RecordDeletion:
         """Delete the records before a seq, those whose tag matches, or those that are both."""
         call = calls.delete_records(topic, before_seq=before_seq, match=match)
-        return finish(self._runner.run(call))
+        return self._runner.run(call)
 
     def writer(
         self,
@@ -309,13 +299,13 @@ class Client:
 
         A commit whose answer is lost is sent again: the server knows it by its session and number.
         """
-        return finish(self._runner.run(space_calls.commit(space, commit)))
+        return self._runner.run(space_calls.commit(space, commit))
 
     def get_entity(
         self, space: str, entity: str, *, at_seq: int | None = None
     ) -> space_calls.EntityState:
         """An entity, now or as it was at a seq of its space; `EntityNotFound` if there is none."""
-        return finish(self._runner.run(space_calls.get_entity(space, entity, at_seq=at_seq)))
+        return self._runner.run(space_calls.get_entity(space, entity, at_seq=at_seq))
 
     def list_entities(
         self, space: str, prefix: str = "", *, at_seq: int | None = None, page_size: int = 1_000
@@ -323,8 +313,7 @@ class Client:
         """The entities of a space by id, page after page, all as of one seq."""
         first = space_calls.list_entities(space, prefix, at_seq=at_seq, limit=page_size)
         following = partial(space_calls.after_entities, space=space, prefix=prefix, limit=page_size)
-        for page in Pages(self._runner, first, following):
-            yield from page.states()
+        return self._runner.rows(first, following, lambda page: page.states())
 
     def entity_history(
         self, space: str, entity: str, *, after_seq: int = 0, page_size: int = 1_000
@@ -332,8 +321,7 @@ class Client:
         """The commits that wrote an entity, oldest first, as far as their records are kept."""
         first = space_calls.entity_history(space, entity, after_seq=after_seq, limit=page_size)
         following = partial(space_calls.after_history, space=space, entity=entity, limit=page_size)
-        for page in Pages(self._runner, first, following):
-            yield from page.commits
+        return self._runner.rows(first, following, lambda page: page.commits)
 
     # Routers
 
@@ -361,11 +349,11 @@ class Client:
             "allow_cycle": allow_cycle,
             "guarantee": guarantee,
         }
-        return finish(self._runner.run(calls.put_router(router, fields)))
+        return self._runner.run(calls.put_router(router, fields))
 
     def get_router(self, router: str) -> answers.RouterState:
         """A router and how many records it has forwarded."""
-        return finish(self._runner.run(calls.get_router(router)))
+        return self._runner.run(calls.get_router(router))
 
     def list_routers(
         self,
@@ -378,12 +366,12 @@ class Client:
         """The routers whose names begin with a prefix, by name, page after page."""
         same: dict[str, Any] = {"source": source, "dest": dest, "page_size": page_size}
         first = calls.list_routers(prefix, **same)
-        for page in Pages(self._runner, first, partial(after_routers, prefix=prefix, **same)):
-            yield from page.routers
+        following = partial(calls.after_routers, prefix=prefix, **same)
+        return self._runner.rows(first, following, lambda page: page.routers)
 
     def delete_router(self, router: str) -> answers.RouterDeletion:
         """Delete a router; what it forwarded stays."""
-        return finish(self._runner.run(calls.delete_router(router)))
+        return self._runner.run(calls.delete_router(router))
 
     # Queues
 
@@ -394,19 +382,19 @@ class Client:
 
         Not sent again if its answer is lost: the jobs come back when their lease ends.
         """
-        return finish(self._runner.run(calls.claim(topic, node, count=count, lease_ms=lease_ms)))
+        return self._runner.run(calls.claim(topic, node, count=count, lease_ms=lease_ms))
 
     def ack(self, topic: str, node: str, jobs: Jobs) -> answers.Acked:
         """Jobs are done: claimed jobs, or seqs. After a lost answer they are in `skipped`."""
-        return finish(self._runner.run(calls.ack(topic, node, jobs)))
+        return self._runner.run(calls.ack(topic, node, jobs))
 
     def nack(self, topic: str, node: str, jobs: Jobs, *, delay_ms: int = 0) -> answers.Nacked:
         """Give jobs back, to be handed out again after a delay."""
-        return finish(self._runner.run(calls.nack(topic, node, jobs, delay_ms=delay_ms)))
+        return self._runner.run(calls.nack(topic, node, jobs, delay_ms=delay_ms))
 
     def extend(self, topic: str, node: str, jobs: Jobs, *, lease_ms: int) -> answers.Extended:
         """Let the leases of jobs end so long from now."""
-        return finish(self._runner.run(calls.extend(topic, node, jobs, lease_ms=lease_ms)))
+        return self._runner.run(calls.extend(topic, node, jobs, lease_ms=lease_ms))
 
     def work(
         self,
@@ -472,26 +460,26 @@ class Client:
 
     def health(self) -> answers.Health:
         """Whether the server answers. Not tried again: a failure is the answer."""
-        return finish(self._runner.run(calls.health()))
+        return self._runner.run(calls.health())
 
     def ready(self) -> answers.Ready:
         """Whether the server takes requests. Not tried again: `NotReady` is an answer."""
-        return finish(self._runner.run(calls.ready()))
+        return self._runner.run(calls.ready())
 
     def metrics(self) -> dict[str, Any]:
         """The server's counters."""
-        return finish(self._runner.run(calls.metrics()))
+        return self._runner.run(calls.metrics())
 
     def scheduler(self, topic: str | None = None) -> dict[str, Any]:
         """What the server's scheduler is about to do, and why; for one topic if it is named."""
-        return finish(self._runner.run(calls.scheduler(topic)))
+        return self._runner.run(calls.scheduler(topic))
 
     def backup(self, directory: str, *, wait_ms: int = 3_600_000) -> answers.BackupMade:
         """Have the server copy everything to a directory of its own machine, while it goes on.
 
         Not tried again: a second try would find the directory in use.
         """
-        return finish(self._runner.run(calls.backup(directory, wait_ms=wait_ms)))
+        return self._runner.run(calls.backup(directory, wait_ms=wait_ms))
 
 
 def _key(key: str | None) -> str | None:

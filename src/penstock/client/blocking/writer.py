@@ -1,23 +1,28 @@
-"""The writer for threads: many sends become few requests, in order."""
+# Generated from ../aio/writer.py by tools/unasync.py: edit that, then `make generate`.
+"""The writer: many sends become few requests, in order."""
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 from collections.abc import Callable
+from math import inf
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 from uuid import uuid4
 
-from penstock.client.aio.runner import Runner
 from penstock.client.batching import Batch, Batcher, BatchLimits, as_failure
+from penstock.client.blocking.runner import Runner
 from penstock.client.calls import write_body, write_encoded
-from penstock.client.errors import ClientClosed, TimedOut
+from penstock.client.errors import ClientClosed, OutcomeUnknown, TimedOut
 from penstock.client.records import Record, decode_record, encode_record
-from penstock.client.transports.ports import finish
+from penstock.client.transports.blocking import Attempt, Signal, at_exit, is_cancellation
+from penstock.client.transports.connecting import closed_error
 from penstock.protocol.answers import Written
+
+IDLE_S: Final = 1.0
+"""How long the pump waits for records before it ends. The next record starts another."""
 
 
 class Writer:
@@ -25,8 +30,9 @@ class Writer:
 
     A batch leaves when it is full or its first record has waited `linger_ms`. Memory is bounded:
     `send` waits for room. If a batch fails for good the writer ends: every later call raises its
-    error, and `unacked` has what is not known to be written. Any thread may send. A writer belongs
-    to its process: after a fork, make another.
+    error, and `unacked` has what is not known to be written. Any thread may send.
+
+    It belongs to its process: after a fork, make another.
     """
 
     def __init__(
@@ -45,17 +51,16 @@ class Writer:
         self._fields = fields
         self._on_written = on_written
         self._batcher = Batcher(limits, lambda: uuid4().hex)
-        self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)
-        self._moved = threading.Condition(self._lock)
-        self._hurry = False
+        self._lock = threading.Lock()  # guards the batcher and what follows; never held in a wait
+        self._pump: Attempt[None] | None = None
+        self._in_hurry = False
         self._closed = False
+        self._came = Signal()
+        """Records came, or a flush."""
+        self._moved = Signal()
+        """A batch is through, or the writer has failed."""
         self._process = os.getpid()
-        self._pump = threading.Thread(
-            target=self._run, name=f"penstock writer {topic}", daemon=True
-        )
-        self._pump.start()
-        atexit.register(self.close)
+        self._forget_at_exit = at_exit(self.close)
 
     @property
     def sent(self) -> int:
@@ -78,48 +83,51 @@ class Writer:
     def send(self, record: object) -> None:
         """Take a record in; waits only if there is no room for it."""
         encoded = encode_record(record)
-        batcher = self._batcher
-        with self._lock:
-            self._check()
-            while not batcher.has_room(len(encoded)) and batcher.failure is None:
-                self._moved.wait()
-                self._check()
-            first = not batcher.waiting
-            batcher.add(encoded)
-            if first or batcher.due:
-                self._work.notify()
+        self._check_process()  # before the lock, which the parent process may hold
+        fills: bool | None = None
+        while fills is None:
+            seen = self._moved.count
+            with self._lock:
+                fills = self._take(encoded)
+            if fills is None:
+                self._moved.changed(seen, inf)
+        if fills:
+            self._runner.transport.pause(0)  # a loop of sends must let the pump run
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything sent so far is acknowledged, or raise why it is not."""
+        self._check_process()
         batcher = self._batcher
-        deadline_s = None if timeout_s is None else monotonic() + timeout_s
-        self._check_process()  # before the lock, which may be held in the parent
-        with self._lock:
-            target = batcher.sent
-            while batcher.acked < target and batcher.failure is None:
-                self._hurry = True
-                self._work.notify()
-                left_s = None if deadline_s is None else deadline_s - monotonic()
-                if left_s is not None and left_s <= 0:
-                    raise TimedOut(f"expected a flush within {timeout_s:g} s, found records left")
-                self._moved.wait(left_s)
-            if batcher.failure is not None:
-                raise batcher.failure
+        target = batcher.sent
+        deadline_s = inf if timeout_s is None else monotonic() + timeout_s
+        while True:
+            seen = self._moved.count
+            with self._lock:
+                if batcher.failure is not None:
+                    raise batcher.failure
+                if batcher.acked >= target:
+                    return
+                if batcher.waiting:  # a batch that is under way lingers no more
+                    self._in_hurry = True
+                    self._start()
+            self._came.tell()
+            left_s = deadline_s - monotonic()
+            if left_s <= 0:
+                raise TimedOut(f"not everything was acknowledged within {timeout_s:g} s")
+            self._moved.changed(seen, left_s)
 
     def close(self) -> None:
         """Flush, then take nothing more."""
         if os.getpid() != self._process:
-            return  # the parent flushes its own
-        atexit.unregister(self.close)
+            return  # the parent process flushes its own
+        self._forget_at_exit()
         with self._lock:
             self._closed = True
-        try:
-            self.flush()
-        finally:
-            with self._lock:
-                self._work.notify()
-            if threading.current_thread() is not self._pump:
-                self._pump.join()
+            pump = self._pump
+        self._came.tell()
+        self.flush()
+        if pump is not None:
+            pump.over(inf)
         if self._batcher.failure is not None:
             raise self._batcher.failure  # of a callback after the last batch
 
@@ -129,50 +137,85 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        self.close()
-
-    def _check(self) -> None:
-        if self._closed:
-            raise ClientClosed("expected an open writer, found it closed")
-        self._check_process()
+        if is_cancellation(error) and self._pump is not None:
+            self._pump.drop()
+        else:
+            self.close()
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
-            raise ClientClosed("expected a writer of this process, found one from before a fork")
+            raise ClientClosed("this writer belongs to the process before the fork; make another")
+
+    def _take(self, encoded: bytes) -> bool | None:
+        """Take a record in, under the lock: whether it fills a batch, or None without room."""
+        batcher = self._batcher
+        if self._closed:
+            raise closed_error("writer")
+        if not batcher.has_room(len(encoded)) and batcher.failure is None:
+            return None
+        was_due, was_empty = batcher.due, not batcher.waiting
+        batcher.add(encoded)
+        self._start()
+        if was_empty or batcher.due:
+            self._came.tell()
+        return batcher.due and not was_due
+
+    def _start(self) -> None:
+        if self._pump is None:
+            self._pump = Attempt(self._run, f"penstock writer {self._topic}")
 
     def _run(self) -> None:
+        """Write batches as they become due; end when there were none for a while."""
         try:
             while (batch := self._next()) is not None:
-                written = finish(self._write(batch))
+                written = self._write(batch)
                 with self._lock:
                     self._batcher.done()
-                    self._moved.notify_all()
+                self._moved.tell()
                 if self._on_written is not None:
                     self._on_written(written)
         except Exception as error:
-            with self._lock:
-                self._batcher.failed(as_failure(error))
-                self._moved.notify_all()
+            self._batcher.failed(as_failure(error))
+        except BaseException:
+            if not self._batcher.idle:
+                self._batcher.failed(OutcomeUnknown("the writer was cancelled"))
+            self._pump = None
+            raise
+        finally:
+            self._moved.tell()
 
     def _next(self) -> Batch | None:
-        """The next batch when it is due; None when closed and nothing is left."""
-        with self._lock:
-            while not self._batcher.waiting:
-                if self._closed:
-                    return None
-                self._work.wait()
-            until_s = monotonic() + self._linger_s
-            while not (self._batcher.due or self._hurry or self._closed):
-                left_s = until_s - monotonic()
-                if left_s <= 0:
+        """The next batch when it is due; None if the writer is closed, or was idle for a while."""
+        idle_until_s = monotonic() + IDLE_S
+        while True:
+            seen = self._came.count
+            with self._lock:
+                if self._batcher.waiting:
                     break
-                self._work.wait(left_s)
-            self._hurry = False
+                if self._closed or monotonic() >= idle_until_s:
+                    self._pump = None  # under the lock: the next record starts another
+                    return None
+            self._came.changed(seen, idle_until_s - monotonic())
+        self._linger(monotonic() + self._linger_s)
+        with self._lock:
+            self._in_hurry = False
             return self._batcher.take()
 
-    async def _write(self, batch: Batch) -> Written:
+    def _linger(self, until_s: float) -> None:
+        """Wait for more records, unless a batch is full or a flush waits for it."""
+        while True:
+            seen = self._came.count
+            with self._lock:
+                if self._batcher.due or self._in_hurry or self._closed:
+                    return
+            left_s = until_s - monotonic()
+            if left_s <= 0:
+                return
+            self._came.changed(seen, left_s)
+
+    def _write(self, batch: Batch) -> Written:
         key = batch.idempotency_key
         records = b"[%b]" % b",".join(batch.records)
         body = write_body(records, idempotency_key=key, **self._fields)
         call = write_encoded(self._topic, body, idempotency_key=key, return_seqs=False)
-        return await self._runner.run(call)
+        return self._runner.run(call)

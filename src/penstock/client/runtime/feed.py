@@ -16,12 +16,12 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from penstock.client import calls
-from penstock.client.aio.runner import Runner
-from penstock.client.aio.watch_flow import WatchFlow
+from penstock.client.aio.runner import AsyncRunner
+from penstock.client.aio.watch import AsyncWatchFlow
 from penstock.client.errors import NotPenstock
 from penstock.client.runtime.replica import Change, Replica, Version
 from penstock.client.runtime.wire import EntityPage, change_of, entities_call
-from penstock.client.transports.ports import Transport
+from penstock.client.transports.aio import AsyncTransport
 from penstock.client.watching import (
     Position,
     Records,
@@ -61,7 +61,7 @@ class Follower(Protocol):
 class Feed:
     """Lists a space and follows it while anybody wants it; lists it again when that fails."""
 
-    def __init__(self, runner: Runner, space: str, random: Random) -> None:
+    def __init__(self, runner: AsyncRunner, space: str, random: Random) -> None:
         self._runner = runner
         self._space = space
         self._random = random
@@ -69,7 +69,7 @@ class Feed:
         self._followers: dict[Follower, None] = {}
         self._trouble: CallError | None = None
         self._task: asyncio.Task[None] | None = None
-        self._flow: WatchFlow | None = None
+        self._flow: AsyncWatchFlow | None = None
         self._failures = 0
         reconnect = runner.settings.reconnect
         self._backoff = Backoff(reconnect.base_ms, reconnect.cap_ms, reconnect.jitter, _NO_END_MS)
@@ -156,7 +156,7 @@ class Feed:
         )
         topics = {} if start is None else {self._space: start}
         core = WatchCore(topics, options, self._runner.settings.reconnect, self._random)
-        self._flow = flow = WatchFlow(core, self._runner)
+        self._flow = flow = AsyncWatchFlow(core, self._runner)
         try:
             while (event := await flow.next()) is not None:
                 if event.topic == self._space and not self._take(event):
@@ -188,10 +188,10 @@ class Feed:
         return True
 
 
-_FEEDS: Final[WeakKeyDictionary[Transport, dict[tuple[str, int], Feed]]] = WeakKeyDictionary()
+_FEEDS: Final[WeakKeyDictionary[AsyncTransport, dict[tuple[str, int], Feed]]] = WeakKeyDictionary()
 
 
-def feed_of(runner: Runner, space: str) -> Feed:
+def feed_of(runner: AsyncRunner, space: str) -> Feed:
     """The feed of a space that those who use the same client on the same loop share."""
     feeds = _FEEDS.setdefault(runner.transport, {})
     place = (space, id(asyncio.get_running_loop()))

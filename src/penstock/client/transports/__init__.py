@@ -1,1 +1,1 @@
-"""Connections to a server, on asyncio and on plain sockets."""
+"""Connections to a server: `aio` on asyncio, `blocking` on plain sockets, with the same methods."""

@@ -1,4 +1,8 @@
-"""Connections on asyncio: a bounded pool that keeps them alive, and streams beside it."""
+"""What the client does with asyncio: connections, requests under way as tasks, signals.
+
+`transports.blocking` has the same classes with the same methods for threads. Everything above the
+two is written once, for asyncio, and generated for threads.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,24 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
-from penstock.client.errors import ClientClosed, Disconnected, Limited, TimedOut, Unreachable
+from penstock.client.errors import Disconnected
 from penstock.client.settings import ClientSettings
-from penstock.client.transports.attempts import AsyncAttempt
-from penstock.client.transports.connecting import tls_context, unreachable
-from penstock.client.transports.ports import Stream, time_left
-from penstock.client.transports.signals import AsyncSignal
+from penstock.client.transports.connecting import (
+    closed_error,
+    disconnected_error,
+    pool_error,
+    silence_error,
+    streams_error,
+    time_left,
+    tls_context,
+    unreachable,
+)
 from penstock.client.wire import Answer, AnswerReader, HttpRequest, RequestEncoder
 from penstock.protocol.errors import CallError
 
@@ -26,8 +37,11 @@ _CLOSING_TURNS: Final = 100
 """Turns of the loop that closed connections get; an abort needs one or two."""
 
 
-class AsyncioTransport:
-    """Calls take a connection from the pool; those beyond its size wait in line."""
+class AsyncTransport:
+    """Connections to one server. A call takes one from the pool; calls beyond its size queue.
+
+    Deadlines are readings of `time.monotonic`.
+    """
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
@@ -37,14 +51,15 @@ class AsyncioTransport:
         self._forget()
 
     def _forget(self) -> None:
-        self._idle: list[_Connection] = []
-        self._open: set[_Connection] = set()
+        self._idle: list[AsyncConnection] = []
+        self._open: set[AsyncConnection] = set()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._calls = 0
         self._streams = 0
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def exchange(self, request: HttpRequest, deadline_s: float, wait_s: float) -> Answer:
+        """One request and its whole answer. The server may be silent for `wait_s` more."""
         await self._enter(deadline_s)
         try:
             connection = await self._connection(deadline_s)
@@ -64,12 +79,13 @@ class AsyncioTransport:
         finally:
             self._leave()
 
-    async def stream(self, request: HttpRequest, deadline_s: float) -> Stream | Answer:
+    async def stream(self, request: HttpRequest, deadline_s: float) -> AsyncConnection | Answer:
+        """Open a stream; a refusal comes back as a whole answer."""
         self._use_loop()
         if self._streams >= self._settings.streams_max:
-            raise Limited(f"expected at most {self._settings.streams_max} streams, found one more")
+            raise streams_error(self._settings)
         self._streams += 1
-        connection: _Connection | None = None
+        connection: AsyncConnection | None = None
         try:
             connection = await self._connect(deadline_s)
             connection.on_lost = partial(self._stream_lost, connection)
@@ -85,16 +101,12 @@ class AsyncioTransport:
             connection.close()
         return connection if head is None else head
 
-    def begin(self, work: Coroutine[Any, Any, T]) -> AsyncAttempt[T]:
-        return AsyncAttempt(work)
-
-    def signal(self) -> AsyncSignal:
-        return AsyncSignal()
-
     async def pause(self, seconds: float) -> None:
+        """Wait."""
         await asyncio.sleep(seconds)
 
     def close(self) -> None:
+        """Close every connection."""
         self._closed = True
         for connection in list(self._open):
             connection.close()
@@ -113,7 +125,7 @@ class AsyncioTransport:
     def _use_loop(self) -> asyncio.AbstractEventLoop:
         """The loop we are in; connections of one that ran before are forgotten."""
         if self._closed:
-            raise ClientClosed("expected an open client, found it closed")
+            raise closed_error("client")
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._forget()
@@ -136,10 +148,10 @@ class AsyncioTransport:
             elif waiter in self._waiters:  # or whoever left has passed it over
                 self._waiters.remove(waiter)
             if isinstance(error, TimeoutError):
-                raise _out_of_turn(self._settings) from None
+                raise pool_error(self._settings) from None
             raise
         if self._closed:
-            raise ClientClosed("expected an open client, found it closed")
+            raise closed_error("client")
 
     def _leave(self) -> None:
         while self._waiters:
@@ -149,14 +161,14 @@ class AsyncioTransport:
                 return
         self._calls -= 1
 
-    async def _connection(self, deadline_s: float) -> _Connection:
+    async def _connection(self, deadline_s: float) -> AsyncConnection:
         while self._idle:
             connection = self._idle.pop()
             if connection.reusable:
                 return connection
         return await self._connect(deadline_s)
 
-    async def _connect(self, deadline_s: float) -> _Connection:
+    async def _connect(self, deadline_s: float) -> AsyncConnection:
         settings, address = self._settings, self._settings.address
         if address.tls and self._tls is None:
             self._tls = tls_context(settings)
@@ -165,7 +177,7 @@ class AsyncioTransport:
         try:
             async with asyncio.timeout(left_s):
                 _, connection = await loop.create_connection(
-                    lambda: _Connection(settings, loop, self._open),
+                    lambda: AsyncConnection(settings, loop, self._open),
                     address.host,
                     address.port,
                     ssl=self._tls if address.tls else None,
@@ -174,26 +186,22 @@ class AsyncioTransport:
             raise unreachable(settings.url, error, left_s) from error
         if self._closed:  # `close` came before there was anything to close
             connection.close()
-            raise ClientClosed("expected an open client, found it closed")
+            raise closed_error("client")
         return connection
 
-    def _stream_lost(self, connection: _Connection) -> None:
+    def _stream_lost(self, connection: AsyncConnection) -> None:
         if connection.loop is self._loop:
             self._streams -= 1
 
 
-def _out_of_turn(settings: ClientSettings) -> CallError:
-    return Unreachable(
-        f"expected one of {settings.connections_max} connections to {settings.url} to be free in "
-        "time, found all in use"
-    )
-
-
-class _Connection(asyncio.Protocol):
+class AsyncConnection(asyncio.Protocol):
     """One connection: an exchange at a time, or one stream."""
 
     def __init__(
-        self, settings: ClientSettings, loop: asyncio.AbstractEventLoop, members: set[_Connection]
+        self,
+        settings: ClientSettings,
+        loop: asyncio.AbstractEventLoop,
+        members: set[AsyncConnection],
     ) -> None:
         self._url = settings.url
         self.loop = loop
@@ -299,7 +307,7 @@ class _Connection(asyncio.Protocol):
         if self._error is not None:
             raise self._error
         if self._lost:
-            raise Disconnected(f"expected an answer from {self._url}, found the connection closed")
+            raise disconnected_error(self._url)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -328,10 +336,99 @@ class _Connection(asyncio.Protocol):
                 left_s, self._watch_time, waiter, silence_s, deadline_s
             )
             return
-        over = monotonic() >= deadline_s
-        found = "the deadline over" if over else f"{silence_s:g} s of silence"
-        error = TimedOut(f"expected an answer from {self._url} in time, found {found}")
-        waiter.set_exception(error)
+        is_late = monotonic() >= deadline_s
+        waiter.set_exception(silence_error(self._url, None if is_late else silence_s))
+
+
+class AsyncAttempt(Generic[T]):
+    """Work under way as a task, which goes on when the caller stops waiting for it.
+
+    If its loop ends first, that counts as a lost connection.
+    """
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]], name: str | None = None) -> None:
+        self._task = asyncio.get_running_loop().create_task(work(), name=name)
+        self._task.add_done_callback(_retrieve_error)
+
+    async def over(self, deadline_s: float) -> bool:
+        """Wait for its end; False if the deadline comes first."""
+        if self._task.get_loop() is not asyncio.get_running_loop():
+            return True
+        left_s = None if deadline_s == inf else deadline_s - monotonic()
+        await asyncio.wait((self._task,), timeout=left_s)
+        return self._task.done()
+
+    def result(self) -> T:
+        """Once it is over: what it returned, or the error that it ended with."""
+        if not self._task.done() or self._task.cancelled():
+            raise Disconnected("the event loop ended before the server answered")
+        return self._task.result()
+
+    def drop(self) -> None:
+        """End it as soon as possible, and close a stream that it opened."""
+        if not self._task.done():
+            if not self._task.get_loop().is_closed():
+                self._task.cancel()
+        elif not self._task.cancelled() and self._task.exception() is None:
+            _close_stream(self._task.result())
+
+    def call(self, what: Callable[[], None]) -> None:
+        """Call a function where the work runs. Any thread may ask for it."""
+        with suppress(RuntimeError):  # nothing goes on in a loop that has ended
+            self._task.get_loop().call_soon_threadsafe(what)
+
+
+class AsyncSignal:
+    """Tells tasks of one loop that something changed.
+
+    It counts, so that no change is missed: read `count`, look around, then wait for another count.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def tell(self) -> None:
+        """Something changed."""
+        self.count += 1
+        for waiter in self._waiting:
+            if not waiter.done() and not waiter.get_loop().is_closed():
+                waiter.set_result(None)
+
+    async def changed(self, seen: int, wait_s: float) -> None:
+        """Return once the count differs from `seen`, or after `wait_s`."""
+        if self.count != seen:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiter)
+        try:
+            await asyncio.wait((waiter,), timeout=None if wait_s == inf else max(0.0, wait_s))
+        finally:
+            self._waiting.discard(waiter)
+
+
+def at_exit(close: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:  # noqa: ARG001
+    """Call `close` when the program ends; returns what takes that back.
+
+    Here it does nothing: a program on asyncio ends with its loop, where nothing can run any more.
+    """
+    return _nothing
+
+
+def is_cancellation(error: BaseException | None) -> bool:
+    """Whether a block was left because its task shall end now, so that it must not wait."""
+    return error is not None and not isinstance(error, Exception)
+
+
+def _retrieve_error(task: asyncio.Task[Any]) -> None:
+    """Otherwise asyncio logs the errors of attempts whose result is never asked for."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _close_stream(answer: object) -> None:
+    if isinstance(answer, AsyncConnection):
+        answer.close()
 
 
 def _nothing() -> None:

@@ -1,30 +1,38 @@
-"""Connections on plain sockets: for threads, for forked workers, and inside a running loop.
+"""What the client does with threads: connections, requests under way as threads, signals.
 
-Nothing here suspends, so no loop is needed; a call costs one send and one receive, in the thread of
-the caller. Only what shall go on when the caller stops waiting gets a thread of its own. Any number
-of threads may call. A forked child starts with an empty pool: sockets of the parent are never used
-from two processes.
+`transports.aio` has the same classes with the same methods for asyncio. No event loop is needed: a
+call costs one send and one receive in the thread of the caller, also inside a running loop. Only
+work that must go on when the caller stops waiting gets a thread of its own. Any number of threads
+may call. A forked child starts with an empty pool, so that two processes never share a socket.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import socket
 import ssl
 import threading
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Final, Generic, TypeVar, cast
 
-from penstock.client.errors import ClientClosed, Disconnected, Limited, TimedOut, Unreachable
+from penstock.client.errors import Disconnected, TimedOut
 from penstock.client.settings import ClientSettings
-from penstock.client.transports.attempts import ThreadAttempt
-from penstock.client.transports.connecting import tls_context, unreachable
-from penstock.client.transports.ports import Stream, time_left
-from penstock.client.transports.signals import ThreadSignal
+from penstock.client.transports.connecting import (
+    closed_error,
+    disconnected_error,
+    pool_error,
+    silence_error,
+    streams_error,
+    time_left,
+    tls_context,
+    unreachable,
+)
 from penstock.client.wire import Answer, AnswerReader, HttpRequest, RequestEncoder
 from penstock.kernel.units import KIB
 
@@ -33,8 +41,11 @@ T = TypeVar("T")
 _RECEIVE_BYTES: Final = 256 * KIB
 
 
-class BlockingTransport:
-    """Calls take a connection from the pool; those beyond its size wait in line."""
+class Transport:
+    """Connections to one server. A call takes one from the pool; calls beyond its size queue.
+
+    Deadlines are readings of `time.monotonic`.
+    """
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
@@ -47,12 +58,12 @@ class BlockingTransport:
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._places = threading.BoundedSemaphore(self._settings.connections_max)
-        self._idle: list[_Connection] = []
-        self._in_use: set[_Connection] = set()
-        self._streams: set[_Connection] = set()
+        self._idle: list[Connection] = []
+        self._in_use: set[Connection] = set()
+        self._streams: set[Connection] = set()
 
     def after_fork(self) -> None:
-        """Forget what belongs to the parent; closing our copies does not end its connections."""
+        """Forget what belongs to the parent. Closing our copies does not end its connections."""
         closed = self._closed.is_set()
         for connection in (*self._idle, *self._in_use, *self._streams):
             connection.forget()
@@ -61,13 +72,11 @@ class BlockingTransport:
             self._closed.set()
         self._begin()
 
-    async def exchange(self, request: HttpRequest, deadline_s: float, wait_s: float) -> Answer:
+    def exchange(self, request: HttpRequest, deadline_s: float, wait_s: float) -> Answer:
+        """One request and its whole answer. The server may be silent for `wait_s` more."""
         self._check_open()
         if not self._places.acquire(timeout=time_left(deadline_s, self._settings.url)):
-            raise Unreachable(
-                f"expected one of {self._settings.connections_max} connections to "
-                f"{self._settings.url} to be free in time, found all in use"
-            )
+            raise pool_error(self._settings)
         try:
             return self._exchange(request, deadline_s, wait_s)
         finally:
@@ -93,12 +102,13 @@ class BlockingTransport:
             connection.close()
         return answer
 
-    async def stream(self, request: HttpRequest, deadline_s: float) -> Stream | Answer:
+    def stream(self, request: HttpRequest, deadline_s: float) -> Connection | Answer:
+        """Open a stream; a refusal comes back as a whole answer."""
         self._check_open()
         with self._lock:
             self._streams -= {stream for stream in self._streams if stream.closed}
             if len(self._streams) >= self._settings.streams_max:
-                raise Limited(f"expected at most {self._settings.streams_max} streams, found more")
+                raise streams_error(self._settings)
         connection = self._connect(deadline_s)
         self._enlist(connection, self._streams)
         try:
@@ -112,17 +122,13 @@ class BlockingTransport:
             return head
         return connection
 
-    def begin(self, work: Coroutine[Any, Any, T]) -> ThreadAttempt[T]:
-        return ThreadAttempt(work)
-
-    def signal(self) -> ThreadSignal:
-        return ThreadSignal()
-
-    async def pause(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
+        """Wait."""
         if self._closed.wait(seconds):
-            raise ClientClosed("expected an open client, found it closed")
+            raise closed_error("client")
 
     def close(self) -> None:
+        """Close every connection."""
         self._closed.set()
         with self._lock:
             connections = [*self._idle, *self._in_use, *self._streams]
@@ -130,10 +136,10 @@ class BlockingTransport:
         for connection in connections:
             connection.close()
 
-    def _enlist(self, connection: _Connection, members: set[_Connection]) -> None:
+    def _enlist(self, connection: Connection, members: set[Connection]) -> None:
         """Let `close` find a connection before anything waits on it."""
         with self._lock:
-            is_late = self._closed.is_set()  # `close` has looked: nobody else would end it
+            is_late = self._closed.is_set()  # `close` has looked already and would not end it
             if not is_late:
                 members.add(connection)
         if is_late:
@@ -142,9 +148,9 @@ class BlockingTransport:
 
     def _check_open(self) -> None:
         if self._closed.is_set():
-            raise ClientClosed("expected an open client, found it closed")
+            raise closed_error("client")
 
-    def _idle_connection(self) -> _Connection | None:
+    def _idle_connection(self) -> Connection | None:
         while True:
             with self._lock:
                 if not self._idle:
@@ -154,7 +160,7 @@ class BlockingTransport:
                 return connection
             connection.close()  # the server ended it while it was idle
 
-    def _connect(self, deadline_s: float) -> _Connection:
+    def _connect(self, deadline_s: float) -> Connection:
         settings, address = self._settings, self._settings.address
         if address.tls and self._tls is None:
             self._tls = tls_context(settings)
@@ -166,10 +172,10 @@ class BlockingTransport:
                 sock = self._tls.wrap_socket(sock, server_hostname=address.host)
         except (OSError, ssl.SSLError, TimeoutError) as error:
             raise unreachable(settings.url, error, left_s) from error
-        return _Connection(settings, sock)
+        return Connection(settings, sock)
 
 
-_TRANSPORTS: weakref.WeakSet[BlockingTransport] = weakref.WeakSet()
+_TRANSPORTS: weakref.WeakSet[Transport] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
@@ -180,7 +186,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class _Connection:
+class Connection:
     """One connection: an exchange at a time, or one stream."""
 
     def __init__(self, settings: ClientSettings, sock: socket.socket) -> None:
@@ -214,7 +220,7 @@ class _Connection:
             self._receive(silence_s, deadline_s)
         return None if reader.status == 200 else reader.take()
 
-    async def read(self, silence_s: float) -> bytes:
+    def read(self, silence_s: float) -> bytes:
         """The next bytes of a stream, b"" at its end."""
         while not self._reader.body_bytes:
             if self._reader.complete:
@@ -239,14 +245,14 @@ class _Connection:
             self._socket.settimeout(time_left(deadline_s, self._url))
             self._socket.sendall(data)
         except TimeoutError as error:
-            raise TimedOut(f"expected {self._url} to take the request in time") from error
+            raise TimedOut(f"{self._url} did not take the request before the deadline") from error
         except OSError as error:
             # The server may have answered and closed before it had read everything.
             with suppress(Disconnected, TimedOut):
                 while not self._reader.complete:
                     self._receive(1.0, deadline_s)
                 return
-            raise self._disconnected() from error
+            raise disconnected_error(self._url) from error
 
     def _receive(self, silence_s: float, deadline_s: float) -> None:
         left_s = deadline_s - monotonic()
@@ -256,10 +262,10 @@ class _Connection:
             data = b"" if room else self._socket.recv(_RECEIVE_BYTES)
             count = self._socket.recv_into(room) if room else len(data)
         except TimeoutError as error:
-            found = "the deadline over" if left_s < silence_s else f"{silence_s:g} s of silence"
-            raise TimedOut(f"expected an answer from {self._url} in time, found {found}") from error
+            is_late = left_s < silence_s
+            raise silence_error(self._url, None if is_late else silence_s) from error
         except OSError as error:
-            raise self._disconnected() from error
+            raise disconnected_error(self._url) from error
         if data:
             self._reader.feed(data)
         elif count:
@@ -267,7 +273,94 @@ class _Connection:
         else:
             self._reader.end()
             if not self._reader.complete:
-                raise self._disconnected()
+                raise disconnected_error(self._url)
 
-    def _disconnected(self) -> Disconnected:
-        return Disconnected(f"expected an answer from {self._url}, found the connection closed")
+
+class Attempt(threading.Thread, Generic[T]):
+    """Work under way in a thread, which goes on when the caller stops waiting for it.
+
+    In a forked child, where the thread does not run, that counts as a lost connection.
+    """
+
+    def __init__(self, work: Callable[[], T], name: str | None = None) -> None:
+        super().__init__(name=name or "penstock request", daemon=True)
+        self._work = work
+        self._answer: T | None = None
+        self._error: Exception | None = Disconnected(
+            "the process was forked, or the stream closed, before the server answered"
+        )
+        self._wanted = True
+        self._over = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        """Run the work, in the new thread."""
+        try:
+            self._answer = self._work()
+            self._error = None
+        except Exception as error:  # raised again where the result is asked for
+            self._error = error
+        if not self._wanted:
+            _close_stream(self._answer)
+        self._over.set()
+
+    def over(self, deadline_s: float) -> bool:
+        """Wait for its end; False if the deadline comes first. A thread never waits for itself."""
+        if not self.is_alive() or threading.current_thread() is self:
+            return True  # also in a forked child, where the event would never be set
+        return self._over.wait(min(max(0.0, deadline_s - monotonic()), threading.TIMEOUT_MAX))
+
+    def result(self) -> T:
+        """Once it is over: what it returned, or the error that it ended with."""
+        if self._error is not None:
+            raise self._error
+        return cast(T, self._answer)
+
+    def drop(self) -> None:
+        """End it as soon as possible, and close a stream that it opened."""
+        self._wanted = False  # before the look at the answer: one of the two threads sees both
+        _close_stream(self._answer)
+        self._over.set()
+
+    def call(self, what: Callable[[], None]) -> None:
+        """Call a function where the work runs. For threads that is anywhere."""
+        what()
+
+
+class Signal:
+    """Tells threads that something changed.
+
+    It counts, so that no change is missed: read `count`, look around, then wait for another count.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._condition = threading.Condition()
+
+    def tell(self) -> None:
+        """Something changed."""
+        with self._condition:
+            self.count += 1
+            self._condition.notify_all()
+
+    def changed(self, seen: int, wait_s: float) -> None:
+        """Return once the count differs from `seen`, or after `wait_s`."""
+        limit_s = None if wait_s == inf else min(max(0.0, wait_s), threading.TIMEOUT_MAX)
+        with self._condition:
+            self._condition.wait_for(lambda: self.count != seen, limit_s)
+
+
+def at_exit(close: Callable[[], None]) -> Callable[[], None]:
+    """Call `close` when the program ends; returns what takes that back."""
+    atexit.register(close)
+    return lambda: atexit.unregister(close)
+
+
+def is_cancellation(error: BaseException | None) -> bool:  # noqa: ARG001
+    """Whether a block was left because it shall end now. A thread is never cancelled."""
+    return False
+
+
+def _close_stream(answer: object) -> None:
+    if isinstance(answer, Connection):
+        answer.close()

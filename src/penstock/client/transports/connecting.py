@@ -1,11 +1,19 @@
-"""What both ways to connect share: TLS, and words for why there is no connection."""
+"""What both transports share: TLS, deadlines, and why there is no connection or no answer."""
 
 from __future__ import annotations
 
 import socket
 import ssl
+from time import monotonic
 
-from penstock.client.errors import Unreachable, Untrusted
+from penstock.client.errors import (
+    ClientClosed,
+    Disconnected,
+    Limited,
+    TimedOut,
+    Unreachable,
+    Untrusted,
+)
 from penstock.client.settings import ClientSettings
 from penstock.protocol.errors import CallError
 
@@ -17,12 +25,51 @@ def tls_context(settings: ClientSettings) -> ssl.SSLContext:
     return context
 
 
+def time_left(deadline_s: float, server: str) -> float:
+    """Seconds until a deadline; `Unreachable` if it is over before anything was sent."""
+    left_s = deadline_s - monotonic()
+    if left_s <= 0:
+        raise Unreachable(f"the deadline was over before anything was sent to {server}")
+    return left_s
+
+
+def closed_error(what: str) -> ClientClosed:
+    """The error of every use after `close`."""
+    return ClientClosed(f"this {what} is closed; make another")
+
+
+def disconnected_error(url: str) -> Disconnected:
+    """The server closed the connection instead of answering."""
+    return Disconnected(f"{url} closed the connection before its answer was complete")
+
+
+def silence_error(url: str, silence_s: float | None) -> TimedOut:
+    """The server sent nothing for so long; None if the deadline came first."""
+    when = "before the deadline" if silence_s is None else f"within {silence_s:g} s"
+    return TimedOut(f"{url} did not answer {when}")
+
+
+def pool_error(settings: ClientSettings) -> Unreachable:
+    """Every connection stayed in use."""
+    return Unreachable(
+        f"all {settings.connections_max} connections to {settings.url} stayed in use until the "
+        "deadline; raise connections_max or make fewer calls at once"
+    )
+
+
+def streams_error(settings: ClientSettings) -> Limited:
+    """Too many streams."""
+    return Limited(
+        f"the client has {settings.streams_max} streams open already; close one or raise "
+        "streams_max"
+    )
+
+
 def unreachable(url: str, error: BaseException, waited_s: float) -> CallError:
     """The error for a connection that could not be made."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        found = f"a certificate that is not trusted ({error.verify_message})"
-        return Untrusted(f"expected a Penstock server at {url}, found {found}")
-    return Unreachable(f"expected a Penstock server at {url}, found {_reason(error, waited_s)}")
+        return Untrusted(f"the certificate of {url} is not trusted ({error.verify_message})")
+    return Unreachable(f"cannot connect to {url}: {_reason(error, waited_s)}")
 
 
 def _reason(error: BaseException, waited_s: float) -> str:

@@ -13,8 +13,8 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from penstock.client.aio.runtime import AsyncRuntime
 from penstock.client.errors import ClientClosed, TimedOut
+from penstock.client.runtime.async_runtime import AsyncRuntime
 from penstock.client.runtime.events import Committed, Ticket
 from penstock.client.runtime.handlers import Handler, LaneOf
 from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits

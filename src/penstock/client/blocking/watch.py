@@ -1,50 +1,111 @@
-"""A watch on a connection: the steps of `WatchCore`, carried out."""
+# Generated from ../aio/watch.py by tools/unasync.py: edit that, then `make generate`.
+"""Watches: the records of topics as they are written, across any number of connections.
+
+`WatchCore` decides; here its steps are carried out.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import inf
 from time import monotonic
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from penstock.client import calls
-from penstock.client.aio.runner import Runner
+from penstock.client.blocking.runner import Runner
 from penstock.client.errors import TimedOut
 from penstock.client.sse import Frame, FrameParser
-from penstock.client.transports.attempts import Underway
-from penstock.client.transports.ports import Stream
-from penstock.client.watching import Create, Open, Pause, Stop, WatchCore, WatchEvent
+from penstock.client.transports.blocking import Attempt, Connection
+from penstock.client.watching import Create, Open, Pause, Position, Stop, WatchCore, WatchEvent
 from penstock.protocol.errors import CallError, ServerUnavailable
+
+T = TypeVar("T")
+
+
+class Watch:
+    """The events of topics as they happen. Iterate over it; leave its `with` to end it.
+
+    Another thread may close it: the iteration then ends.
+    """
+
+    def __init__(self, flow: WatchFlow) -> None:
+        self._flow = flow
+
+    @property
+    def positions(self) -> Mapping[str, Position]:
+        """Where the watch stands in each topic, after the events that were handed out.
+
+        Kept by a program and given to `watch` later, it goes on from there.
+        """
+        return dict(self._flow.core.positions)
+
+    @property
+    def reconnects(self) -> int:
+        """How often the connection was lost so far."""
+        return self._flow.core.reconnects
+
+    @property
+    def trouble(self) -> str | None:
+        """Why there is no connection now; None while there is one."""
+        return self._flow.core.trouble
+
+    def __iter__(self) -> Iterator[WatchEvent]:
+        return self
+
+    def __next__(self) -> WatchEvent:
+        event = self._flow.next()
+        if event is None:
+            raise StopIteration
+        return event
+
+    def next_event(self, timeout_s: float) -> WatchEvent | None:
+        """The next event, or None if there is none in time or the watch has ended."""
+        return self._flow.next(monotonic() + timeout_s)
+
+    def close(self) -> None:
+        """End the watch."""
+        self._flow.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._flow.close()
 
 
 class WatchFlow:
     """Hands out the events of a watch, one at a time, across any number of connections.
 
-    It may be cancelled at every wait: nothing that was received is lost by it.
+    Any wait may end early, by a deadline or by a cancellation, without losing what was received.
     """
 
     def __init__(self, core: WatchCore, runner: Runner) -> None:
         self.core = core
         self.ended = False
         self._runner = runner
-        self._underway = Underway(runner.transport)
-        self._stream: Stream | None = None
+        self._pending = _Pending()
+        self._stream: Connection | None = None
         self._parser = FrameParser()
         self._frames: deque[Frame] = deque()
         self._events: deque[WatchEvent] = deque()
         self._heard_s = 0.0
         self._rest_until_s = 0.0
 
-    async def next(self, deadline_s: float = inf) -> WatchEvent | None:
+    def next(self, deadline_s: float = inf) -> WatchEvent | None:
         """The next event; None when it has `ended`, or if none came before the deadline."""
         while not self.ended:
             event = self._take()
             if event is not None:
                 return event
             if self._stream is not None:
-                if not self._frames and not await self._read(self._stream, deadline_s):
+                if not self._frames and not self._read(self._stream, deadline_s):
                     break
-            elif not await self._step(deadline_s):
+            elif not self._step(deadline_s):
                 break
         if self.ended:
             self._drop()  # what was not there yet when another thread called `close`
@@ -67,12 +128,12 @@ class WatchFlow:
                 return event
         return self._events.popleft() if self._events else None
 
-    async def _read(self, stream: Stream, deadline_s: float) -> bool:
+    def _read(self, stream: Connection, deadline_s: float) -> bool:
         """Receive more frames, or notice the end; False if the deadline came first."""
         silent_until_s = self._heard_s + self.core.silence_ms / 1_000
         now_s = monotonic()
         try:
-            data = await stream.read(max(0.001, min(silent_until_s, deadline_s) - now_s))
+            data = stream.read(max(0.001, min(silent_until_s, deadline_s) - now_s))
         except TimedOut as error:
             if deadline_s < silent_until_s:
                 return False
@@ -94,17 +155,17 @@ class WatchFlow:
             self.core.heard()
         return True
 
-    async def _step(self, deadline_s: float) -> bool:
+    def _step(self, deadline_s: float) -> bool:
         """Do what the core says; False if the deadline comes before its end."""
-        if not await self._rest(deadline_s):
+        if not self._rest(deadline_s):
             return False
         step = self.core.next_step()
         try:
             match step:
                 case Create():
-                    return await self._create(step, deadline_s)
+                    return self._create(step, deadline_s)
                 case Open():
-                    return await self._open(step, deadline_s)
+                    return self._open(step, deadline_s)
                 case Pause(delay_ms):
                     self._rest_until_s = monotonic() + delay_ms / 1_000
                 case Stop(error):
@@ -117,21 +178,19 @@ class WatchFlow:
             self._lost(error)
         return True
 
-    async def _create(self, step: Create, deadline_s: float) -> bool:
+    def _create(self, step: Create, deadline_s: float) -> bool:
         """Make a session; False if the deadline comes first."""
         call = calls.create_watch(step.body, lenient=step.lenient)
-        answer = await self._underway.answer(
-            partial(self._runner.run, call), deadline_s, self._is_ended
-        )
+        answer = self._pending.answer(partial(self._runner.run, call), deadline_s, self._is_ended)
         if answer is None:
             return False
         self._events.extend(self.core.created(answer))
         return True
 
-    async def _open(self, step: Open, deadline_s: float) -> bool:
+    def _open(self, step: Open, deadline_s: float) -> bool:
         """Open the stream of a session; False if the deadline comes first."""
         request = calls.watch_request(step.wid)
-        stream = await self._underway.answer(
+        stream = self._pending.answer(
             partial(self._runner.open, request), deadline_s, self._is_ended
         )
         if stream is None:
@@ -144,18 +203,18 @@ class WatchFlow:
             self._runner.tell(None)
         return True
 
-    async def _rest(self, deadline_s: float) -> bool:
+    def _rest(self, deadline_s: float) -> bool:
         """Wait out a pause; False if the deadline comes first."""
         left_s = min(self._rest_until_s, deadline_s) - monotonic()
         if left_s > 0:
-            await self._runner.transport.pause(left_s)
+            self._runner.transport.pause(left_s)
         return self._rest_until_s <= deadline_s
 
     def _lost(self, error: CallError | None) -> None:
         self._drop()
         if self.ended:
             return
-        error = error or ServerUnavailable("expected the stream to go on, found it ended")
+        error = error or ServerUnavailable("the server ended the stream")
         is_news = self.core.trouble is None
         self.core.ended(monotonic() * 1_000, error)
         if is_news and self.core.trouble is not None:
@@ -165,8 +224,47 @@ class WatchFlow:
         return self.ended
 
     def _drop(self) -> None:
-        self._underway.drop()
+        self._pending.drop()
         self._frames.clear()
         if self._stream is not None:
             self._stream.close()
             self._stream = None
+
+
+class _Pending:
+    """The one request of a watch that is under way; it outlives the wait for it.
+
+    A caller's deadline that comes first, or a wait that is cancelled, says nothing about the
+    server: the request goes on, and the next call waits for the same answer. If each call asked
+    anew, a caller that is always less patient than the server is slow would never get an answer,
+    and what the server had sent to the previous request would be lost.
+    """
+
+    def __init__(self) -> None:
+        self._attempt: Attempt[Any] | None = None
+
+    def answer(
+        self,
+        ask: Callable[[], T],
+        deadline_s: float,
+        is_ended: Callable[[], bool],
+    ) -> T | None:
+        """What is asked for; None if the deadline comes first: then ask for the same again.
+
+        Another thread may end the watch and `drop` this before there is anything to drop.
+        """
+        attempt: Attempt[T] | None = self._attempt
+        if attempt is None:
+            attempt = self._attempt = Attempt(ask)
+            if is_ended():
+                self.drop()
+        if not attempt.over(deadline_s):
+            return None
+        self._attempt = None
+        return attempt.result()
+
+    def drop(self) -> None:
+        """The answer is not wanted any more."""
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            attempt.drop()

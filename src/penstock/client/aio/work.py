@@ -1,41 +1,215 @@
-"""A stream of jobs on a connection, opened again when it is lost.
+"""The jobs of a queue as a stream, opened again when it is lost.
 
-A thread or a task of its own reads it and extends the leases of the jobs that are ours, whatever
-the program does meanwhile. So a job never waits unread, where its lease would end unseen.
+A task of its own reads the stream and extends the leases of the jobs that are ours, whatever the
+program does meanwhile. So a job never waits unread, where its lease would end unseen.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import AsyncIterator, Sequence
 from math import inf
 from time import monotonic
-from typing import Final
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
 from penstock.client import calls
-from penstock.client.aio.runner import Runner
-from penstock.client.errors import ClientClosed, Disconnected, NotPenstock, TimedOut
+from penstock.client.aio.runner import AsyncRunner
+from penstock.client.errors import ClientClosed, Disconnected, LeaseLost, NotPenstock, TimedOut
 from penstock.client.leasing import Lease, Leases
 from penstock.client.reconnecting import Reconnects, stream_error
 from penstock.client.sse import Frame, FrameParser
-from penstock.client.transports.ports import Attempt, Stream
+from penstock.client.transports.aio import AsyncAttempt, AsyncConnection, AsyncSignal
 from penstock.client.watching import SILENCE_HEARTBEATS
 from penstock.protocol.answers import ClaimedJob
 from penstock.protocol.errors import CallError, ServerUnavailable, Throttled
 
+T = TypeVar("T")
+
 HEARTBEAT_S: Final = 15.0
-"""The server's, and fixed, on a work stream."""
+"""How often the server sends something on a work stream; it cannot be set."""
 EXTEND_SHARE: Final = 0.25
-"""A request to extend leases has so much of their time, so that there is time for another one."""
+"""The part of a lease that a request to extend it may take, so that there is time for another."""
 EXTEND_S_MIN: Final = 0.25
 
 _JOB: Final = msgspec.json.Decoder(ClaimedJob)
 
 
-class WorkFlow:
+class AsyncWork:
+    """The jobs of a queue as they become ready. Leave its `async with` to end it.
+
+    Several tasks may take jobs from it, and any task may close it.
+    """
+
+    def __init__(self, flow: AsyncWorkFlow, runner: AsyncRunner) -> None:
+        self._flow = flow
+        self._runner = runner
+        weakref.finalize(self, flow.abandon)
+
+    @property
+    def topic(self) -> str:
+        """The queue."""
+        return self._flow.topic
+
+    @property
+    def node(self) -> str:
+        """The name under which jobs are held."""
+        return self._flow.node
+
+    @property
+    def trouble(self) -> str | None:
+        """Why there is no connection now; None while there is one."""
+        return self._flow.trouble
+
+    def __aiter__(self) -> AsyncIterator[AsyncJob]:
+        return self
+
+    async def __anext__(self) -> AsyncJob:
+        lease = await self._flow.next()
+        if lease is None:
+            raise StopAsyncIteration
+        return AsyncJob(self._runner, lease, self)
+
+    async def next_job(self, timeout_s: float) -> AsyncJob | None:
+        """The next job, or None if there is none in time or the stream has ended."""
+        lease = await self._flow.next(monotonic() + timeout_s)
+        return None if lease is None else AsyncJob(self._runner, lease, self)
+
+    async def aclose(self) -> None:
+        """End the stream; jobs that are not settled go back to the queue."""
+        self._flow.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._flow.close()
+
+
+class AsyncJob:
+    """A job that is ours for a while. As `async with`: done at the end, given back on an error.
+
+    `LeaseLost` at the end says that the job was not ours any more.
+    """
+
+    def __init__(self, runner: AsyncRunner, lease: Lease, work: AsyncWork) -> None:
+        self._runner = runner
+        self._lease = lease
+        self._work = work  # the stream goes on for as long as the program has a job of it
+
+    def __del__(self) -> None:
+        self._lease.is_wanted = False  # neither done nor given back: the lease runs out
+
+    @property
+    def topic(self) -> str:
+        """The queue."""
+        return self._work.topic
+
+    @property
+    def node(self) -> str:
+        """The name under which the job is held."""
+        return self._work.node
+
+    @property
+    def claimed(self) -> ClaimedJob:
+        """The job as it was claimed."""
+        return self._lease.job
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was acknowledged or given back."""
+        return self._lease.settled
+
+    @property
+    def lease_lost(self) -> bool:
+        """Whether the server said that the job is no longer ours."""
+        return self._lease.lost
+
+    @property
+    def seq(self) -> int:
+        """The job's seq in its queue."""
+        return self.claimed.seq
+
+    @property
+    def tag(self) -> str | None:
+        """The tag the job was written with."""
+        return self.claimed.tag
+
+    @property
+    def deliveries(self) -> int:
+        """How often the job was handed out, this time included."""
+        return self.claimed.deliveries
+
+    @property
+    def deadline_ms(self) -> int:
+        """When the lease ends, in the server's time, as it was claimed."""
+        return self.claimed.deadline_ms
+
+    @property
+    def data(self) -> Any:
+        """The payload."""
+        return self.claimed.data
+
+    @property
+    def meta(self) -> Any:
+        """The meta object, or None."""
+        return self.claimed.meta
+
+    def data_as(self, kind: type[T]) -> T:
+        """The payload as a type that msgspec knows."""
+        return self.claimed.data_as(kind)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(topic={self.topic!r}, seq={self.seq}, data={self.data!r})"
+
+    async def ack(self) -> bool:
+        """The job is done. False if it was no longer ours: another worker may do it too."""
+        self._lease.settled = True
+        call = calls.ack(self.topic, self.node, [self.claimed])
+        return (await self._runner.run(call)).acked == 1
+
+    async def nack(self, delay_ms: int = 0) -> bool:
+        """Give the job back, to be handed out again after a delay. False if it was not ours."""
+        self._lease.settled = True
+        call = calls.nack(self.topic, self.node, [self.claimed], delay_ms=delay_ms)
+        return (await self._runner.run(call)).nacked == 1
+
+    async def extend(self, lease_ms: int) -> bool:
+        """Let the lease end so long from now. False if the job is no longer ours."""
+        sent_s = monotonic()
+        call = calls.extend(self.topic, self.node, [self.claimed], lease_ms=lease_ms)
+        is_extended = (await self._runner.run(call)).extended == 1
+        self._lease.lost = not is_extended
+        if is_extended:
+            self._lease.hold(lease_ms, sent_s + lease_ms / 1_000)
+        return is_extended
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if self.settled:
+            return
+        if error is not None:
+            await self.nack()
+        elif not await self.ack():
+            raise LeaseLost(
+                f"the lease of job {self.seq} of {self.topic!r} was lost before it was done: "
+                "another worker may do it too",
+                topic=self.topic,
+                seq=self.seq,
+            )
+
+
+class AsyncWorkFlow:
     """Hands out jobs. Those of a lost connection that were not handed out never are.
 
     The server gives them to another worker, or to us again, as soon as it notices.
@@ -43,7 +217,7 @@ class WorkFlow:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: AsyncRunner,
         topic: str,
         node: str,
         *,
@@ -65,11 +239,11 @@ class WorkFlow:
         """As if nothing had been asked for yet."""
         self._pid = os.getpid()
         self._lock = threading.Lock()  # for what the reader and the program both change
-        self._news = self._runner.transport.signal()
+        self._news = AsyncSignal()
         self._leases = Leases(extends=self._extends)
-        self._reader: Attempt[None] | None = None
+        self._reader: AsyncAttempt[None] | None = None
         self._failure: CallError | None = None
-        self._stream: Stream | None = None
+        self._stream: AsyncConnection | None = None
         self._parser = FrameParser()
         self._heard_s = 0.0
         self._rest_until_s = 0.0
@@ -114,15 +288,16 @@ class WorkFlow:
             self._reader.call(self.close)
 
     async def _see_to_the_reader(self) -> None:
-        """Have a reader that runs. One whose loop has ended is a lost connection."""
+        """Have a reader that runs. If its loop has ended, that is a lost connection."""
         is_over = self._reader is not None and await self._reader.over(0.0)
         if self._reader is not None and is_over and not self.ended and self._failure is None:
             try:
                 self._reader.result()
             except Disconnected:
                 self._begin()
-        if self._reader is None and not self.ended:
-            self._reader = self._runner.transport.begin(self._read_on())
+        with self._lock:  # of several callers that find none, one starts it
+            if self._reader is None and not self.ended:
+                self._reader = AsyncAttempt(self._read_on)
 
     async def _read_on(self) -> None:
         """Read the stream, open it again, extend leases, until the end."""
@@ -178,7 +353,7 @@ class WorkFlow:
             self._reconnects.opened()
             self._runner.tell(None)
 
-    async def _read(self, stream: Stream) -> None:
+    async def _read(self, stream: AsyncConnection) -> None:
         """Receive more frames, until a lease is due."""
         silent_until_s = self._heard_s + HEARTBEAT_S * SILENCE_HEARTBEATS
         try:
@@ -188,7 +363,7 @@ class WorkFlow:
                 return
             raise
         if not data:
-            raise ServerUnavailable("expected the stream to go on, found it ended")
+            raise ServerUnavailable("the server ended the stream")
         self._heard_s = monotonic()
         frames = list(self._parser.feed(data))
         if self._parser.works:

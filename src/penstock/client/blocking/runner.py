@@ -1,0 +1,150 @@
+# Generated from ../aio/runner.py by tools/unasync.py: edit that, then `make generate`.
+"""Carries out calls: sends them, sends them again where that is safe, reads the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from random import Random
+from time import monotonic
+from typing import TypeVar
+
+from penstock.client.calls import Call
+from penstock.client.errors import ClientClosed, answer_error
+from penstock.client.retry import OnTrouble, Tries
+from penstock.client.settings import ClientSettings
+from penstock.client.transports.blocking import Connection, Transport
+from penstock.client.wire import Answer, HttpRequest
+from penstock.kernel.clock import Clock
+from penstock.kernel.shell import SystemClock
+from penstock.protocol.errors import CallError
+
+P = TypeVar("P")
+T = TypeVar("T")
+
+
+class Runner:
+    """Carries out calls on a transport, each within its time."""
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        transport: Transport,
+        random: Random,
+        on_trouble: OnTrouble | None = None,
+        *,
+        is_strict: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self.settings = settings
+        self.transport = transport
+        self.random = random
+        self.on_trouble = on_trouble
+        self._is_strict = is_strict
+        self._clock = clock or SystemClock()
+
+    def within(self, timeout_s: float) -> Runner:
+        """The same connections with another limit for each call, whatever it asks the server for.
+
+        Otherwise the time that the server is asked to wait is added to the limit.
+        """
+        settings = replace(self.settings, timeout_s=timeout_s)
+        return Runner(
+            settings,
+            self.transport,
+            self.random,
+            self.on_trouble,
+            is_strict=True,
+            clock=self._clock,
+        )
+
+    def run(self, call: Call[T]) -> T:
+        """The answer to a call, after as many tries as it needs and its time allows."""
+        began_s = monotonic()
+        wait_s = call.wait_ms / 1_000
+        deadline_s = began_s + self._limit_s(call)
+        tries: Tries | None = None
+        while True:
+            try:
+                answer = self.transport.exchange(call.request, deadline_s, wait_s)
+                if answer.status < 300:
+                    if tries is not None:
+                        self.tell(None)
+                    return call.read(answer)
+                error = self._error(answer)
+            except CallError as raised:
+                error = raised
+            if call.probes:
+                raise error
+            is_first = tries is None
+            tries = tries or self._tries(call)
+            self._pause(tries, error, began_s, tell=is_first)
+
+    def _pause(self, tries: Tries, error: CallError, began_s: float, *, tell: bool) -> None:
+        """Wait before the next try; raise the call's final error if there is none."""
+        elapsed_ms = (monotonic() - began_s) * 1_000
+        delay_ms = tries.failed(error, elapsed_ms=elapsed_ms, random=self.random)
+        if delay_ms is None:
+            raise tries.verdict()
+        if tell:
+            self.tell(error)
+        try:
+            self.transport.pause(delay_ms / 1_000)
+        except ClientClosed as closed:
+            tries.failed(closed, elapsed_ms=elapsed_ms, random=self.random)
+            raise tries.verdict() from closed
+
+    def pages(self, first: Call[P], following: Callable[[P], Call[P] | None]) -> Iterator[P]:
+        """Pages, each asked for when it is wanted.
+
+        `following` makes the call for the page after the given one; None after the last.
+        """
+        call: Call[P] | None = first
+        while call is not None:
+            page = self.run(call)
+            yield page
+            call = following(page)
+
+    def rows(
+        self,
+        first: Call[P],
+        following: Callable[[P], Call[P] | None],
+        rows_of: Callable[[P], Iterable[T]],
+    ) -> Iterator[T]:
+        """The rows of pages, one after the other."""
+        for page in self.pages(first, following):
+            yield from rows_of(page)
+
+    def open(self, request: HttpRequest) -> Connection:
+        """Open a stream; a refusal is raised. Tried once: a stream reconnects in its own way."""
+        deadline_s = monotonic() + self.settings.timeout_s
+        opened = self.transport.stream(request, deadline_s)
+        if isinstance(opened, Answer):
+            raise self._error(opened)
+        return opened
+
+    def _limit_s(self, call: Call[T]) -> float:
+        """How long a call may take."""
+        return self.settings.timeout_s + (0.0 if self._is_strict else call.wait_ms / 1_000)
+
+    def tell(self, trouble: CallError | None) -> None:
+        """Tell the program why something is tried again, or (None) that it worked in the end."""
+        if self.on_trouble is not None:
+            self.on_trouble(None if trouble is None else trouble.message)
+
+    def _tries(self, call: Call[T]) -> Tries:
+        return Tries(
+            self.settings.retry,
+            repeatable=call.repeatable,
+            window_ms=self._limit_s(call) * 1_000,
+            idempotency_key=call.idempotency_key,
+        )
+
+    def _error(self, answer: Answer) -> CallError:
+        return answer_error(
+            answer.status,
+            answer.body,
+            answer.headers,
+            server=self.settings.url,
+            now_ms=self._clock.now_ms(),
+        )

@@ -1,0 +1,105 @@
+# Generated from ../aio/tables.py by tools/unasync.py: edit that, then `make generate`.
+"""Stream tables of a server: `client.tables`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.client import table_calls as calls
+from penstock.client.blocking.runner import Runner
+from penstock.client.calls import arrow_table
+from penstock.client.table_calls import Facts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PAGE_ROWS: Final = 50_000
+
+
+class Tables:
+    """Stream tables: look at them, read them, have them refreshed. Answers are plain dicts."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def list(self, prefix: str = "") -> list[Facts]:
+        """Tables by name, with how fresh each is and what it waits for."""
+        found: list[Facts] = []
+        cursor: str | None = None
+        while True:
+            page = self._runner.run(calls.list_tables(prefix, cursor=cursor))
+            found += page["tables"]
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                return found
+
+    def put(self, name: str, query: str, **options: str) -> Facts:
+        """Create a table, or give it another definition."""
+        return self._runner.run(calls.put(name, query, options))
+
+    def alter(self, name: str, **options: str) -> Facts:
+        """Change schedule, mode, consistency or description; contents stay."""
+        return self._runner.run(calls.change(name, "alter", options))
+
+    def drop(self, name: str, *, cascade: bool = False) -> Facts:
+        """Drop a table with its contents, and with `cascade` all that read it."""
+        return self._runner.run(calls.drop(name, cascade=cascade))
+
+    def show(self, name: str) -> Facts:
+        """All that is known of a table."""
+        return self._runner.run(calls.show(name))
+
+    def why(self, name: str) -> Facts:
+        """Why a table waits."""
+        return self._runner.run(calls.show(name, "why"))
+
+    def history(self, name: str, *, limit: int = 100) -> Facts:
+        """Refreshes of a table, the newest first."""
+        return self._runner.run(calls.show(name, "history", limit=limit))
+
+    def pause(self, name: str) -> Facts:
+        """Stop refreshing a table."""
+        return self._runner.run(calls.change(name, "pause"))
+
+    def resume(self, name: str) -> Facts:
+        """Refresh a table again."""
+        return self._runner.run(calls.change(name, "resume"))
+
+    def refresh(self, name: str, *, force: bool = False, wait_ms: int = 10_000) -> Facts:
+        """Have a table refreshed and wait so long for it; `done` says whether it came to that."""
+        return self._runner.run(calls.refresh(name, force=force, wait_ms=wait_ms))
+
+    def health(self) -> Facts:
+        """Whether tables are kept fresh: health, workers, permits, what runs."""
+        return self._runner.run(calls.warehouse())
+
+    def declare_topic(
+        self, topic: str, schema: str, *, key: Sequence[str] = (), url: str | None = None
+    ) -> Facts:
+        """Say which columns the records of a topic have, so that tables can read it."""
+        call = calls.put_source(topic, schema, key=key, url=url)
+        return self._runner.run(call)
+
+    def pages(
+        self,
+        name: str,
+        *,
+        snapshot: int | None = None,
+        columns: Sequence[str] | None = None,
+        page_rows: int = PAGE_ROWS,
+    ) -> Iterator[pa.Table]:
+        """All rows of a table at one snapshot, a page after the other."""
+        offset: int | None = 0
+        while offset is not None:
+            page = self._runner.run(
+                calls.rows(name, offset=offset, limit=page_rows, snapshot=snapshot, columns=columns)
+            )
+            yield arrow_table(page.body)
+            snapshot, offset = page.snapshot, page.next_offset
+
+    def rows(self, name: str, **options: Any) -> pa.Table:
+        """All rows of a table at one snapshot."""
+        import pyarrow as pa
+
+        return pa.concat_tables(list(self.pages(name, **options)))

@@ -1,1 +1,0 @@
-"""The client's touch of the world: connections, the async and the blocking face."""
