@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,11 @@ def test_an_import_loads_only_what_it_needs(statement: str, heavy: tuple[str, ..
 def test_every_error_a_program_may_catch_is_a_penstock_error() -> None:
     for name in penstock.errors.__all__:
         assert issubclass(getattr(penstock.errors, name), penstock.errors.PenstockError)
+
+
+@pytest.mark.parametrize("module", ["client", "client.runtime", "kernel", "protocol"])
+def test_every_error_of_a_call_can_be_caught_by_its_public_name(module: str) -> None:
+    errors = import_module(f"penstock.{module}.errors")
+    for name, found in vars(errors).items():
+        if isinstance(found, type) and issubclass(found, penstock.errors.PenstockError):
+            assert getattr(penstock.errors, name) is found
