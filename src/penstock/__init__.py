@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     from penstock.client.watching import TopicDeleted as TopicDeleted
     from penstock.ingest.device import Device as Device
     from penstock.protocol.answers import StoredRecord as StoredRecord
-    from penstock.protocol.answers import TopicConfig as TopicConfig
-    from penstock.protocol.answers import TopicOptions as TopicOptions
     from penstock.protocol.answers import Written as Written
+    from penstock.protocol.config import TopicConfig as TopicConfig
     from penstock.spark.ingest.pipeline import Pipeline as Pipeline
     from penstock.tables.warehouse import Warehouse as Warehouse
 
@@ -65,9 +64,8 @@ _HOMES: Final = {
     "Runtime": "penstock.client.runtime.blocking_runtime",
     "StoredRecord": "penstock.protocol.answers",
     "Tombstone": "penstock.client.watching",
-    "TopicConfig": "penstock.protocol.answers",
+    "TopicConfig": "penstock.protocol.config",
     "TopicDeleted": "penstock.client.watching",
-    "TopicOptions": "penstock.protocol.answers",
     "Transaction": "penstock.client.runtime.transaction",
     "Warehouse": "penstock.tables.warehouse",
     "Watch": "penstock.client.blocking.watch",

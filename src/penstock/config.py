@@ -30,8 +30,8 @@ from penstock.ingest.raw_topic import RAW_TOPIC, REJECT_TOPIC, TopicNames
 from penstock.kernel.errors import Rejected
 from penstock.kernel.units import KIB, MIB, parse_bytes
 from penstock.log.stores import KINDS as STORES
+from penstock.protocol.limits import TopicLimits
 from penstock.spark.options import SparkOptions, named, spark_options
-from penstock.topics.model import TopicLimits
 
 PREFIX: Final = "PENSTOCK_"
 FILE_NAME: Final = "penstock.toml"

@@ -5,18 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import click
 
 from penstock.cli.output import json_flag
 from penstock.cli.placing import behind, placed
 from penstock.cli.server_place import SERVER, Outage, server_options
-from penstock.cli.topic_view import CLASSES, TopicOutput
-from penstock.client import AUTO_KEY, Client, ClientSettings, Position, Record, TopicOptions
+from penstock.cli.topic_view import TopicOutput
+from penstock.client import AUTO_KEY, Client, ClientSettings, Position, Record
 from penstock.client.records import checked_json
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.kernel.units import parse_bytes
+from penstock.protocol.config import ConfigField, config_fields
 from penstock.protocol.errors import InvalidRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,19 +63,33 @@ def command(function: F) -> F:
     return run  # type: ignore[return-value]  # the context stands in for the first argument
 
 
+def config_options(function: F) -> F:
+    """An option for every key of a topic's configuration."""
+    for field in reversed(config_fields().values()):
+        function = config_option(field)(function)
+    return function
+
+
+def config_option(field: ConfigField) -> Callable[[F], F]:
+    """The option of a key: its type is that of the key, its help the key's description."""
+    name = field.name.replace("_", "-")
+    shapes = [shape for shape in field.shape.get("anyOf", [field.shape]) if "type" in shape]
+    kind: dict[str, Any] = {"metavar": "TOPIC"}
+    if "enum" in field.shape:
+        kind = {"type": click.Choice(field.shape["enum"])}
+    elif shapes[0]["type"] == "boolean":
+        kind = {"default": None}
+        name = f"{name}/--no-{name}"
+    elif shapes[0]["type"] == "integer" and name.endswith("-bytes"):
+        kind = {"type": size, "metavar": "SIZE"}
+    elif shapes[0]["type"] == "integer":
+        kind = {"type": click.IntRange(min=shapes[0].get("minimum"))}
+    return click.option(f"--{name}", help=field.shape["description"], **kind)
+
+
 @topic.command()
 @click.argument("name", metavar="TOPIC")
-@click.option("--type", type=click.Choice(["log", "queue", "space"]), help="What it is.")
-@click.option("--durability", type=click.Choice(list(CLASSES)), help="What a write waits for.")
-@click.option("--cap-records", type=COUNT, help="Records kept at most; 0 keeps all.")
-@click.option("--cap-bytes", type=size, metavar="SIZE", help="Bytes kept at most, as 64MiB.")
-@click.option("--ttl-ms", type=COUNT, help="How long records are kept; 0 is for ever.")
-@click.option("--discard", type=click.Choice(["old", "reject"]), help="What gives way to a cap.")
-@click.option("--priority", type=int, help="Who is served first; the highest is.")
-@click.option("--idempotency-window-ms", type=COUNT, help="How long keys are remembered.")
-@click.option("--lease-ms", type=COUNT, help="Queue: how long a claimed job is the claimer's.")
-@click.option("--max-deliveries", type=COUNT, help="Queue: hand-outs of a job; 0 is no limit.")
-@click.option("--dead-letter", metavar="TOPIC", help="Queue: where jobs go that were given up.")
+@config_options
 @json_flag
 @command
 def create(client: Client, name: str, as_json: bool, **options: Any) -> None:
@@ -83,7 +98,7 @@ def create(client: Client, name: str, as_json: bool, **options: Any) -> None:
     Without this a topic is made by the first write to it, with the server's settings.
     """
     given = {key: value for key, value in options.items() if value is not None}
-    TopicOutput(as_json).topic_put(client.put_topic(name, **cast(TopicOptions, given)))
+    TopicOutput(as_json).topic_put(client.put_topic(name, **given))
 
 
 @topic.command()

@@ -44,12 +44,11 @@ from penstock.protocol.answers import (
     Claims,
     Diff,
     StoredRecord,
-    TopicConfig,
-    TopicOptions,
     TopicRow,
     TopicState,
     Written,
 )
+from penstock.protocol.config import TopicConfig
 from penstock.protocol.errors import CallError
 
 __all__ = [
@@ -94,7 +93,6 @@ __all__ = [
     "Tombstone",
     "TopicConfig",
     "TopicDeleted",
-    "TopicOptions",
     "TopicRow",
     "TopicState",
     "Transaction",

@@ -19,6 +19,7 @@ from penstock.client.errors import NotPenstock
 from penstock.client.records import encode_records
 from penstock.client.wire import Answer, HttpRequest
 from penstock.protocol import answers
+from penstock.protocol.config import config_fields
 from penstock.protocol.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ AUTO_KEY: Final = "<generated>"
 """As an idempotency key: the client makes one, so that the write can be sent again safely."""
 ARROW: Final = "application/vnd.apache.arrow.stream"
 _ENCODER: Final = msgspec.json.Encoder()
-_TOPIC_OPTIONS: Final = frozenset(answers.TopicOptions.__annotations__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,12 @@ def put_topic(topic: str, options: Mapping[str, Any]) -> Call[answers.TopicPut]:
 
 
 def known_options(options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Options of a topic, each known. The server reads over others: a slip would weaken a topic."""
+    """Options of a topic, each known. The server ignores others: a slip would weaken a topic."""
     for name in options or ():
-        if name not in _TOPIC_OPTIONS:
-            near = get_close_matches(name, sorted(_TOPIC_OPTIONS), n=1)
-            hint = f"did you mean {near[0]}?" if near else ", ".join(sorted(_TOPIC_OPTIONS))
+        known = config_fields()
+        if name not in known:
+            near = get_close_matches(name, sorted(known), n=1)
+            hint = f"did you mean {near[0]}?" if near else ", ".join(sorted(known))
             raise InvalidRequest(f"expected a known option of a topic, found {name}: {hint}")
     return options
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
 
 import msgspec
 
@@ -25,7 +24,6 @@ from penstock.ingest.raw_topic import (
     TopicNames,
     identity_of,
 )
-from penstock.protocol.answers import TopicOptions
 from penstock.protocol.errors import BatchTooLarge, PayloadTooLarge, RecordTooLarge
 
 _PAGE = 16_384
@@ -46,7 +44,7 @@ class ServerTopic:
             (names.devices, DEVICES_OPTIONS),
             (names.rejects, REJECT_OPTIONS),
         ):
-            await self._client.put_topic(name, **cast(TopicOptions, options))
+            await self._client.put_topic(name, **options)
 
     async def append(self, body: bytes, key: str) -> Landed:
         """Append to the raw topic."""

@@ -9,58 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import lru_cache
-from typing import Any, Final, TypedDict, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from msgspec import Raw, Struct, field
 
+from penstock.protocol.config import TopicConfig
+
 T = TypeVar("T")
 
 _ANY: Final = msgspec.json.Decoder()
-
-
-class TopicOptions(TypedDict, total=False):
-    """The keys of a topic's configuration, as they are set; those left out keep their value."""
-
-    type: str
-    ttl_ms: int
-    cap_records: int
-    cap_bytes: int
-    discard: str
-    durable: bool
-    durability: str
-    priority: int | None
-    auto_priority: bool
-    auto_create: bool
-    idempotency_window_ms: int
-    dedupe_node: bool
-    lease_ms: int
-    claim_jitter_ms: int
-    max_deliveries: int
-    dead_letter: str | None
-    leases_durable: bool
-
-
-class TopicConfig(Struct, frozen=True, kw_only=True):
-    """A topic's whole configuration."""
-
-    type: str
-    ttl_ms: int
-    cap_records: int
-    cap_bytes: int
-    discard: str
-    durable: bool
-    durability: str
-    priority: int | None
-    auto_priority: bool
-    auto_create: bool
-    idempotency_window_ms: int
-    dedupe_node: bool
-    lease_ms: int
-    claim_jitter_ms: int
-    max_deliveries: int
-    dead_letter: str | None
-    leases_durable: bool
 
 
 class TopicPut(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What a topic is made of: names, records, the limits on them.
+"""What a topic is made of: records, and the sizes and shapes of their JSON.
 
 Payloads stay the JSON bytes that were written; only their size is looked at.
 
@@ -12,18 +12,15 @@ b'{"k":1,"more":2}'
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Raw, Struct
 
-from penstock.kernel.units import KIB, MIB
 from penstock.protocol.errors import InvalidRequest
+from penstock.protocol.limits import TopicLimits
 
-_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}")
-_ROUTER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}")
 _BLANKS: Final = b" \t\n\r"
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 _NEITHER_WAY: Final = bytes(set(range(256)) - set(b"[]{}"))
@@ -63,58 +60,6 @@ def hops_of(record: Record) -> int:
     return record.hops if type(record) is Routed else 0
 
 
-@dataclass(frozen=True, slots=True)
-class TopicLimits:
-    """What one request and one partition may hold; 0 means no limit where a default is 0."""
-
-    record_bytes_max: int = MIB
-    meta_bytes_max: int = 16 * KIB
-    meta_keys_max: int = 64
-    tag_bytes_max: int = 256
-    node_bytes_max: int = 128
-    key_bytes_max: int = 256
-    batch_records_max: int = 10_000
-    topics_max: int = 100_000
-    routers_max: int = 10_000
-    total_bytes_max: int = 0
-    read_records: int = 256
-    read_records_max: int = 1_000
-    read_bytes: int = MIB
-    read_bytes_max: int = 8 * MIB
-    scan_records_max: int = 65_536
-    filter_records_max: int = 8_192
-    seqs_max: int = 1_000
-    claim_max: int = 1_000
-
-    def __post_init__(self) -> None:
-        zero_is_off = {"topics_max", "routers_max", "total_bytes_max"}
-        for name in self.__slots__:
-            least = 0 if name in zero_is_off else 1
-            if getattr(self, name) < least:
-                raise InvalidRequest(
-                    f"expected {name} of at least {least}, found {getattr(self, name)}"
-                )
-
-
-def is_topic_name(name: object) -> bool:
-    """Whether a topic may have this name."""
-    return isinstance(name, str) and _TOPIC_NAME.fullmatch(name) is not None
-
-
-def is_router_name(name: object) -> bool:
-    """Whether a router may have this name: a topic's, with `>` as well."""
-    return isinstance(name, str) and _ROUTER_NAME.fullmatch(name) is not None
-
-
-def check_topic_name(name: object) -> str:
-    """A name that a topic may be created with, or `InvalidRequest`."""
-    if not isinstance(name, str) or _TOPIC_NAME.fullmatch(name) is None:
-        raise InvalidRequest(
-            f"expected a topic name of 1 to 255 of A-Z a-z 0-9 . _ : -, found {name!r}"
-        )
-    return name
-
-
 def make_record(
     data: bytes, meta: bytes | None = None, tag: str | None = None, node: str | None = None
 ) -> Record:
@@ -126,16 +71,6 @@ def size_of(record: Record) -> int:
     """The bytes that data and meta have as compact JSON."""
     data, meta = record.data, record.meta
     return compact_bytes(data) + (compact_bytes(meta) if meta is not None else 0)
-
-
-def check_text(what: str, text: str, bytes_max: int) -> None:
-    """Refuse a text that is longer in UTF-8 than its limit, or has none."""
-    try:
-        size_bytes = len(text.encode())
-    except UnicodeEncodeError:
-        raise InvalidRequest(f"expected a {what} of whole characters, found {text!a}") from None
-    if size_bytes > bytes_max:
-        raise InvalidRequest(f"expected a {what} of at most {bytes_max} bytes, found a longer one")
 
 
 def splice_meta(meta: bytes | None, members: bytes) -> bytes:

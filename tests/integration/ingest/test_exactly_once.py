@@ -32,10 +32,10 @@ from penstock.log.stores import open_store
 from penstock.metering.fleet import Fleet
 from penstock.metering.load import Load, Target
 from penstock.metering.shapes import Steady
+from penstock.protocol.limits import TopicLimits
 from penstock.testing import ManualClock, seeded, seeds
 from penstock.topics.engine.engine import Engine
 from penstock.topics.engine.views import EngineOptions
-from penstock.topics.model import TopicLimits
 from tests.integration.ingest.place import (
     EdgeProcess,
     check_fleet,

@@ -9,9 +9,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.protocol.config import TopicConfig
 from penstock.server.api import columns
 from penstock.server.api.columns import ColumnRuns, Columns, Wanted
-from penstock.topics.config import TopicConfig
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Feed
 from penstock.topics.core.predicate import Predicate

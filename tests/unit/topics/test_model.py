@@ -5,17 +5,14 @@ from __future__ import annotations
 import pytest
 
 from penstock.protocol.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
+from penstock.protocol.limits import TopicLimits
+from penstock.protocol.values import check_text, check_topic_name, is_router_name, is_topic_name
 from penstock.topics.core.batch import check_batch
 from penstock.topics.model import (
     Record,
     Routed,
-    TopicLimits,
-    check_text,
-    check_topic_name,
     depth_of,
     hops_of,
-    is_router_name,
-    is_topic_name,
     make_record,
     size_of,
     splice_meta,

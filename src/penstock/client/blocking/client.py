@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 from penstock.client import calls, space_calls
@@ -25,7 +25,6 @@ from penstock.client.watching import Position, WatchCore, WatchOptions, starts_o
 from penstock.commits.model import Commit
 from penstock.kernel.units import MIB
 from penstock.protocol import answers
-from penstock.protocol.answers import TopicOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,7 +90,7 @@ class Client:
 
     # Topics
 
-    def put_topic(self, topic: str, **options: Unpack[TopicOptions]) -> answers.TopicPut:
+    def put_topic(self, topic: str, **options: Any) -> answers.TopicPut:
         """Create a topic, or change those of its options that are named."""
         return self._runner.run(calls.put_topic(topic, options))
 
@@ -121,7 +120,7 @@ class Client:
         node: str | None = None,
         idempotency_key: str | None = AUTO_KEY,
         create: bool | None = None,
-        config: TopicOptions | None = None,
+        config: Mapping[str, Any] | None = None,
         disable_backpressure: bool | None = None,
         return_seqs: bool = True,
     ) -> answers.Written:
@@ -269,7 +268,7 @@ class Client:
         waiting_bytes_max: int = 32 * MIB,
         node: str | None = None,
         create: bool | None = None,
-        config: TopicOptions | None = None,
+        config: Mapping[str, Any] | None = None,
         disable_backpressure: bool | None = None,
         on_written: Callable[[answers.Written], None] | None = None,
     ) -> Writer:

@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from penstock.kernel.units import MIB
+from penstock.protocol.limits import TopicLimits
 from penstock.server.api.answers import encode
 from penstock.server.api.columns import Columns
 from penstock.topics.core.read import Diff, ReadRequest
-from penstock.topics.model import TopicLimits
 
 METADATA: Final = (
     "topic", "next_from_seq", "head_seq", "earliest_seq", "caught_up", "lag", "epoch", "tombstone",

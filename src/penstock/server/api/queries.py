@@ -24,14 +24,12 @@ from penstock.protocol.errors import (
     PayloadTooLarge,
     UnsupportedMediaType,
 )
-from penstock.topics.config import U64_MAX
+from penstock.protocol.limits import PAGE_SIZE, PAGE_SIZE_MAX, TopicLimits
+from penstock.protocol.values import U64_MAX, check_text
 from penstock.topics.core.batch import Write
-from penstock.topics.model import TopicLimits, check_text
 
 OBJECT_BYTES_MAX: Final = MIB
 """A body that becomes objects, whatever is in it, has no more: they are many times as large."""
-PAGE_SIZE: Final = 100
-PAGE_SIZE_MAX: Final = 1_000
 EVENT_STREAM: Final = "text/event-stream"
 ARROW: Final = "application/vnd.apache.arrow.stream"
 _JSON: Final = "application/json"

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from penstock.kernel.errors import PenstockError
 from penstock.protocol.errors import Forbidden, RouterCycle, TopicExistsIncompatible
+from penstock.protocol.values import parse_bool
 from penstock.server.api.call import Call
 from penstock.server.api.queries import make_cursor
 from penstock.server.http.message import Answer
-from penstock.topics.config import parse_bool
 from penstock.topics.core.router import Router, RouterConfig, parse_router
 
 HIDDEN: Final = "…"

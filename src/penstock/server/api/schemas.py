@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from penstock.protocol.config import config_fields
+
 Schema = dict[str, Any]
 
 U64: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}
@@ -43,6 +45,11 @@ def _data(required: str, /, **properties: Schema) -> Schema:
     return obj(f"{required} performance", **properties, performance=ref("Performance"))
 
 
+def config_shape() -> Schema:
+    """A topic's configuration."""
+    return obj(**{name: dict(field.shape) for name, field in config_fields().items()})
+
+
 _NODES: Final = {"anyOf": [TEXT, listed(TEXT)]}
 _META: Final[Schema] = {"type": "object", "maxProperties": 64}
 _META_SHOWN: Final[Schema] = {"type": "object"}
@@ -74,25 +81,6 @@ _PREDICATE: Final[Schema] = {
         },
     ],
 }
-_CONFIG: Final = obj(
-    type={"enum": ["log", "queue", "space"]},
-    ttl_ms=U64,
-    cap_records=U64,
-    cap_bytes=U64,
-    discard={"enum": ["old", "reject"]},
-    durable=FLAG,
-    durability={"enum": ["ephemeral", "memory", "disk", "fsync"]},
-    priority=nullable({"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}),
-    auto_priority=FLAG,
-    auto_create=FLAG,
-    idempotency_window_ms=U64,
-    dedupe_node=FLAG,
-    lease_ms=U64,
-    claim_jitter_ms=U64,
-    max_deliveries=U64,
-    dead_letter=nullable(TOPIC_NAME),
-    leases_durable=FLAG,
-)
 _NEW_RECORD: Final = obj(
     "data",
     data=ANY,
@@ -215,7 +203,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
         "error", error=obj("code message", code=TEXT, message=TEXT, detail={"type": "object"})
     ),
     "Performance": obj("server_total_ms", server_total_ms={"type": "number"}),
-    "Config": _CONFIG,
+    "Config": config_shape(),
     "Predicate": _PREDICATE,
     "NewRecord": _NEW_RECORD,
     "Record": _RECORD,

@@ -16,8 +16,9 @@ import msgspec
 from penstock.commits.model import Commit, parse_commit
 from penstock.commits.space import writes_of
 from penstock.protocol.errors import InvalidRequest
+from penstock.protocol.limits import PAGE_SIZE, PAGE_SIZE_MAX
 from penstock.server.api.answers import encode
-from penstock.server.api.queries import PAGE_SIZE, PAGE_SIZE_MAX, Query
+from penstock.server.api.queries import Query
 from penstock.topics.model import DEPTH_MAX, check_depth
 
 _ACCEPTED: Final = (

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.protocol.errors import BatchTooLarge, InvalidRequest
+from penstock.protocol.values import check_topic_name, parse_u64
 from penstock.server.api.answers import data_body, encode, performance, spliced
 from penstock.server.api.arrow import arrow_stream, larger, page_facts
 from penstock.server.api.auth import ADMIN
@@ -25,7 +26,6 @@ from penstock.server.api.queries import (
     wants_arrow,
 )
 from penstock.server.http.message import Answer
-from penstock.topics.config import parse_u64
 from penstock.topics.core.batch import Write, parse_write
 from penstock.topics.core.predicate import parse_predicate
 from penstock.topics.core.read import Diff, ReadRequest, parse_read
@@ -33,7 +33,6 @@ from penstock.topics.core.segments import NotLoaded
 from penstock.topics.core.shown import records_json
 from penstock.topics.core.topic import Written
 from penstock.topics.engine.views import TopicView
-from penstock.topics.model import check_topic_name
 
 WRITES_MAX: Final = 256
 
@@ -43,9 +42,7 @@ async def put_topic(call: Call) -> Answer:
     body = call.body(may_be_empty=True)
     call.check_config(body)
     created, config = await call.context.engine.put_topic(call.name, body)
-    return call.answer(
-        201 if created else 200, topic=call.name, created=created, config=config.echo()
-    )
+    return call.answer(201 if created else 200, topic=call.name, created=created, config=config)
 
 
 async def show_topic(call: Call) -> Answer:
@@ -61,7 +58,7 @@ async def show_topic(call: Call) -> Answer:
         "count": view.count,
         "bytes": view.size_bytes,
         "epoch": view.epoch,
-        "config": view.config.echo(),
+        "config": view.config,
         "effective_priority": view.effective_priority,
         "last_write_ts": view.last_write_ms,
         "last_read_ts": view.last_read_ms,

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from penstock.protocol.errors import InvalidRequest
+from penstock.protocol.limits import TopicLimits
+from penstock.protocol.values import parse_bool, parse_choice, parse_u64
 from penstock.server.push import sse
-from penstock.topics.config import parse_bool, parse_choice, parse_u64
 from penstock.topics.core.predicate import Predicate, parse_predicate
 from penstock.topics.core.read import ReadRequest, parse_nodes
 from penstock.topics.engine.watch import Page, Shape
-from penstock.topics.model import TopicLimits
 
 BATCH_BYTES: Final = 262_144
 HEARTBEAT_MS: Final = 15_000

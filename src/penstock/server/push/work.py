@@ -15,11 +15,11 @@ from typing import Final
 from penstock.kernel.errors import PenstockError
 from penstock.kernel.units import KIB
 from penstock.protocol.errors import NotAQueue, TopicNotFound
+from penstock.protocol.limits import clamp_lease_ms
 from penstock.server.api.call import Call
 from penstock.server.api.jobs import job_event
 from penstock.server.api.queries import check_accepts_events
 from penstock.server.push import sse
-from penstock.topics.config import clamp_lease_ms
 from penstock.topics.core.leases import ClaimRequest, Settle, parse_node
 from penstock.topics.engine.work import Job
 

@@ -27,8 +27,8 @@ from sqlglot.errors import SqlglotError
 
 from penstock.kernel.errors import Rejected
 from penstock.protocol.errors import InvalidSource
+from penstock.protocol.values import check_topic_name
 from penstock.tables.names import topic_source
-from penstock.topics.model import check_topic_name
 
 DEFAULT_URL: Final = "http://127.0.0.1:4000"
 COLUMNS_MAX: Final = 1_000

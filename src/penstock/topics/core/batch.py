@@ -17,17 +17,10 @@ import msgspec
 from msgspec import Raw
 
 from penstock.protocol.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
+from penstock.protocol.limits import TopicLimits
+from penstock.protocol.values import check_text
 from penstock.topics.core.bodies import LooseBody, PlainBody, RoutedBody, WriteBody
-from penstock.topics.model import (
-    DEPTH_MAX,
-    Record,
-    Routed,
-    TopicLimits,
-    check_depth,
-    check_meta,
-    check_text,
-    size_of,
-)
+from penstock.topics.model import DEPTH_MAX, Record, Routed, check_depth, check_meta, size_of
 
 _SMALL_BYTES: Final = 2 * DEPTH_MAX  # JSON no longer than this cannot be too deep
 _SLACK_BYTES: Final = 64

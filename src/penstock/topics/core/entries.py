@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.topics.config import TopicConfig
+from penstock.protocol.config import TopicConfig
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.leases import Lease
 from penstock.topics.core.predicate import Predicate

@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from penstock.kernel.units import MIB
 from penstock.protocol.errors import RecordTooLarge, TopicFull
+from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Appended, Feed
 from penstock.topics.core.router import Router, RouterConfig
@@ -23,7 +24,6 @@ from penstock.topics.core.topic import Topic
 from penstock.topics.model import (
     Record,
     Routed,
-    TopicLimits,
     has_member,
     hops_of,
     meta_keys,

@@ -16,8 +16,10 @@ from msgspec.structs import replace
 
 from penstock.commits.model import Commit
 from penstock.commits.sessions import Answer
+from penstock.protocol.config import TopicConfig, check_change, parse_config
 from penstock.protocol.errors import IsASpace, NotAQueue, NotASpace, TopicNotEmpty, TopicNotFound
-from penstock.topics.config import TopicConfig, check_change, parse_config
+from penstock.protocol.limits import TopicLimits
+from penstock.protocol.values import check_topic_name
 from penstock.topics.core.batch import Batch, Write
 from penstock.topics.core.entries import (
     Acked,
@@ -45,7 +47,6 @@ from penstock.topics.core.router import Router, RouterConfig, RouterEntry, Route
 from penstock.topics.core.space import CONFIG, Rule, TopicSpace
 from penstock.topics.core.space_parts import SpaceState, restored, state_of
 from penstock.topics.core.topic import Topic, TopicState, Written, check_selector
-from penstock.topics.model import TopicLimits, check_topic_name
 
 Entry = Created | Dropped | TopicEntry | QueueEntry | RouterEntry | Committed
 

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from penstock.protocol.errors import InvalidRequest
-from penstock.topics.config import parse_bool, parse_u64
+from penstock.protocol.limits import WAIT_MS_MAX, TopicLimits
+from penstock.protocol.values import parse_bool, parse_u64
 from penstock.topics.core.predicate import Predicate, parse_predicate
 from penstock.topics.core.shown import Found
 from penstock.topics.core.slots import Slot
 from penstock.topics.core.topic import Floors, Topic
-from penstock.topics.model import TopicLimits, size_of
+from penstock.topics.model import size_of
 
-WAIT_MS_MAX: Final = 30_000
 _U32_MAX: Final = 2**32 - 1
 _NOBODY: Final[frozenset[str]] = frozenset()
 """One for all who filter nobody: each watcher keeps its own otherwise."""

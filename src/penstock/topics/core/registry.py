@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from penstock.protocol.errors import Throttled
+from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.router import RouterTable
 from penstock.topics.core.topic import Topic
 from penstock.topics.core.totals import Totals
-from penstock.topics.model import TopicLimits
 
 EXPIRE_EVERY_MS: Final = 1_000
 """How often a full node begins to look for records over their age, in every topic with a ttl."""

@@ -20,10 +20,10 @@ from penstock.protocol.errors import (
     Throttled,
     TopicExistsIncompatible,
 )
-from penstock.topics.config import parse_bool, parse_choice
+from penstock.protocol.limits import TopicLimits
+from penstock.protocol.values import check_topic_name, is_router_name, parse_bool, parse_choice
 from penstock.topics.core.entries import Feed
 from penstock.topics.core.predicate import Predicate, parse_predicate
-from penstock.topics.model import TopicLimits, check_topic_name, is_router_name
 
 GUARANTEES: Final = ("at_least_once", "exactly_once")
 

@@ -19,12 +19,13 @@ from penstock.commits.model import Commit, Write, payload_hash
 from penstock.commits.sessions import Answer
 from penstock.commits.space import Landing, Space
 from penstock.kernel.errors import Corrupt
+from penstock.protocol.config import TopicConfig
 from penstock.protocol.errors import NotASpace, RecordTooLarge
-from penstock.topics.config import TopicConfig
+from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Appended, Committed
 from penstock.topics.core.topic import Topic
-from penstock.topics.model import Record, TopicLimits
+from penstock.topics.model import Record
 
 CONFIG: Final = TopicConfig(type="space", durability="fsync")
 """What a space is made with by its first commit."""

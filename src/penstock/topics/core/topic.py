@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from penstock.kernel.errors import Corrupt
+from penstock.protocol.config import Changes, TopicConfig, check_change
 from penstock.protocol.errors import InvalidRequest, IsASpace, RecordTooLarge, TopicFull
-from penstock.topics.config import Changes, TopicConfig, check_change
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import (
     Advanced,

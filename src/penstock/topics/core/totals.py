@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from penstock.topics.config import TopicConfig
+    from penstock.protocol.config import TopicConfig
     from penstock.topics.core.queue import Queue
     from penstock.topics.core.topic import Topic
 

@@ -25,6 +25,7 @@ from penstock.kernel.errors import PenstockError, Rejected
 from penstock.kernel.ids import partition_of
 from penstock.kernel.shell import RunQueue, SystemClock
 from penstock.log.store import Store
+from penstock.protocol.config import TopicConfig
 from penstock.protocol.errors import (
     InvalidRequest,
     Saturated,
@@ -32,7 +33,6 @@ from penstock.protocol.errors import (
     TopicNotFound,
     TopicsApart,
 )
-from penstock.topics.config import TopicConfig
 from penstock.topics.core.batch import Write
 from penstock.topics.core.entries import (
     Acked,

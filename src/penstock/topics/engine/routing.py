@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from penstock.protocol.values import check_topic_name
 from penstock.topics.core.partition import Change
 from penstock.topics.core.router import Router, RouterConfig
-from penstock.topics.model import check_topic_name
 
 if TYPE_CHECKING:
     from penstock.topics.engine.engine import Engine

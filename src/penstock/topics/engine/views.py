@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.kernel.units import MIB
-from penstock.topics.config import TopicConfig
+from penstock.protocol.config import TopicConfig
+from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.queue import QueueCounts
-from penstock.topics.model import TopicLimits
 from penstock.topics.persist.sealing import SealOptions
 
 

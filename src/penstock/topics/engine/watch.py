@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
-from penstock.topics.config import TopicConfig
+from penstock.protocol.config import TopicConfig
+from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.read import Diff, ReadRequest, read
 from penstock.topics.core.segments import Block, NotLoaded
 from penstock.topics.core.shown import Found, records_json
 from penstock.topics.core.topic import Topic
-from penstock.topics.model import TopicLimits
 from penstock.topics.persist.cold import ColdCache
 
 Listener = Callable[[str], None]

@@ -20,11 +20,11 @@ from typing import BinaryIO, Final
 import msgspec
 from msgspec import Struct
 
+from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.codec import decode_entries
 from penstock.topics.core.partition import Partition
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.segments import BlockPlace, SegmentHead
-from penstock.topics.model import TopicLimits
 from penstock.topics.persist.data_dir import (
     ColdFiles,
     File,

@@ -23,6 +23,7 @@ from penstock.log.disk import LOCK_NAME, lock_directory
 from penstock.log.store import Store
 from penstock.log.stores import open_store
 from penstock.log.stores.segment import SegmentStore
+from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.codec import decode_entries
 from penstock.topics.core.partition import Partition
 from penstock.topics.core.registry import Registry
@@ -30,7 +31,6 @@ from penstock.topics.core.segments import Block, NotLoaded, Run
 from penstock.topics.core.shown import Found, records_json
 from penstock.topics.core.slots import Slot
 from penstock.topics.core.topic import Topic
-from penstock.topics.model import TopicLimits
 from penstock.topics.persist.backup import (
     LIST_FILE,
     BackupFile,

@@ -24,7 +24,7 @@ from penstock.log.store import InstallBoundary, Operation, SetHardState
 from penstock.log.stores import open_store
 from penstock.log.stores.segment import format as fmt
 from penstock.log.stores.segment.salvage import LogSalvage, PartitionLog
-from penstock.topics.config import TopicConfig
+from penstock.protocol.config import TopicConfig
 from penstock.topics.core.codec import decode_entries
 from penstock.topics.core.partition import Partition
 from penstock.topics.core.segments import FRAME, Block, Run, SegmentHead, decode_run, read_block

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from penstock.kernel.errors import PenstockError
-from penstock.topics.config import TopicConfig
+from penstock.protocol.config import TopicConfig
+from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.entries import Acked, Appended, Committed, Created
 from penstock.topics.core.partition import Entry, Partition
 from penstock.topics.core.queue import Queue
@@ -20,7 +21,6 @@ from penstock.topics.core.slots import Slots
 from penstock.topics.core.space import CONFIG as SPACE_CONFIG
 from penstock.topics.core.space import TopicSpace
 from penstock.topics.core.topic import HOLES_MAX, Hole, Topic
-from penstock.topics.model import TopicLimits
 
 _UNEXPECTED: Final = (PenstockError, LookupError, ValueError, TypeError, AssertionError)
 """What an entry may end with that was decided on one that is lost."""

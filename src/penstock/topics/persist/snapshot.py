@@ -18,7 +18,7 @@ from crc32c import crc32c
 from msgspec import Struct
 
 from penstock.kernel.errors import Corrupt
-from penstock.topics.config import TopicConfig
+from penstock.protocol.config import TopicConfig
 from penstock.topics.core.cold_slots import PackedRun, packed_run
 from penstock.topics.core.entries import Feed
 from penstock.topics.core.idempotency import Answer, Answers

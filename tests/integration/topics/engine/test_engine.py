@@ -10,6 +10,7 @@ import pytest
 
 from penstock.log.store import DiskFull
 from penstock.protocol.errors import Saturated, Throttled, TopicFull, TopicNotFound, TopicsApart
+from penstock.protocol.limits import TopicLimits
 from penstock.testing import ManualClock
 from penstock.topics.core.batch import parse_write
 from penstock.topics.core.leases import ClaimRequest, Settle
@@ -22,7 +23,6 @@ from penstock.topics.engine.lane import LogFailed
 from penstock.topics.engine.scheduler_view import scheduler_view
 from penstock.topics.engine.views import EngineOptions
 from penstock.topics.engine.watch import Shape
-from penstock.topics.model import TopicLimits
 from tests.integration.topics.engines import DEADLINE_S, body, data, engine_on, until, write
 from tests.integration.topics.gated import GatedStore
 

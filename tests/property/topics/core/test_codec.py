@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from penstock.kernel.errors import Corrupt
-from penstock.topics.config import TopicConfig
+from penstock.protocol.config import TopicConfig
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.codec import decode_entries, encode_entries
 from penstock.topics.core.entries import Appended, Claimed, Configured, Created, Deleted, Feed

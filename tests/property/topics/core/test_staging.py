@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from penstock.protocol.config import TopicConfig
 from penstock.testing import ManualClock
-from penstock.topics.config import TopicConfig
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Acked, Appended, Claimed, QueueEntry, TopicEntry
 from penstock.topics.core.leases import ClaimRequest, Lease, Settle

@@ -10,15 +10,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from penstock.protocol.config import TopicConfig
 from penstock.protocol.errors import RecordTooLarge, TopicFull
+from penstock.protocol.limits import TopicLimits
 from penstock.testing import ManualClock
-from penstock.topics.config import TopicConfig
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Appended, TopicEntry
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.read import Diff, ReadRequest, read
 from penstock.topics.core.topic import Floors, Topic, Written
-from penstock.topics.model import Record, TopicLimits, make_record, size_of
+from penstock.topics.model import Record, make_record, size_of
 
 TAGS = st.sampled_from(["a", "ab", "b", None])
 NODES = st.sampled_from(["n", "m", None])

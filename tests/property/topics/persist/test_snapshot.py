@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from penstock.commits.model import Commit
 from penstock.commits.model import Write as CommitWrite
 from penstock.protocol.errors import RecordTooLarge, TopicFull
+from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.batch import Batch, Write
 from penstock.topics.core.codec import decode_entries, encode_entries
 from penstock.topics.core.entries import Skipped
@@ -32,7 +33,7 @@ from penstock.topics.core.segments import (
     read_block,
 )
 from penstock.topics.core.topic import Written
-from penstock.topics.model import TopicLimits, make_record
+from penstock.topics.model import make_record
 from penstock.topics.persist.sealing import SealOptions, segments_to_seal
 from penstock.topics.persist.snapshot import (
     Restoring,

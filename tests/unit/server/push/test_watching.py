@@ -5,13 +5,14 @@ import json
 import pytest
 
 from penstock.protocol.errors import InvalidRequest
+from penstock.protocol.limits import TopicLimits
 from penstock.server.push.watching import Follower, Place, WatchDefaults, parse_watch, shape_of
 from penstock.topics.core.predicate import parse_predicate
 from penstock.topics.core.read import Diff, Tombstone
 from penstock.topics.core.shown import Found
 from penstock.topics.core.slots import Slot
 from penstock.topics.engine.watch import Page, encode_records
-from penstock.topics.model import TopicLimits, make_record
+from penstock.topics.model import make_record
 
 LIMITS = TopicLimits()
 DEFAULTS = WatchDefaults(256, 262_144)

@@ -9,7 +9,7 @@ import pytest
 from msgspec import Raw, Struct
 
 from penstock.kernel.errors import Corrupt
-from penstock.topics.config import TopicConfig
+from penstock.protocol.config import TopicConfig
 from penstock.topics.core.batch import Batch, parse_write
 from penstock.topics.core.codec import decode_entries, encode_entries
 from penstock.topics.core.entries import (

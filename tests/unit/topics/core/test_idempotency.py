@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.topics.config import TopicConfig
+from penstock.protocol.config import TopicConfig
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Appended
 from penstock.topics.core.idempotency import Answer, Answers

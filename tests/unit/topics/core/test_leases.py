@@ -8,6 +8,7 @@ import pytest
 from msgspec import Raw
 
 from penstock.protocol.errors import BatchTooLarge, InvalidRequest
+from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.leases import (
     ClaimRequest,
     ClaimWindow,
@@ -20,7 +21,7 @@ from penstock.topics.core.leases import (
     parse_settle,
     parse_token,
 )
-from penstock.topics.model import Routed, TopicLimits, hops_of, make_record
+from penstock.topics.model import Routed, hops_of, make_record
 
 LIMITS = TopicLimits()
 

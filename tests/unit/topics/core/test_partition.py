@@ -18,6 +18,7 @@ from penstock.protocol.errors import (
     TopicNotEmpty,
     TopicNotFound,
 )
+from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.batch import Batch, Write, parse_write
 from penstock.topics.core.entries import Appended, Created, Dropped
 from penstock.topics.core.leases import ClaimRequest, Settle
@@ -26,7 +27,7 @@ from penstock.topics.core.read import ReadRequest
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.router import RouterConfig, RouterRemoved
 from penstock.topics.core.topic import Written
-from penstock.topics.model import TopicLimits, make_record
+from penstock.topics.model import make_record
 
 ONE = Batch.of([make_record(b"1")])
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from penstock.protocol.config import TopicConfig
 from penstock.protocol.errors import NotAQueue
-from penstock.topics.config import TopicConfig
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Acked, Appended, Claimed
 from penstock.topics.core.leases import ClaimRequest, Settle

@@ -14,6 +14,7 @@ from penstock.protocol.errors import (
     Throttled,
     TopicExistsIncompatible,
 )
+from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.entries import Feed
 from penstock.topics.core.router import (
     Router,
@@ -23,7 +24,6 @@ from penstock.topics.core.router import (
     RouterTable,
     parse_router,
 )
-from penstock.topics.model import TopicLimits
 
 
 def table(*pairs: str, limits: TopicLimits | None = None) -> RouterTable:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.kernel.errors import Corrupt, Rejected
-from penstock.topics.config import TopicConfig
+from penstock.protocol.config import TopicConfig
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Appended
 from penstock.topics.core.segments import (

@@ -16,6 +16,7 @@ from penstock.protocol.errors import (
     RefusedByRule,
     TopicFull,
 )
+from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.batch import Write as PlainWrite
 from penstock.topics.core.batch import parse_write
 from penstock.topics.core.codec import decode_entries, encode_entries
@@ -23,7 +24,6 @@ from penstock.topics.core.entries import Committed, Created
 from penstock.topics.core.partition import Change, Partition
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.router import RouterConfig
-from penstock.topics.model import TopicLimits
 
 
 def commit(number: int, value: object = 1, session: str = "s", **fields: Any) -> Commit:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from penstock.kernel.errors import Corrupt
+from penstock.protocol.config import TopicConfig
 from penstock.protocol.errors import InvalidRequest, RecordTooLarge, TopicFull
-from penstock.topics.config import TopicConfig
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Advanced, Appended, Feed
 from penstock.topics.core.predicate import parse_predicate

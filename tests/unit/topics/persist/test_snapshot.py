@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from penstock.kernel.errors import Corrupt
-from penstock.topics.config import TopicConfig
+from penstock.protocol.config import TopicConfig
 from penstock.topics.core.batch import Batch, Write
 from penstock.topics.core.leases import ClaimRequest
 from penstock.topics.core.partition import Change, Partition

@@ -1,0 +1,121 @@
+"""Single values of requests: their types, and checks that say what was expected and what was found.
+
+The types carry what JSON Schema says of a value; `check` holds a value against such a schema.
+
+>>> check("ttl_ms", 5, {"type": "integer", "minimum": 0})
+5
+>>> check("mode", "fast", {"enum": ["slow", "steady"]})
+Traceback (most recent call last):
+...
+penstock.protocol.errors.InvalidRequest: expected mode to be one of slow, steady, found 'fast'
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
+
+from penstock.protocol.errors import InvalidRequest
+
+Schema = Mapping[str, Any]
+
+U64_MAX: Final = 2**64 - 1
+U32_MAX: Final = 2**32 - 1
+
+U64 = Annotated[int, Meta(ge=0, extra_json_schema={"maximum": U64_MAX})]
+"""A whole number that fits 64 bits. msgspec knows no upper bound as large, hence the extra."""
+U32 = Annotated[int, Meta(ge=0, le=U32_MAX)]
+I32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+
+TOPIC_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$"
+ROUTER_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}$"
+TopicName = Annotated[str, Meta(extra_json_schema={"pattern": TOPIC_NAME})]
+RouterName = Annotated[str, Meta(extra_json_schema={"pattern": ROUTER_NAME})]
+_TOPIC_NAME: Final = re.compile(TOPIC_NAME.strip("^$"))
+_ROUTER_NAME: Final = re.compile(ROUTER_NAME.strip("^$"))
+
+
+def is_topic_name(name: object) -> bool:
+    """Whether a topic may have this name."""
+    return isinstance(name, str) and _TOPIC_NAME.fullmatch(name) is not None
+
+
+def is_router_name(name: object) -> bool:
+    """Whether a router may have this name: a topic's, with `>` as well."""
+    return isinstance(name, str) and _ROUTER_NAME.fullmatch(name) is not None
+
+
+def check_topic_name(name: object) -> str:
+    """A name that a topic may be created with, or `InvalidRequest`."""
+    if not isinstance(name, str) or _TOPIC_NAME.fullmatch(name) is None:
+        raise InvalidRequest(
+            f"expected a topic name of 1 to 255 of A-Z a-z 0-9 . _ : -, found {name!r}"
+        )
+    return name
+
+
+def check_text(what: str, text: str, bytes_max: int) -> None:
+    """Refuse a text that is longer in UTF-8 than its limit, or cannot be encoded."""
+    try:
+        size_bytes = len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"expected a {what} of whole characters, found {text!a}") from None
+    if size_bytes > bytes_max:
+        raise InvalidRequest(f"expected a {what} of at most {bytes_max} bytes, found a longer one")
+
+
+def parse_u64(key: str, value: Any) -> int:
+    """A whole number that fits 64 bits, or `InvalidRequest`."""
+    if type(value) is not int or not 0 <= value <= U64_MAX:
+        raise InvalidRequest(f"expected {key} to be a whole number from 0 on, found {value!r}")
+    return value
+
+
+def parse_bool(key: str, value: Any) -> bool:
+    """A JSON boolean, or `InvalidRequest`."""
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"expected {key} to be true or false, found {value!r}")
+    return value
+
+
+def parse_choice(key: str, value: Any, choices: tuple[str, ...]) -> str:
+    """One of a few words, or `InvalidRequest`."""
+    if not isinstance(value, str) or value not in choices:
+        raise InvalidRequest(f"expected {key} to be one of {', '.join(choices)}, found {value!r}")
+    return value
+
+
+def check(key: str, value: Any, shape: Schema) -> Any:
+    """A value of the shape, or `InvalidRequest`: the part of JSON Schema that settings need."""
+    if "enum" in shape:
+        return parse_choice(key, value, tuple(shape["enum"]))
+    either = [each for each in shape.get("anyOf", ()) if each != {"type": "null"}]
+    if either:
+        return None if value is None else check(key, value, {**either[0], "null": True})
+    or_null = " or null" if "null" in shape else ""
+    match shape["type"]:
+        case "boolean":
+            return parse_bool(key, value)
+        case "integer":
+            least, most = shape.get("minimum", 0), shape.get("maximum", U64_MAX)
+            if type(value) is int and least <= value <= most:
+                return value
+            from_0 = " from 0 on" if least == 0 else ""
+            text = f"expected {key} to be a whole number{from_0}{or_null}, found {value!r}"
+            raise InvalidRequest(text)
+        case "string":
+            if not isinstance(value, str):
+                raise InvalidRequest(f"expected {key} to be a text{or_null}, found {value!r}")
+            if "pattern" in shape and not _pattern(shape["pattern"]).match(value):
+                text = f"expected {key} to be a valid name{or_null}, found {value!r}"
+                raise InvalidRequest.told(text, {key: value})
+    return value
+
+
+@lru_cache
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(text.removesuffix("$") + r"\Z")  # `$` would let a line end pass
