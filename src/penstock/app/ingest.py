@@ -15,10 +15,11 @@ import uvloop
 
 from penstock.app.process import set_up_logging, tls_context, write_atomically
 from penstock.config import IngestSettings
+from penstock.flow.meter import Stage
 from penstock.ingest.edge import Edge
-from penstock.ingest.stages import Downstream, Stage
 from penstock.ingest.status_port import Shown, StatusServer
 from penstock.ingest.tokens import DeviceTokens, parse_tokens
+from penstock.ingest.windows import Downstream
 from penstock.kernel.errors import Rejected
 from penstock.spark.options import SparkOptions
 

@@ -6,11 +6,12 @@ visible. Clock and random source are handed in. Faces that wait are in `penstock
 
 from penstock.flow.ageing import AgeingQueue, WaitingPlace
 from penstock.flow.backoff import Backoff
-from penstock.flow.channel import Closed, Measurement, WindowedChannel
+from penstock.flow.channel import Closed, WindowedChannel
 from penstock.flow.drain import Drain
 from penstock.flow.fairqueue import BandState, FairQueue, Place, Standing
 from penstock.flow.governor import Governor, Level, Load, Rung, Weights, climb, hold_ms
 from penstock.flow.histogram import LatencyHistogram
+from penstock.flow.meter import Measurement, Stage, StageMeter, StageStatus
 from penstock.flow.planner import Plan, PlannerMemory, PlannerPolicy, StageMemory, WindowPlanner
 from penstock.flow.priority import TOPIC_BANDS, Bands, Urgency, effective_priority, recency
 from penstock.flow.tokens import Permits, SqlTokenPool, TokenPool
@@ -36,7 +37,10 @@ __all__ = [
     "PlannerPolicy",
     "Rung",
     "SqlTokenPool",
+    "Stage",
     "StageMemory",
+    "StageMeter",
+    "StageStatus",
     "Standing",
     "TokenPool",
     "Urgency",

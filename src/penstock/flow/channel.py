@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import ceil, sqrt
+from math import ceil
 from typing import Final, Generic, TypeVar
 
 from penstock.flow.histogram import LatencyHistogram
+from penstock.flow.meter import RATE_EWMA, Measurement, StageMeter, StageStatus
 from penstock.kernel.errors import Rejected
 
 T = TypeVar("T")
@@ -31,40 +31,12 @@ T = TypeVar("T")
 MEASURE_MS: Final = 100
 TARGET: Final = 0.70
 CEILING: Final = 0.85
-RATE_EWMA: Final = 0.3
 
 
 class Closed(Rejected):
     """The channel takes nothing more, or has nothing more to give."""
 
     code = "closed"
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """What a stage did since the last report, for the planner and for people.
-
-    `refused` says that senders were; `limited` that the receiver came up short as well: only then
-    was the window what held the stage back. `stuck_ms` is how long work has been
-    waiting without any item finished. `p99_least_ns` is what the p99 is at least when the chance of
-    few samples is taken off; None stands for the p99 itself.
-    """
-
-    window: int
-    occupied: int = 0
-    occupancy: float = 0.0
-    items_in: int = 0
-    items_out: int = 0
-    rate_per_s: float = 0.0
-    p50_ns: int = 0
-    p99_ns: int = 0
-    p99_least_ns: int | None = None
-    latency_samples: int = 0
-    bytes_per_slot: float = 0.0
-    credits_granted: int = 0
-    refused: bool = False
-    limited: bool = False
-    stuck_ms: int = 0
 
 
 class WindowedChannel(Generic[T]):
@@ -74,9 +46,13 @@ class WindowedChannel(Generic[T]):
     never beyond 0.85 of the window; between measurements a sender finds new credit only while less
     than 0.70 of the window is occupied. So a saturated stage rests near 0.70 instead of 1.0, and a
     stage that keeps up is never made to wait.
+
+    A channel with its receiver is a `Stage` for the planner: `name` and `slot_bytes` are for that.
     """
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, name: str = "", *, slot_bytes: float = 1_024) -> None:
+        self.name = name
+        self.slot_bytes = slot_bytes
         self.occupied = 0
         self.closed = False
         self.items_in = 0
@@ -89,12 +65,8 @@ class WindowedChannel(Generic[T]):
         self.items: deque[T] = deque()  # sent and not yet received
         self._credits = 0
         self._drain_per_measure = 0.0
-        self._bytes_per_slot = 0.0
-        self._samples: list[float] = []
-        self._out_at_measure = 0
-        self._progress_ms: int | None = None
-        self._reported = _Totals()
         self.resize(window)
+        self._meter = StageMeter(window)
 
     @property
     def window(self) -> int:
@@ -109,7 +81,17 @@ class WindowedChannel(Generic[T]):
     @property
     def bytes_per_slot(self) -> float:
         """The running mean size of an item, for the planner's budget."""
-        return self._bytes_per_slot
+        return self._meter.bytes_per_slot
+
+    @property
+    def latency_total(self) -> LatencyHistogram:
+        """How long items took since the start; `latency` has those since the last report."""
+        return self._meter.latency_total
+
+    @property
+    def backpressure_events(self) -> int:
+        """How often senders began to be refused."""
+        return self._meter.backpressure_events
 
     @property
     def room(self) -> int:
@@ -206,12 +188,8 @@ class WindowedChannel(Generic[T]):
 
     def measure(self, now_ms: int) -> None:
         """Due every 100 ms: note the occupancy and grant the credits of the next 100 ms."""
-        drained = self.items_out - self._out_at_measure
-        self._out_at_measure = self.items_out
+        drained = self._meter.sample(self, now_ms, self._occupancy_sample())
         self._drain_per_measure += RATE_EWMA * (drained - self._drain_per_measure)
-        if drained or not self.occupied or self._progress_ms is None:
-            self._progress_ms = now_ms
-        self._samples.append(self._occupancy_sample())
         grant = int(self._target - self.occupied + self._drain_per_measure)
         grant = max(0, min(grant, self._ceiling - self.occupied))
         self.credits_granted += max(0, grant - self._credits)
@@ -219,38 +197,11 @@ class WindowedChannel(Generic[T]):
 
     def report(self, now_ms: int) -> Measurement:
         """Due every second: what happened since the last report."""
-        before, self._reported = self._reported, _Totals.of(self, now_ms)
-        since = self._reported
-        latency, self.latency = self.latency, LatencyHistogram()
-        latency_samples = latency.count
-        p50_ns, least_ns, p99_ns = latency.quantiles((0.50, sure_share(latency_samples), 0.99))
-        samples, self._samples = self._samples or [self.occupancy], []
-        items_in = since.items_in - before.items_in
-        items_out = since.items_out - before.items_out
-        refused = since.refusals > before.refusals
-        self._learn_size(since.bytes_in - before.bytes_in, items_in)
-        return Measurement(
-            window=self._window,
-            occupied=self.occupied,
-            occupancy=sum(samples) / len(samples),
-            items_in=items_in,
-            items_out=items_out,
-            rate_per_s=items_out * 1_000 / max(1, now_ms - before.at_ms),
-            p50_ns=p50_ns,
-            p99_ns=p99_ns,
-            p99_least_ns=least_ns,
-            latency_samples=latency_samples,
-            bytes_per_slot=self._bytes_per_slot,
-            credits_granted=since.credits_granted - before.credits_granted,
-            refused=refused,
-            limited=refused and since.shortfalls > before.shortfalls,
-            stuck_ms=self._stuck_ms(now_ms),
-        )
+        return self._meter.report(self, now_ms)
 
-    def _stuck_ms(self, now_ms: int) -> int:
-        if not self.occupied or self._progress_ms is None:
-            return 0
-        return now_ms - self._progress_ms
+    def status(self) -> StageStatus:
+        """The channel and its receiver for people and metrics."""
+        return self._meter.status(self)
 
     def _occupancy_sample(self) -> float:
         """The occupancy now. What is left over from a larger window counts up to the ceiling.
@@ -262,41 +213,3 @@ class WindowedChannel(Generic[T]):
             self._draining = self.occupied > self._ceiling
             return min(self.occupancy, CEILING)
         return self.occupancy
-
-    def _learn_size(self, bytes_in: int, items_in: int) -> None:
-        if items_in:
-            mean = bytes_in / items_in
-            known = self._bytes_per_slot
-            self._bytes_per_slot = mean if mean > known else known + RATE_EWMA * (mean - known)
-
-
-def sure_share(samples: int) -> float:
-    """The share whose quantile the p99 reaches almost surely: 0.99 less three standard errors.
-
-    Of 1,000 samples, with one in a hundred slow, now 7 and now 13 are slow, and the p99 jumps from
-    the fast to the slow ones and back although nothing has changed.
-    """
-    return max(0.5, 0.99 - 3 * sqrt(0.99 * 0.01 / max(1, samples)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Totals:
-    at_ms: int = 0
-    items_in: int = 0
-    items_out: int = 0
-    bytes_in: int = 0
-    credits_granted: int = 0
-    refusals: int = 0
-    shortfalls: int = 0
-
-    @classmethod
-    def of(cls, core: WindowedChannel[T], now_ms: int) -> _Totals:
-        return cls(
-            now_ms,
-            core.items_in,
-            core.items_out,
-            core.bytes_in,
-            core.credits_granted,
-            core.refusals,
-            core.shortfalls,
-        )

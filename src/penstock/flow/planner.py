@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from math import floor
 from typing import Final, Literal, NamedTuple
 
-from penstock.flow.channel import Measurement
+from penstock.flow.meter import Measurement
 from penstock.kernel.errors import Rejected
 from penstock.kernel.units import MIB, format_bytes, format_ms
 

@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from penstock.flow.channel import Closed, Measurement, WindowedChannel
+from penstock.flow.channel import Closed, WindowedChannel
+from penstock.flow.meter import Measurement
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Busy
 from penstock.kernel.shell import SystemClock

@@ -32,7 +32,6 @@ from penstock.ingest.frames import (
 from penstock.ingest.limits import EdgeLimits
 from penstock.ingest.reassemble import WINDOW, Device, Look, Message, Outcome, Reassembler, Seen
 from penstock.ingest.sessions import EdgeCounters, Item, Link, OnReject, Session
-from penstock.ingest.stages import ChannelStage
 from penstock.ingest.tokens import DeviceTokens
 from penstock.kernel.clock import Clock
 
@@ -56,12 +55,10 @@ class EdgeCore:
         self.devices: dict[str, Device] = {}
         self.sessions: set[Session] = set()
         self.reassembler = Reassembler(limits)
-        self.accept: WindowedChannel[Item] = WindowedChannel(1)
-        self.reassemble: WindowedChannel[Message] = WindowedChannel(1)
-        self.stages = (
-            ChannelStage("accept", self.accept, slot_bytes=FRAGMENT_SLOT_BYTES),
-            ChannelStage("reassemble", self.reassemble, slot_bytes=FRAGMENT_SLOT_BYTES),
-        )
+        slot_bytes = FRAGMENT_SLOT_BYTES
+        self.accept = WindowedChannel[Item](1, "accept", slot_bytes=slot_bytes)
+        self.reassemble = WindowedChannel[Message](1, "reassemble", slot_bytes=slot_bytes)
+        self.stages = (self.accept, self.reassemble)
         self.held_bytes = 0
         self.buffered_bytes = 0
         self.on_message: Callable[[], None] = lambda: None

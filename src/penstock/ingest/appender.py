@@ -28,7 +28,7 @@ from penstock.ingest.raw_topic import (
     encode_checkpoint,
 )
 from penstock.ingest.reassemble import Device, Message
-from penstock.ingest.stages import Downstream
+from penstock.ingest.windows import Downstream
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
 

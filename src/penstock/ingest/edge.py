@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.flow.channel import MEASURE_MS
+from penstock.flow.meter import Stage
 from penstock.flow.planner import PlannerPolicy
 from penstock.ingest import status
 from penstock.ingest.accept import EdgeCore
@@ -24,9 +25,8 @@ from penstock.ingest.frames import OFFENDING_BYTES_MAX, ErrorCode, FrameError
 from penstock.ingest.limits import EdgeLimits
 from penstock.ingest.raw_topic import RawTopic
 from penstock.ingest.sessions import Session
-from penstock.ingest.stages import Downstream, Stage
 from penstock.ingest.tokens import DeviceTokens
-from penstock.ingest.windows import Windows
+from penstock.ingest.windows import Downstream, Windows
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.kernel.shell import SystemClock

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from penstock.flow.meter import Stage
 from penstock.ingest.accept import EdgeCore
-from penstock.ingest.stages import Stage
 from penstock.ingest.windows import PipelineStatus, Windows
 
 BOUNDS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
@@ -101,7 +101,7 @@ def _histograms(stages: Sequence[Stage]) -> Iterator[str]:
     yield f"# TYPE {name} histogram"
     bounds_ns = [int(bound_s * 1e9) for bound_s in BOUNDS_S]
     for stage in stages:
-        counts, count, sum_ns = stage.latency.cumulative(bounds_ns)
+        counts, count, sum_ns = stage.latency_total.cumulative(bounds_ns)
         for bound_s, upto in zip(BOUNDS_S, counts, strict=True):
             yield f'{name}_bucket{{stage="{stage.name}",le="{bound_s}"}} {upto}'
         yield f'{name}_bucket{{stage="{stage.name}",le="+Inf"}} {count}'

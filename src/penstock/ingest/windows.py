@@ -1,7 +1,6 @@
 """The windows of all stages under one planner: measured every 100 ms, planned every second.
 
->>> stage = ChannelStage("store", WindowedChannel(4_096))
->>> windows = Windows([stage])
+>>> windows = Windows([WindowedChannel(4_096, "store")])
 >>> for now_ms in range(0, 1_001, 100):
 ...     windows.tick(now_ms)
 >>> windows.status().stages[0].note
@@ -12,11 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from penstock.flow.channel import WindowedChannel  # noqa: F401  (for the example above)
+from penstock.flow.meter import Stage, StageStatus
 from penstock.flow.planner import PLAN_MS, PlannerMemory, PlannerPolicy, WindowPlanner
-from penstock.ingest.stages import ChannelStage, Stage, StageStatus, bottleneck  # noqa: F401
+
+
+class Downstream(Protocol):
+    """What stands behind the durable topic and may ask the edge to hold back."""
+
+    @property
+    def room(self) -> int:
+        """How many more messages may be appended to the topic now."""
+        ...
 
 
 class PipelineStatus(NamedTuple):
@@ -78,3 +86,12 @@ class Windows:
             for stage, note in zip(self.stages, self.notes, strict=True)
         )
         return PipelineStatus(rows, bottleneck(rows))
+
+
+def bottleneck(stages: Sequence[StageStatus]) -> str | None:
+    """The stage that holds the others back: the last whose senders were refused or that is stuck.
+
+    None if all keep up. Stages are in the order of the pipeline.
+    """
+    held = [stage.name for stage in stages if stage.refused or stage.stuck_ms >= 1_000]
+    return held[-1] if held else None

@@ -72,7 +72,7 @@ def test_a_topic_server_that_stands_still_brings_the_windows_down_and_no_error_t
             server.terminate(signal.SIGSTOP)
             began_s = time.monotonic()
             try:
-                windows = [stage.channel for stage in edge.core.stages]
+                windows = list(edge.core.stages)
                 await until(
                     lambda: all(channel.window == MINIMUM for channel in windows),
                     "both windows at the minimum",

@@ -51,11 +51,11 @@ def test_a_blocked_topic_brings_both_windows_to_the_minimum_within_five_seconds(
         run.run(random.randrange(1_000, 4_000, 10))
         run.is_blocked = True
         run.run(5_000)
-        assert {stage.channel.window for stage in run.core.stages} == {MINIMUM}
+        assert {stage.window for stage in run.core.stages} == {MINIMUM}
         assert run.windows.status().bottleneck == "reassemble"
         for _ in range(5):
             run.run(1_000)
-            assert {stage.channel.window for stage in run.core.stages} == {MINIMUM}
+            assert {stage.window for stage in run.core.stages} == {MINIMUM}
         held = len(run.topic)
         run.is_blocked = False
         run.drain(within_ms=120_000)

@@ -45,3 +45,10 @@ def test_one_latency_can_count_for_many_items_and_histograms_add_up() -> None:
     assert (one.count, one.quantile(0.99), one.quantile(1.0)) == (100, 10, 1_004)
     one.clear()
     assert (one.count, one.quantile(0.5)) == (0, 0)
+
+
+def test_a_histogram_tells_how_many_are_below_bounds():
+    latency = LatencyHistogram()
+    for value in (1, 5, 5, 100):
+        latency.record(value)
+    assert latency.cumulative([0, 5, 99, 1_000]) == ([0, 3, 3, 4], 4, 111)

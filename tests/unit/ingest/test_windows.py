@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.flow import LatencyHistogram, PlannerPolicy, WindowedChannel
+from penstock.flow import PlannerPolicy, StageStatus, WindowedChannel
 from penstock.ingest.accept import EdgeCore
 from penstock.ingest.limits import EdgeLimits
-from penstock.ingest.stages import ChannelStage, StageStatus, bottleneck
 from penstock.ingest.status import edge_values, prometheus, status_values
-from penstock.ingest.windows import Windows
+from penstock.ingest.windows import Windows, bottleneck
 from penstock.kernel.errors import Rejected
 from penstock.testing import ManualClock
 
 NAMES = ("accept", "reassemble", "parse", "evaluate", "store")
 
 
-def stages() -> list[ChannelStage]:
-    return [ChannelStage(name, WindowedChannel(1)) for name in NAMES]
+def stages() -> list[WindowedChannel[object]]:
+    return [WindowedChannel(1, name) for name in NAMES]
 
 
 def test_all_stages_begin_with_the_planner_s_windows():
     found = stages()
     Windows(found)
-    assert {stage.channel.window for stage in found} == {4_096}
+    assert {stage.window for stage in found} == {4_096}
 
 
 @pytest.mark.parametrize("blocked", range(5))
@@ -31,10 +30,10 @@ def test_a_blocked_stage_and_all_above_it_are_at_the_minimum_within_five_seconds
     found = stages()
     windows = Windows(found, policy=PlannerPolicy(stages=("x",), window_initial=50_000))
     for stage in found[: blocked + 1]:
-        stage.channel.try_send_many(range(100_000))
+        stage.try_send_many(range(100_000))
     for now_ms in range(0, 5_001, 100):
         windows.tick(now_ms)
-    assert [stage.channel.window for stage in found[: blocked + 1]] == [1_024] * (blocked + 1)
+    assert [stage.window for stage in found[: blocked + 1]] == [1_024] * (blocked + 1)
     status = windows.status()
     assert status.bottleneck == NAMES[blocked]
     assert "finished nothing" in status.stages[0].note
@@ -49,11 +48,11 @@ def test_a_budget_that_begins_to_bind_is_told_once():
     told = []
     found = stages()
     windows = Windows(found, warn=told.append)
-    found[0].channel.try_send("x", 10**6)
+    found[0].try_send("x", 10**6)
     for now_ms in range(0, 4_000, 100):
         windows.tick(now_ms)
     assert len(told) == 1
-    assert found[0].channel.window < 4_096
+    assert found[0].window < 4_096
 
 
 def status_of(name: str, **more) -> StageStatus:
@@ -66,39 +65,10 @@ def test_the_last_stage_that_makes_others_wait_is_the_bottleneck():
     assert bottleneck([status_of("a", refused=True), status_of("b", stuck_ms=2_000)]) == "b"
 
 
-def test_senders_that_begin_to_be_refused_are_one_event():
-    stage = ChannelStage("a", WindowedChannel(10))
-    stage.channel.try_send_many(range(10))
-    stage.measure(100)
-    stage.channel.try_send("x")
-    stage.channel.try_send("x")
-    stage.channel.try_send("x")
-    stage.measure(200)
-    stage.measure(300)
-    assert stage.backpressure_events == 1
-
-
-def test_latencies_are_kept_beyond_the_second_that_the_planner_sees():
-    stage = ChannelStage("a", WindowedChannel(10))
-    for second in range(3):
-        stage.channel.try_send("x")
-        stage.channel.receive()
-        stage.channel.done(1, 1_000_000)
-        stage.report(1_000 * (second + 1))
-    assert stage.latency.count == 3
-
-
-def test_a_histogram_tells_how_many_are_below_bounds():
-    latency = LatencyHistogram()
-    for value in (1, 5, 5, 100):
-        latency.record(value)
-    assert latency.cumulative([0, 5, 99, 1_000]) == ([0, 3, 3, 4], 4, 111)
-
-
 def test_prometheus_gets_every_number_with_its_type():
     core = EdgeCore(EdgeLimits(), ManualClock())
     windows = Windows(core.stages)
-    windows.stages[1].latency.record(3_000_000, 2)
+    windows.stages[1].latency_total.record(3_000_000, 2)
     text = prometheus(windows, edge_values(core, retries=3))
     lines = text.splitlines()
     for line in (
