@@ -27,9 +27,9 @@ from penstock.metering.tariff_files import Row, Sheet
 from penstock.metering.tariff_space import TariffSpace
 from penstock.spark.ingest.pipeline import Pipeline, parsed_frame, raw_frame
 from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions, _messages
-from penstock.spark.ingest.sparks import Sparks
 from penstock.spark.ingest.stage import SHARE
 from penstock.spark.lake.writing import write_table
+from penstock.spark.link import SparkLink
 from penstock.spark.options import SparkOptions
 from penstock.spark.topics.http import TopicAddress
 from penstock.spark.topics.pages import SeqRange
@@ -56,22 +56,22 @@ def run(report: Report) -> None:
         url = f"http://127.0.0.1:{port}"
         client.put_topic("raw")
         fill(client, "raw", MESSAGES)
-        sparks = Sparks(SparkOptions(remote=embedded.url))
+        link = SparkLink(SparkOptions(remote=embedded.url))
         load_tariffs(url)
         with open_catalog(f"sqlite:{home}/lake.sqlite") as lake:
-            stages_against_fused(report, lake, url, sparks)
-            end_to_end(report, lake, url, sparks)
-        sparks.close()
+            stages_against_fused(report, lake, url, link)
+            end_to_end(report, lake, url, link)
+        link.close()
 
 
-def stages_against_fused(report: Report, lake: Catalog, url: str, sparks: Sparks) -> None:
+def stages_against_fused(report: Report, lake: Catalog, url: str, link: SparkLink) -> None:
     rows = MESSAGES * READINGS
     best: dict[str, float] = {}
     for _ in range(ROUNDS):  # they take turns, as the machine is shared
-        keep(best, FUSED, fused(lake, url, sparks))
+        keep(best, FUSED, fused(lake, url, link))
         for batch in BATCHES:
             keep(best, f"three stages, batches of {batch:,} messages",
-                 staged(lake, url, sparks, batch))  # fmt: skip
+                 staged(lake, url, link, batch))  # fmt: skip
     report.row(FUSED, rows / best[FUSED], "readings/s")
     reached = max(best[FUSED] / taken for name, taken in best.items() if name != FUSED)
     for name, taken in best.items():
@@ -82,10 +82,10 @@ def stages_against_fused(report: Report, lake: Catalog, url: str, sparks: Sparks
             report.row(name, rows / taken, "readings/s", ratio=ratio, against=FUSED, **goal)
 
 
-def fused(lake: Catalog, url: str, sparks: Sparks) -> float:
+def fused(lake: Catalog, url: str, link: SparkLink) -> float:
     """Parse, evaluate and write as a single job over all the rows, without a cursor or stages."""
     pipeline = metering(url, "raw")
-    spark = sparks.session()
+    spark = link.session()
     begun = time.perf_counter()
     messages = _messages(fetch(TopicAddress(url, "raw"), SeqRange(0, MESSAGES)))
     parsed = parsed_frame(pipeline, raw_frame(spark, pipeline, messages))
@@ -104,9 +104,9 @@ def fused(lake: Catalog, url: str, sparks: Sparks) -> float:
     return time.perf_counter() - begun
 
 
-def staged(lake: Catalog, url: str, sparks: Sparks, batch: int) -> float:
-    runner = runner_of(lake, "raw", url, sparks, batch)
-    sparks.session()
+def staged(lake: Catalog, url: str, link: SparkLink, batch: int) -> float:
+    runner = runner_of(lake, "raw", url, link, batch)
+    link.session()
     begun = time.perf_counter()
     cursor = runner.run(MESSAGES)
     taken = time.perf_counter() - begun
@@ -114,12 +114,12 @@ def staged(lake: Catalog, url: str, sparks: Sparks, batch: int) -> float:
     return taken
 
 
-def end_to_end(report: Report, lake: Catalog, url: str, sparks: Sparks) -> None:
+def end_to_end(report: Report, lake: Catalog, url: str, link: SparkLink) -> None:
     """From devices on sockets to snapshots of the lake: how many readings, and how late."""
     for batch in BATCHES:
         name = f"from sockets to snapshots, batches up to {batch:,} messages"
         with edge(url) as (port, topic):
-            runner = runner_of(lake, topic, url, sparks, batch)
+            runner = runner_of(lake, topic, url, link, batch)
             with running(runner):
                 taken_s = flood(port, runner)
                 report.row(name, MESSAGES * READINGS / taken_s, "readings/s")
@@ -202,10 +202,10 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def runner_of(lake: Catalog, topic: str, url: str, sparks: Sparks, batch: int) -> PipelineRunner:
+def runner_of(lake: Catalog, topic: str, url: str, link: SparkLink, batch: int) -> PipelineRunner:
     pipeline: Pipeline = metering(url, topic, name=f"bench{next(NUMBERS)}")
     options = RunnerOptions(wait_ms=200, linger_ms=20)
-    runner = PipelineRunner(pipeline, lake, url, sparks=sparks, options=options)
+    runner = PipelineRunner(pipeline, lake, url, link=link, options=options)
     for stage in runner.stages:
         stage.resize(int(batch / SHARE) + 1)
     return runner

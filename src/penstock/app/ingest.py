@@ -63,24 +63,24 @@ def run_ingest(
     from penstock.lake.catalog import open_catalog
     from penstock.metering.pipeline import metering
     from penstock.spark.ingest.runner import PipelineRunner
-    from penstock.spark.ingest.sparks import Sparks
+    from penstock.spark.link import SparkLink
     from penstock.spark.lake.object_store import check_store
     from penstock.spark.link import check_installed
 
     set_up_logging(settings.log)
     check_installed(place.spark)
     check_store(place.spark, place.data_path)
-    sparks = Sparks(place.spark)
+    link = SparkLink(place.spark)
     with open_catalog(place.catalog, place.data_path) as lake:
         key = settings.api_key or None
         pipeline = metering(settings.url, settings.raw_topic, tariffs=place.tariffs, api_key=key)
-        runner = PipelineRunner(pipeline, lake, settings.url, sparks=sparks, api_key=key)
+        runner = PipelineRunner(pipeline, lake, settings.url, link=link, api_key=key)
         try:
             runner.check()  # before devices are told that they may send
             uvloop.run(run_whole(settings, runner, say=say, on_look=on_look))
         finally:
             runner.stop()
-            sparks.close()
+            link.close()
 
 
 async def run_edge(

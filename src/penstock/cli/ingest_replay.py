@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,8 @@ def replay(
     from penstock.lake.database import check_address
     from penstock.metering.pipeline import metering
     from penstock.spark.ingest.replay import replay as replay_letters
-    from penstock.spark.ingest.sparks import Sparks
+    from penstock.spark.link import SparkLink
+    from penstock.spark.probes import pipeline_checks
 
     try:
         with usage():
@@ -55,11 +55,11 @@ def replay(
         key = settings.api_key or None
         pipeline = metering(settings.url, settings.raw_topic, tariffs=tariffs, api_key=key)
         with (
-            closing(Sparks(options)) as sparks,
+            SparkLink(options) as link,
             open_catalog(catalog, data_path, create=False) as lake,
         ):
-            sparks.require(lake.storage)
-            done = replay_letters(sparks.session(), lake, pipeline, reason=reason)
+            link.require(*pipeline_checks(lake.storage, is_ours=link.is_ours))
+            done = replay_letters(link.session(), lake, pipeline, reason=reason)
     except PenstockError as error:
         raise click.ClickException(" ".join(error.message.split())) from error
     click.echo(

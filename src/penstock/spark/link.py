@@ -1,7 +1,9 @@
-"""Sessions: each is one client of a Spark, embedded or remote, that speaks Spark Connect.
+"""The link of a program to Spark: its sessions, and the Spark behind them, kept or reached by URL.
 
-Sessions share a Spark and nothing else. A process may have several, and several processes may
-connect to the same Spark by its URL.
+A session is one client of a Spark, embedded or remote, that speaks Spark Connect. Sessions share a
+Spark and nothing else. A process may have several, and several processes may connect to the same
+Spark by its URL. `SparkLink` keeps one session for a program: it starts the Spark where that is
+ours, and makes either anew when it is lost.
 """
 
 from __future__ import annotations
@@ -9,26 +11,31 @@ from __future__ import annotations
 import atexit
 import logging
 import re
+import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 from weakref import WeakSet
 
 from penstock.spark.errors import SparkNotStarted
 from penstock.spark.jvm.command import SESSION_CONF
-from penstock.spark.jvm.embedded import Tell, missing, start_spark
+from penstock.spark.jvm.embedded import EmbeddedSpark, Tell, missing, start_spark
 from penstock.spark.jvm.java import find_java
+from penstock.spark.jvm.keeper import JvmKeeper
 from penstock.spark.options import SparkOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
+Check = Callable[["SparkSession"], None]
+"""Refuses a session that cannot do the work."""
+
 _RETRIES_MAX: Final = 3
 _CHANNEL: Final = (
-    # A process keeps connections for all who call the same address, and a server that was away
-    # would be asked again only after up to two minutes: each session has its own instead.
+    # gRPC shares connections to one address within a process, and would try a server that was away
+    # again only after up to two minutes: each session has a connection of its own instead.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1_000),
@@ -77,7 +84,7 @@ def connect(
 ) -> Iterator[SparkSession]:
     """A session on a Spark that runs, released at the end.
 
-    Whoever knows `session_id` and user can interrupt it from another process (`interrupt`).
+    Another process that knows `session_id` and user can interrupt it (`interrupt`).
     """
     spark = new_session(url, session_id=session_id, user=user, conf=conf, retries_max=retries_max)
     try:
@@ -164,7 +171,7 @@ def reason(error: BaseException) -> str:
 
 
 def close(spark: SparkSession) -> None:
-    """Release a session; a server that is gone already is no error."""
+    """Release a session; a server that is already gone is not an error."""
     from pyspark.errors import PySparkException
 
     try:
@@ -174,12 +181,12 @@ def close(spark: SparkSession) -> None:
 
 
 def abandon(spark: SparkSession) -> None:
-    """Let go of a session whose server is known to be gone: there is nobody to ask."""
+    """Let go of a session whose server is known to be gone, without asking it."""
     spark.client.close()
 
 
 def interrupt(url: str, session_id: str, *, user: str = "penstock") -> None:
-    """Stop everything that a session runs, and the session: for the owner of one that died."""
+    """Stop everything that a session runs, and release it: for a session whose process died."""
     with connect(url, session_id=session_id, user=user) as spark:
         spark.interruptAll()
 
@@ -198,3 +205,119 @@ def with_parameters(url: str, parameters: Mapping[str, str]) -> str:
 
 def _hidden(url: str) -> str:
     return url.partition("/;")[0]
+
+
+class SparkLink:
+    """One session on one Spark, for a program: made when it is needed, made anew when it is lost.
+
+    Without `remote` in the options, the Spark is a JVM of this machine that starts and ends with
+    the link; with `restarts`, one that ends in the middle of work is followed by another at once.
+    `is_ours` says that a remote Spark was started on this machine by our own program. Threads may
+    share a link.
+    """
+
+    def __init__(
+        self,
+        options: SparkOptions | None = None,
+        *,
+        session_id: str | None = None,
+        is_ours: bool = False,
+        restarts: bool = True,
+    ) -> None:
+        self._options = options or SparkOptions()
+        self._session_id = session_id
+        self._lock = threading.Lock()
+        self._checks: tuple[Check, ...] = ()
+        self._session: SparkSession | None = None
+        self._on: EmbeddedSpark | None = None
+        """The JVM that the session is on, where it is ours."""
+        self._keeper: JvmKeeper | None = None
+        if self._options.remote is None:
+            is_wanted = self._is_used if restarts else None
+            self._keeper = JvmKeeper(self._options, is_wanted=is_wanted)
+        self.is_ours = is_ours or self._options.is_local
+        """Whether tasks run on this machine, in a process that Penstock started."""
+        self.is_remote = self._options.remote is not None
+        """Whether the Spark is not ours to start."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The JVM's process id, where it is ours and runs."""
+        return None if self._keeper is None else self._keeper.pid
+
+    @property
+    def log(self) -> str:
+        """The last of what a JVM of ours said."""
+        return "" if self._on is None else self._on.log
+
+    def require(self, *checks: Check) -> None:
+        """Have every session pass these checks before it is used, and the one that is open now."""
+        with self._lock:
+            self._checks = checks
+            if self._session is not None:
+                self._run_checks(self._session, checks)
+
+    def session(self) -> SparkSession:
+        """The session, made if there is none."""
+        with self._lock:
+            if self._on is not None and not self._on.is_running:
+                self._release()
+            if self._session is None:
+                self._session = self._open()
+                self._run_checks(self._session, self._checks)
+            return self._session
+
+    def is_live(self, session: SparkSession) -> bool:
+        """Whether a session is the current one, and the JVM that it is on still runs."""
+        return self._session is session and (self._on is None or self._on.is_running)
+
+    def interrupt(self) -> None:
+        """Stop what runs, if the Spark is still there; from any thread."""
+        session = self._session
+        if session is not None and self.is_live(session):
+            with suppress(Exception):
+                session.interruptAll()
+
+    def drop(self) -> None:
+        """Let go of the session. A JVM of ours goes on, for the next one."""
+        with self._lock:
+            self._release()
+
+    def close(self) -> None:
+        """Release the session and end a JVM of ours. The next `session` begins anew."""
+        with self._lock:
+            self._release()
+            if self._keeper is not None:
+                self._keeper.stop()
+
+    def _is_used(self) -> bool:
+        return self._session is not None
+
+    def _open(self) -> SparkSession:
+        if self._keeper is not None:
+            self._on = self._keeper.get()
+            return new_session(self._on.url)
+        # An id serves once: the server refuses a session that was released.
+        session_id, self._session_id = self._session_id, None
+        conf = {**SESSION_CONF, **self._options.conf}
+        return new_session(str(self._options.remote), session_id=session_id, conf=conf)
+
+    def _run_checks(self, session: SparkSession, checks: Iterable[Check]) -> None:
+        try:
+            for check in checks:
+                check(session)
+        except BaseException:
+            self._release()
+            raise
+
+    def _release(self) -> None:
+        session, self._session = self._session, None
+        on, self._on = self._on, None
+        if session is not None:
+            (close if on is None or on.is_running else abandon)(session)

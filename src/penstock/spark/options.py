@@ -153,7 +153,7 @@ def _archive(word: str) -> Archive:
 
 
 def plain_options(options: SparkOptions) -> dict[str, Any]:
-    """Options as JSON takes them, without those that nobody set."""
+    """Options as JSON takes them, without those that were not set."""
     default = asdict(SparkOptions())
     found = {key: value for key, value in asdict(options).items() if value != default[key]}
     return {key: str(v) if isinstance(v, Path) else v for key, v in found.items()}

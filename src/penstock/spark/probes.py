@@ -29,6 +29,7 @@ from penstock.spark.errors import FilesNotShared, is_lost
 from penstock.spark.lake.reading import spark_path
 from penstock.spark.lake.task_files import FilesDiffer, tidy, write_by_tasks
 from penstock.spark.lake.types import spark_schema
+from penstock.spark.link import Check
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -73,6 +74,13 @@ class PenstockMissing(Rejected):
     code = "penstock_missing"
 
 
+def pipeline_checks(storage: Storage, *, is_ours: bool) -> tuple[Check, ...]:
+    """What a session must pass before a pipeline runs on it."""
+    if is_ours:
+        return (check_python,)
+    return (check_python, lambda spark: check_shared(spark, storage))
+
+
 def check_python(spark: SparkSession) -> None:
     """Ask a task on each core for Penstock, once in a session; `PenstockMissing` says what to do.
 
@@ -106,13 +114,13 @@ def check_shared(spark: SparkSession, storage: Storage) -> None:
     directory = joined(storage.root, f"penstock-probe-{uuid4().hex}/")
     columns = columns_of(pa.schema([("id", pa.int64())]))
     table = TableInfo(-1, "", SchemaInfo(-1, "main", directory), "probe", directory, columns)
-    tasks = max(_cores(spark), TASKS_MIN)
+    tasks = _tasks(spark)
     rows = pa.table({"id": pa.array(range(ROWS_PER_TASK), pa.int64())})
     try:
         try:
             ours = [write_file(storage, directory, columns, rows) for _ in range(tasks)]
         except OSError as error:
-            # That is our own disk, which says nothing of Spark; whoever writes to it is told.
+            # That is our own disk, which says nothing about Spark; the first write will report it.
             _LOG.warning("files at %s cannot be tried with Spark: %s", storage.root, error)
             return
         _write(spark, storage, table, tasks)
@@ -121,11 +129,18 @@ def check_shared(spark: SparkSession, storage: Storage) -> None:
         tidy(storage, directory, ())
 
 
-def _cores(spark: SparkSession) -> int:
-    """How many tasks Spark would run at the same time."""
+def _tasks(spark: SparkSession) -> int:
+    """How many tasks reach every executor: more than Spark would run at the same time.
+
+    With a local master all tasks run in one process, so one is enough: on a server that has just
+    started, the first jobs take seconds, and all work waits for them.
+    """
     from pyspark.sql.connect import functions as F  # noqa: N812 - as everybody calls it
 
-    return int(spark.range(1 << 12).select(F.spark_partition_id()).distinct().count())
+    if (spark.conf.get("spark.master", "") or "").startswith("local"):
+        return 1
+    cores = int(spark.range(1 << 12).select(F.spark_partition_id()).distinct().count())
+    return max(cores, TASKS_MIN)
 
 
 def _write(spark: SparkSession, storage: Storage, table: TableInfo, tasks: int) -> None:

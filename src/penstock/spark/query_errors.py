@@ -1,4 +1,4 @@
-"""What Spark says against a query, in one line: what is wrong, where, and what was probably meant.
+"""Spark's errors about a query, in one line: what is wrong, where, and what was probably meant.
 
 Spark's own texts go on with a plan and with a hundred lines of stack, and count places in the text
 that it was given, which is not the text that a person wrote.
@@ -38,7 +38,7 @@ Functions = Callable[[], Iterable[str]]
 
 
 class _OfSpark:
-    """What Spark calls an error, for whoever decides whether to try again."""
+    """Spark's own condition and SQLSTATE: they decide whether a refresh is tried again."""
 
     condition: str | None = None
     sql_state: str | None = None

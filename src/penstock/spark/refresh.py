@@ -6,11 +6,11 @@ made in every worker process, by name: `penstock.spark.refresh:make`.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeAlias
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -20,16 +20,15 @@ from penstock.kernel.shell import SystemClock
 from penstock.lake.catalog import Catalog
 from penstock.lake.model import TableVersion
 from penstock.spark.errors import SparkNotStarted, is_lost
-from penstock.spark.host import NAME, OURS, SESSION, TAKES_OVER, SparkHost
-from penstock.spark.jvm.command import SESSION_CONF
-from penstock.spark.jvm.embedded import EmbeddedSpark, start_spark
+from penstock.spark.jvm.embedded import start_spark
+from penstock.spark.jvm.keeper import JvmKeeper
 from penstock.spark.lake.difference import RecentFiles
 from penstock.spark.lake.object_store import check_session, check_store
 from penstock.spark.lake.reading import read_table
 from penstock.spark.lake.types import arrived_schema, lake_schema
 from penstock.spark.lake.views import bind
 from penstock.spark.lake.writing import WriteOptions, Written, write_table
-from penstock.spark.link import close, interrupt, new_session, open_session, reason
+from penstock.spark.link import SparkLink, interrupt, open_session, reason
 from penstock.spark.options import SparkOptions, client_options, plain_options, spark_options
 from penstock.spark.probes import check_python, check_shared, explained
 from penstock.spark.progress import QueryProgress, watching
@@ -53,6 +52,11 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
+NAME: Final = "penstock.spark.refresh:make"
+SESSION: Final = "session_id"
+TAKES_OVER: Final = "takes_over"
+OURS: Final = "is_ours"
+"""Marks clients of a Spark whose tasks run on this machine, in a process that was started here."""
 _NUMBERS: Final = count()
 _PREFIX: Final = "penstock_{:08}_view"
 """How views begin: all equally long, so that places in a query can be told whatever its number."""
@@ -65,10 +69,10 @@ Tell = Callable[[QueryProgress], None]
 def make(lake: Catalog, options: Mapping[str, Any]) -> SparkEngine:
     """An engine on the Spark that the options name: those of `SparkOptions`, or none of them.
 
-    With `remote` it is one client among others of a Spark that somebody runs; without, it starts
+    With `remote` it is one client among others of a Spark that runs elsewhere; without, it starts
     one for itself. `session_id` is the number of its session; `takes_over` that of one whose
     owner died: what it runs still is ended first. `is_ours` says that a remote one was started on
-    this machine, by whoever made the options.
+    this machine, by the program that made the options.
     """
     given = dict(options)
     session_id, left = given.pop(SESSION, None), given.pop(TAKES_OVER, None)
@@ -118,6 +122,49 @@ def shared(options: SparkOptions) -> Iterator[Factory]:
     with start_spark(options) as embedded:
         ours = {OURS: options.is_local}
         yield Factory(NAME, client_options(options, embedded.url) | ours)
+
+
+class SparkHost:
+    """Keeps one Spark for a coordinator and all its workers. With `remote` it keeps none.
+
+    Each worker gets the URL and the id of a session of its own, so that the worker that takes a
+    dead one's place can end what that one left running.
+    """
+
+    def __init__(self, options: SparkOptions, tell: Callable[[str], None]) -> None:
+        self._options = options
+        self._keeper = None if options.remote is not None else JvmKeeper(options, tell=tell)
+
+    @property
+    def pid(self) -> int | None:
+        """The JVM's process id, if it is ours and runs."""
+        return None if self._keeper is None else self._keeper.pid
+
+    def generation(self) -> int | None:
+        """Which start of it serves now, or None while none does. Starts it; never waits."""
+        if self._keeper is None:
+            return 0
+        return None if self._keeper.poll() is None else self._keeper.generation
+
+    def trouble(self) -> str | None:
+        """Why it could not be started, if so."""
+        return None if self._keeper is None else self._keeper.trouble
+
+    def factory(self, instead_of: Factory | None = None) -> Factory:
+        """How one worker makes its engine on this Spark."""
+        options = plain_options(self._options)
+        jvm = None if self._keeper is None else self._keeper.jvm
+        if jvm is not None:
+            options = client_options(self._options, jvm.url) | {OURS: self._options.is_local}
+        options[SESSION] = str(uuid4())
+        if instead_of is not None and instead_of.options.get("remote") == options["remote"]:
+            options[TAKES_OVER] = instead_of.options[SESSION]
+        return Factory(NAME, options)
+
+    def close(self) -> None:
+        """End the Spark, if it is ours."""
+        if self._keeper is not None:
+            self._keeper.stop()
 
 
 class Strategy(Protocol):
@@ -226,17 +273,15 @@ class SparkEngine:
         tell: Tell | None = None,
     ) -> None:
         self._lake = lake
-        self._options = options or SparkOptions()
-        self._is_ours = is_ours or self._options.is_local
-        self._session_id = session_id
+        # An engine's own JVM is not started again before it is asked for: its query may be what
+        # ended the last one.
+        self._link = SparkLink(options, session_id=session_id, is_ours=is_ours, restarts=False)
+        self._link.require(self._check)
         self._strategies: dict[Mode, Strategy] = {
             Mode.FULL: FullRefresh(lake, write=write, tell=tell)
         }
-        self._embedded: EmbeddedSpark | None = None
-        self._spark: SparkSession | None = None
-        self._lock = threading.Lock()
-        with suppress(SparkNotStarted) if self._options.remote else nullcontext():
-            self._session()  # or whoever uses it first is told that it is away
+        with suppress(SparkNotStarted) if self._link.is_remote else nullcontext():
+            self._link.session()  # or the first use is told that it is away
 
     def refresh(self, task: RefreshTask) -> Made:
         """Bring one table up to date; nothing is committed."""
@@ -256,14 +301,11 @@ class SparkEngine:
 
     def interrupt(self) -> None:
         """Give up what runs; from any thread."""
-        spark = self._spark
-        if spark is not None:
-            spark.interruptAll()
+        self._link.interrupt()
 
     def close(self) -> None:
         """Release the session, and end the Spark that was started for it."""
-        with self._lock:
-            self._drop()
+        self._link.close()
 
     def _mode(self, task: RefreshTask) -> Mode:
         """The mode a task is executed in: all that this engine has, until there are more."""
@@ -274,7 +316,7 @@ class SparkEngine:
     def _used(self, query: str) -> Iterator[SparkSession]:
         """The session for a query; what Spark says against it becomes one line."""
         try:
-            yield self._session()
+            yield self._link.session()
         except Exception as error:
             if is_lost(error):
                 self._lost(error)
@@ -293,9 +335,9 @@ class SparkEngine:
 
     def _lost(self, error: Exception) -> NoReturn:
         """The session is gone, or the Spark behind it: the next call makes them anew."""
-        log = "" if self._embedded is None else self._embedded.log
+        log = self._link.log
         self.close()
-        if self._options.remote is not None:
+        if self._link.is_remote:
             self._look_for_spark(error)
         if isinstance(error, PenstockError):
             raise error
@@ -303,56 +345,23 @@ class SparkEngine:
 
     def _functions(self) -> list[str]:
         """The names of the functions that Spark has."""
-        return [row[0] for row in self._session().sql("SHOW SYSTEM FUNCTIONS").collect()]
+        return [row[0] for row in self._link.session().sql("SHOW SYSTEM FUNCTIONS").collect()]
 
     def _look_for_spark(self, error: Exception) -> NoReturn:
-        """Where a Spark that somebody else runs was lost, that is the error; it may be back."""
+        """Raise the loss of a remote Spark as `EngineAway`, after a look at whether it is back."""
         if isinstance(error, SparkNotStarted):
             raise EngineAway(error.message) from error
         try:
-            self._session()
+            self._link.session()
         except SparkNotStarted as away:
             raise EngineAway(away.message) from error
         raise EngineAway(f"Spark was lost and is back: {reason(error)}") from error
 
-    def _session(self) -> SparkSession:
-        with self._lock:
-            if self._embedded is not None and not self._embedded.is_running:
-                self._drop()
-            if self._spark is None:
-                self._spark = self._open()
-                self._check()
-            return self._spark
-
-    def _check(self) -> None:
-        """Let go of a Spark that has no way to the lake's files."""
-        if self._spark is None:
-            return
-        try:
-            check_session(self._spark, self._lake.data_path)
-            if self._is_ours:
-                return
-            check_shared(self._spark, self._lake.storage)
-        except BaseException:
-            self._drop()
-            raise
-
-    def _open(self) -> SparkSession:
-        url = self._options.remote
-        if url is None:
-            self._embedded = start_spark(self._options)
-            return new_session(self._embedded.url)
-        # A number serves once: the server refuses a session that was released.
-        session_id, self._session_id = self._session_id, None
-        return new_session(url, session_id=session_id, conf={**SESSION_CONF, **self._options.conf})
-
-    def _drop(self) -> None:
-        if self._spark is not None:
-            close(self._spark)
-            self._spark = None
-        if self._embedded is not None:
-            self._embedded.stop()
-            self._embedded = None
+    def _check(self, spark: SparkSession) -> None:
+        """Refuse a Spark that has no way to the lake's files."""
+        check_session(spark, self._lake.data_path)
+        if not self._link.is_ours:
+            check_shared(spark, self._lake.storage)
 
 
 def query_frame(

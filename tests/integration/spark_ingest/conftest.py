@@ -8,8 +8,7 @@ import pytest
 
 from penstock.client import Client
 from penstock.lake.catalog import Catalog, open_catalog
-from penstock.spark.ingest.sparks import Sparks
-from penstock.spark.link import connect
+from penstock.spark.link import SparkLink, connect
 from penstock.spark.options import SparkOptions
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.one import WITH_OUR_CLASSES, one_spark
@@ -28,8 +27,8 @@ def spark(spark_url: str) -> Iterator[Any]:
 
 
 @pytest.fixture
-def sparks(spark_url: str) -> Iterator[Sparks]:
-    made = Sparks(SparkOptions(remote=spark_url))
+def link(spark_url: str) -> Iterator[SparkLink]:
+    made = SparkLink(SparkOptions(remote=spark_url))
     try:
         yield made
     finally:

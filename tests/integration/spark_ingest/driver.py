@@ -11,7 +11,7 @@ import sys
 from penstock.lake.catalog import open_catalog
 from penstock.metering.pipeline import metering
 from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions
-from penstock.spark.ingest.sparks import Sparks
+from penstock.spark.link import SparkLink
 from penstock.spark.options import SparkOptions
 from tests.integration.spark.one import OPTIONS
 from tests.integration.spark_ingest.fleet import space_of
@@ -21,16 +21,16 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     address, url, topic, spark_url = sys.argv[1:]
     with open_catalog(address) as lake:
-        sparks = Sparks(OPTIONS if spark_url == "own" else SparkOptions(remote=spark_url))
+        link = SparkLink(OPTIONS if spark_url == "own" else SparkOptions(remote=spark_url))
         options = RunnerOptions(wait_ms=200, linger_ms=0)
         pipeline = metering(url, topic, tariffs=space_of(topic))
-        runner = PipelineRunner(pipeline, lake, url, sparks=sparks, options=options)
+        runner = PipelineRunner(pipeline, lake, url, link=link, options=options)
         for stage in runner.stages:
             stage.resize(1_000)  # small batches: more moments to die at
         try:
             runner.run()
         finally:
-            sparks.close()
+            link.close()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from penstock.client import Client
 from penstock.lake.catalog import open_catalog
 from penstock.metering.pipeline import metering
 from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions
-from penstock.spark.ingest.sparks import Sparks
+from penstock.spark.link import SparkLink
 from tests.integration.lake.duck import Duck
 from tests.integration.postgres import PROGRAMS, new_database, postgres_server
 from tests.integration.spark_ingest.fleet import Fleet, fill_tariffs, space_of
@@ -32,7 +32,7 @@ class Counting(PipelineRunner):
 
 @pytest.mark.skipif(not PROGRAMS, reason="needs PostgreSQL")
 def test_a_pipeline_waits_for_its_catalog_in_one_line_and_stores_everything_once(
-    sparks: Sparks,
+    link: SparkLink,
     client: Client,
     url: str,
     topic: str,
@@ -48,7 +48,7 @@ def test_a_pipeline_waits_for_its_catalog_in_one_line_and_stores_everything_once
         address = f"postgres:{new_database(words, 'lake')}"
         with open_catalog(address, str(tmp_path / "data")) as lake:
             pipeline = metering(url, topic, tariffs=space_of(topic))
-            runner = Counting(pipeline, lake, url, sparks=sparks, options=options)
+            runner = Counting(pipeline, lake, url, link=link, options=options)
             running = Running(runner)
             try:
                 until(lambda: runner.stored_seq == head or running.is_over, "the first batch")

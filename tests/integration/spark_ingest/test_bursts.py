@@ -25,7 +25,7 @@ from penstock.metering.pipeline import metering
 from penstock.metering.readings import READING_DTYPE
 from penstock.metering.shapes import Shape, Steady, named_shape
 from penstock.spark.ingest.runner import PipelineRunner
-from penstock.spark.ingest.sparks import Sparks
+from penstock.spark.link import SparkLink
 from tests.integration.ingest.place import until
 from tests.integration.spark_ingest.fleet import space_of
 from tests.integration.spark_ingest.test_whole import fill, rows
@@ -53,20 +53,20 @@ class InTurn:
 
 
 def test_bursts_in_every_shape_keep_to_the_memory_and_every_byte_is_in_the_lake(
-    sparks: Sparks, url: str, lake: Catalog
+    link: SparkLink, url: str, lake: Catalog
 ) -> None:
     fleet = Fleet(devices=6, meters=30, seed=6)
     topic = new_topic()
     fill(url, topic, fleet)
-    work = bursts(sparks, url, topic, lake, fleet)
+    work = bursts(link, url, topic, lake, fleet)
     check_every_byte(lake, fleet, uvloop.run(asyncio.wait_for(work, LIMIT_S)))
 
 
-async def bursts(sparks: Sparks, url: str, topic: str, lake: Catalog, fleet: Fleet) -> list[int]:
+async def bursts(link: SparkLink, url: str, topic: str, lake: Catalog, fleet: Fleet) -> list[int]:
     """See how much the pipeline takes, then send five times as much; what each device sent."""
     settings = IngestSettings(url=url, raw_topic=topic, window_bytes=BUDGET_BYTES)
     pipeline = metering(url, topic, tariffs=space_of(topic))
-    whole = Whole(settings, PipelineRunner(pipeline, lake, url, sparks=sparks))
+    whole = Whole(settings, PipelineRunner(pipeline, lake, url, link=link))
     thread = PipelineThread(whole.runner)
     memory = Memory(whole)
     load = Load(Target(*await whole.edge.start(port=0)), fleet, Steady(WARM_UP))

@@ -21,7 +21,7 @@ from penstock.spark.ingest import Pipeline
 from penstock.spark.ingest.cursors import TakenOver, cursor_of
 from penstock.spark.ingest.replay import Replayed, replay
 from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions
-from penstock.spark.ingest.sparks import Sparks
+from penstock.spark.link import SparkLink
 from tests.integration.lake.duck import Duck
 from tests.integration.spark_ingest.fleet import (
     KNOWN,
@@ -67,13 +67,13 @@ class Running:
 
 
 def test_every_message_is_in_the_lake_once_with_its_price_or_as_a_dead_letter(
-    spark: Any, sparks: Sparks, client: Client, url: str, topic: str, lake: Catalog, duck: Duck
+    spark: Any, link: SparkLink, client: Client, url: str, topic: str, lake: Catalog, duck: Duck
 ) -> None:
     fill_tariffs(url, topic)
     fleet = Fleet(client, topic, Random(7))
     head = fleet.send(600)
     pipeline = metering(url, topic, tariffs=space_of(topic))
-    runner = PipelineRunner(pipeline, lake, url, sparks=sparks)
+    runner = PipelineRunner(pipeline, lake, url, link=link)
     for stage in runner.stages:
         stage.resize(1_024)
     cursor = runner.run(head)
@@ -96,11 +96,11 @@ def test_every_message_is_in_the_lake_once_with_its_price_or_as_a_dead_letter(
 
 
 def test_a_store_that_cannot_write_holds_the_stages_up_and_drains_when_it_can(
-    sparks: Sparks, client: Client, url: str, topic: str, lake: Catalog, duck: Duck, tmp_path: Path
+    link: SparkLink, client: Client, url: str, topic: str, lake: Catalog, duck: Duck, tmp_path: Path
 ) -> None:
     fill_tariffs(url, topic)
     fleet = Fleet(client, topic, Random(8))
-    runner = PipelineRunner(metering(url, topic, tariffs=space_of(topic)), lake, url, sparks=sparks)
+    runner = PipelineRunner(metering(url, topic, tariffs=space_of(topic)), lake, url, link=link)
     runner.run(fleet.send(50))
     data, away = tmp_path / "data", tmp_path / "away"
     data.rename(away)
@@ -130,23 +130,23 @@ def test_a_store_that_cannot_write_holds_the_stages_up_and_drains_when_it_can(
 
 
 def test_of_two_runners_the_later_one_goes_on_and_the_other_is_told(
-    sparks: Sparks, spark_url: str, client: Client, url: str, topic: str, lake: Catalog, duck: Duck
+    link: SparkLink, spark_url: str, client: Client, url: str, topic: str, lake: Catalog, duck: Duck
 ) -> None:
     from penstock.spark.options import SparkOptions
 
     fill_tariffs(url, topic)
     fleet = Fleet(client, topic, Random(9))
-    others = Sparks(SparkOptions(remote=spark_url))
+    others = SparkLink(SparkOptions(remote=spark_url))
     options = RunnerOptions(wait_ms=100)
     first = Running(
         PipelineRunner(
-            metering(url, topic, tariffs=space_of(topic)), lake, url, sparks=others, options=options
+            metering(url, topic, tariffs=space_of(topic)), lake, url, link=others, options=options
         )
     )
     until(lambda: cursor_of(lake, "metering"), "the first to begin")
     held = cursor_of(lake, "metering")
     second = PipelineRunner(
-        metering(url, topic, tariffs=space_of(topic)), lake, url, sparks=sparks, options=options
+        metering(url, topic, tariffs=space_of(topic)), lake, url, link=link, options=options
     )
     running = Running(second)
     until(lambda: cursor_of(lake, "metering") != held, "the second to begin")
@@ -162,7 +162,7 @@ def test_of_two_runners_the_later_one_goes_on_and_the_other_is_told(
 
 
 def test_a_pipeline_of_somebody_else_clicks_on_pages(
-    spark: Any, sparks: Sparks, client: Client, url: str, topic: str, lake: Catalog
+    spark: Any, link: SparkLink, client: Client, url: str, topic: str, lake: Catalog
 ) -> None:
     def parse(raw: Any) -> Any:
         return raw.selectExpr(
@@ -179,7 +179,7 @@ def test_a_pipeline_of_somebody_else_clicks_on_pages(
     pipeline = Pipeline(topic, parse, evaluate, "clicks")
     clicks = [{"page": f"/{'ab'[n % 2]}/{n}", "user": n} for n in range(20)]
     last = client.write(topic, [*clicks, {"pgae": "/x"}, Record({"page": "/a/1", "user": -5})])
-    cursor = PipelineRunner(pipeline, lake, url, sparks=sparks).run(last.last_seq)
+    cursor = PipelineRunner(pipeline, lake, url, link=link).run(last.last_seq)
     assert (cursor.name, cursor.rows_stored, cursor.rows_dead) == (topic, 20, 2)
     found = lake.scan("clicks")
     assert found.column_names == ["page", "user", "section", "received_at"]
@@ -203,17 +203,17 @@ def test_a_pipeline_of_somebody_else_clicks_on_pages(
 
 
 def test_steps_that_lose_the_seq_and_targets_without_a_column_are_refused_by_name(
-    sparks: Sparks, client: Client, url: str, topic: str, lake: Catalog
+    link: SparkLink, client: Client, url: str, topic: str, lake: Catalog
 ) -> None:
     last = client.write(topic, [{"a": 1}]).last_seq
     lost = Pipeline(topic, lambda raw: raw.select("payload"), lambda rows: rows, "t", name="a")
     with pytest.raises(Rejected, match="expected parse to keep the column _seq, found payload"):
-        PipelineRunner(lost, lake, url, sparks=sparks).run(last)
+        PipelineRunner(lost, lake, url, link=link).run(last)
     short = Pipeline(topic, lambda raw: raw, lambda rows: rows, {"t": ["price"]}, name="b")
     with pytest.raises(Rejected, match="expected evaluate to give the columns price"):
-        PipelineRunner(short, lake, url, sparks=sparks).run(last)
+        PipelineRunner(short, lake, url, link=link).run(last)
     assert [table.name for table in lake.tables()] == []
     other = Pipeline("other", lambda raw: raw, lambda rows: rows, "t", name="a")
     client.put_topic("other")
     with pytest.raises(Rejected, match="expected pipeline 'a' to read topic 'other'"):
-        PipelineRunner(other, lake, url, sparks=sparks).run(1)
+        PipelineRunner(other, lake, url, link=link).run(1)

@@ -18,7 +18,7 @@ from penstock.metering.pipeline import parse as metering_parse
 from penstock.metering.tariff_space import TariffSpace
 from penstock.spark.ingest.replay import replay
 from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions
-from penstock.spark.ingest.sparks import Sparks
+from penstock.spark.link import SparkLink
 from tests.conformance.servers import ServerProcess
 from tests.integration.lake.duck import Duck
 from tests.integration.spark_ingest.fleet import (
@@ -49,13 +49,13 @@ def flat(price: str) -> dict[str, Any]:
 
 
 def test_every_charge_is_right_by_the_tariffs_it_names_while_they_change(
-    sparks: Sparks, client: Client, url: str, topic: str, lake: Catalog, duck: Duck
+    link: SparkLink, client: Client, url: str, topic: str, lake: Catalog, duck: Duck
 ) -> None:
     fill_tariffs(url, topic)
     fleet = Fleet(client, topic, Random(21))
     options = RunnerOptions(wait_ms=100, linger_ms=0)
     pipeline = metering(url, topic, tariffs=space_of(topic))
-    runner = PipelineRunner(pipeline, lake, url, sparks=sparks, options=options)
+    runner = PipelineRunner(pipeline, lake, url, link=link, options=options)
     running = Running(runner)
     over = threading.Event()
     changes: list[int] = []
@@ -90,7 +90,7 @@ def test_every_charge_is_right_by_the_tariffs_it_names_while_they_change(
 
 
 def test_what_nobody_could_price_is_priced_with_the_fixed_tariff_when_it_is_tried_again(
-    spark: Any, sparks: Sparks, client: Client, url: str, topic: str, lake: Catalog, duck: Duck
+    spark: Any, link: SparkLink, client: Client, url: str, topic: str, lake: Catalog, duck: Duck
 ) -> None:
     fill_tariffs(url, topic)
     space = space_of(topic)
@@ -100,7 +100,7 @@ def test_what_nobody_could_price_is_priced_with_the_fixed_tariff_when_it_is_trie
     client.commit(space, by_hand)
     fleet = Fleet(client, topic, Random(22))
     pipeline = metering(url, topic, tariffs=space)
-    cursor = PipelineRunner(pipeline, lake, url, sparks=sparks).run(fleet.send(60, bad=0))
+    cursor = PipelineRunner(pipeline, lake, url, link=link).run(fleet.send(60, bad=0))
     assert cursor.basis is not None
     before = cursor.basis.seq
     letters = lake.scan("dead_letters").to_pylist()
@@ -126,7 +126,7 @@ def test_what_nobody_could_price_is_priced_with_the_fixed_tariff_when_it_is_trie
 
 
 def test_while_the_server_is_away_nothing_is_priced_with_what_may_have_changed(
-    sparks: Sparks, lake: Catalog, duck: Duck, tmp_path: Path
+    link: SparkLink, lake: Catalog, duck: Duck, tmp_path: Path
 ) -> None:
     server = ServerProcess(tmp_path, PORT=free_port()).start()
     topic, url = "raw", url_of(server)
@@ -143,7 +143,7 @@ def test_while_the_server_is_away_nothing_is_priced_with_what_may_have_changed(
             fill_tariffs(url, topic)
             fleet = Fleet(client, topic, Random(23))
             pipeline = replace(metering(url, topic, tariffs=space_of(topic)), parse=parse)
-            runner = PipelineRunner(pipeline, lake, url, sparks=sparks)
+            runner = PipelineRunner(pipeline, lake, url, link=link)
             gate.set()
             first = runner.run(fleet.send(30))
             gate.clear()

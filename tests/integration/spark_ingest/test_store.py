@@ -18,10 +18,10 @@ from penstock.spark.ingest.cursors import Cursor, cursor_of, take_over
 from penstock.spark.ingest.pipeline import DEAD_LETTERS, RAW
 from penstock.spark.ingest.replay import replay
 from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions
-from penstock.spark.ingest.sparks import Sparks
 from penstock.spark.ingest.store import HERE_BYTES_MAX, RESERVE_MS, Store
 from penstock.spark.lake import task_files
 from penstock.spark.lake.reading import read_table
+from penstock.spark.link import SparkLink
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.one import on_both
 from tests.integration.spark_ingest.fleet import Fleet, fill_tariffs, space_of
@@ -123,14 +123,14 @@ def test_a_batch_with_a_planted_wrong_id_stores_nothing(
 
 @ON_BOTH
 def test_a_pipeline_whose_batches_tasks_write_has_every_message_once(
-    sparks: Sparks, client: Client, url: str, topic: str, lake: Catalog, duck: Duck
+    link: SparkLink, client: Client, url: str, topic: str, lake: Catalog, duck: Duck
 ) -> None:
     fill_tariffs(url, topic)
     fleet = Fleet(client, topic, Random(31))
     head = fleet.send(120)
     pipeline = metering(url, topic, tariffs=space_of(topic))
     options = RunnerOptions(here_bytes_max=1)
-    runner = PipelineRunner(pipeline, lake, url, sparks=sparks, options=options)
+    runner = PipelineRunner(pipeline, lake, url, link=link, options=options)
     assert runner.run(head).seq == head
     fleet.check(lake, duck)
 

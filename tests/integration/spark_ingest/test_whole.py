@@ -27,7 +27,7 @@ from penstock.metering.shapes import Steady
 from penstock.metering.tariff_files import Row, Sheet
 from penstock.metering.tariff_space import TariffSpace
 from penstock.spark.ingest.runner import PipelineRunner
-from penstock.spark.ingest.sparks import Sparks
+from penstock.spark.link import SparkLink
 from tests.integration.ingest.place import until
 from tests.integration.spark_ingest.fleet import space_of
 from tests.integration.spark_topics.place import new_topic
@@ -40,20 +40,20 @@ MICRO = Decimal("0.000001")
 
 
 def test_a_read_only_store_makes_devices_wait_and_everything_drains(
-    sparks: Sparks, url: str, lake: Catalog, tmp_path: Path
+    link: SparkLink, url: str, lake: Catalog, tmp_path: Path
 ) -> None:
     fleet = Fleet(devices=6, meters=5, seed=4)
     topic = new_topic()
     fill(url, topic, fleet)
-    work = read_only_for_a_while(sparks, url, topic, lake, tmp_path / "data", fleet)
+    work = read_only_for_a_while(link, url, topic, lake, tmp_path / "data", fleet)
     check(lake, fleet, uvloop.run(asyncio.wait_for(work, LIMIT_S)))
 
 
 async def read_only_for_a_while(
-    sparks: Sparks, url: str, topic: str, lake: Catalog, data: Path, fleet: Fleet
+    link: SparkLink, url: str, topic: str, lake: Catalog, data: Path, fleet: Fleet
 ) -> LoadState:
     """Send, with a store in the middle of it that may not write its files."""
-    async with whole_of(sparks, url, topic, lake) as (whole, thread):
+    async with whole_of(link, url, topic, lake) as (whole, thread):
         runner, windows = whole.runner, whole.edge.windows
         load = Load(Target(*whole.edge.address), fleet, Steady(50))
         running = asyncio.ensure_future(load.run(seconds=10_000))
@@ -91,18 +91,18 @@ async def read_only_for_a_while(
 
 
 def test_without_tariffs_everything_waits_and_says_why_until_they_come(
-    sparks: Sparks, url: str, lake: Catalog
+    link: SparkLink, url: str, lake: Catalog
 ) -> None:
     fleet = Fleet(devices=3, meters=4, seed=5)
-    work = priced_late(sparks, url, new_topic(), lake, fleet)
+    work = priced_late(link, url, new_topic(), lake, fleet)
     check(lake, fleet, uvloop.run(asyncio.wait_for(work, LIMIT_S)))
 
 
 async def priced_late(
-    sparks: Sparks, url: str, topic: str, lake: Catalog, fleet: Fleet
+    link: SparkLink, url: str, topic: str, lake: Catalog, fleet: Fleet
 ) -> LoadState:
     """Send to a pipeline whose tariffs come when it waits for them already."""
-    async with whole_of(sparks, url, topic, lake) as (whole, _):
+    async with whole_of(link, url, topic, lake) as (whole, _):
         load = Load(Target(*whole.edge.address), fleet, Steady(50))
         running = asyncio.ensure_future(load.run(seconds=10_000))
         try:
@@ -125,12 +125,12 @@ async def priced_late(
 
 @asynccontextmanager
 async def whole_of(
-    sparks: Sparks, url: str, topic: str, lake: Catalog
+    link: SparkLink, url: str, topic: str, lake: Catalog
 ) -> AsyncIterator[tuple[Whole, PipelineThread]]:
     """Edge and pipeline, running."""
     settings = IngestSettings(url=url, raw_topic=topic)
     pipeline = metering(url, topic, tariffs=space_of(topic))
-    whole = Whole(settings, PipelineRunner(pipeline, lake, url, sparks=sparks))
+    whole = Whole(settings, PipelineRunner(pipeline, lake, url, link=link))
     thread = PipelineThread(whole.runner)
     await whole.edge.start(port=0)
     thread.start()

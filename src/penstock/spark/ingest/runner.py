@@ -49,12 +49,11 @@ from penstock.spark.ingest.pipeline import (
     raw_frame,
 )
 from penstock.spark.ingest.space import Basis
-from penstock.spark.ingest.sparks import Sparks
 from penstock.spark.ingest.stage import BatchStage, batch_messages
 from penstock.spark.ingest.store import HERE_BYTES_MAX, Store
 from penstock.spark.lake.object_store import check_session
-from penstock.spark.link import reason
-from penstock.spark.probes import explained
+from penstock.spark.link import SparkLink, reason
+from penstock.spark.probes import explained, pipeline_checks
 from penstock.spark.topics.http import TopicAddress, TopicConnection, TopicMissing, TopicRecreated
 from penstock.spark.topics.pages import SCHEMA, SeqRange, check_continuity, in_range
 
@@ -130,7 +129,7 @@ class PipelineRunner:
         lake: Catalog,
         url: str,
         *,
-        sparks: Sparks | None = None,
+        link: SparkLink | None = None,
         api_key: str | None = None,
         options: RunnerOptions | None = None,
         clock: Clock | None = None,
@@ -138,7 +137,7 @@ class PipelineRunner:
         self.pipeline = pipeline
         self.options = options or RunnerOptions()
         self.stages = [BatchStage(name) for name in ("parse", "evaluate", "store")]
-        self.sparks = sparks or Sparks()
+        self.link = link or SparkLink()
         self.stored_seq = 0
         """The seq up to which every record is in the lake."""
         self.head_seq = 0
@@ -180,10 +179,10 @@ class PipelineRunner:
 
     def check(self) -> None:
         """Refuse a Spark elsewhere that does not share the lake's files; one that is away may."""
-        self.sparks.require(self._lake.storage)
-        if not self.sparks.is_ours:
+        self.link.require(*pipeline_checks(self._lake.storage, is_ours=self.link.is_ours))
+        if not self.link.is_ours:
             with suppress(SparkNotStarted):
-                self.sparks.session()
+                self.link.session()
 
     def run(self, upto_seq: int | None = None) -> Cursor:
         """Run until `stop`, or until every record up to a seq is in the lake."""
@@ -193,7 +192,7 @@ class PipelineRunner:
             return self._rounds(uuid4().hex)
         finally:
             # Frames inside Spark that outlive their session hang the interpreter's exit.
-            self.sparks.drop()
+            self.link.drop()
             self.pipeline.close()
 
     def _rounds(self, holder: str) -> Cursor:
@@ -214,14 +213,14 @@ class PipelineRunner:
             if is_final(error) or (failures >= self.options.failures_max and not is_away):
                 raise error
             self.tell_trouble(_WAITS if is_away else _AGAIN, error)
-            self.sparks.drop()
+            self.link.drop()
             delay_s = self._delay_s(failures)
             self._stopping.wait(min(delay_s, _AWAY_S) if is_away else delay_s)
 
     def _is_away(self, error: Exception) -> bool:
         """Whether what the pipeline works with cannot be reached: it is waited for."""
         if isinstance(error, SparkNotStarted | SparkMissing) or is_lost(error):
-            return self.sparks.is_remote and not isinstance(error, SparkMissing)
+            return self.link.is_remote and not isinstance(error, SparkMissing)
         return isinstance(error, Unavailable)
 
     def tell_trouble(self, what: str, error: Exception) -> None:
@@ -250,7 +249,7 @@ class PipelineRunner:
 
     def _begin(self, holder: str) -> Cursor:
         if is_s3(self._lake.data_path):
-            check_session(self.sparks.session(), self._lake.data_path)
+            check_session(self.link.session(), self._lake.data_path)
         with TopicConnection(self._address) as connection:
             state = connection.state()
         name, topic = self.pipeline.name, self.pipeline.raw_topic
@@ -324,7 +323,7 @@ class _Round:
                 self._over.set()
             if self._over.is_set() and not interrupted:
                 interrupted = True
-                self._runner.sparks.interrupt()
+                self._runner.link.interrupt()
             for thread in threads:
                 thread.join(0.01)
         for stage in self._runner.stages:
@@ -420,10 +419,10 @@ class _Round:
 
     def _spark(self) -> SparkSession:
         """The one session of a round: rows that another one held are gone."""
-        sparks = self._runner.sparks
+        link = self._runner.link
         if self._session is None:
-            self._session = sparks.session()
-        elif not sparks.is_live(self._session):
+            self._session = link.session()
+        elif not link.is_live(self._session):
             raise SparkNotStarted("expected the Spark that the round began on, found it ended")
         return self._session
 

@@ -83,7 +83,7 @@ SESSION_CONF: Final[Mapping[str, str]] = {
     "spark.sql.files.openCostInBytes": "65536",
     "spark.sql.streaming.pollingDelay": "2ms",
 }
-"""What a session needs whoever started Spark; set on a remote one too."""
+"""What every session needs, on a Spark of ours and on a remote one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def server_conf(place: Place, master: str) -> dict[str, str]:
 
 
 def _local_conf(place: Place) -> dict[str, str]:
-    """What holds where tasks run in this JVM too: our classes, and an address nobody else sees."""
+    """Settings for tasks that run in this JVM too: our classes, and the loopback address."""
     return {
         **(_PLAIN_FILES if place.jar else _WITHOUT_JAR),
         "spark.driver.host": "127.0.0.1",

@@ -82,7 +82,7 @@ class EmbeddedSpark:
 
     @property
     def is_running(self) -> bool:
-        """Whether the JVM is there still."""
+        """Whether the JVM still runs."""
         return self._process.poll() is None
 
     def wait(self) -> None:
@@ -113,7 +113,7 @@ def start_spark(options: SparkOptions, tell: Tell = _LOG.info) -> EmbeddedSpark:
 
 
 def look_around(options: SparkOptions) -> Machine:
-    """Find Java and Spark, and build what is built once; `SparkMissing` says what is not there."""
+    """Find Java and Spark, and build what is built once; `SparkMissing` says what is missing."""
     home = pyspark_home()
     java = find_java(options.java_home)
     jars_dir = home / "jars"
@@ -123,7 +123,7 @@ def look_around(options: SparkOptions) -> Machine:
 
 
 def look_for_master(master: str) -> None:
-    """Refuse a standalone master that nobody listens for: Spark itself asks for a minute."""
+    """Refuse a standalone master that does not listen: Spark itself would try for a minute."""
     reasons: list[str] = []
     for host, port in masters(master):
         try:
@@ -150,7 +150,7 @@ def own_address(master: str) -> str | None:
 
 
 def pyspark_home() -> Path:
-    """Where pyspark is. Nothing is imported: that takes long, and a start needs none of it."""
+    """Where pyspark is installed. Not imported: that takes long, and a start does not need it."""
     found = {name: find_spec(name) for name in ("pyspark", "py4j", "pandas", "grpc", "grpc_status")}
     for name, spec in found.items():
         if spec is None or spec.origin is None:

@@ -88,7 +88,7 @@ def write_by_tasks(
 
 
 def check_complete(rows_told: int, files: Sequence[NewFile], directory: str) -> None:
-    """Refuse files that are not just those that the tasks wrote, who told how many rows they had.
+    """Refuse files that are not exactly those that the tasks wrote, by the rows that they counted.
 
     Spark Connect tells nothing else of a write. It is enough: a task writes one file, named after
     the task, and none without rows counts; so with as many rows as were told, and no task's file

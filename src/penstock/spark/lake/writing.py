@@ -1,8 +1,8 @@
 """DataFrames as new files of a lake table, described and ready for a commit to name.
 
 A small result comes here and is written as one file. A large one is written by Spark's tasks, into
-a directory that belongs to this attempt alone: an attempt that dies leaves files that nobody names.
-Files that came out small are put together before anybody sees them.
+a directory that belongs to this attempt alone: an attempt that dies leaves files that no commit
+names. Files that came out small are merged before a commit makes them visible.
 """
 
 from __future__ import annotations

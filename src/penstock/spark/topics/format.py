@@ -183,7 +183,7 @@ def parts_of(wanted: SeqRange, options: SourceOptions) -> list[RangePartition]:
 
 
 def check_schema(schema: StructType) -> None:
-    """Refuse columns of somebody's own: `data` is for `from_json`."""
+    """Refuse a schema other than the format's: `data` is for `from_json`."""
     expected = SCHEMA.names
     if schema.fieldNames() != expected:
         raise Rejected(

@@ -1,4 +1,4 @@
-"""A range of a topic as Arrow batches in Spark's types, one page ahead of whoever takes them."""
+"""A range of a topic as Arrow batches in Spark's types, one page ahead of the reader."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def read_topic(
 
     With `key` there is one row for each key, from its last record in the range, and none if that
     record deletes it: by `"op": "delete"` in its meta, or by data that is JSON's null. Records
-    without a key are left out. An empty range is no question to the server.
+    without a key are left out. An empty range does not ask the server.
     """
     wanted = SeqRange(from_seq, upto_seq, epoch)
     if from_seq < 0 or upto_seq < from_seq:

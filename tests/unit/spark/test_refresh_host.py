@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from penstock.spark.host import SESSION, TAKES_OVER, SparkHost
 from penstock.spark.options import SparkOptions
-from penstock.spark.refresh import host
+from penstock.spark.refresh import SESSION, TAKES_OVER, SparkHost, host
 
 DEADLINE_S = 60
 
