@@ -1,12 +1,17 @@
 """Build Penstock; with PENSTOCK_COMPILE=1 compile the hot modules with mypyc.
 
-The same source is the pure fallback: a compiled module and its `.py` behave alike.
+The same source is the pure fallback: a compiled module and its `.py` behave alike. The Java classes
+are compiled wherever the build finds a Java compiler and pyspark, so that a machine with a runtime
+only has them too; without, they are compiled on first use.
 """
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.build_py import build_py
 
 COMPILED = (
     "src/penstock/flow/fairqueue.py",
@@ -42,4 +47,28 @@ def extensions() -> list:
     return mypycify([path for path in COMPILED if Path(path).exists()], opt_level="3")
 
 
-setup(ext_modules=extensions())
+class BuildWithClasses(build_py):
+    """Adds a jar of our Java classes to what is built."""
+
+    def run(self) -> None:
+        """Build the package, then the jar."""
+        super().run()
+        if self.editable_mode:
+            return
+        sys.path.insert(0, "src")
+        from penstock.kernel.errors import PenstockError
+        from penstock.spark.jvm.cache import build_jar
+        from penstock.spark.jvm.embedded import pyspark_home
+        from penstock.spark.jvm.java import find_java
+
+        target = Path(self.build_lib, "penstock", "spark", "jvm")
+        try:
+            compiler = find_java().compiler
+            if compiler is None:
+                raise FileNotFoundError("Java has no compiler")
+            build_jar(compiler, pyspark_home() / "jars", target)
+        except (PenstockError, OSError, subprocess.SubprocessError) as error:
+            self.announce(f"penstock: built without its Java classes: {error}", level=3)
+
+
+setup(ext_modules=extensions(), cmdclass={"build_py": BuildWithClasses})

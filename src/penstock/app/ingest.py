@@ -63,9 +63,8 @@ def run_ingest(
     from penstock.lake.catalog import open_catalog
     from penstock.metering.pipeline import metering
     from penstock.spark.ingest.runner import PipelineRunner
-    from penstock.spark.link import SparkLink
     from penstock.spark.lake.object_store import check_store
-    from penstock.spark.link import check_installed
+    from penstock.spark.link import SparkLink, check_installed
 
     set_up_logging(settings.log)
     check_installed(place.spark)

@@ -60,32 +60,47 @@ def sources() -> list[Path]:
 
 
 def filesystem_jar(cache: Path, java: Java, jars_dir: Path) -> Path | None:
-    """The jar with a local file system that starts no processes, compiled if need be.
+    """The jar with a local file system that starts no processes: as shipped, or compiled here once.
 
     None where there is no compiler, or it fails: Spark then works as it comes, with more time for
     each small write.
     """
-    hadoop = sorted(jars_dir.glob("hadoop-client-*.jar"))
-    names = [path.name for path in hadoop]
-    jar = cache / f"penstock-fs-{_digest(*(p.read_bytes() for p in sources()), names)}.jar"
-    if jar.exists():
-        return jar
+    name = jar_name(jars_dir)
+    for jar in (Path(str(files("penstock.spark.jvm").joinpath(name))), cache / name):
+        if jar.exists():
+            return jar
     if java.compiler is None:
         _LOG.warning(
-            "Spark writes small files more slowly here: expected a Java compiler at %s to build "
-            "the file system with, found a runtime only", java.home,
+            "Spark writes small files more slowly here: this installation has no classes for its "
+            "version, and %s has no compiler; install a JDK, or Penstock from its wheel", java.home,
         )  # fmt: skip
         return None
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as scratch:
-            _compile(java.compiler, hadoop, Path(scratch))
-            _pack(Path(scratch), jar)
+        return build_jar(java.compiler, jars_dir, cache)
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", None) or error
         _LOG.warning("Spark writes small files more slowly here: building %s failed: %s", jar, said)
         return None
+
+
+def build_jar(compiler: Path, jars_dir: Path, target: Path) -> Path:
+    """Compile our Java sources for the Spark with these jars, into a jar in a directory."""
+    jar = target / jar_name(jars_dir)
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target) as scratch:
+        _compile(compiler, _hadoop(jars_dir), Path(scratch))
+        _pack(Path(scratch), jar)
     return jar
+
+
+def jar_name(jars_dir: Path) -> str:
+    """What the jar is called: other sources, or another Hadoop, make another name."""
+    names = [path.name for path in _hadoop(jars_dir)]
+    return f"penstock-fs-{_digest(*(path.read_bytes() for path in sources()), names)}.jar"
+
+
+def _hadoop(jars_dir: Path) -> list[Path]:
+    return sorted(jars_dir.glob("hadoop-client-*.jar"))
 
 
 def archive_path(cache: Path, java: Java, class_path: Iterable[str]) -> Path:
