@@ -20,42 +20,13 @@ CORE_PACKAGES: Final = (
 IO_MODULES: Final[dict[str, tuple[str, ...]]] = {
     "log": ("disk", "stores.*"),
     "topics": ("engine.*", "persist.*"),
-    "lake": (
-        "catalog",
-        "commit",
-        "compact",
-        "database",
-        "deletes",
-        "expire",
-        "parquet",
-        "ranges",
-        "reader",
-        "s3",
-        "scan",
-        "storage",
-    ),
-    "tables": (
-        "coordinator.*",
-        "worker.*",
-        "engine",
-        "manual",
-        "notify",
-        "positions",
-        "processes",
-        "rows",
-        "status",
-        "warehouse",
-    ),
-    "ingest": (
-        "appender",
-        "connection",
-        "device",
-        "edge",
-        "engine_topic",
-        "status_port",
-    ),
+    "lake": ("catalog", "commit", "compact", "database", "deletes", "expire", "parquet", "ranges",
+             "reader", "s3", "scan", "storage"),
+    "tables": ("coordinator.*", "worker.*", "engine", "manual", "notify", "positions", "processes",
+               "status", "store", "warehouse"),
+    "ingest": ("appender", "connection", "device", "edge", "engine_topic", "status_port"),
     "metering": ("load", "pricing", "tariff_space"),
-}
+}  # fmt: skip
 """Modules of core packages that wait, spawn or touch the world: patterns below their package.
 
 Every other module of a core package is a core.

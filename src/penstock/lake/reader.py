@@ -118,6 +118,50 @@ class Reader:
 
     # schemas, tables, views
 
+    def changes_after(self, after: int, until: int | None = None) -> list[Row]:
+        """Ids of snapshots and the texts of what each changed, in their order."""
+        end = "" if until is None else f" AND snapshot_id <= {int(until)}"
+        return self.rows(
+            "SELECT snapshot_id, changes_made FROM ducklake_snapshot_changes "
+            f"WHERE snapshot_id > ?{end} ORDER BY snapshot_id",
+            after,
+        )
+
+    def oldest_changes(self) -> int:
+        """The oldest snapshot whose changes have not expired."""
+        ((oldest,),) = self.rows("SELECT min(snapshot_id) FROM ducklake_snapshot_changes")
+        return oldest or 0
+
+    def created_in(self, table_id: int) -> int | None:
+        """The snapshot that created a table."""
+        return self._one(
+            "SELECT min(begin_snapshot) FROM ducklake_table WHERE table_id = ?", table_id
+        )
+
+    def last_defined_in(self, table_id: int) -> int | None:
+        """The snapshot that created or last renamed a table."""
+        return self._one(
+            "SELECT max(begin_snapshot) FROM ducklake_table WHERE table_id = ?", table_id
+        )
+
+    def last_filled_in(self, table_id: int) -> int | None:
+        """The newest snapshot that added a file to a table."""
+        sql = "SELECT max(begin_snapshot) FROM ducklake_data_file WHERE table_id = ?"
+        return self._one(sql, table_id)
+
+    def tables_of_many_files(self, files_min: int) -> set[int]:
+        """The ids of tables that have at least so many files now."""
+        found = self.rows(
+            "SELECT table_id FROM ducklake_data_file WHERE end_snapshot IS NULL "
+            "GROUP BY table_id HAVING count(*) >= ?",
+            files_min,
+        )
+        return {number for (number,) in found}
+
+    def _one(self, sql: str, *parameters: Any) -> int | None:
+        ((found,),) = self.rows(sql, *parameters)
+        return None if found is None else int(found)
+
     def schemas(self, at: int) -> dict[int, SchemaInfo]:
         """The schemas of a snapshot, by id."""
         found = self.rows(

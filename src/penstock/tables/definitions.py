@@ -22,7 +22,7 @@ from penstock.protocol.errors import (
     TableExists,
     TableInUse,
 )
-from penstock.tables import schema
+from penstock.tables import rows
 from penstock.tables.core.graph import StreamGraph, check_modes
 from penstock.tables.core.model import Status, TableDefinition
 from penstock.tables.core.topics import TopicSource
@@ -33,19 +33,9 @@ from penstock.tables.names import topic_source
 from penstock.tables.plan import TablePlan, plan_tables
 from penstock.tables.query.relations import NameCheck
 from penstock.tables.query.resolve import Shape
-from penstock.tables.rows import (
-    GRAPH_VERSION,
-    MADE,
-    SELECT_VALUE,
-    SET_VALUE,
-    Definitions,
-    Store,
-)
+from penstock.tables.rows import GRAPH_VERSION, MADE, SELECT_VALUE, SET_VALUE
+from penstock.tables.store import Definitions, TableStore
 
-_UPDATE = (
-    "UPDATE penstock_tables SET query = ?, sources = ?, schedule = ?, mode = ?, consistency = ?, "
-    "status = ?, description = ?, is_volatile = ? WHERE name = ?"
-)
 _TRIES_MAX = 20
 T = TypeVar("T")
 
@@ -53,7 +43,7 @@ T = TypeVar("T")
 class Definer:
     """Creates, replaces, alters and drops tables of a warehouse, and declares its topics."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: TableStore) -> None:
         self._store = store
 
     def put(self, table: TableDefinition, *, may_exist: bool) -> StreamGraph:
@@ -175,20 +165,16 @@ class Definer:
         if readers:
             raise TableInUse(name, readers)
         transaction = self._begin(found.version)
-        transaction.also("DELETE FROM penstock_sources WHERE name = ?", (name,))
+        transaction.also(rows.DELETE_SOURCE, (name,))
         self._store.lake.commit(transaction)
 
     def _store_source(
         self, transaction: Transaction, found: Definitions, source: TopicSource
     ) -> None:
-        transaction.also(
-            "INSERT INTO penstock_sources (name, definition) VALUES (?, ?) "
-            "ON CONFLICT (name) DO UPDATE SET definition = excluded.definition",
-            (source.name, source.to_json()),
-        )
+        transaction.also(rows.STORE_SOURCE, (source.name, source.to_json()))
         if source.name in found.topics:
             for reader in found.graph.readers.get(source.name, ()):
-                transaction.also("DELETE FROM penstock_frontiers WHERE table_name = ?", (reader,))
+                transaction.also(rows.DELETE_FRONTIER, (reader,))
 
     # steps ---------------------------------------------------------------------------------------
 
@@ -222,16 +208,14 @@ class Definer:
         self, transaction: Transaction, before: TableDefinition | None, table: TableDefinition
     ) -> None:
         if before is None:
-            transaction.also(schema.INSERT_TABLE, schema.table_row(table))
+            transaction.also(rows.INSERT_TABLE, rows.table_row(table))
             return
-        name, *values = schema.table_row(table)
-        transaction.also(_UPDATE, (*values, name))
+        name, *values = rows.table_row(table)
+        transaction.also(rows.UPDATE_TABLE, (*values, name))
         if before.query != table.query:
             # The contents stay readable until the first refresh, but stand for nothing any more.
-            transaction.also("DELETE FROM penstock_frontiers WHERE table_name = ?", (name,))
-            transaction.also(
-                "UPDATE penstock_tables SET status_detail = NULL WHERE name = ?", (name,)
-            )
+            transaction.also(rows.DELETE_FRONTIER, (name,))
+            transaction.also(rows.CLEAR_STATUS_DETAIL, (name,))
 
     def _drop_tables(self, transaction: Transaction, names: Iterable[str]) -> None:
         infos = {
@@ -241,12 +225,9 @@ class Definer:
         for name in names:
             if name in infos and self._is_ours(name, infos[name]):
                 transaction.drop_table(infos[name])
-            for table, column, value in (
-                ("penstock_tables", "name", name),
-                ("penstock_frontiers", "table_name", name),
-                ("penstock_warehouse", "name", f"{MADE}{name}"),
-            ):
-                transaction.also(f"DELETE FROM {table} WHERE {column} = ?", (value,))
+            transaction.also(rows.DELETE_TABLE, (name,))
+            transaction.also(rows.DELETE_FRONTIER, (name,))
+            transaction.also(rows.DELETE_VALUE, (f"{MADE}{name}",))
 
     def _is_ours(self, name: str, info: TableInfo) -> bool:
         """Whether refreshes made a lake table; else it is somebody else's, and stays."""
@@ -254,7 +235,7 @@ class Definer:
         made = lake.query(SELECT_VALUE, (f"{MADE}{name}",))
         if made:
             return bool(made[0][0] == info.uuid)
-        return bool(lake.query("SELECT 1 FROM penstock_frontiers WHERE table_name = ?", (name,)))
+        return bool(lake.query(rows.REFRESH_IS, (name,)))
 
     def _commit(self, transaction: Transaction, graph: StreamGraph) -> StreamGraph:
         self._store.lake.commit(transaction)

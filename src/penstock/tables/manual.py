@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from penstock.kernel.errors import Rejected, Unavailable
 from penstock.kernel.shell import SystemClock, meanwhile
+from penstock.tables import rows
 from penstock.tables.core.failures import FailureKind
 from penstock.tables.core.jobs import job_for
 from penstock.tables.core.model import Status
@@ -18,28 +19,17 @@ from penstock.tables.core.units import ExecutionUnitGraph, Unit
 from penstock.tables.engine import Refresher
 from penstock.tables.positions import Positions
 from penstock.tables.processes import process_name
-from penstock.tables.rows import FOREIGN_MS, MANUAL, Definitions, Store
 from penstock.tables.settings import WarehouseSettings
+from penstock.tables.store import FOREIGN_MS, MANUAL, Definitions, TableStore
 from penstock.tables.worker.claim import claim_for_person
-from penstock.tables.worker.commit import NOTE_COMMIT, commit_note
 from penstock.tables.worker.outcomes import Cancelled, Failed, Succeeded
 from penstock.tables.worker.unit import Tell, UnitWorker
 
 _SPREAD: Final = 1 << 20
-STOP_TABLE: Final = (
-    "UPDATE penstock_tables SET status = ?, status_detail = ? "
-    "WHERE name = ? AND query = ? AND status IN ('ACTIVE', 'SUSPENDED', 'ERROR')"
-)
-"""A paused table stays one, and one with another query by now has not failed."""
-START_TABLE: Final = (
-    "UPDATE penstock_tables SET status = ?, status_detail = NULL "
-    "WHERE name = ? AND status IN ('SUSPENDED', 'ERROR')"
-)
-"""What has just been refreshed is well again."""
 
 
 def refresh_here(
-    store: Store,
+    store: TableStore,
     settings: WarehouseSettings,
     engine: Refresher,
     table: str,
@@ -87,18 +77,18 @@ def refresh_here(
     finally:
         worker.close()
     if isinstance(ended, Succeeded):
-        store.run(NOTE_COMMIT, *commit_note(job.job_id, ended.commit_ms))
+        store.run(rows.NOTE_COMMIT, *rows.commit_note(job.job_id, ended.commit_ms))
     if isinstance(ended, Failed):
         _stop(store, definitions, unit, ended)
         return False, ended.detail
     if isinstance(ended, Cancelled):
         raise Unavailable(f"expected to refresh {table}, found the job cancelled: {ended.detail}")
     for name in unit.members:
-        store.run(START_TABLE, Status.ACTIVE.value, name)
+        store.run(rows.START_TABLE, Status.ACTIVE.value, name)
     return True, "refreshed"
 
 
-def _stop(store: Store, definitions: Definitions, unit: Unit, failed: Failed) -> None:
+def _stop(store: TableStore, definitions: Definitions, unit: Unit, failed: Failed) -> None:
     """Leave ERROR and what went wrong at the tables whose fault it is."""
     if failed.kind.blameless:
         return
@@ -107,17 +97,17 @@ def _stop(store: Store, definitions: Definitions, unit: Unit, failed: Failed) ->
     for name in unit.members if failed.member is None else (failed.member,):
         if failed.kind is FailureKind.PERMANENT or name not in made:
             query = definitions.graph.tables[name].query
-            store.run(STOP_TABLE, Status.ERROR.value, failed.detail, name, query)
+            store.run(rows.STOP_TABLE, Status.ERROR.value, failed.detail, name, query)
 
 
-def _check_gates(store: Store, unit: Unit) -> None:
-    closed = {name for (name,) in store.lake.query("SELECT relation FROM penstock_gates")}
+def _check_gates(store: TableStore, unit: Unit) -> None:
+    closed = {name for (name,) in store.lake.query(rows.SELECT_GATES)}
     found = sorted(closed & {*unit.members, *unit.inputs})
     if found:
         raise Rejected(f"expected open gates for {unit.key}, found {', '.join(found)} closed")
 
 
-def _has_changed(store: Store, unit: Unit) -> bool:
+def _has_changed(store: TableStore, unit: Unit) -> bool:
     """Whether a member was never made, or something it read has moved; topics always may have."""
     positions = Positions()
     with store.lake.look() as reader:

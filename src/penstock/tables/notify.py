@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from penstock.lake.database import SqliteDatabase
-from penstock.tables.rows import Store
+from penstock.tables.store import TableStore
 
 CALLERS_MAX: Final = 128
 """Callers beyond that are not rung for: they look from time to time."""
@@ -28,7 +28,7 @@ _RING: Final = b"."
 _CHUNK_BYTES: Final = 4_096
 
 
-def bell_name(store: Store) -> str:
+def bell_name(store: TableStore) -> str:
     """The address of a warehouse's bell; a copy of a SQLite catalog has another."""
     database = store.lake.database
     place = str(Path(database.path).resolve()) if isinstance(database, SqliteDatabase) else ""

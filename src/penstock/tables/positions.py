@@ -18,6 +18,7 @@ from penstock.lake.changes import parse
 from penstock.lake.database import Database
 from penstock.lake.model import TableInfo
 from penstock.lake.reader import Reader
+from penstock.tables import rows
 from penstock.tables.core.frontier import LakePosition
 
 _CHANGES: Final = (
@@ -29,8 +30,6 @@ _CHANGES: Final = (
 )
 """Kinds of change that readers must know of. Compaction moves rows and changes none."""
 
-_THROUGH: Final = "positions_through"
-_FLOOR: Final = "positions_floor"
 _CHECKPOINT_EVERY: Final = 500
 
 
@@ -58,31 +57,20 @@ class Positions:
     def advance(self, reader: Reader) -> None:
         """Take in the snapshots since the last look."""
         self._load(reader)
-        rows = reader.rows(
-            "SELECT snapshot_id, changes_made FROM ducklake_snapshot_changes "
-            "WHERE snapshot_id > ? ORDER BY snapshot_id",
-            self._through,
-        )
-        for number, text in rows:
+        for number, text in reader.changes_after(self._through):
             if number > self._through + 1:
                 self._gap = number
             for table_id in parse(text).ids(*_CHANGES):
                 self._changed[table_id] = number
             self._through = number
-        ((oldest,),) = reader.rows("SELECT min(snapshot_id) FROM ducklake_snapshot_changes")
-        self._oldest = oldest or 0
+        self._oldest = reader.oldest_changes()
 
     def of(self, reader: Reader, table: TableInfo) -> LakePosition:
         """Where a table stands."""
         known = self._changed.get(table.id)
         if known is None:
             # Made and never filled, or filled before everything that is kept.
-            ((began, filled),) = reader.rows(
-                "SELECT (SELECT min(begin_snapshot) FROM ducklake_table WHERE table_id = ?), "
-                "(SELECT max(begin_snapshot) FROM ducklake_data_file WHERE table_id = ?)",
-                table.id,
-                table.id,
-            )
+            began, filled = reader.created_in(table.id), reader.last_filled_in(table.id)
             known = self._changed[table.id] = max(began or 0, filled or 0)
         return LakePosition(known)
 
@@ -111,29 +99,27 @@ class Positions:
     def store(self, database: Database, cursor: Any) -> None:
         """Store what is known; what others stored goes up and never down."""
         if self._changed:
-            cursor.executemany(database.sql(_STORE_POSITION), list(self._changed.items()))
-        values = [(_THROUGH, str(self._through)), (_FLOOR, str(self.floor))]
-        cursor.executemany(database.sql(_STORE_VALUE), values)
+            cursor.executemany(database.sql(rows.RAISE_POSITION), list(self._changed.items()))
+        values = [
+            (rows.POSITIONS_THROUGH, str(self._through)),
+            (rows.POSITIONS_FLOOR, str(self.floor)),
+        ]
+        cursor.executemany(database.sql(rows.RAISE_VALUE), values)
 
     def _made(self, reader: Reader) -> dict[str, int]:
         """Where stream tables stand by their refreshes, if changes alone do not tell."""
         if self.floor < 0:
             return {}
-        rows = reader.rows(
-            "SELECT table_name, snapshot FROM penstock_frontiers WHERE snapshot IS NOT NULL"
-        )
-        return dict(rows)
+        return dict(reader.rows(rows.SELECT_FRONTIER_SNAPSHOTS))
 
     def _load(self, reader: Reader) -> None:
         """Take over what was stored since the last look."""
-        rows = reader.rows(
-            "SELECT name, value FROM penstock_warehouse WHERE name IN (?, ?)", _THROUGH, _FLOOR
-        )
-        stored: dict[str, str] = dict(rows)
-        through, floor = int(stored.get(_THROUGH, -1)), int(stored.get(_FLOOR, -1))
+        names = (rows.POSITIONS_THROUGH, rows.POSITIONS_FLOOR)
+        stored: dict[str, str] = dict(reader.rows(rows.SELECT_TWO_VALUES, *names))
+        through, floor = (int(stored.get(name, -1)) for name in names)
         if (through, floor) == (self._stored, self._stored_floor):
             return
-        for table_id, number in reader.rows("SELECT table_id, snapshot FROM penstock_positions"):
+        for table_id, number in reader.rows(rows.SELECT_POSITIONS):
             self._changed[table_id] = max(number, self._changed.get(table_id, -1))
         self._stored, self._stored_floor = through, floor
         self._through = max(through, self._through)
@@ -146,15 +132,3 @@ def keep_positions(reader: Reader) -> None:
     positions = Positions()
     positions.advance(reader)
     positions.store(reader.database, reader.cursor)
-
-
-_STORE_POSITION: Final = (
-    "INSERT INTO penstock_positions (table_id, snapshot) VALUES (?, ?) "
-    "ON CONFLICT (table_id) DO UPDATE SET snapshot = excluded.snapshot "
-    "WHERE excluded.snapshot > penstock_positions.snapshot"
-)
-_STORE_VALUE: Final = (
-    "INSERT INTO penstock_warehouse (name, value) VALUES (?, ?) "
-    "ON CONFLICT (name) DO UPDATE SET value = excluded.value "
-    "WHERE CAST(excluded.value AS BIGINT) > CAST(penstock_warehouse.value AS BIGINT)"
-)

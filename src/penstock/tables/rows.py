@@ -1,301 +1,351 @@
-"""Penstock's own rows in the catalog: definitions, frontiers, jobs, locks, lease, requests.
+"""All SQL of stream tables: the statements over the tables of `schema`, and rows as objects.
 
-Reads are one consistent look; writes are one transaction each, or part of a lake transaction.
+Statements use `?` and run on SQLite and PostgreSQL alike. A docstring below a statement names its
+parameters in order where that is not obvious. `store` runs them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from hashlib import blake2b
-from itertools import takewhile
-from typing import Any, Final, NamedTuple
-from uuid import uuid4
+from collections.abc import Sequence
+from typing import Any, Final
 
-from penstock.lake.catalog import Catalog
-from penstock.lake.database import Row, fetch
-from penstock.lake.reader import Reader
-from penstock.tables import ddl, processes, schema
-from penstock.tables.core.frontier import Frontier, LakePosition
-from penstock.tables.core.graph import StreamGraph
-from penstock.tables.core.health import Lease
+from penstock.tables.core.frontier import Frontier
 from penstock.tables.core.history import Outcome, ReasonCode, RefreshRecord
-from penstock.tables.core.jobs import Job
-from penstock.tables.core.model import Mode, Status
-from penstock.tables.core.topics import TopicSource
-from penstock.tables.positions import keep_positions
+from penstock.tables.core.jobs import Job, JobStatus
+from penstock.tables.core.model import Consistency, Mode, Status, TableDefinition
+from penstock.tables.core.schedule import parse_schedule
+from penstock.tables.core.units import UnitKind
+
+JOB_COLUMNS: Final = (
+    "job_id", "graph_version", "unit_key", "unit_kind", "members", "root", "status", "coordinator",
+    "worker", "attempt_no", "enqueued_at", "started_at", "finished_at", "outcome_detail",
+    "retryable",
+)  # fmt: skip
+TABLE_COLUMNS: Final = (
+    "name", "query", "sources", "schedule", "mode", "consistency", "status", "description",
+    "is_volatile",
+)  # fmt: skip
+HISTORY_COLUMNS: Final = (
+    "job_id", "table_name", "unit_key", "outcome", "configured_mode", "executed_mode",
+    "reason_code", "reason_text", "rows_read", "delta_rows", "rows_written", "started_at",
+    "finished_at", "timings", "frontier", "snapshot", "stale",
+)  # fmt: skip
+
+_FILLED: Final = "replace(?, '[-1]', '[' || CAST(? AS TEXT) || ']')"
+"""A frontier in which the snapshot that the commit makes, unknown before, replaces `[-1]`."""
+
+
+def insert(table: str, columns: Sequence[str], **values: str) -> str:
+    """An INSERT of one row; `values` are expressions for columns that need more than `?`."""
+    marks = ", ".join(values.get(column, "?") for column in columns)
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})"
+
+
+# values of the warehouse -------------------------------------------------------------------------
 
 GRAPH_VERSION: Final = "graph_version"
 WAREHOUSE: Final = "warehouse"
 DRAINING: Final = "draining"
 COORDINATOR: Final = "coordinator"
-MANUAL: Final = "manual#"
-"""How the name of a coordinator begins that is no coordinator but a person's refresh."""
-
-FOREIGN_MS: Final = 30_000
-"""After so long without a sign of life a process on another machine is taken for dead."""
-
+POSITIONS_THROUGH: Final = "positions_through"
+POSITIONS_FLOOR: Final = "positions_floor"
 MADE: Final = "made:"
-"""How the name of a value begins that says which lake table is a stream table's: its UUID."""
+"""Prefix of the values that name the lake table of a stream table by its UUID."""
+
 SELECT_VALUE: Final = "SELECT value FROM penstock_warehouse WHERE name = ?"
-SET_VALUE: Final = (
-    "INSERT INTO penstock_warehouse (name, value) VALUES (?, ?) "
-    "ON CONFLICT (name) DO UPDATE SET value = excluded.value"
-)
-SHOW_LIFE: Final = (
-    "INSERT INTO penstock_processes (name, seen_at) VALUES (?, ?) "
-    "ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at"
-)
+SELECT_TWO_VALUES: Final = "SELECT name, value FROM penstock_warehouse WHERE name IN (?, ?)"
+SET_VALUE: Final = """INSERT INTO penstock_warehouse (name, value) VALUES (?, ?)
+    ON CONFLICT (name) DO UPDATE SET value = excluded.value"""
+RAISE_VALUE: Final = f"""{SET_VALUE}
+    WHERE CAST(excluded.value AS BIGINT) > CAST(penstock_warehouse.value AS BIGINT)"""
+"""name, value. A number goes up and never down."""
+DELETE_VALUE: Final = "DELETE FROM penstock_warehouse WHERE name = ?"
+
+# definitions -------------------------------------------------------------------------------------
+
+SELECT_TABLES_ONLY: Final = f"SELECT {', '.join(TABLE_COLUMNS)} FROM penstock_tables"
+SELECT_TABLES: Final = f"{SELECT_TABLES_ONLY} ORDER BY name"
+SELECT_TABLE_NAMES: Final = "SELECT name FROM penstock_tables"
+SELECT_STATUSES: Final = "SELECT name, status FROM penstock_tables"
+SELECT_STATUS_DETAILS: Final = "SELECT name, status_detail FROM penstock_tables"
 DEFINITION_IS: Final = "SELECT query FROM penstock_tables WHERE name = ?"
+INSERT_TABLE: Final = insert("penstock_tables", TABLE_COLUMNS)
+UPDATE_TABLE: Final = """UPDATE penstock_tables SET query = ?, sources = ?, schedule = ?, mode = ?,
+    consistency = ?, status = ?, description = ?, is_volatile = ? WHERE name = ?"""
+"""The values of `table_row`, its name last."""
+DELETE_TABLE: Final = "DELETE FROM penstock_tables WHERE name = ?"
+SET_STATUS: Final = "UPDATE penstock_tables SET status = ?, status_detail = NULL WHERE name = ?"
+CLEAR_STATUS_DETAIL: Final = "UPDATE penstock_tables SET status_detail = NULL WHERE name = ?"
+SET_STATUS_OF_QUERY: Final = """UPDATE penstock_tables SET status = ?, status_detail = ?
+    WHERE name = ? AND query = ?"""
+"""status, detail, name, query. The failure of one query says nothing about its replacement."""
+STOP_TABLE: Final = f"{SET_STATUS_OF_QUERY} AND status IN ('ACTIVE', 'SUSPENDED', 'ERROR')"
+"""The same for a refresh without a coordinator; a paused table stays paused."""
+START_TABLE: Final = f"{SET_STATUS} AND status IN ('SUSPENDED', 'ERROR')"
+"""status, name. A table that was just refreshed is active again."""
+
+SELECT_SOURCES: Final = "SELECT name, definition FROM penstock_sources ORDER BY name"
 SOURCE_IS: Final = "SELECT definition FROM penstock_sources WHERE name = ?"
+STORE_SOURCE: Final = """INSERT INTO penstock_sources (name, definition) VALUES (?, ?)
+    ON CONFLICT (name) DO UPDATE SET definition = excluded.definition"""
+DELETE_SOURCE: Final = "DELETE FROM penstock_sources WHERE name = ?"
+
+SELECT_GATES: Final = "SELECT relation FROM penstock_gates ORDER BY relation"
+CLOSE_GATE: Final = """INSERT INTO penstock_gates (relation, closed_at, detail) VALUES (?, ?, ?)
+    ON CONFLICT (relation) DO NOTHING"""
+OPEN_GATE: Final = "DELETE FROM penstock_gates WHERE relation = ?"
+
+# frontiers and positions -------------------------------------------------------------------------
+
+SELECT_FRONTIERS: Final = """SELECT table_name, frontier, snapshot, fresh_at, job_id
+    FROM penstock_frontiers"""
+SELECT_FRONTIER_NAMES: Final = "SELECT table_name FROM penstock_frontiers"
+SELECT_FRONTIER_SNAPSHOTS: Final = """SELECT table_name, snapshot FROM penstock_frontiers
+    WHERE snapshot IS NOT NULL"""
+SELECT_MANUAL_REFRESHES: Final = """SELECT table_name, job_id FROM penstock_frontiers
+    WHERE job_id < 0"""
+REFRESH_IS: Final = "SELECT job_id FROM penstock_frontiers WHERE table_name = ?"
+STORE_FRONTIER: Final = f"""INSERT INTO penstock_frontiers
+    (table_name, frontier, snapshot, fresh_at, job_id) VALUES (?, {_FILLED}, ?, ?, ?)
+    ON CONFLICT (table_name) DO UPDATE SET frontier = excluded.frontier,
+    snapshot = excluded.snapshot, fresh_at = excluded.fresh_at, job_id = excluded.job_id"""
+"""table_name, frontier, the snapshot for `[-1]` in it, snapshot, fresh_at, job_id."""
+DELETE_FRONTIER: Final = "DELETE FROM penstock_frontiers WHERE table_name = ?"
+
+SELECT_POSITIONS: Final = "SELECT table_id, snapshot FROM penstock_positions"
+RAISE_POSITION: Final = """INSERT INTO penstock_positions (table_id, snapshot) VALUES (?, ?)
+    ON CONFLICT (table_id) DO UPDATE SET snapshot = excluded.snapshot
+    WHERE excluded.snapshot > penstock_positions.snapshot"""
+"""table_id, snapshot. A position goes up and never down."""
+
+# jobs --------------------------------------------------------------------------------------------
+
+SELECT_JOBS: Final = f"SELECT {', '.join(JOB_COLUMNS)} FROM penstock_scheduler_jobs"
+IS_LIVE: Final = "status IN ('QUEUED', 'RUNNING')"
+INSERT_JOB: Final = insert("penstock_scheduler_jobs", JOB_COLUMNS)
+CLAIM_JOB: Final = """UPDATE penstock_scheduler_jobs
+    SET status = 'RUNNING', worker = ?, started_at = ?
+    WHERE job_id = ? AND status = 'QUEUED'"""
+"""worker, started_at, job_id. No row changed: another worker was faster."""
+CLOSE_JOB: Final = f"""UPDATE penstock_scheduler_jobs
+    SET status = ?, finished_at = ?, outcome_detail = ?, retryable = ?
+    WHERE job_id = ? AND {IS_LIVE}"""
+"""status, finished_at, outcome_detail, retryable, job_id. A job that ended stays as it ended."""
+JOB_IS_RUNNING: Final = """SELECT count(*) FROM penstock_scheduler_jobs
+    WHERE job_id = ? AND worker = ? AND status = 'RUNNING'"""
+"""job_id, worker. A commit requires 1: a job that recovery closed cannot commit any more."""
+LAST_JOB_ID: Final = """SELECT max(n) FROM (SELECT max(job_id) AS n FROM penstock_scheduler_jobs
+    UNION ALL SELECT max(job_id) FROM penstock_refresh_history
+    UNION ALL SELECT max(job_id) FROM penstock_frontiers) t"""
+"""Jobs are pruned, so history and frontiers count as well."""
+
+RESERVE_FILES: Final = "INSERT INTO penstock_lake_writers VALUES (?, ?, ?)"
+"""token, since, until. The sweep leaves files of a reserved token alone."""
 DROP_RESERVATION: Final = "DELETE FROM penstock_lake_writers WHERE token = ?"
-SELECT_HISTORY: Final = f"SELECT {', '.join(schema.HISTORY_COLUMNS)} FROM penstock_refresh_history"
+DROP_RESERVATIONS_LIKE: Final = "DELETE FROM penstock_lake_writers WHERE token LIKE ?"
 
-_FAILURES_SEEN: Final = 100
+INSERT_SKIP: Final = "INSERT INTO penstock_skips VALUES (?, ?, ?, ?, ?)"
+INSERT_WOULD_DISPATCH: Final = "INSERT INTO penstock_would_dispatch VALUES (?, ?, ?, ?)"
 
+# history -----------------------------------------------------------------------------------------
 
-class Known(NamedTuple):
-    """What is stored of a table's contents."""
+SELECT_HISTORY: Final = f"SELECT {', '.join(HISTORY_COLUMNS)} FROM penstock_refresh_history"
+NEWEST_FIRST: Final = "ORDER BY finished_at DESC, job_id DESC"
+SELECT_OUTCOMES: Final = f"""SELECT outcome, reason_text FROM penstock_refresh_history
+    WHERE table_name = ? {NEWEST_FIRST} LIMIT 100"""
+LAST_REFRESHED_SNAPSHOT: Final = """SELECT max(snapshot) FROM penstock_refresh_history
+    WHERE table_name = ?"""
+INSERT_HISTORY: Final = insert("penstock_refresh_history", HISTORY_COLUMNS, frontier=_FILLED)
+NOTE_COMMIT: Final = """UPDATE penstock_refresh_history
+    SET timings = substr(timings, 1, length(timings) - 1) || ? WHERE job_id = ?"""
+"""The values of `commit_note`. How long a commit took is known only after it committed."""
+MENDED_BY_HAND: Final = """SELECT t.name FROM penstock_tables t
+    JOIN penstock_frontiers f ON f.table_name = t.name AND f.job_id < 0
+    JOIN penstock_refresh_history h ON h.table_name = t.name AND h.job_id = f.job_id
+    WHERE t.status IN ('SUSPENDED', 'ERROR') AND NOT EXISTS (
+        SELECT 1 FROM penstock_refresh_history later
+        WHERE later.table_name = t.name AND later.finished_at > h.finished_at)"""
+"""Stopped tables whose newest refresh was a manual one: it makes them active again."""
 
-    frontier: Frontier
-    position: LakePosition | None
-    fresh_ms: int
-    job_id: int
+# leases, locks, processes ------------------------------------------------------------------------
 
+LEASE_IS: Final = "SELECT holder, expires_at FROM penstock_leases WHERE name = 'coordinator'"
+COORDINATOR_IS: Final = "SELECT holder FROM penstock_leases WHERE name = 'coordinator'"
+TAKE_LEASE: Final = """INSERT INTO penstock_leases (name, holder, fence, expires_at)
+    VALUES (?, ?, 1, ?)
+    ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at,
+    fence = penstock_leases.fence + CASE WHEN penstock_leases.holder = excluded.holder
+        THEN 0 ELSE 1 END
+    WHERE penstock_leases.expires_at <= ? OR penstock_leases.holder = excluded.holder"""
+"""name, holder, expires_at, now. One row changed: the lease is ours. A new holder, a new fence."""
+RENEW_LEASE: Final = "UPDATE penstock_leases SET expires_at = ? WHERE name = ? AND holder = ?"
+"""expires_at, name, holder. No row changed: another coordinator has taken it."""
+DELETE_LEASE: Final = "DELETE FROM penstock_leases WHERE name = ? AND holder = ?"
 
-class Asked(NamedTuple):
-    """A person's request that nobody has answered yet."""
+SELECT_LOCKS: Final = "SELECT table_name, holder FROM penstock_locks"
+SELECT_LOCK_HOLDERS: Final = "SELECT DISTINCT holder FROM penstock_locks"
+LOCK_IS: Final = "SELECT holder FROM penstock_locks WHERE table_name = ?"
+TAKE_LOCK: Final = """INSERT INTO penstock_locks (table_name, holder, taken_at)
+    VALUES (?, ?, ?) ON CONFLICT (table_name) DO NOTHING"""
+"""table_name, holder, taken_at. No row changed: another process holds it."""
+RELEASE_LOCKS: Final = "DELETE FROM penstock_locks WHERE holder = ?"
 
-    request_id: str
-    table: str
-    force: bool
+PROCESS_SEEN: Final = "SELECT seen_at FROM penstock_processes WHERE name = ?"
+SEE_PROCESS: Final = """INSERT INTO penstock_processes (name, seen_at) VALUES (?, ?)
+    ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at"""
 
+# requests and what a coordinator reports ---------------------------------------------------------
 
-@dataclass(frozen=True, slots=True)
-class Definitions:
-    """The tables there are, the topics declared, and the version of the graph they make."""
+OPEN_REQUESTS: Final = """SELECT request_id, table_name, is_forced FROM penstock_requests
+    WHERE answered_at IS NULL ORDER BY asked_at, request_id"""
+INSERT_REQUEST: Final = """INSERT INTO penstock_requests
+    (request_id, table_name, is_forced, asked_at) VALUES (?, ?, ?, ?)"""
+ANSWER_REQUEST: Final = """UPDATE penstock_requests SET answered_at = ?, is_ok = ?, detail = ?
+    WHERE request_id = ? AND answered_at IS NULL"""
+ANSWER_IS: Final = """SELECT is_ok, detail FROM penstock_requests
+    WHERE request_id = ? AND answered_at IS NOT NULL"""
 
-    version: int
-    graph: StreamGraph
-    details: dict[str, str]
-    topics: dict[str, TopicSource]
+REPORT_IS: Final = "SELECT value FROM penstock_board WHERE name = ?"
+STORE_REPORT: Final = """INSERT INTO penstock_board (name, value, said_at) VALUES (?, ?, ?)
+    ON CONFLICT (name) DO UPDATE SET value = excluded.value, said_at = excluded.said_at"""
+DELETE_REPORT: Final = "DELETE FROM penstock_board WHERE name = ?"
 
+# permits -----------------------------------------------------------------------------------------
 
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """What a coordinator sees of the catalog at one moment."""
+SELECT_PERMITS: Final = """SELECT holder, count(*) FROM penstock_tokens
+    WHERE pool = ? AND holder IS NOT NULL GROUP BY holder"""
+COUNT_OTHER_WAITERS: Final = """SELECT count(*) FROM penstock_token_waiters
+    WHERE pool = ? AND holder <> ? AND since > ?"""
+DELETE_WAITER: Final = "DELETE FROM penstock_token_waiters WHERE pool = ? AND holder = ?"
+INSERT_WAITER: Final = "INSERT INTO penstock_token_waiters VALUES (?, ?, ?)"
 
-    graph_version: int
-    draining: bool
-    statuses: dict[str, Status]
-    gates: frozenset[str]
-    locks: dict[str, str]
-    asked: tuple[Asked, ...]
-    by_hand: dict[str, int]
+# pruning -----------------------------------------------------------------------------------------
 
-
-class Store:
-    """The rows of one warehouse. Threads may share it."""
-
-    def __init__(self, lake: Catalog) -> None:
-        self.lake = lake
-        lake.migrate("tables", ddl.VERSION, ddl.CREATE)
-        if keep_positions not in lake.before_expiry:
-            lake.before_expiry.append(keep_positions)
-        self.warehouse = self._named()
-
-    # looking -------------------------------------------------------------------------------------
-
-    def definitions(self) -> Definitions:
-        """The graph as it is now."""
-        with self.lake.look() as reader:
-            return read_definitions(reader)
-
-    def frontiers(self, reader: Reader, names: Sequence[str] | None = None) -> dict[str, Known]:
-        """What contents stand for, by table: of all, or of some."""
-        question = "SELECT table_name, frontier, snapshot, fresh_at, job_id FROM penstock_frontiers"
-        if names is not None:
-            question += f" WHERE table_name IN ({', '.join('?' * len(names))})"
-        rows = reader.rows(question, *(names or ()))
-        return {
-            name: Known(
-                Frontier.from_json(text),
-                None if snapshot is None else LakePosition(snapshot),
-                fresh_at,
-                job_id,
-            )
-            for name, text, snapshot, fresh_at, job_id in rows
-        }
-
-    def sight(self, reader: Reader) -> Sight:
-        """Everything people may have changed."""
-        rows = reader.rows
-        return Sight(
-            graph_version=_version(reader),
-            draining=_value(reader, DRAINING) == "1",
-            statuses={
-                name: Status(status)
-                for name, status in rows("SELECT name, status FROM penstock_tables")
-            },
-            gates=frozenset(name for (name,) in rows("SELECT relation FROM penstock_gates")),
-            locks=dict(rows("SELECT table_name, holder FROM penstock_locks")),
-            asked=tuple(
-                Asked(request_id, table, bool(forced))
-                for request_id, table, forced in rows(
-                    "SELECT request_id, table_name, is_forced FROM penstock_requests "
-                    "WHERE answered_at IS NULL ORDER BY asked_at, request_id"
-                )
-            ),
-            by_hand=dict(
-                rows("SELECT table_name, job_id FROM penstock_frontiers WHERE job_id < 0")
-            ),
-        )
-
-    def lease(self) -> Lease | None:
-        """Who coordinates, or did last."""
-        found = self.lake.query(
-            "SELECT holder, expires_at FROM penstock_leases WHERE name = ?", (COORDINATOR,)
-        )
-        return Lease(*found[0]) if found else None
-
-    def job(self, job_id: int) -> Job | None:
-        """One job by its id."""
-        found = self.lake.query(f"{schema.SELECT_JOBS} WHERE job_id = ?", (job_id,))
-        return schema.job_from_row(found[0]) if found else None
-
-    def jobs(self, *, live_only: bool = False, limit: int | None = None) -> list[Job]:
-        """Jobs, the newest first."""
-        where = " WHERE status IN ('QUEUED', 'RUNNING')" if live_only else ""
-        bound = "" if limit is None else f" LIMIT {int(limit)}"
-        rows = self.lake.query(f"{schema.SELECT_JOBS}{where} ORDER BY enqueued_at DESC{bound}")
-        return [schema.job_from_row(row) for row in rows]
-
-    def history(self, table: str | None = None, *, limit: int = 100) -> list[RefreshRecord]:
-        """Refreshes, the newest first."""
-        where, values = ("", ()) if table is None else (" WHERE table_name = ?", (table,))
-        rows = self.lake.query(
-            f"{SELECT_HISTORY}{where} ORDER BY finished_at DESC, job_id DESC LIMIT {int(limit)}",
-            values,
-        )
-        return [record_from_row(row) for row in rows]
-
-    def failures(self, reader: Reader) -> dict[str, tuple[int, str]]:
-        """How often each table failed since it was last made, and what it said the last time."""
-        found = {}
-        for (name,) in reader.rows("SELECT name FROM penstock_tables"):
-            rows = reader.rows(
-                "SELECT outcome, reason_text FROM penstock_refresh_history WHERE table_name = ? "
-                f"ORDER BY finished_at DESC, job_id DESC LIMIT {_FAILURES_SEEN}",
-                name,
-            )
-            texts = [text for _, text in takewhile(lambda row: row[0] == "failed", rows)]
-            if texts:
-                found[name] = len(texts), texts[0]
-        return found
-
-    def next_job_id(self) -> int:
-        """A number that no job had before."""
-        rows = self.lake.query(
-            "SELECT max(n) FROM (SELECT max(job_id) AS n FROM penstock_scheduler_jobs "
-            "UNION ALL SELECT max(job_id) FROM penstock_refresh_history "
-            "UNION ALL SELECT max(job_id) FROM penstock_frontiers) t"
-        )
-        return max(0, int(rows[0][0] or 0)) + 1
-
-    # processes -----------------------------------------------------------------------------------
-
-    def is_alive(self, process: str, now_ms: int) -> bool:
-        """Whether a process is there: looked up on this machine, by signs of life on others."""
-        name = process.removeprefix(MANUAL)
-        if processes.is_here(name):
-            return processes.is_alive(name)
-        plain = name.partition("#")[0]
-        rows = self.lake.query("SELECT seen_at FROM penstock_processes WHERE name = ?", (plain,))
-        return bool(rows) and rows[0][0] > now_ms - FOREIGN_MS
-
-    def show_life(self, process: str, now_ms: int) -> None:
-        """A sign of life for other machines. A SQLite catalog has none."""
-        if self._is_shared:
-            self.run(SHOW_LIFE, process, now_ms)
-
-    def show_life_in(self, cursor: Any, process: str, now_ms: int) -> None:
-        """The same inside a transaction."""
-        if self._is_shared:
-            self.execute(cursor, SHOW_LIFE, process, now_ms)
-
-    @property
-    def _is_shared(self) -> bool:
-        return self.lake.database.kind != "sqlite"
-
-    # changing ------------------------------------------------------------------------------------
-
-    def run(self, sql: str, *parameters: Any) -> int:
-        """One statement by itself; returns how many rows it changed."""
-
-        def work(cursor: Any) -> int:
-            return self.execute(cursor, sql, *parameters)
-
-        changed: int = self.lake.retrying(work)
-        return changed
-
-    def execute(self, cursor: Any, sql: str, *parameters: Any) -> int:
-        """One statement inside a transaction."""
-        cursor.execute(self.lake.database.sql(sql), parameters)
-        return int(cursor.rowcount)
-
-    def fetch(self, cursor: Any, sql: str, *parameters: Any) -> list[Row]:
-        """The rows of a question inside a transaction."""
-        return fetch(self.lake.database, cursor, sql, parameters)
-
-    def token(self, job_id: int) -> str:
-        """The reservation under which a job writes files: the same for whoever asks."""
-        raw = f"{self.warehouse}/{job_id}".encode()
-        return blake2b(raw, digest_size=16).hexdigest()
-
-    def _named(self) -> str:
-        """The warehouse's own name, made once."""
-
-        def work(cursor: Any) -> str:
-            found = self.fetch(cursor, SELECT_VALUE, WAREHOUSE)
-            if found:
-                return str(found[0][0])
-            name = uuid4().hex[:12]
-            self.execute(cursor, SET_VALUE, WAREHOUSE, name)
-            return name
-
-        found = self.lake.query(SELECT_VALUE, (WAREHOUSE,))
-        return str(found[0][0] if found else self.lake.retrying(work))
+OLD_JOBS: Final = f"penstock_scheduler_jobs WHERE finished_at <= ? AND NOT {IS_LIVE}"
+OLD_REQUESTS: Final = "penstock_requests WHERE answered_at <= ?"
+OLD_SKIPS: Final = "penstock_skips WHERE skipped_at <= ?"
+OLD_WOULD_DISPATCH: Final = "penstock_would_dispatch WHERE at_ms <= ?"
+OLD_PROCESSES: Final = "penstock_processes WHERE seen_at <= ?"
+OLD_HISTORY: Final = "penstock_refresh_history WHERE finished_at <= ?"
 
 
-def read_definitions(reader: Reader) -> Definitions:
-    """The graph in one look."""
-    rows = reader.rows(schema.SELECT_TABLES)
-    details = reader.rows("SELECT name, status_detail FROM penstock_tables")
-    return Definitions(
-        _version(reader),
-        StreamGraph(schema.table_from_row(row) for row in rows),
-        {name: detail for name, detail in details if detail},
-        read_topic_sources(reader),
+def any_of(old: str) -> str:
+    """Whether there are such rows, without keeping other writers out."""
+    return f"SELECT 1 FROM {old} LIMIT 1"
+
+
+def delete_all(old: str) -> str:
+    """Delete such rows."""
+    return f"DELETE FROM {old}"
+
+
+def by_name(select: str, column: str, count: int) -> str:
+    """A SELECT of the rows with one of so many names."""
+    return f"{select} WHERE {column} IN ({', '.join('?' * count)})"
+
+
+def job_row(job: Job) -> tuple[Any, ...]:
+    """A job as a row of `JOB_COLUMNS`."""
+    return (
+        job.job_id,
+        job.graph_version,
+        job.unit_key,
+        job.unit_kind.value,
+        json.dumps(job.members),
+        job.root,
+        job.status.value,
+        job.coordinator,
+        job.worker,
+        job.attempt_no,
+        job.enqueued_at_ms,
+        job.started_at_ms,
+        job.finished_at_ms,
+        job.outcome_detail,
+        None if job.retryable is None else int(job.retryable),
     )
 
 
-def read_topic_sources(reader: Reader) -> dict[str, TopicSource]:
-    """The topics that tables may read, by name."""
-    rows = reader.rows("SELECT name, definition FROM penstock_sources ORDER BY name")
-    return {name: TopicSource.from_json(text) for name, text in rows}
+def job_from_row(row: Sequence[Any]) -> Job:
+    """A job from a row of `JOB_COLUMNS`."""
+    found = dict(zip(JOB_COLUMNS, row, strict=True))
+    return Job(
+        job_id=found["job_id"],
+        graph_version=found["graph_version"],
+        unit_key=found["unit_key"],
+        unit_kind=UnitKind(found["unit_kind"]),
+        members=tuple(json.loads(found["members"])),
+        root=found["root"],
+        status=JobStatus(found["status"]),
+        coordinator=found["coordinator"],
+        worker=found["worker"],
+        attempt_no=found["attempt_no"],
+        enqueued_at_ms=found["enqueued_at"],
+        started_at_ms=found["started_at"],
+        finished_at_ms=found["finished_at"],
+        outcome_detail=found["outcome_detail"],
+        retryable=None if found["retryable"] is None else bool(found["retryable"]),
+    )
 
 
-def read_sources_of(reader: Reader, names: Iterable[str]) -> dict[str, TopicSource]:
-    """Some of the topics that tables may read; those that were not declared are left out."""
-    wanted = set(names)
-    known = read_topic_sources(reader) if wanted else {}
-    return {name: source for name, source in known.items() if name in wanted}
+def table_row(table: TableDefinition) -> tuple[Any, ...]:
+    """A definition as a row of `TABLE_COLUMNS`."""
+    return (
+        table.name,
+        table.query,
+        json.dumps(table.sources),
+        table.schedule.text,
+        table.mode.value,
+        table.consistency.value,
+        table.status.value,
+        table.description,
+        int(table.volatile),
+    )
+
+
+def table_from_row(row: Sequence[Any]) -> TableDefinition:
+    """A definition from a row of `TABLE_COLUMNS`."""
+    name, query, sources, schedule, mode, consistency, status, description, volatile = row
+    return TableDefinition(
+        name=name,
+        query=query,
+        sources=tuple(json.loads(sources)),
+        schedule=parse_schedule(schedule),
+        mode=Mode(mode),
+        consistency=Consistency(consistency),
+        status=Status(status),
+        description=description,
+        volatile=bool(volatile),
+    )
+
+
+def history_row(record: RefreshRecord, snapshot: Any, pending: Any = -1) -> tuple[Any, ...]:
+    """The values of `INSERT_HISTORY`; `pending` replaces `[-1]` in the frontier."""
+    return (
+        record.job_id,
+        record.table,
+        record.unit_key,
+        record.outcome.value,
+        record.configured.value,
+        None if record.executed is None else record.executed.value,
+        record.reason.value,
+        record.reason_text,
+        record.rows_read,
+        record.delta_rows,
+        record.rows_written,
+        record.started_at_ms,
+        record.finished_at_ms,
+        json.dumps(dict(record.timings_ms)),
+        record.frontier.to_json(),
+        pending,
+        snapshot,
+        json.dumps(record.stale),
+    )
 
 
 def record_from_row(row: Sequence[Any]) -> RefreshRecord:
     """A refresh from a row of the history."""
-    found = dict(zip(schema.HISTORY_COLUMNS, row, strict=True))
+    found = dict(zip(HISTORY_COLUMNS, row, strict=True))
     return RefreshRecord(
         table=found["table_name"],
         unit_key=found["unit_key"],
@@ -317,10 +367,6 @@ def record_from_row(row: Sequence[Any]) -> RefreshRecord:
     )
 
 
-def _version(reader: Reader) -> int:
-    return int(_value(reader, GRAPH_VERSION) or 0)
-
-
-def _value(reader: Reader, name: str) -> str | None:
-    found = reader.rows(SELECT_VALUE, name)
-    return str(found[0][0]) if found else None
+def commit_note(job_id: int, commit_ms: float) -> tuple[str, int]:
+    """The values of `NOTE_COMMIT`: timings are a JSON object, which is closed again."""
+    return f', "commit": {round(commit_ms, 3)}}}', job_id

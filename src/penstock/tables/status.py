@@ -16,6 +16,7 @@ from penstock.kernel.clock import Clock
 from penstock.kernel.units import format_ms
 from penstock.lake.catalog import Catalog
 from penstock.lake.database import SqliteDatabase
+from penstock.tables import rows
 from penstock.tables.coordinator.report import read_pool, read_tables
 from penstock.tables.coordinator.topic_watch import TopicWatch
 from penstock.tables.coordinator.watcher import Watcher, memory_of
@@ -37,8 +38,8 @@ from penstock.tables.core.units import ExecutionUnitGraph
 from penstock.tables.core.verdict import Reason
 from penstock.tables.delta.modes import differentiation
 from penstock.tables.processes import is_here, process_name
-from penstock.tables.rows import COORDINATOR, MANUAL, Store
 from penstock.tables.settings import WarehouseSettings
+from penstock.tables.store import MANUAL, TableStore
 
 _LOCKED_MS = 1_000
 """A catalog that somebody writes to for longer than that is locked."""
@@ -80,14 +81,14 @@ class PoolStatus(NamedTuple):
 class Looker:
     """Looks at one warehouse. Threads may share it."""
 
-    def __init__(self, store: Store, settings: WarehouseSettings, clock: Clock) -> None:
+    def __init__(self, store: TableStore, settings: WarehouseSettings, clock: Clock) -> None:
         self._store, self._settings, self._clock = store, settings, clock
         self._lake: Catalog = store.lake
 
     def board(self) -> dict[str, Any] | None:
         """What a coordinator last said of itself, in words of this version."""
-        rows = self._lake.query("SELECT value FROM penstock_board WHERE name = ?", (COORDINATOR,))
-        found: dict[str, Any] | None = json.loads(rows[0][0]) if rows else None
+        said = self._lake.query(rows.REPORT_IS, (rows.COORDINATOR,))
+        found: dict[str, Any] | None = json.loads(said[0][0]) if said else None
         return found if found is not None and "late" in found else None
 
     def is_coordinated(self) -> bool:
@@ -104,16 +105,16 @@ class Looker:
     def status(self) -> list[TableStatus]:
         """Every table: whether it is fresh, and what it waits for."""
         found = self._store.definitions()
-        rows = self._rows(set(found.graph.tables))
-        return [_explained(row, found.details.get(row.table)) for row in rows]
+        tables = self._rows(set(found.graph.tables))
+        return [_explained(row, found.details.get(row.table)) for row in tables]
 
     def _rows(self, tables: set[str]) -> list[TableStatus]:
         board, now_ms = self.board(), self._clock.now_ms()
         coordinated = self.is_coordinated()
         if board is not None and coordinated:
-            rows = read_tables(board, now_ms)
-            if {row.table for row in rows} == tables:
-                return rows
+            told = read_tables(board, now_ms)
+            if {row.table for row in told} == tables:
+                return told
         return table_rows(self._replica(coordinated), now_ms)
 
     def why(self, table: str) -> Why:
@@ -172,12 +173,8 @@ class Looker:
         """The permits of the catalog's own pool that processes hold which are alive."""
         if self._settings.pool is not None or not self._has_tokens():
             return {}
-        rows = self._lake.query(
-            "SELECT holder, count(*) FROM penstock_tokens WHERE pool = ? AND holder IS NOT NULL "
-            "GROUP BY holder",
-            (self._settings.pool_name,),
-        )
-        held = {str(holder): int(count) for holder, count in rows}
+        found = self._lake.query(rows.SELECT_PERMITS, (self._settings.pool_name,))
+        held = {str(holder): int(count) for holder, count in found}
         return {who: count for who, count in held.items() if self._store.is_alive(who, now_ms)}
 
     def health(self) -> Health:
@@ -252,7 +249,7 @@ class Looker:
             coordinated=coordinated,
         )  # fmt: skip
         now_ms = self._clock.now_ms()
-        holders = self._lake.query("SELECT DISTINCT holder FROM penstock_locks")
+        holders = self._lake.query(rows.SELECT_LOCK_HOLDERS)
         dead = frozenset(who for (who,) in holders if not self._store.is_alive(who, now_ms))
         watcher = Watcher(self._store, core, TopicWatch(None, 1))
         for event in [*watcher.look(frozenset(), dead), Tick()]:

@@ -34,6 +34,7 @@ from penstock.protocol.errors import (
     SourceNotFound,
     TableNotFound,
 )
+from penstock.tables import rows
 from penstock.tables.coordinator.loop import CoordinatorLoop
 from penstock.tables.core.capacity import ParallelMode
 from penstock.tables.core.health import Health, TableStatus
@@ -53,9 +54,9 @@ from penstock.tables.query.hints import did_you_mean, listed, not_there
 from penstock.tables.query.ordering import final_order
 from penstock.tables.query.resolve import nearest_relation, resolve
 from penstock.tables.query.sources import read_sources
-from penstock.tables.rows import DRAINING, SET_VALUE, Store
 from penstock.tables.settings import SPARK, WarehouseSettings
 from penstock.tables.status import Looker, PoolStatus, Why
+from penstock.tables.store import TableStore
 
 UNFIT_MS: Final = 10_000
 """How long a request waits before it is asked whether workers can start at all."""
@@ -84,7 +85,7 @@ class Warehouse:
             clock=clock,
             timeout_ms=settings.catalog_timeout_ms,
         )
-        self._store = Store(self.lake)
+        self._store = TableStore(self.lake)
         self._definer = Definer(self._store)
         self._looker = Looker(self._store, settings, self._clock)
         self._made: Refresher | None = None
@@ -235,37 +236,30 @@ class Warehouse:
         """Close a source: nothing that reads it is refreshed until it is opened."""
         name = relation_name(relation.split("."))
         self._check_relation(name)
-        self._store.run(
-            "INSERT INTO penstock_gates (relation, closed_at, detail) VALUES (?, ?, ?) "
-            "ON CONFLICT (relation) DO NOTHING",
-            name,
-            self._clock.now_ms(),
-            detail,
-        )
+        self._store.run(rows.CLOSE_GATE, name, self._clock.now_ms(), detail)
         self._ring()
 
     def ungate(self, relation: str) -> None:
         """Open a source again. Idempotent."""
         name = relation_name(relation.split("."))
-        if not self._store.run("DELETE FROM penstock_gates WHERE relation = ?", name):
+        if not self._store.run(rows.OPEN_GATE, name):
             self._check_relation(name)
         self._ring()
 
     def gates(self) -> tuple[str, ...]:
         """The sources that are closed."""
-        rows = self.lake.query("SELECT relation FROM penstock_gates ORDER BY relation")
-        return tuple(str(name) for (name,) in rows)
+        return tuple(str(name) for (name,) in self.lake.query(rows.SELECT_GATES))
 
     def drain(self, *, wait_ms: int | None = None) -> bool:
         """Start nothing new; returns whether nothing runs any more, having waited so long."""
-        self._store.run(SET_VALUE, DRAINING, "1")
+        self._store.run(rows.SET_VALUE, rows.DRAINING, "1")
         with self.bell() as call:
             call.ring()
             return self._until(call, lambda: not self.jobs(live_only=True), wait_ms or 0)
 
     def undrain(self) -> None:
         """Start refreshes again."""
-        self._store.run(SET_VALUE, DRAINING, "0")
+        self._store.run(rows.SET_VALUE, rows.DRAINING, "0")
         self._ring()
 
     def refresh(
@@ -308,11 +302,8 @@ class Warehouse:
 
     def _ask(self, table: str, *, force: bool) -> str:
         request_id = uuid4().hex
-        self._store.run(
-            "INSERT INTO penstock_requests (request_id, table_name, is_forced, asked_at) "
-            "VALUES (?, ?, ?, ?)",
-            request_id, table, int(force), self._clock.now_ms(),
-        )  # fmt: skip
+        now_ms = self._clock.now_ms()
+        self._store.run(rows.INSERT_REQUEST, request_id, table, int(force), now_ms)
         return request_id
 
     def bell(self) -> BellCall:
@@ -321,12 +312,8 @@ class Warehouse:
 
     def answer(self, request_id: str) -> Answered | None:
         """What became of a refresh that was asked for; None while nothing did."""
-        rows = self.lake.query(
-            "SELECT is_ok, detail FROM penstock_requests "
-            "WHERE request_id = ? AND answered_at IS NOT NULL",
-            (request_id,),
-        )
-        return Answered(bool(rows[0][0]), str(rows[0][1])) if rows else None
+        found = self.lake.query(rows.ANSWER_IS, (request_id,))
+        return Answered(bool(found[0][0]), str(found[0][1])) if found else None
 
     def _await(self, call: BellCall, table: str, request_id: str, wait_ms: int) -> Answered:
         found: list[Answered] = []
@@ -473,11 +460,7 @@ class Warehouse:
 
     def _set_status(self, name: str, status: Status) -> None:
         table = self.table(name).name
-        self._store.run(
-            "UPDATE penstock_tables SET status = ?, status_detail = NULL WHERE name = ?",
-            status.value,
-            table,
-        )
+        self._store.run(rows.SET_STATUS, status.value, table)
         self._ring()
 
     def _ring(self) -> None:

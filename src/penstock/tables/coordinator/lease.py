@@ -14,15 +14,11 @@ from typing import Any, Final, NamedTuple, Self
 
 from penstock.kernel.errors import Conflict
 from penstock.lake.errors import CatalogAway
-from penstock.tables import schema
+from penstock.tables import rows
 from penstock.tables.coordinator.catalog_wait import CatalogWait
-from penstock.tables.rows import COORDINATOR, FOREIGN_MS, Store
+from penstock.tables.rows import COORDINATOR
+from penstock.tables.store import FOREIGN_MS, TableStore
 
-SAY: Final = (
-    "INSERT INTO penstock_board (name, value, said_at) VALUES (?, ?, ?) "
-    "ON CONFLICT (name) DO UPDATE SET value = excluded.value, said_at = excluded.said_at"
-)
-HUSH: Final = "DELETE FROM penstock_board WHERE name = ?"
 _LOG: Final = logging.getLogger("penstock.tables")
 _LEASE: Final = "lease"
 _LOOK_S: Final = 1.0
@@ -43,7 +39,7 @@ class Told(NamedTuple):
 
 
 def take_lease(
-    store: Store, identity: str, *, now_ms: int, lease_ms: int, left: str | None = None
+    store: TableStore, identity: str, *, now_ms: int, lease_ms: int, left: str | None = None
 ) -> bool:
     """Become the coordinator, if none is or the one that was is dead.
 
@@ -58,24 +54,21 @@ def take_lease(
 
     def work(cursor: Any) -> bool:
         if found is not None:  # only of the holder that was found dead, not of one that came since
-            store.execute(
-                cursor,
-                "UPDATE penstock_leases SET expires_at = 0 WHERE name = ? AND holder = ?",
-                COORDINATOR,
-                found.holder,
-            )
+            store.execute(cursor, rows.RENEW_LEASE, 0, COORDINATOR, found.holder)
         values = (COORDINATOR, identity, now_ms + lease_ms, now_ms)
-        if store.execute(cursor, schema.TAKE_LEASE, *values) != 1:
+        if store.execute(cursor, rows.TAKE_LEASE, *values) != 1:
             return False
-        store.execute(cursor, HUSH, COORDINATOR)  # what the last one said holds no more
+        store.execute(
+            cursor, rows.DELETE_REPORT, COORDINATOR
+        )  # what the last one said holds no more
         return True
 
     return bool(store.lake.retrying(work))
 
 
-def give_up_lease(store: Store, identity: str) -> None:
+def give_up_lease(store: TableStore, identity: str) -> None:
     """Let somebody else be the coordinator at once."""
-    store.run("DELETE FROM penstock_leases WHERE name = ? AND holder = ?", COORDINATOR, identity)
+    store.run(rows.DELETE_LEASE, COORDINATOR, identity)
 
 
 class LeaseKeeper:
@@ -87,7 +80,7 @@ class LeaseKeeper:
 
     def __init__(
         self,
-        store: Store,
+        store: TableStore,
         identity: str,
         *,
         lease_ms: int,
@@ -147,11 +140,11 @@ class LeaseKeeper:
         store, run = self._store, self._store.execute
         with store.lake.transact(synced=False) as cursor:
             values = (now_ms + self._lease_ms, COORDINATOR, self._identity)
-            if run(cursor, schema.RENEW_LEASE, *values) != 1:
+            if run(cursor, rows.RENEW_LEASE, *values) != 1:
                 return False
             if told is not None and self._is_news(told):
                 text = json.dumps({**told.board, "late": told.late})
-                run(cursor, SAY, COORDINATOR, text, now_ms)
+                run(cursor, rows.STORE_REPORT, COORDINATOR, text, now_ms)
             if now_ms - self._seen_ms >= FOREIGN_MS / 4:
                 store.show_life_in(cursor, self._identity.partition("#")[0], now_ms)
                 self._seen_ms = now_ms

@@ -15,14 +15,15 @@ from penstock.kernel.units import format_ms
 from penstock.lake.catalog import Catalog
 from penstock.lake.errors import CatalogAway
 from penstock.lake.expire import before, clean, expire, sweep
+from penstock.tables import rows
 from penstock.tables.coordinator.catalog_wait import CatalogWait
 from penstock.tables.coordinator.host import Host, host_of
 from penstock.tables.coordinator.lease import LeaseKeeper, LeaseLost, give_up_lease, take_lease
 from penstock.tables.coordinator.session import Life, new_identity
 from penstock.tables.coordinator.upkeep import tidy
 from penstock.tables.core.retry import RetryPolicy
-from penstock.tables.rows import FOREIGN_MS, Store
 from penstock.tables.settings import WarehouseSettings
+from penstock.tables.store import FOREIGN_MS, TableStore
 
 PRUNE_EVERY_MS: Final = 60_000
 TIDY_EVERY_MS: Final = 10_000
@@ -39,7 +40,7 @@ class CoordinatorLoop:
 
     def __init__(
         self,
-        store: Store,
+        store: TableStore,
         settings: WarehouseSettings,
         *,
         clock: Clock | None = None,
@@ -205,19 +206,18 @@ def retention_ms(settings: WarehouseSettings, lake: Catalog) -> int:
     return SNAPSHOTS_KEPT_MS if lake.is_ours() else 0
 
 
-def prune(store: Store, settings: WarehouseSettings, now_ms: int) -> None:
+def prune(store: TableStore, settings: WarehouseSettings, now_ms: int) -> None:
     """Forget jobs, requests, skips, history and processes that are old enough."""
     jobs_ms = now_ms - settings.job_retention_ms
     old = {
-        "penstock_scheduler_jobs WHERE finished_at <= ? AND status NOT IN ('QUEUED', 'RUNNING')":
-            jobs_ms,
-        "penstock_requests WHERE answered_at <= ?": jobs_ms,
-        "penstock_skips WHERE skipped_at <= ?": jobs_ms,
-        "penstock_would_dispatch WHERE at_ms <= ?": jobs_ms,
-        "penstock_processes WHERE seen_at <= ?": min(jobs_ms, now_ms - FOREIGN_MS),
-        "penstock_refresh_history WHERE finished_at <= ?": now_ms - settings.history_retention_ms,
-    }  # fmt: skip
+        rows.OLD_JOBS: jobs_ms,
+        rows.OLD_REQUESTS: jobs_ms,
+        rows.OLD_SKIPS: jobs_ms,
+        rows.OLD_WOULD_DISPATCH: jobs_ms,
+        rows.OLD_PROCESSES: min(jobs_ms, now_ms - FOREIGN_MS),
+        rows.OLD_HISTORY: now_ms - settings.history_retention_ms,
+    }
     for which, until_ms in old.items():
         # Looked at first: even a transaction that finds nothing keeps other writers out.
-        if store.lake.query(f"SELECT 1 FROM {which} LIMIT 1", (until_ms,)):
-            store.run(f"DELETE FROM {which}", until_ms)
+        if store.lake.query(rows.any_of(which), (until_ms,)):
+            store.run(rows.delete_all(which), until_ms)

@@ -10,9 +10,10 @@ from penstock.flow.tokens import SqlTokenPool
 from penstock.kernel.errors import Rejected
 from penstock.lake.database import Database, Retry, fetch, open_database
 from penstock.lake.errors import CatalogLocked
-from penstock.tables.ddl import WAITERS
-from penstock.tables.rows import Store
+from penstock.tables import processes, rows
+from penstock.tables.schema import WAITERS
 from penstock.tables.settings import WarehouseSettings
+from penstock.tables.store import TableStore
 
 WAITER_MS: Final = 5_000
 """A coordinator that has not asked again for so long no longer waits."""
@@ -28,7 +29,7 @@ class Permits:
 
     def __init__(
         self,
-        store: Store,
+        store: TableStore,
         settings: WarehouseSettings,
         holder: str,
         transact: Callable[[], AbstractContextManager[Any]],
@@ -73,14 +74,9 @@ class Permits:
     def is_contended(self, now_ms: int) -> bool:
         """Whether another coordinator waits."""
         with self._transact() as cursor:
-            rows = fetch(
-                self._database,
-                cursor,
-                "SELECT count(*) FROM penstock_token_waiters "
-                "WHERE pool = ? AND holder <> ? AND since > ?",
-                (self._name, self._holder, now_ms - WAITER_MS),
-            )
-        return bool(rows[0][0])
+            values = (self._name, self._holder, now_ms - WAITER_MS)
+            ((others,),) = fetch(self._database, cursor, rows.COUNT_OTHER_WAITERS, values)
+        return bool(others)
 
     def recover(self, now_ms: int) -> dict[str, int]:
         """Take back what dead coordinators kept: those of this warehouse, and of dead processes.
@@ -98,22 +94,14 @@ class Permits:
         return found
 
     def _is_dead(self, holder: str) -> bool:
-        from penstock.tables import processes
-
         return processes.is_here(holder) and not processes.is_alive(holder)
 
     def _note(self, *, waits: bool, now_ms: int) -> None:
         sql = self._database.sql
         with self._transact() as cursor:
-            cursor.execute(
-                sql("DELETE FROM penstock_token_waiters WHERE pool = ? AND holder = ?"),
-                (self._name, self._holder),
-            )
+            cursor.execute(sql(rows.DELETE_WAITER), (self._name, self._holder))
             if waits:
-                cursor.execute(
-                    sql("INSERT INTO penstock_token_waiters VALUES (?, ?, ?)"),
-                    (self._name, self._holder, now_ms),
-                )
+                cursor.execute(sql(rows.INSERT_WAITER), (self._name, self._holder, now_ms))
 
     @contextmanager
     def _own(self) -> Iterator[Any]:

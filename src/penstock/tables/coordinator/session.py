@@ -26,7 +26,7 @@ from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Unavailable
 from penstock.kernel.shell import meanwhile
 from penstock.lake.errors import CatalogAway
-from penstock.tables import processes, schema
+from penstock.tables import processes, rows
 from penstock.tables.coordinator.catalog_wait import CatalogWait
 from penstock.tables.coordinator.host import Host
 from penstock.tables.coordinator.lease import LeaseLost, Told
@@ -66,22 +66,13 @@ from penstock.tables.core.failures import FailureKind
 from penstock.tables.core.jobs import Job, JobStatus
 from penstock.tables.core.recovery import recover
 from penstock.tables.notify import Bell, bell_name
-from penstock.tables.rows import DROP_RESERVATION, MANUAL, Store
 from penstock.tables.settings import WarehouseSettings
+from penstock.tables.store import MANUAL, TableStore
 from penstock.tables.worker.claim import LockHeld, NotClaimed, claim
-from penstock.tables.worker.commit import NOTE_COMMIT, commit_note
 from penstock.tables.worker.messages import Line, outcome_event, read_outcome
 from penstock.tables.worker.outcomes import Cancelled, Ended, Failed, Succeeded
 from penstock.tables.worker.unit import UnitWorker
 
-ANSWER: Final = (
-    "UPDATE penstock_requests SET answered_at = ?, is_ok = ?, detail = ? "
-    "WHERE request_id = ? AND answered_at IS NULL"
-)
-SET_STATUS: Final = (
-    "UPDATE penstock_tables SET status = ?, status_detail = ? WHERE name = ? AND query = ?"
-)
-"""What one query did says nothing of another that has taken its place and was not seen yet."""
 RESTART_MS: Final = (500, 30_000)
 """How long to wait before a worker that could not start is started again: first and at most."""
 
@@ -102,7 +93,7 @@ class Life:
 
     def __init__(
         self,
-        store: Store,
+        store: TableStore,
         settings: WarehouseSettings,
         identity: str,
         clock: Clock,
@@ -243,7 +234,7 @@ class Life:
             events = [event for event in events if not isinstance(event, DrainChanged)]
         for asked in self._watcher.unknown:
             text = f"there is no table {asked.table}"
-            self._store_run(ANSWER, self._clock.now_ms(), 0, text, asked.request_id)
+            self._store_run(rows.ANSWER_REQUEST, self._clock.now_ms(), 0, text, asked.request_id)
         self._watcher.unknown.clear()
         if self._permits.is_shared:
             events.append(PoolContended(self._permits.is_contended(self._clock.now_ms())))
@@ -254,9 +245,9 @@ class Life:
     def _drop_dead_locks(self) -> None:
         """Take locks away from processes that are gone."""
         now_ms = self._clock.now_ms()
-        for (holder,) in self._store.lake.query("SELECT DISTINCT holder FROM penstock_locks"):
+        for (holder,) in self._store.lake.query(rows.SELECT_LOCK_HOLDERS):
             if holder not in self._crew.hands and not self._store.is_alive(holder, now_ms):
-                self._store_run(schema.RELEASE_LOCKS, holder)
+                self._store_run(rows.RELEASE_LOCKS, holder)
 
     def _store_run(self, sql: str, *parameters: Any) -> int:
         """One statement in a transaction of its own, however long others hold the catalog."""
@@ -311,7 +302,7 @@ class Life:
             with self._batch():
                 notes, self._notes = self._notes, []
                 for note in notes:
-                    self._run(NOTE_COMMIT, *note)
+                    self._run(rows.NOTE_COMMIT, *note)
                 while queue:
                     event = queue.popleft()
                     for effect in self.core.step(event, self._clock.now_ms()):
@@ -327,7 +318,7 @@ class Life:
         run, now_ms = self._run, self._clock.now_ms()
         match effect:
             case Enqueue(job):
-                run(schema.INSERT_JOB, *schema.job_row(job))
+                run(rows.INSERT_JOB, *rows.job_row(job))
             case Start():
                 self._after.append(lambda: self._start(effect))
             case CloseJob(job):
@@ -335,13 +326,11 @@ class Life:
             case Cancel(job, detail):
                 return self._cancel(job, detail)
             case RecordSkip(key, members, reason, text):
-                run(
-                    "INSERT INTO penstock_skips VALUES (?, ?, ?, ?, ?)",
-                    now_ms, key, json.dumps(members), reason.value, text,
-                )  # fmt: skip
+                skipped = (now_ms, key, json.dumps(members), reason.value, text)
+                run(rows.INSERT_SKIP, *skipped)
             case SetStatus(table, status, detail):
                 query = self.core.board.graph.tables[table].query
-                run(SET_STATUS, status.value, detail, table, query)
+                run(rows.SET_STATUS_OF_QUERY, status.value, detail, table, query)
             case AskToken():
                 self._open()
                 return [TokenWon() if self._permits.ask(now_ms) else TokenLost()]
@@ -349,23 +338,23 @@ class Life:
                 self._open()
                 self._permits.give_back()
             case Answer(request_id, ok, detail):
-                run(ANSWER, now_ms, int(ok), detail, request_id)
+                run(rows.ANSWER_REQUEST, now_ms, int(ok), detail, request_id)
             case WouldDispatch(job, alongside):
                 values = (job.job_id, job.unit_key, json.dumps(alongside), now_ms)
-                run("INSERT INTO penstock_would_dispatch VALUES (?, ?, ?, ?)", *values)
+                run(rows.INSERT_WOULD_DISPATCH, *values)
         return []
 
     def _close_row(self, job: Job) -> None:
         self._run(
-            schema.CLOSE_JOB, job.status.value, job.finished_at_ms, job.outcome_detail,
+            rows.CLOSE_JOB, job.status.value, job.finished_at_ms, job.outcome_detail,
             None if job.retryable is None else int(job.retryable), job.job_id,
         )  # fmt: skip
-        self._run(DROP_RESERVATION, self._store.token(job.job_id))
+        self._run(rows.DROP_RESERVATION, self._store.token(job.job_id))
 
     def _cancel(self, job: Job, detail: str) -> Iterable[Event]:
         """Close the row first, so that nothing can land; then make the worker give it up."""
         now_ms = self._clock.now_ms()
-        self._run(schema.CLOSE_JOB, JobStatus.CANCELLED.value, now_ms, detail, 1, job.job_id)
+        self._run(rows.CLOSE_JOB, JobStatus.CANCELLED.value, now_ms, detail, 1, job.job_id)
         for start in self._waiting:
             if start.job.job_id == job.job_id:
                 self._waiting.remove(start)
@@ -393,7 +382,7 @@ class Life:
             begin = partial(self._store.lake.transact, synced=False)
             cursor = self._catalog.unlocked(lambda: self._stack.enter_context(begin()))
             self._written = True
-            found = self._store.fetch(cursor, schema.COORDINATOR_IS)
+            found = self._store.fetch(cursor, rows.COORDINATOR_IS)
             if not found or found[0][0] != self.identity:
                 holder = found[0][0] if found else "nobody"
                 raise LeaseLost(f"expected to hold the lease, found that {holder} does")
@@ -430,7 +419,7 @@ class Life:
             for job in recovery.closed:
                 self._close_row(job)
                 if job.worker is not None:
-                    self._run(schema.RELEASE_LOCKS, job.worker)
+                    self._run(rows.RELEASE_LOCKS, job.worker)
         for job in recovery.interrupt:
             _kill(job.worker)
         forget(self._store)
@@ -482,7 +471,7 @@ class Life:
         """Whether engines can work, for people, by what became of a job; how long a commit took."""
         if isinstance(ended, Succeeded):
             self._unfit = None
-            self._notes.append(commit_note(job_id, ended.commit_ms))
+            self._notes.append(rows.commit_note(job_id, ended.commit_ms))
         elif isinstance(ended, Failed) and ended.kind is FailureKind.AWAY:
             self._unfit = ended.detail
 
@@ -572,7 +561,7 @@ class Life:
         self._crew.bury(hand)
         if not hand.ready:
             self._fill_later()
-        self._store_run(schema.RELEASE_LOCKS, hand.name)
+        self._store_run(rows.RELEASE_LOCKS, hand.name)
         if hand.job_id is None:
             return []
         job = self._store.job(hand.job_id)

@@ -13,24 +13,21 @@ from typing import Final
 from penstock.kernel.errors import Conflict
 from penstock.lake.compact import compact
 from penstock.lake.merging import Compaction
-from penstock.tables import schema
+from penstock.tables import rows
 from penstock.tables.names import DEFAULT_SCHEMA
 from penstock.tables.processes import process_name
-from penstock.tables.rows import Store
+from penstock.tables.store import TableStore
 
 FILES_MAX: Final = 12
 """From so many files on a table is tidied up."""
 
 _POLICY: Final = Compaction(files_min=4, deleted_share_min=0.1)
-_MANY: Final = (
-    "SELECT table_id FROM ducklake_data_file WHERE end_snapshot IS NULL "
-    "GROUP BY table_id HAVING count(*) >= ?"
-)
 
 
-def tidy(store: Store, now_ms: int, *, files_max: int = FILES_MAX) -> list[str]:
+def tidy(store: TableStore, now_ms: int, *, files_max: int = FILES_MAX) -> list[str]:
     """Compact stream tables of many files that nobody refreshes just now; returns their names."""
-    many = {number for (number,) in store.lake.query(_MANY, (files_max,))}
+    with store.lake.look() as reader:
+        many = reader.tables_of_many_files(files_max)
     if not many:
         return []
     known = store.definitions().graph.tables
@@ -39,9 +36,9 @@ def tidy(store: Store, now_ms: int, *, files_max: int = FILES_MAX) -> list[str]:
     return [name for name in sorted(found & set(known)) if _tidied(store, name, now_ms)]
 
 
-def _tidied(store: Store, name: str, now_ms: int) -> bool:
+def _tidied(store: TableStore, name: str, now_ms: int) -> bool:
     holder = f"{process_name()}#upkeep"
-    if store.run(schema.TAKE_LOCK, name, holder, now_ms) != 1:
+    if store.run(rows.TAKE_LOCK, name, holder, now_ms) != 1:
         return False
     try:
         return compact(store.lake, name, _POLICY, owner=owner_of(store)).files_written > 0
@@ -49,15 +46,15 @@ def _tidied(store: Store, name: str, now_ms: int) -> bool:
         forget(store)
         return False
     finally:
-        store.run(schema.RELEASE_LOCKS, holder)
+        store.run(rows.RELEASE_LOCKS, holder)
 
 
-def forget(store: Store) -> None:
+def forget(store: TableStore) -> None:
     """Give back what upkeep has reserved. For whoever holds the coordinator's lease."""
-    store.run("DELETE FROM penstock_lake_writers WHERE token LIKE ?", f"{owner_of(store)}%")
+    store.run(rows.DROP_RESERVATIONS_LIKE, f"{owner_of(store)}%")
 
 
-def owner_of(store: Store) -> str:
+def owner_of(store: TableStore) -> str:
     """The letters that reservations of a warehouse's upkeep begin with."""
     return blake2b(f"{store.warehouse}/upkeep".encode(), digest_size=8).hexdigest()
 

@@ -7,9 +7,9 @@ difference is told as events.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from penstock.lake.reader import Reader
+from penstock.tables import rows
 from penstock.tables.coordinator.topic_watch import TopicWatch
 from penstock.tables.core.dispatch import Coordinator
 from penstock.tables.core.events import (
@@ -30,22 +30,14 @@ from penstock.tables.core.frontier import Position
 from penstock.tables.core.graph import StreamGraph
 from penstock.tables.names import topic_of
 from penstock.tables.positions import Positions
-from penstock.tables.rows import (
+from penstock.tables.store import (
     Asked,
     Known,
     Sight,
-    Store,
+    TableStore,
     read_definitions,
     read_sources_of,
 )
-
-MENDED_BY_HAND: Final = """SELECT t.name FROM penstock_tables t
-    JOIN penstock_frontiers f ON f.table_name = t.name AND f.job_id < 0
-    JOIN penstock_refresh_history h ON h.table_name = t.name AND h.job_id = f.job_id
-    WHERE t.status IN ('SUSPENDED', 'ERROR') AND NOT EXISTS (
-        SELECT 1 FROM penstock_refresh_history later
-        WHERE later.table_name = t.name AND later.finished_at > h.finished_at)"""
-"""Stopped tables that nothing befell since a person refreshed them: they stand still no more."""
 
 
 def memory_of(
@@ -65,7 +57,9 @@ def memory_of(
 class Watcher:
     """Looks at the catalog for one core. For one thread."""
 
-    def __init__(self, store: Store, core: Coordinator, topics: TopicWatch | None = None) -> None:
+    def __init__(
+        self, store: TableStore, core: Coordinator, topics: TopicWatch | None = None
+    ) -> None:
         self._store = store
         self._core = core
         self._topics = topics or TopicWatch(None, 1)
@@ -102,7 +96,7 @@ class Watcher:
         found = read_definitions(reader)
         read = [name for name in found.graph.sources if topic_of(name) is not None]
         self._topics.follow(tuple(read_sources_of(reader, read).values()))
-        known = {name for (name,) in reader.rows("SELECT table_name FROM penstock_frontiers")}
+        known = {name for (name,) in reader.rows(rows.SELECT_FRONTIER_NAMES)}
         board = self._core.board
         # A table that was dropped and made again between two looks has no contents any more, but
         # looks the same: it is taken out first, so that the core forgets what it knew.
@@ -166,7 +160,7 @@ class Watcher:
         """What is no news at the first look: the core started with it, and it mended nothing."""
         if not sight.by_hand:
             return {}
-        mended = {name for (name,) in reader.rows(MENDED_BY_HAND)}
+        mended = {name for (name,) in reader.rows(rows.MENDED_BY_HAND)}
         memory = memory_of(self._store.frontiers(reader))
         started_with = self._core.board.tables
         return {

@@ -12,12 +12,10 @@ from typing import Any
 
 from penstock.kernel.errors import Busy, Conflict
 from penstock.protocol.errors import TableNotFound
-from penstock.tables import schema
+from penstock.tables import rows
 from penstock.tables.core.jobs import Job, JobStatus, may_claim
 from penstock.tables.core.model import TableDefinition
-from penstock.tables.rows import GRAPH_VERSION, SELECT_VALUE, Store
-
-RESERVE = "INSERT INTO penstock_lake_writers VALUES (?, ?, ?)"
+from penstock.tables.store import TableStore
 
 
 class LockHeld(Busy):
@@ -42,22 +40,22 @@ class Claimed:
     took_ms: float = 0.0
 
 
-def claim(store: Store, job_id: int, worker: str, *, now_ms: int, reserve_ms: int) -> Claimed:
+def claim(store: TableStore, job_id: int, worker: str, *, now_ms: int, reserve_ms: int) -> Claimed:
     """Claim a queued job, or `NotClaimed`, or `LockHeld`."""
 
     def work(cursor: Any) -> Claimed | str:
-        found = store.fetch(cursor, f"{schema.SELECT_JOBS} WHERE job_id = ?", job_id)
+        found = store.fetch(cursor, f"{rows.SELECT_JOBS} WHERE job_id = ?", job_id)
         if not found:
             return f"expected job {job_id}, found none"
-        job = schema.job_from_row(found[0])
+        job = rows.job_from_row(found[0])
         why_not = may_claim(job, **_facts(store, cursor))
         if why_not is not None:
             if job.status is JobStatus.QUEUED:
                 store.execute(
-                    cursor, schema.CLOSE_JOB, JobStatus.CANCELLED.value, now_ms, why_not, 1, job_id
+                    cursor, rows.CLOSE_JOB, JobStatus.CANCELLED.value, now_ms, why_not, 1, job_id
                 )
             return why_not
-        store.execute(cursor, schema.CLAIM_JOB, worker, now_ms, job_id)
+        store.execute(cursor, rows.CLAIM_JOB, worker, now_ms, job_id)
         return _take(store, cursor, job.claimed(worker, now_ms), now_ms, reserve_ms)
 
     began = time.perf_counter()
@@ -68,20 +66,20 @@ def claim(store: Store, job_id: int, worker: str, *, now_ms: int, reserve_ms: in
 
 
 def claim_for_person(
-    store: Store, job: Job, worker: str, *, now_ms: int, reserve_ms: int
+    store: TableStore, job: Job, worker: str, *, now_ms: int, reserve_ms: int
 ) -> Claimed:
-    """Store a job that is running already, with its locks; `LockHeld` if one is taken."""
+    """TableStore a job that is running already, with its locks; `LockHeld` if one is taken."""
     running = job.claimed(worker, now_ms)
 
     def work(cursor: Any) -> Claimed:
-        store.execute(cursor, schema.INSERT_JOB, *schema.job_row(running))
+        store.execute(cursor, rows.INSERT_JOB, *rows.job_row(running))
         return _take(store, cursor, running, now_ms, reserve_ms)
 
     done: Claimed = _locking(store, work, now_ms)
     return done
 
 
-def _locking(store: Store, work: Any, now_ms: int) -> Any:
+def _locking(store: TableStore, work: Any, now_ms: int) -> Any:
     """Run a claim; where a dead process holds a lock, take it away and run the claim again."""
     for _ in range(3):
         try:
@@ -91,24 +89,23 @@ def _locking(store: Store, work: Any, now_ms: int) -> Any:
             holder = str(error.detail["holder"])
             if store.is_alive(holder, now_ms):
                 raise
-            store.run(schema.RELEASE_LOCKS, holder)
+            store.run(rows.RELEASE_LOCKS, holder)
     return store.lake.retrying(work)
 
 
-def _facts(store: Store, cursor: Any) -> dict[str, Any]:
-    version = store.fetch(cursor, SELECT_VALUE, GRAPH_VERSION)
-    holder = store.fetch(cursor, schema.COORDINATOR_IS)
+def _facts(store: TableStore, cursor: Any) -> dict[str, Any]:
+    version = store.fetch(cursor, rows.SELECT_VALUE, rows.GRAPH_VERSION)
+    holder = store.fetch(cursor, rows.COORDINATOR_IS)
     return {
         "graph_version": int(version[0][0]) if version else 0,
         "coordinator": holder[0][0] if holder else None,
     }
 
 
-def _take(store: Store, cursor: Any, job: Job, now_ms: int, reserve_ms: int) -> Claimed:
+def _take(store: TableStore, cursor: Any, job: Job, now_ms: int, reserve_ms: int) -> Claimed:
     for table in job.members:
-        if store.execute(cursor, schema.TAKE_LOCK, table, job.worker, now_ms) != 1:
-            sql = "SELECT holder FROM penstock_locks WHERE table_name = ?"
-            holder = store.fetch(cursor, sql, table)[0][0]
+        if store.execute(cursor, rows.TAKE_LOCK, table, job.worker, now_ms) != 1:
+            holder = store.fetch(cursor, rows.LOCK_IS, table)[0][0]
             raise LockHeld(
                 f"expected the lock of {table}, found that {holder} holds it",
                 table=table,
@@ -116,15 +113,14 @@ def _take(store: Store, cursor: Any, job: Job, now_ms: int, reserve_ms: int) -> 
             )
     tables = _tables(store, cursor, job.members)
     token = store.token(job.job_id)
-    store.execute(cursor, RESERVE, token, now_ms, now_ms + reserve_ms)
+    store.execute(cursor, rows.RESERVE_FILES, token, now_ms, now_ms + reserve_ms)
     return Claimed(replace(job), tables, token)
 
 
-def _tables(store: Store, cursor: Any, names: Sequence[str]) -> tuple[TableDefinition, ...]:
-    marks = ", ".join("?" * len(names))
-    rows = store.fetch(cursor, f"{schema.SELECT_TABLES_ONLY} WHERE name IN ({marks})", *names)
-    known = {row[0]: row for row in rows}
+def _tables(store: TableStore, cursor: Any, names: Sequence[str]) -> tuple[TableDefinition, ...]:
+    select = rows.by_name(rows.SELECT_TABLES_ONLY, "name", len(names))
+    known = {row[0]: row for row in store.fetch(cursor, select, *names)}
     for name in names:
         if name not in known:
             raise TableNotFound(name)
-    return tuple(schema.table_from_row(known[name]) for name in names)
+    return tuple(rows.table_from_row(known[name]) for name in names)

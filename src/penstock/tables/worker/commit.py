@@ -16,21 +16,14 @@ from penstock.lake.catalog import Catalog
 from penstock.lake.commit import Committed
 from penstock.lake.errors import CatalogLocked
 from penstock.lake.transaction import SNAPSHOT, Transaction
-from penstock.tables import schema
+from penstock.tables import rows
 from penstock.tables.core.events import Refreshed
 from penstock.tables.core.failures import FailureKind
 from penstock.tables.core.frontier import Frontier, LakePosition, Position
 from penstock.tables.core.history import Outcome, ReasonCode, RefreshRecord
 from penstock.tables.core.jobs import JobStatus
 from penstock.tables.core.model import TableDefinition
-from penstock.tables.rows import (
-    DEFINITION_IS,
-    DROP_RESERVATION,
-    MADE,
-    SET_VALUE,
-    SOURCE_IS,
-    Store,
-)
+from penstock.tables.store import TableStore
 from penstock.tables.worker.claim import Claimed
 from penstock.tables.worker.inputs import PENDING, UnitRun
 from penstock.tables.worker.outcomes import (
@@ -42,33 +35,18 @@ from penstock.tables.worker.outcomes import (
     kind_of,
 )
 
-_FILLED = "replace(?, '[-1]', '[' || CAST(? AS TEXT) || ']')"
-STORE_FRONTIER: Final = schema.STORE_FRONTIER.replace("(?, ?, ?, ?, ?)", f"(?, {_FILLED}, ?, ?, ?)")
-INSERT_HISTORY: Final = schema.INSERT_HISTORY.replace(
-    f"({', '.join('?' * len(schema.HISTORY_COLUMNS))})",
-    f"({', '.join(_FILLED if c == 'frontier' else '?' for c in schema.HISTORY_COLUMNS)})",
-)
-
-
 _STATUS_OF: Final = {
     FailureKind.PERMANENT: JobStatus.PERMANENT_FAILED,
     FailureKind.AWAY: JobStatus.CANCELLED,
 }
-LOCK_IS: Final = "SELECT holder FROM penstock_locks WHERE table_name = ?"
-NOTE_COMMIT: Final = (
-    "UPDATE penstock_refresh_history SET timings = substr(timings, 1, length(timings) - 1) || ? "
-    "WHERE job_id = ?"
-)
-"""Adds how long the commit took to what it committed: see `commit_note`."""
 LOCKED_S: Final = 300.0
 """How long a refresh whose files are written waits for a catalog that others hold."""
-REFRESH_IS: Final = "SELECT job_id FROM penstock_frontiers WHERE table_name = ?"
 
 
 class Landing:
     """Commits units and writes failures down."""
 
-    def __init__(self, store: Store, now_ms: Callable[[], int]) -> None:
+    def __init__(self, store: TableStore, now_ms: Callable[[], int]) -> None:
         self._store = store
         self._lake: Catalog = store.lake
         self._now_ms = now_ms
@@ -78,18 +56,18 @@ class Landing:
     def commit(self, run: UnitRun, claimed: Claimed, stale: tuple[str, ...]) -> Ended:
         """Commit what was made of every member, with frontiers, history and the job's outcome."""
         job, transaction, now_ms = claimed.job, run.transaction, self._now_ms()
-        transaction.expect(schema.JOB_IS_RUNNING, (job.job_id, job.worker), 1)
+        transaction.expect(rows.JOB_IS_RUNNING, (job.job_id, job.worker), 1)
         for table in claimed.tables:
             known = run.known.get(table.name)
-            transaction.expect(LOCK_IS, (table.name,), job.worker)
-            transaction.expect(REFRESH_IS, (table.name,), known.job_id if known else None)
-            transaction.expect(DEFINITION_IS, (table.name,), table.query)
+            transaction.expect(rows.LOCK_IS, (table.name,), job.worker)
+            transaction.expect(rows.REFRESH_IS, (table.name,), known.job_id if known else None)
+            transaction.expect(rows.DEFINITION_IS, (table.name,), table.query)
             self._note_outcome(run, claimed, table, stale, now_ms)
         for name, source in run.sources.items():
-            transaction.expect(SOURCE_IS, (name,), source.to_json())
-        transaction.also(schema.RELEASE_LOCKS, (job.worker,))
+            transaction.expect(rows.SOURCE_IS, (name,), source.to_json())
+        transaction.also(rows.RELEASE_LOCKS, (job.worker,))
         transaction.also(
-            schema.CLOSE_JOB, (JobStatus.SUCCEEDED.value, now_ms, None, None, job.job_id), rows=1
+            rows.CLOSE_JOB, (JobStatus.SUCCEEDED.value, now_ms, None, None, job.job_id), rows=1
         )
         began = time.perf_counter()
         try:
@@ -132,7 +110,9 @@ class Landing:
         at = SNAPSHOT if position == PENDING else position[0]
         began_ms = job.started_at_ms or now_ms
         text = frontier.to_json()
-        run.transaction.also(STORE_FRONTIER, (table.name, text, SNAPSHOT, at, began_ms, job.job_id))
+        run.transaction.also(
+            rows.STORE_FRONTIER, (table.name, text, SNAPSHOT, at, began_ms, job.job_id)
+        )
         record = RefreshRecord(
             table=table.name,
             unit_key=job.unit_key,
@@ -151,8 +131,8 @@ class Landing:
             frontier=frontier,
             stale=stale,
         )
-        run.transaction.also(SET_VALUE, (f"{MADE}{table.name}", made.table.uuid))
-        run.transaction.also(INSERT_HISTORY, _history_values(record, at, SNAPSHOT))
+        run.transaction.also(rows.SET_VALUE, (f"{rows.MADE}{table.name}", made.table.uuid))
+        run.transaction.also(rows.INSERT_HISTORY, rows.history_row(record, at, SNAPSHOT))
 
     def _refused(self, run: UnitRun, claimed: Claimed, error: Conflict) -> Ended:
         """A commit that did not land: cancelled if the job or a definition is not what it was."""
@@ -176,9 +156,8 @@ class Landing:
     def _overtaken(self, run: UnitRun, claimed: Claimed) -> str | None:
         """What somebody did to a member who should have waited for its lock."""
         with self._lake.look() as reader:
-            rows = reader.rows("SELECT table_name, holder FROM penstock_locks")
+            locks: dict[str, str] = dict(reader.rows(rows.SELECT_LOCKS))
             now = self._store.frontiers(reader, claimed.job.members)
-        locks: dict[str, str] = dict(rows)
         for name in claimed.job.members:
             if locks.get(name) != claimed.job.worker:
                 return f"the lock of {name} was taken away while it was refreshed"
@@ -216,14 +195,14 @@ class Landing:
             run = self._store.execute
             retryable = int(kind is not FailureKind.PERMANENT)
             closed = run(
-                cursor, schema.CLOSE_JOB, status.value, now_ms, detail, retryable, job.job_id
+                cursor, rows.CLOSE_JOB, status.value, now_ms, detail, retryable, job.job_id
             )
-            run(cursor, schema.RELEASE_LOCKS, job.worker)
-            run(cursor, DROP_RESERVATION, claimed.token)
+            run(cursor, rows.RELEASE_LOCKS, job.worker)
+            run(cursor, rows.DROP_RESERVATION, claimed.token)
             if closed and not kind.blameless:
                 for table in claimed.tables:
-                    values = _history_values(_failure(claimed, table, detail, member, now_ms), None)
-                    run(cursor, INSERT_HISTORY, *values)
+                    failure = _failure(claimed, table, detail, member, now_ms)
+                    run(cursor, rows.INSERT_HISTORY, *rows.history_row(failure, None))
             return bool(closed)
 
         if not self._lake.retrying(work):
@@ -232,18 +211,13 @@ class Landing:
 
     def _cancelled(self, claimed: Claimed, detail: str) -> Ended:
         now_ms, job = self._now_ms(), claimed.job
-        self._store.run(schema.CLOSE_JOB, JobStatus.CANCELLED.value, now_ms, detail, 1, job.job_id)
+        self._store.run(rows.CLOSE_JOB, JobStatus.CANCELLED.value, now_ms, detail, 1, job.job_id)
         self._let_go(claimed)
         return Cancelled(detail)
 
     def _let_go(self, claimed: Claimed) -> None:
-        self._store.run(schema.RELEASE_LOCKS, claimed.job.worker)
-        self._store.run(DROP_RESERVATION, claimed.token)
-
-
-def commit_note(job_id: int, commit_ms: float) -> tuple[str, int]:
-    """The values of `NOTE_COMMIT`."""
-    return f', "commit": {round(commit_ms, 3)}}}', job_id
+        self._store.run(rows.RELEASE_LOCKS, claimed.job.worker)
+        self._store.run(rows.DROP_RESERVATION, claimed.token)
 
 
 def _settled(frontier: Frontier, snapshot: int | None) -> Frontier:
@@ -252,19 +226,6 @@ def _settled(frontier: Frontier, snapshot: int | None) -> Frontier:
 
 def _settle(position: Position, snapshot: int | None) -> Position:
     return LakePosition(snapshot) if position == PENDING and snapshot is not None else position
-
-
-def _history_values(
-    record: RefreshRecord, snapshot: Any, pending: Any = PENDING.snapshot
-) -> tuple[Any, ...]:
-    """A record's row; `pending` takes the place of what the commit makes in its frontier."""
-    values: list[Any] = []
-    for column, value in zip(schema.HISTORY_COLUMNS, schema.history_row(record), strict=True):
-        if column == "frontier":
-            values += [value, pending]
-        else:
-            values.append(snapshot if column == "snapshot" else value)
-    return tuple(values)
 
 
 def _failure(

@@ -16,6 +16,7 @@ from penstock.lake.model import SchemaInfo, Snapshot, TableInfo, TableVersion
 from penstock.lake.reader import Reader
 from penstock.lake.transaction import Transaction
 from penstock.protocol.errors import SourceNotFound
+from penstock.tables import rows
 from penstock.tables.core.frontier import Frontier, LakePosition, Position, TopicPosition
 from penstock.tables.core.topics import TopicSource
 from penstock.tables.engine import (
@@ -28,7 +29,7 @@ from penstock.tables.engine import (
 )
 from penstock.tables.names import topic_of
 from penstock.tables.positions import Positions
-from penstock.tables.rows import Known, Store, read_sources_of
+from penstock.tables.store import Known, TableStore, read_sources_of
 from penstock.tables.worker.claim import Claimed
 from penstock.tables.worker.outcomes import NotMadeYet, SourceMissing
 from penstock.tables.worker.pending import pending_changes, pending_version
@@ -64,7 +65,9 @@ class UnitRun:
 class Inputs:
     """Finds what units read, in one process. For one thread."""
 
-    def __init__(self, store: Store, topics: TopicPositions | None, api_key: str | None) -> None:
+    def __init__(
+        self, store: TableStore, topics: TopicPositions | None, api_key: str | None
+    ) -> None:
         self._store = store
         self._lake: Catalog = store.lake
         self._topics = topics
@@ -146,10 +149,8 @@ class Inputs:
     def _changes(self, table: TableInfo, after: int, until: int) -> Callable[[], Any]:
         def read() -> Any:
             with self._lake.look() as reader:
-                began = reader.rows(
-                    "SELECT min(begin_snapshot) FROM ducklake_table WHERE table_id = ?", table.id
-                )
-            if began[0][0] is not None and began[0][0] > after:
+                created = reader.created_in(table.id)
+            if created is not None and created > after:
                 raise SourceRecreated(
                     f"expected the {table.qualified} of snapshot {after}, found one made later"
                 )
@@ -163,9 +164,8 @@ def _streams(reader: Reader, absent: Iterable[str]) -> frozenset[str]:
     names = sorted(absent)
     if not names:
         return frozenset()
-    marks = ", ".join("?" * len(names))
-    rows = reader.rows(f"SELECT name FROM penstock_tables WHERE name IN ({marks})", *names)
-    return frozenset(name for (name,) in rows)
+    select = rows.by_name(rows.SELECT_TABLE_NAMES, "name", len(names))
+    return frozenset(name for (name,) in reader.rows(select, *names))
 
 
 def recreated(inputs: Mapping[str, Input]) -> tuple[str, ...]:

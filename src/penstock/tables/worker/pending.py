@@ -44,12 +44,7 @@ def pending_changes(lake: Catalog, after: int, made: Made, base: Snapshot) -> Ch
         raise SourceRecreated(f"expected the {made.table.name} of before, found it made anew")
     until = base.id + 1
     with lake.look() as reader:
-        texts = reader.rows(
-            "SELECT snapshot_id, changes_made FROM ducklake_snapshot_changes "
-            "WHERE snapshot_id > ? AND snapshot_id <= ?",
-            after,
-            base.id,
-        )
+        texts = reader.changes_after(after, base.id)
         if len(texts) < base.id - after:
             raise Gone(f"expected every snapshot from {after + 1} to {base.id}, found some expired")
         kinds = ("rewrite_delete", "compacted_table")

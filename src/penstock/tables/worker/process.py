@@ -25,8 +25,8 @@ from penstock.tables.core.failures import FailureKind
 from penstock.tables.core.progress import Progress
 from penstock.tables.engine import Refresher
 from penstock.tables.processes import process_name
-from penstock.tables.rows import FOREIGN_MS, Store
 from penstock.tables.settings import WarehouseSettings
+from penstock.tables.store import FOREIGN_MS, TableStore
 from penstock.tables.worker.claim import LockHeld, NotClaimed, claim
 from penstock.tables.worker.messages import Line, outcome_message
 from penstock.tables.worker.outcomes import Cancelled, Ended, Failed, detail_of, kind_of
@@ -68,7 +68,7 @@ class Worker:
             create=False,
             timeout_ms=settings.catalog_timeout_ms,
         )
-        self._store = Store(self._lake)
+        self._store = TableStore(self._lake)
         self._refresher: Refresher = settings.runner.refresher(self._lake)
         self._unit_worker = UnitWorker(
             self._store,

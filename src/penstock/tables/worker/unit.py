@@ -17,6 +17,7 @@ from penstock.lake.columns import columns_of, plain_schema
 from penstock.lake.model import SchemaInfo, TableInfo, TableVersion
 from penstock.lake.reader import Reader
 from penstock.lake.transaction import Transaction
+from penstock.tables import rows
 from penstock.tables.core.frontier import Frontier
 from penstock.tables.core.history import ReasonCode
 from penstock.tables.core.model import Mode, TableDefinition
@@ -24,7 +25,7 @@ from penstock.tables.core.progress import Progress
 from penstock.tables.delta.modes import differentiation
 from penstock.tables.engine import Made, Refresher, RefreshTask, TopicPositions
 from penstock.tables.names import DEFAULT_SCHEMA
-from penstock.tables.rows import MADE, SELECT_VALUE, Store
+from penstock.tables.store import TableStore
 from penstock.tables.worker.claim import Claimed
 from penstock.tables.worker.commit import Landing
 from penstock.tables.worker.inputs import Inputs, UnitRun, evicted, recreated
@@ -39,7 +40,7 @@ class UnitWorker:
 
     def __init__(
         self,
-        store: Store,
+        store: TableStore,
         refresher: Refresher,
         *,
         topics: TopicPositions | None = None,
@@ -132,7 +133,7 @@ class UnitWorker:
         if (name, table.uuid) in self._ours:
             return
         with self._lake.look() as reader:
-            made = reader.rows(SELECT_VALUE, f"{MADE}{name}")
+            made = reader.rows(rows.SELECT_VALUE, f"{rows.MADE}{name}")
             ours = made[0][0] == table.uuid if made else _was_refreshed(reader, run, name, table)
         if not ours:
             raise Rejected(
@@ -176,15 +177,11 @@ class UnitWorker:
 
 def _was_refreshed(reader: Reader, run: UnitRun, name: str, table: TableInfo) -> bool:
     """Whether a refresh is on record since a table began: of ours from before UUIDs were kept."""
-    ((began,),) = reader.rows(
-        "SELECT max(begin_snapshot) FROM ducklake_table WHERE table_id = ?", table.id
-    )
-    ((last,),) = reader.rows(
-        "SELECT max(snapshot) FROM penstock_refresh_history WHERE table_name = ?", name
-    )
+    began = reader.last_defined_in(table.id)
+    ((last,),) = reader.rows(rows.LAST_REFRESHED_SNAPSHOT, name)
     known = run.known.get(name)
     at = -1 if known is None or known.position is None else known.position.snapshot
-    return bool(max(at, -1 if last is None else last) >= began)
+    return began is not None and max(at, -1 if last is None else last) >= began
 
 
 def _named(tell: Tell, table: str) -> Tell:
