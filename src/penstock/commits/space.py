@@ -1,8 +1,8 @@
 """The entities of a space, and the four checks that decide whether a commit takes effect.
 
-A decided commit is `stage`d: later decisions count on it, readers do not see it. `publish` makes
-the oldest staged one visible once the log has it; `abandon` takes back all that are staged. The
-state is a function of the commits that were published, in their order.
+A decided commit is `stage`d: later decisions count on it, readers do not see it. `apply` makes the
+oldest staged one visible once it is durable; `abandon` takes back all that are staged. The state is
+a function of the commits that were applied, in their order.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ class Space:
         if landing.event_id is not None:
             self._ahead_receipts.setdefault(landing.event_id, landing.answer.seq)
 
-    def publish(self, landing: Landing, earliest_seq: int = 0) -> None:
-        """The oldest staged commit is in the log: readers see it.
+    def apply(self, landing: Landing, earliest_seq: int = 0) -> None:
+        """The oldest staged commit is durable: readers see it.
 
         Nothing is asked any more about records before `earliest_seq`, which have left.
         """
@@ -161,17 +161,15 @@ class Space:
         self._take(landing, earliest_seq)
 
     def abandon(self) -> None:
-        """No staged commit has reached the log: decide again from what is published."""
+        """No staged commit became durable: decide again from what is applied."""
         self._ahead.clear()
         self._ahead_answers.clear()
         self._ahead_receipts.clear()
 
-    def replay(
-        self, commit: Commit, seq: int, now_ms: int, digest: int, earliest_seq: int = 0
-    ) -> None:
-        """Take a commit of the log, which was accepted once."""
-        landing = self._land(commit, Answer(seq, now_ms, digest), _NO_LIMIT)
-        self._take(landing, earliest_seq)
+    def replay(self, commit: Commit, answer: Answer, earliest_seq: int = 0) -> Answer:
+        """Apply a commit of the log, which was accepted once, without staging it."""
+        self._take(self._land(commit, answer, _NO_LIMIT), earliest_seq)
+        return answer
 
     def _take(self, landing: Landing, earliest_seq: int) -> None:
         answer, known, histories = landing.answer, self.entities, self.histories

@@ -72,7 +72,7 @@ class Node:
             return
         for _ in range(self.random.randrange(len(self.flying) + 1)):
             commit, landing = self.flying.pop(0)
-            self.space.publish(landing)
+            self.space.apply(landing)
             self.sure.take(commit)
 
 
@@ -93,7 +93,7 @@ def run(seed: int, counts: Counter[str]) -> None:
                 node.decided.take(wanted)
             node.settle()
         for commit, landing in node.flying:
-            node.space.publish(landing)
+            node.space.apply(landing)
             node.sure.take(commit)
         for name, document in node.sure.docs.items():
             entity = node.space.entities[name]

@@ -61,7 +61,7 @@ class ModelServer:
         except PenstockError as error:
             raise as_client_error(error) from error
         self.space.stage(landing)
-        self.space.publish(landing)
+        self.space.apply(landing)
         self.log.append(Change(self.head + 1, commit.session, commit.local_seq, commit.writes))
         self.commits.append(commit)
         return self.head

@@ -16,6 +16,7 @@ from penstock.commits.model import (
     parse_commit,
     payload_hash,
 )
+from penstock.commits.sessions import Answer
 from penstock.commits.space import Space
 from penstock.protocol.errors import InvalidRequest, RecordTooLarge
 
@@ -88,18 +89,18 @@ def test_a_document_that_grows_over_its_limit_is_refused_and_nothing_is_changed(
     first = Commit("s", 1, (Write("e", patch={"a": "x" * 20}),))
     landing = space.land(first, 1, 0, 0)
     space.stage(landing)
-    space.publish(landing)
+    space.apply(landing)
     with pytest.raises(RecordTooLarge, match="at most 40 bytes, found"):
         space.land(Commit("s", 2, (Write("e", patch={"b": "x" * 20}),)), 2, 0, 0)
     assert space.entities["e"].seq == 1
-    space.replay(Commit("s", 2, (Write("e", patch={"b": "x" * 20}),)), 2, 0, 0)  # it was allowed
+    space.replay(Commit("s", 2, (Write("e", patch={"b": "x" * 20}),)), Answer(2, 0, 0))  # allowed
     assert space.entities["e"].seq == 2
 
 
 def test_ids_are_listed_in_order_after_each_change() -> None:
     space = Space()
     for seq, name in enumerate(("m", "b", "z", "ba", "a"), 1):
-        space.replay(Commit("s", seq, (Write(name, set=1),)), seq, 0, 0)
+        space.replay(Commit("s", seq, (Write(name, set=1),)), Answer(seq, 0, 0))
         list(space.ids("", ""))
     assert list(space.ids("", "")) == ["a", "b", "ba", "m", "z"]
     assert list(space.ids("b", "")) == ["b", "ba"]

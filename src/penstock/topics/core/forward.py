@@ -76,7 +76,7 @@ def step(router: Router, source: Topic, dest: Topic, now_ms: int, limits: TopicL
             return Step(None, more=True, held=True)
         copies = copies._replace(records=copies.records[:fits], upto_seq=upto_seq)
     feed = Feed(router.config.name, router.source_epoch, copies.upto_seq, copies.trimmed)
-    entry = dest.feed(feed, Batch.of(copies.records), now_ms)
+    entry = dest.decide_feed(feed, Batch.of(copies.records), now_ms)
     return Step(entry, more=copies.upto_seq < source.head_seq)
 
 

@@ -19,35 +19,35 @@ class Answer(NamedTuple):
 class Answers:
     """The answers of one topic by key, oldest first.
 
-    An answer is `pending` from when its write is decided until it is applied or abandoned: a
-    second write of the same key meanwhile gets the same seqs, and waits for the same commit.
+    An answer is staged from when its write is decided until that is applied or abandoned: a second
+    write of the same key meanwhile gets the same seqs, and waits for the same commit.
     """
 
-    __slots__ = ("_kept", "_pending")
+    __slots__ = ("_kept", "_staged")
 
     def __init__(self, kept: dict[str, Answer] | None = None) -> None:
         self._kept = kept or {}
-        self._pending: dict[str, Answer] = {}
+        self._staged: dict[str, Answer] = {}
 
     def find(self, key: str, now_ms: int, window_ms: int) -> Answer | None:
         """The answer to a retry, while its window lasts; the last millisecond counts."""
-        answer = self._pending.get(key) or self._kept.get(key)
+        answer = self._staged.get(key) or self._kept.get(key)
         if answer is None or now_ms - answer.at_ms > window_ms:
             return None
         return answer
 
-    def pend(self, key: str, answer: Answer) -> None:
+    def stage(self, key: str, answer: Answer) -> None:
         """The write that will get this answer is on its way to the log."""
-        self._pending[key] = answer
+        self._staged[key] = answer
 
     def abandon(self) -> None:
         """No write that was on its way has reached the log."""
-        self._pending.clear()
+        self._staged.clear()
 
-    def keep(self, key: str, answer: Answer, window_ms: int) -> None:
-        """Remember an answer, and forget those whose window is over."""
-        if self._pending.get(key) == answer:
-            del self._pending[key]
+    def apply(self, key: str, answer: Answer, window_ms: int) -> None:
+        """Keep the answer of a write that is durable; drop those whose window is over."""
+        if self._staged.get(key) == answer:
+            del self._staged[key]
         self._kept.pop(key, None)  # so that the order stays that of time
         self._kept[key] = answer
         over = []

@@ -1,15 +1,18 @@
 """Every topic, queue and space of one partition, and the commands that span several of them.
 
-A command becomes a `Change`: entries that are in the log together or not at all. The shell
-`stage`s a change when it hands it to the log and `commit`s it when the log has it, in the same
-order; readers see what is committed. After a restart, `replay` takes the logged entries.
-Commands that make, change or remove topics and routers are decided while nothing is staged;
-writes that create their topic are not among these. A router lives with its destination.
+`decide_*` turns a command into a `Change`: entries that are in the log together or not at all, or
+refuses it and changes nothing. Its writer `stage`s a change when it submits it to the log, and
+`apply`s its entries in the same order once they are durable; readers see what is applied. After a
+restart the logged entries are applied again. Which part takes which kind of entry is written once,
+in `_BY_KIND`.
+
+Commands that make, change or remove topics and routers are decided while nothing is staged; writes
+that create their topic are not among these. A router lives with its destination.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -81,10 +84,10 @@ class Partition:
         self.topics: dict[str, Topic] = {}
         self.queues: dict[str, Queue] = {}
         self.spaces: dict[str, TopicSpace] = {}
-        self._creating: dict[str, Topic] = {}  # staged, not committed
+        self._creating: dict[str, Topic] = {}  # staged, not applied
         self._creating_spaces: dict[str, TopicSpace] = {}
-        self._deciding: TopicSpace | None = None  # made by a commit that is not staged yet
         self._epoch = 0  # the last one given to a topic
+        self._has_quota = self.limits.total_bytes_max > 0
         self._staged_bytes = 0  # kept only where bytes have a limit
 
     def topic(self, name: str) -> Topic:
@@ -117,13 +120,13 @@ class Partition:
 
     # Decisions
 
-    def put_topic(self, name: str, body: dict[str, Any], now_ms: int) -> Change:
+    def decide_config(self, name: str, body: dict[str, Any], now_ms: int) -> Change:
         """Make a topic, or change the named keys of one; no entries if there is no change."""
         changes = parse_config(body)
         topic = self.topics.get(name)
         if topic is None:
             return _change(self._create(name, TopicConfig().merged(changes), now_ms))
-        configured = topic.configure(changes, now_ms)
+        configured = topic.decide_configure(changes, now_ms)
         if topic.config.merged(changes) == topic.config:
             return _change()
         if topic.config.durability == "ephemeral" or topic.has_unlogged:
@@ -132,7 +135,7 @@ class Partition:
             return _change(Advanced(name, topic.head_seq, evicted_seq), configured)
         return _change(configured)
 
-    def drop_topic(self, name: str, now_ms: int, *, if_empty: bool = False) -> Change:
+    def decide_drop(self, name: str, now_ms: int, *, if_empty: bool = False) -> Change:
         """Remove a topic and the routers into it; no entries if there is none.
 
         The routers out of it live with their destinations and must be gone before.
@@ -152,16 +155,15 @@ class Partition:
             if if_empty and topic.count:
                 raise TopicNotEmpty(name, topic.count)
 
-    def write(self, name: str, write: Write, now_ms: int) -> Change | Written:
+    def decide_write(self, name: str, write: Write, now_ms: int) -> Change | Written:
         """Append a batch, making its topic if need be; or the answer of the write it repeats."""
         topic = self.topics.get(name) or self._creating.get(name)
         if topic is None:
             created = self._create_for(name, write, now_ms)
-            topic = _new_topic(created)
-            return self._append(topic, write, now_ms, created)
-        return self._append(topic, write, now_ms)
+            return self._decide_append(_new_topic(created), write, now_ms, created)
+        return self._decide_append(topic, write, now_ms)
 
-    def land(
+    def decide_commit(
         self, name: str, commit: Commit, now_ms: int, rule: Rule | None = None
     ) -> Change | Answer:
         """Decide a commit, making its space if need be; or the answer of the one it repeats."""
@@ -176,12 +178,11 @@ class Partition:
         decided = space.decide(commit, now_ms, rule)
         if isinstance(decided, Answer):
             return decided
-        if self.limits.total_bytes_max:
+        if self._has_quota:
             self.registry.check_total(decided.batch.size_bytes, now_ms)
-        self._deciding = space if before else None
         return _change(*before, decided)
 
-    def delete(
+    def decide_delete(
         self,
         name: str,
         now_ms: int,
@@ -191,42 +192,39 @@ class Partition:
     ) -> Change:
         """Delete records by prefix, by tag, or by both at once."""
         check_selector(before_seq, match)
-        return _change(self.topic(name).delete(now_ms, before_seq=before_seq, match=match))
+        return _change(self.topic(name).decide_delete(now_ms, before_seq=before_seq, match=match))
 
-    def put_router(self, config: RouterConfig, now_ms: int, *, create_dest: bool = True) -> Change:
+    def decide_router(
+        self, config: RouterConfig, now_ms: int, *, create_dest: bool = True
+    ) -> Change:
         """Make a router into a topic of this partition, or change it where it stands.
 
         Its source must exist; its destination is made with it if need be.
         """
-        is_new = self.check_router(config, create_dest=create_dest)
+        self.check_router(config, create_dest=create_dest)
         created: tuple[Created, ...] = ()
         if config.dest not in self.topics:
             created = (self._create(config.dest, TopicConfig(), now_ms),)
         source = self.registry.topics.get(config.source)
         if source is None:
             raise TopicNotFound(config.source)
-        epoch, seq = (source.epoch, source.head_seq) if is_new else (0, 0)
-        return _change(*created, RouterPut(config, epoch, seq))
+        return _change(*created, self.routers.decide_put(config, source.epoch, source.head_seq))
 
-    def check_router(self, config: RouterConfig, *, create_dest: bool = True) -> bool:
-        """Refuse a router that cannot be, whether its source is there or yet to be made.
-
-        Whether it is a new one.
-        """
-        is_new = self.routers.check(config)
+    def check_router(self, config: RouterConfig, *, create_dest: bool = True) -> None:
+        """Refuse a router that cannot be, whether its source is there or yet to be made."""
+        self.routers.check(config)
         if config.dest in self.spaces:
             raise IsASpace(config.dest)
         if config.dest not in self.topics and not create_dest:
             raise TopicNotFound(config.dest)
-        return is_new
 
-    def remove_router(self, name: str) -> Change:
+    def decide_router_removal(self, name: str) -> Change:
         """Remove a router; no entries if there is none."""
-        router = self.routers.find(name)
-        return _change() if router is None else _change(RouterRemoved(name, router.config.dest))
+        removed = self.routers.decide_removal(name)
+        return _change() if removed is None else _change(removed)
 
-    def forward(self, router: str, now_ms: int) -> Step:
-        """The next step of a router. Its entry is staged and committed as any other change."""
+    def decide_step(self, router: str, now_ms: int) -> Step:
+        """Decide the next step of a router; `change_of` its entry is what to submit."""
         found = self.routers.get(router)
         source = self.registry.topics.get(found.config.source)
         if source is None or source.epoch != found.source_epoch:
@@ -235,95 +233,54 @@ class Partition:
         self.registry.recount(source)
         return decided
 
-    def fed(self, entry: Appended) -> Change:
-        """The change that brings a router's copies."""
-        return self._logged(self.topics[entry.topic], entry)
+    def decide_claim(
+        self, name: str, requests: Sequence[ClaimRequest], now_ms: int, token: int
+    ) -> Change:
+        """Lease jobs. Dead letters are decided apart: see `decide_dead_letters`."""
+        return self.change_of(self.queue(name).decide_claim(requests, now_ms, token))
 
-    def claim(self, name: str, requests: Sequence[ClaimRequest], now_ms: int, token: int) -> Change:
-        """Lease jobs. What it buries is told apart: see `bury`."""
-        queue = self.queue(name)
-        return self.settle(queue.claim(requests, now_ms, token))
-
-    def bury(self, name: str, letters: Batch, now_ms: int, *, key: str | None = None) -> Change:
+    def decide_dead_letters(
+        self, name: str, letters: Batch, now_ms: int, *, key: str | None = None
+    ) -> Change:
         """Append dead letters to their topic in this partition, making it if need be."""
         topic = self.topics.get(name) or self._creating.get(name)
         write = Write(letters, key)
         if topic is None:
             created = self._create(name, TopicConfig(), now_ms)
-            decided = self._append(_new_topic(created), write, now_ms, created)
+            decided = self._decide_append(_new_topic(created), write, now_ms, created)
         else:
-            decided = self._append(topic, write, now_ms)
+            decided = self._decide_append(topic, write, now_ms)
         return _change() if isinstance(decided, Written) else decided
 
-    def settle(self, entry: QueueEntry) -> Change:
-        """What a queue decided, with the part of it that must be logged."""
+    def change_of(self, entry: Appended | QueueEntry) -> Change:
+        """The change of one entry that a topic or queue decided, with what of it must be logged."""
+        if isinstance(entry, Appended):
+            return self._with_log(self.topics[entry.topic], entry)
         logged = self.queue(entry.topic).to_log(entry)
         return Change((entry,), (logged,) if logged else ())
 
     # Changes
 
     def stage(self, change: Change) -> None:
-        """A change is on its way: later decisions count on it, and nobody else gets its jobs."""
+        """A change is on its way to the log: later decisions count on it."""
         for entry in change.entries:
-            if type(entry) is Appended:  # nearly always: a plain test is quicker than a match
-                topic = self.topics.get(entry.topic) or self._creating[entry.topic]
-                topic.pend(entry)
-                if self.limits.total_bytes_max:
-                    self._count_staged(entry.batch.size_bytes)
-                continue
-            match entry:
-                case Created():
-                    self._creating[entry.topic] = self._made(entry)
-                    self.registry.creating += 1
-                case Committed():
-                    name = entry.topic
-                    (self.spaces.get(name) or self._creating_spaces[name]).stage(entry)
-                    if self.limits.total_bytes_max:
-                        self._count_staged(entry.batch.size_bytes)
-                case Configured():
-                    self.topics[entry.topic].pend(entry)
-                case Claimed() | Acked() | Nacked() | Extended():
-                    self.queues[entry.topic].stage(entry)
-                case _:
-                    pass
-
-    def commit(self, change: Change) -> list[Written | Answer | int]:
-        """The log has a staged change: let it take effect. One answer for each entry."""
-        answers: list[Written | Answer | int] = []
-        for entry in change.entries:
-            if type(entry) is Appended:
-                if self.limits.total_bytes_max:
-                    self._count_staged(-entry.batch.size_bytes)
-                answers.append(self.append(entry))
-            elif type(entry) is Committed:
-                if self.limits.total_bytes_max:
-                    self._count_staged(-entry.batch.size_bytes)
-                answers.append(self.landed(entry))
-            elif isinstance(entry, Claimed | Acked | Nacked | Extended):
-                queue = self.queues.get(entry.topic)
-                if queue is not None:
-                    queue.commit(entry)
-                    self.registry.recount(queue.topic)
-                answers.append(0)
+            if type(entry) is Appended:  # nearly always: the test is 0.3 of a look into the table
+                self._stage_appended(entry)
             else:
-                answers.append(self._apply(entry))
-        return answers
+                _BY_KIND[type(entry)].stage(self, entry)
 
-    def replay(self, entries: Iterable[Entry]) -> None:
-        """Take logged entries, as they were before the restart."""
-        for entry in entries:
-            if type(entry) is Appended:
-                self.append(entry)
-            elif type(entry) is Committed:
-                space = self.spaces[entry.topic]
-                space.replay(entry)
-                self.registry.recount(space.topic)
-            elif isinstance(entry, Claimed | Acked | Nacked | Extended):
-                queue = self.queues[entry.topic]
-                queue.apply(entry)
-                self.registry.recount(queue.topic)
-            else:
-                self._apply(entry)
+    def apply(self, entry: Entry) -> Written | Answer | int:
+        """Take the next durable entry, staged before or not: in replay nothing is.
+
+        Returns the answer to a write or commit; for others, how many things it changed.
+        """
+        if type(entry) is Appended:
+            return self._apply_appended(entry)
+        return _BY_KIND[type(entry)].apply(self, entry)
+
+    def apply_all(self, entries: Iterable[Entry]) -> list[Written | Answer | int]:
+        """Apply entries in order: one answer for each."""
+        return [self.apply(entry) for entry in entries]
 
     def state(self) -> PartitionState:
         """Everything that is committed, for a snapshot or to compare; nothing may be staged."""
@@ -381,14 +338,13 @@ class Partition:
                 self.spaces[topic.name] = space
 
     def abandon(self, staged: Iterable[str] | None = None) -> None:
-        """No staged change reached the log: everything is as committed.
+        """No staged change became durable: everything is as applied.
 
         `staged` names the topics of these changes; without it all are looked at.
         """
         self.registry.creating -= len(self._creating)
         self._creating.clear()
         self._creating_spaces.clear()
-        self._deciding = None
         self._count_staged(-self._staged_bytes)
         for name in self.topics if staged is None else staged:
             for found in (self.topics.get(name), self.queues.get(name), self.spaces.get(name)):
@@ -403,17 +359,19 @@ class Partition:
         self._staged_bytes += more_bytes
         self.registry.staged_bytes += more_bytes
 
-    def _append(self, topic: Topic, write: Write, now_ms: int, *before: Entry) -> Change | Written:
-        appended = topic.append(write.batch, now_ms, key=write.key)
+    def _decide_append(
+        self, topic: Topic, write: Write, now_ms: int, *before: Entry
+    ) -> Change | Written:
+        appended = topic.decide_append(write.batch, now_ms, key=write.key)
         if topic.config.ttl_ms:
             self.registry.recount(topic)
         if isinstance(appended, Written):
             return appended
-        if self.limits.total_bytes_max:
+        if self._has_quota:
             self.registry.check_total(write.batch.size_bytes, now_ms)
-        return self._logged(topic, appended, *before)
+        return self._with_log(topic, appended, *before)
 
-    def _logged(self, topic: Topic, appended: Appended, *before: Entry) -> Change:
+    def _with_log(self, topic: Topic, appended: Appended, *before: Entry) -> Change:
         """The change of an append: records that memory alone keeps only have their seqs logged."""
         evicted_seq = topic.shed_seq(topic.config, appended.batch.size_bytes)
         if topic.config.durability != "ephemeral":
@@ -432,59 +390,73 @@ class Partition:
             to_log.append(replace(appended, batch=Batch.of([]), feed=feed))
         return Change((*entries, appended), tuple(to_log))
 
-    def _apply(self, entry: Entry) -> Written | int:
-        match entry:
-            case Appended():
-                return self.append(entry)
-            case Deleted() | Configured() | Advanced() | Skipped():
-                topic = self.topics[entry.topic]
-                answer = topic.apply(entry)
-                self.registry.recount(topic)
-                return answer
-            case Created():
-                return self._install(entry)
-            case Dropped():
-                return self._drop(entry)
-            case RouterPut():
-                is_new = self.routers.apply(entry)
-                if is_new:  # a mark would be that of another router
-                    self.topics[entry.config.dest].fed.pop(entry.config.name, None)
-                return int(is_new)
-            case RouterRemoved():
-                if entry.dest in self.topics:
-                    self.topics[entry.dest].fed.pop(entry.router, None)
-                return int(self.routers.apply(entry))
-            case _:
-                raise TypeError(f"expected an entry of a topic, found {entry}")
+    # By kind of entry: see `_BY_KIND`
 
-    def append(self, entry: Appended) -> Written:
-        """The log has an append that was counted on: let it take effect."""
+    def _stage_appended(self, entry: Appended) -> None:
+        topic = self.topics.get(entry.topic) or self._creating[entry.topic]
+        topic.stage(entry)
+        if self._has_quota:
+            self._count_staged(entry.batch.size_bytes)
+
+    def _apply_appended(self, entry: Appended) -> Written:
+        if self._staged_bytes:
+            self._count_staged(-entry.batch.size_bytes)
         topic = self.topics[entry.topic]
         answer = topic.apply_append(entry)
         if entry.feed is not None:
-            self.routers.advance(entry.feed, entry.topic, answer.records + entry.feed.unlogged)
+            self.routers.apply_feed(entry.feed, entry.topic, answer.records + entry.feed.unlogged)
         self.registry.totals.recount(topic)
         return answer
 
-    def _made(self, entry: Created) -> Topic:
-        """The topic that is on its way; if a space, the one that its commit was decided on."""
-        topic, space = _new_topic(entry), self._deciding
-        self._deciding = None
-        if entry.config.type == "space":
-            if space is None or _made_of(space.topic) != _made_of(topic):
-                space = TopicSpace(topic, self.limits)
-            self._creating_spaces[entry.topic] = space
-            return space.topic
-        return topic
+    def _stage_committed(self, entry: Committed) -> None:
+        (self.spaces.get(entry.topic) or self._creating_spaces[entry.topic]).stage(entry)
+        if self._has_quota:
+            self._count_staged(entry.batch.size_bytes)
 
-    def landed(self, entry: Committed) -> Answer:
-        """The log has a commit that was counted on: let it take effect."""
+    def _apply_committed(self, entry: Committed) -> Answer:
+        if self._staged_bytes:
+            self._count_staged(-entry.batch.size_bytes)
         space = self.spaces[entry.topic]
-        answer = space.commit()
+        answer = space.apply(entry)
         self.registry.totals.recount(space.topic)
         return answer
 
-    def _install(self, entry: Created) -> int:
+    def _stage_configured(self, entry: Configured) -> None:
+        self.topics[entry.topic].stage(entry)
+
+    def _apply_in_topic(self, entry: TopicEntry) -> Written | int:
+        topic = self.topics[entry.topic]
+        answer = topic.apply(entry)
+        self.registry.recount(topic)
+        return answer
+
+    def _stage_in_queue(self, entry: QueueEntry) -> None:
+        self.queues[entry.topic].stage(entry)
+
+    def _apply_in_queue(self, entry: QueueEntry) -> int:
+        queue = self.queues[entry.topic]
+        queue.apply(entry)
+        self.registry.recount(queue.topic)
+        return 0
+
+    def _apply_router(self, entry: RouterEntry) -> int:
+        is_changed = self.routers.apply(entry)
+        router, dest = (
+            (entry.config.name, entry.config.dest)
+            if isinstance(entry, RouterPut)
+            else (entry.router, entry.dest)
+        )
+        if dest in self.topics and (is_changed or isinstance(entry, RouterRemoved)):
+            self.topics[dest].fed.pop(router, None)  # the mark would be that of another router
+        return int(is_changed)
+
+    def _stage_created(self, entry: Created) -> None:
+        topic = self._creating[entry.topic] = _new_topic(entry)
+        if entry.config.type == "space":
+            self._creating_spaces[entry.topic] = TopicSpace(topic, self.limits)
+        self.registry.creating += 1
+
+    def _apply_created(self, entry: Created) -> int:
         staged = self._creating.pop(entry.topic, None)
         self.registry.creating -= staged is not None
         topic = staged or _new_topic(entry)
@@ -498,7 +470,7 @@ class Partition:
             self.spaces[entry.topic] = made or TopicSpace(topic, self.limits)
         return 1
 
-    def _drop(self, entry: Dropped) -> int:
+    def _apply_dropped(self, entry: Dropped) -> int:
         del self.topics[entry.topic]
         self.queues.pop(entry.topic, None)
         self.spaces.pop(entry.topic, None)
@@ -524,10 +496,34 @@ def _change(*entries: Entry) -> Change:
     return Change(entries, entries)
 
 
-def _made_of(topic: Topic) -> tuple[str, int, TopicConfig]:
-    """What a topic was made with."""
-    return topic.name, topic.epoch, topic.config
-
-
 def _new_topic(entry: Created) -> Topic:
     return Topic(entry.topic, entry.config, epoch=entry.epoch, now_ms=entry.now_ms)
+
+
+class _Handlers(NamedTuple):
+    """What to do with one kind of entry, staged and applied."""
+
+    stage: Callable[[Partition, Any], None]
+    apply: Callable[[Partition, Any], Written | Answer | int]
+
+
+def _stage_nothing(_partition: Partition, _entry: Entry) -> None:
+    """Nothing is decided on it before it is durable."""
+
+
+_BY_KIND: Final[dict[type, _Handlers]] = {
+    Created: _Handlers(Partition._stage_created, Partition._apply_created),
+    Dropped: _Handlers(_stage_nothing, Partition._apply_dropped),
+    Appended: _Handlers(Partition._stage_appended, Partition._apply_appended),
+    Committed: _Handlers(Partition._stage_committed, Partition._apply_committed),
+    Configured: _Handlers(Partition._stage_configured, Partition._apply_in_topic),
+    **dict.fromkeys(
+        (Deleted, Advanced, Skipped), _Handlers(_stage_nothing, Partition._apply_in_topic)
+    ),
+    **dict.fromkeys(
+        (Claimed, Acked, Nacked, Extended),
+        _Handlers(Partition._stage_in_queue, Partition._apply_in_queue),
+    ),
+    **dict.fromkeys((RouterPut, RouterRemoved), _Handlers(_stage_nothing, Partition._apply_router)),
+}
+"""The one table of entries: which part of a partition takes which kind."""

@@ -152,7 +152,7 @@ class Queue:
 
     # Decisions
 
-    def claim(self, requests: Sequence[ClaimRequest], now_ms: int, token: int) -> Claimed:
+    def decide_claim(self, requests: Sequence[ClaimRequest], now_ms: int, token: int) -> Claimed:
         """Decide who gets which job: returned ones first, then fresh ones, lowest seq first.
 
         Several claimers are served in turns, one job each, with the first one's lease. `token` is
@@ -196,13 +196,13 @@ class Queue:
         """The dead letters of the jobs that a claim buries."""
         return Batch.of([self._dead_letter(seq) for seq in claimed.buried])
 
-    def ack(self, settle: Settle, now_ms: int) -> tuple[Acked, list[int]]:
+    def decide_ack(self, settle: Settle, now_ms: int) -> tuple[Acked, list[int]]:
         """Decide which jobs are finished; also the seqs that the node does not hold."""
         now_ms = self.sweep(now_ms)
         held, skipped = self._held(settle)
         return Acked(self.topic.name, now_ms, held), skipped
 
-    def nack(
+    def decide_nack(
         self, settle: Settle, now_ms: int, delay_ms: int, *, unseen: bool = False
     ) -> tuple[Nacked, list[int]]:
         """Decide which jobs are given back; also the seqs that the node does not hold."""
@@ -210,7 +210,9 @@ class Queue:
         held, skipped = self._held(settle)
         return Nacked(self.topic.name, now_ms, held, now_ms + delay_ms, unseen), skipped
 
-    def extend(self, settle: Settle, now_ms: int, lease_ms: int) -> tuple[Extended, list[int]]:
+    def decide_extend(
+        self, settle: Settle, now_ms: int, lease_ms: int
+    ) -> tuple[Extended, list[int]]:
         """Decide which leases end anew from now; also the seqs that the node does not hold."""
         now_ms = self.sweep(now_ms)
         held, skipped = self._held(settle)
@@ -232,33 +234,33 @@ class Queue:
 
     # Changes
 
-    def apply(self, entry: QueueEntry) -> None:
-        """Take the next entry of the log. What it names and is no longer there is passed over."""
-        self.stage(entry)
-        self.commit(entry)
-
     def stage(self, entry: QueueEntry) -> None:
-        """An entry is on its way: nobody else gets its jobs, but none of them is gone yet."""
+        """An entry is on its way to the log: no other claim gets its jobs, and none is gone yet."""
         self.sweep(entry.now_ms)
         moved: list[_Before] = []
         self._staged.append(_Staged(self._fresh_seq, moved))
         match entry:
             case Claimed():
                 for seq in entry.buried:
-                    self._settle(seq, moved)
+                    self._reserve(seq, moved)
                 for lease in entry.leases:
                     self._claim(lease, moved)
             case Acked():
                 for seq in entry.seqs:
-                    self._settle(seq, moved)
+                    self._reserve(seq, moved)
             case Nacked():
                 self._nack(entry, moved)
             case Extended():
                 self._extend(entry, moved)
         self.recount()
 
-    def commit(self, entry: QueueEntry) -> None:
-        """The first staged entry is in the log: what it finished is gone for good."""
+    def apply(self, entry: QueueEntry) -> None:
+        """Take the next durable entry, the oldest that is staged: its finished jobs are deleted.
+
+        In replay nothing is staged before. Jobs that have left the topic are passed over.
+        """
+        if not self._staged:
+            self.stage(entry)
         self._staged.popleft()
         finished: tuple[int, ...] = ()
         if isinstance(entry, Acked):
@@ -272,7 +274,7 @@ class Queue:
             self.topic.remove(seq)
 
     def abandon(self) -> None:
-        """No staged entry reached the log: every job is again where it was, or left meanwhile."""
+        """No staged entry became durable: every job is again where it was, or left meanwhile."""
         while self._staged:
             fresh_seq, moved = self._staged.pop()
             for before in reversed(moved):
@@ -326,8 +328,8 @@ class Queue:
             self._deliveries[seq] = lease.deliveries
             self._lease(lease)
 
-    def _settle(self, seq: int, moved: list[_Before]) -> None:
-        """Keep a job from everyone until it is known whether it is finished."""
+    def _reserve(self, seq: int, moved: list[_Before]) -> None:
+        """Keep a job from every claim until it is known whether it is finished."""
         if self.topic.has(seq):
             moved.append(self._before(seq))
             self._leave(seq)

@@ -160,15 +160,28 @@ class RouterTable:
             )
         return old is None
 
+    def decide_put(self, config: RouterConfig, source_epoch: int, head_seq: int) -> RouterPut:
+        """Decide a router whose source has this epoch and head: a new one starts there."""
+        is_new = self.check(config)
+        return RouterPut(config, source_epoch, head_seq) if is_new else RouterPut(config, 0, 0)
+
+    def decide_removal(self, name: str) -> RouterRemoved | None:
+        """Decide to remove a router; None if there is none of that name."""
+        router = self.find(name)
+        return None if router is None else RouterRemoved(name, router.config.dest)
+
     def apply(self, entry: RouterEntry) -> bool:
-        """Take the next entry. True if it made or removed a router."""
+        """Take the next durable entry. True if it made or removed a router.
+
+        Routers are changed one at a time, with their partition held, so none is ever staged.
+        """
         match entry:
             case RouterPut():
                 return self._put(entry, entry.config)
             case RouterRemoved():
                 return self._remove((entry.router, entry.dest))
 
-    def advance(self, feed: Feed, dest: str, forwarded: int) -> None:
+    def apply_feed(self, feed: Feed, dest: str, forwarded: int) -> None:
         """A feed reached the destination: move the router's place. It never goes back."""
         key = (feed.router, dest)
         router = self._routers.get(key)

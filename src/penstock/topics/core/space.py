@@ -54,6 +54,7 @@ class TopicSpace:
         self.topic = topic
         self.core = Space(document_bytes_max=limits.record_bytes_max)
         self._record_bytes_max = limits.record_bytes_max
+        # What the last decision worked out, so that staging its entry need not do it again.
         self._decided: tuple[Committed, Landing] | None = None
         self._staged: deque[tuple[Appended, Landing]] = deque()
 
@@ -83,39 +84,37 @@ class TopicSpace:
         return entry
 
     def stage(self, entry: Committed) -> None:
-        """The commit that was decided last is on its way to the log."""
-        assert self._decided is not None, "a commit is staged once, right after it was decided"
-        decided, landing = self._decided
-        assert decided is entry, "no commit is decided between another's decision and its staging"
+        """A decided commit is on its way to the log: later decisions count on it."""
+        if self._decided is not None and self._decided[0] is entry:
+            landing = self._decided[1]
+        else:  # it was decided on the space as it is made together with this entry
+            landing = self.core.land(_commit(entry), entry.seq, entry.now_ms, entry.digest)
         self._decided = None
-        appended = self.topic.take(entry.batch, entry.now_ms)
+        appended = self.topic.stage_append(entry.batch, entry.now_ms)
         self.core.stage(landing)
         self._staged.append((appended, landing))
 
-    def commit(self) -> Answer:
-        """The log has the oldest staged commit: its record and what it did are visible."""
+    def apply(self, entry: Committed) -> Answer:
+        """Take the next durable commit, the oldest that is staged: readers see what it did.
+
+        In replay nothing is staged before, and limits that are lower now do not count.
+        """
+        if not self._staged:
+            self.topic.apply_append(Appended(entry.topic, entry.seq, entry.now_ms, entry.batch))
+            earliest_seq = self.topic.earliest_seq
+            return self.core.replay(
+                _commit(entry), Answer(entry.seq, entry.now_ms, entry.digest), earliest_seq
+            )
         appended, landing = self._staged.popleft()
         self.topic.apply_append(appended)
-        self.core.publish(landing, self.topic.earliest_seq)
+        self.core.apply(landing, self.topic.earliest_seq)
         return landing.answer
 
     def abandon(self) -> None:
-        """No staged commit reached the log. The topic is told by its owner."""
+        """No staged commit became durable. The owner tells the topic."""
         self._staged.clear()
         self._decided = None
         self.core.abandon()
-
-    def replay(self, entry: Committed) -> None:
-        """Take an entry of the log, as it was before a restart."""
-        appended = _appended(entry)
-        self.topic.apply_append(appended)
-        self.core.replay(
-            commit_of(appended.batch.records[0]),
-            entry.seq,
-            entry.now_ms,
-            entry.digest,
-            self.topic.earliest_seq,
-        )
 
 
 def commit_of(record: Record) -> Commit:
@@ -126,8 +125,8 @@ def commit_of(record: Record) -> Commit:
         raise Corrupt(f"expected the record of a commit, found: {error}") from error
 
 
-def _appended(entry: Committed) -> Appended:
-    return Appended(entry.topic, entry.seq, entry.now_ms, entry.batch)
+def _commit(entry: Committed) -> Commit:
+    return commit_of(entry.batch.records[0])
 
 
 _DECODER: Final = msgspec.json.Decoder(Commit)

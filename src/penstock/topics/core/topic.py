@@ -1,9 +1,9 @@
 """One topic: its records, its four floors and its answers, changed by entries of the log alone.
 
-A command is decided against the state and becomes an entry, or is refused and changes nothing;
-`apply` takes entries in the order of the log, live and in replay alike. Between the two an entry
-is on its way: `pend` makes later decisions count on it. The state is a function of the entries
-and of the time last seen, which never goes back.
+`decide_*` turns a command into an entry or refuses it, and changes nothing either way. `stage`
+makes later decisions count on an entry that is on its way to the log. `apply` takes durable entries
+in the order of the log, live and in replay alike. `abandon` forgets what never became durable. The
+state is a function of the applied entries and of the time last seen, which never goes back.
 """
 
 from __future__ import annotations
@@ -212,7 +212,9 @@ class Topic:
 
     # Decisions
 
-    def append(self, batch: Batch, now_ms: int, *, key: str | None = None) -> Appended | Written:
+    def decide_append(
+        self, batch: Batch, now_ms: int, *, key: str | None = None
+    ) -> Appended | Written:
         """Decide a checked batch: an entry, the answer of the write it repeats, or a refusal."""
         if self.config.type == "space":
             raise IsASpace(self.name)
@@ -225,10 +227,10 @@ class Topic:
         self.admit(batch.count, batch.size_bytes)
         return Appended(self.name, self.next_seq, now_ms, batch, key)
 
-    def take(self, batch: Batch, now_ms: int) -> Appended:
-        """Decide a batch without a key and count on it, in one go; for topics that are simple.
+    def stage_append(self, batch: Batch, now_ms: int) -> Appended:
+        """Decide a batch without a key and stage it in one call; for topics that are simple.
 
-        The same as `append` and `pend`, for the usual write, at a third of their cost.
+        A short cut for the usual write: 0.33 of the time of `decide_append` and `stage`.
         """
         if now_ms > self.now_ms:
             self.now_ms = now_ms
@@ -241,7 +243,7 @@ class Topic:
         self._pending_bytes += batch.size_bytes
         return entry
 
-    def feed(self, feed: Feed, batch: Batch, now_ms: int) -> Appended | None:
+    def decide_feed(self, feed: Feed, batch: Batch, now_ms: int) -> Appended | None:
         """Decide a router's copies, and its mark with them; None if they are here already."""
         now_ms = self.expire(now_ms)
         if self.has_passed(feed):
@@ -281,26 +283,29 @@ class Topic:
                 earliest_seq=self.earliest_seq,
             )
 
-    def delete(
+    def decide_delete(
         self, now_ms: int, *, before_seq: int | None = None, match: Predicate | None = None
     ) -> Deleted:
         """Decide a delete of what is there now; records that come later survive it."""
         check_selector(before_seq, match)
         return Deleted(self.name, self.expire(now_ms), self.next_seq, before_seq, match)
 
-    def configure(self, changes: Changes, now_ms: int) -> Configured:
+    def decide_configure(self, changes: Changes, now_ms: int) -> Configured:
         """Decide a change of configuration. Nothing of the topic may be on its way meanwhile."""
         check_change(self.name, self.config, changes)
         return Configured(self.name, self.expire(now_ms), dict(changes))
 
-    def pend(self, entry: Appended | Configured) -> None:
-        """Count on an entry that is on its way to the log.
+    # Changes
+
+    def stage(self, entry: TopicEntry) -> None:
+        """An entry is on its way to the log: later decisions count on it.
 
         Until a new configuration is applied nothing more expires by the old one: in replay it
         would not have.
         """
         if isinstance(entry, Configured):
             self._held_ms = entry.now_ms
+        if not isinstance(entry, Appended):
             return
         batch = entry.batch
         self._pending_seqs += batch.count if entry.feed is None else entry.seqs
@@ -309,18 +314,16 @@ class Topic:
         if self.config.durability == "ephemeral":
             self.unlogged_seq = entry.first_seq + batch.count - 1
         if entry.key is not None:
-            self.answers.pend(entry.key, _answer(entry))
+            self.answers.stage(entry.key, _answer(entry))
 
     def abandon(self) -> None:
-        """Nothing that was on its way has reached the log: decide again from what is applied."""
+        """No staged entry became durable: decide again from what is applied."""
         self._held_ms = None
         self._pending_seqs = self._pending_count = self._pending_bytes = 0
         self.answers.abandon()
 
-    # Changes
-
     def apply(self, entry: TopicEntry) -> Written | int:
-        """Take the next entry of the log.
+        """Take the next durable entry, staged before or not: in replay nothing is.
 
         Returns the answer to a write; for any other entry, how many records it removed.
         """
@@ -328,11 +331,11 @@ class Topic:
             case Appended():
                 return self.apply_append(entry)
             case Deleted():
-                return self._delete(entry)
+                return self._apply_deleted(entry)
             case Configured():
-                return self._configure(entry)
+                return self._apply_configured(entry)
             case Advanced():
-                return self._advance(entry)
+                return self._apply_advanced(entry)
             case Skipped():
                 self._slots.skip_to(entry.head_seq, self.now_ms)
                 return 0
@@ -372,7 +375,7 @@ class Topic:
         return topic
 
     def apply_append(self, entry: Appended) -> Written:
-        """Take an entry that appends: the answer to the write."""
+        """As `apply`, for the kind of entry that is nearly always meant."""
         batch, slots, config = entry.batch, self._slots, self.config
         count = batch.count
         if self._pending_seqs:
@@ -391,7 +394,7 @@ class Topic:
         if count:
             self.last_write_ms = entry.now_ms
         if entry.key is not None:
-            self.answers.keep(entry.key, _answer(entry), config.idempotency_window_ms)
+            self.answers.apply(entry.key, _answer(entry), config.idempotency_window_ms)
         if config.cap_records or config.cap_bytes:
             self._enforce_caps()
         head_seq = slots.head_seq
@@ -437,7 +440,7 @@ class Topic:
         place = bisect_right(self.holes, seq, key=lambda hole: hole.last_seq)
         return self.holes[place] if place < len(self.holes) else None
 
-    def _delete(self, entry: Deleted) -> int:
+    def _apply_deleted(self, entry: Deleted) -> int:
         self.expire(entry.now_ms)
         before = self.count
         bound_seq = min(entry.bound_seq, self.head_seq + 1)
@@ -452,7 +455,7 @@ class Topic:
         self.removals += 1
         return before - self.count
 
-    def _configure(self, entry: Configured) -> int:
+    def _apply_configured(self, entry: Configured) -> int:
         self._held_ms = None
         logged_seq = self.logged_seq if self.config.durability == "ephemeral" else self.head_seq
         self.lose_unlogged()  # in replay: as many seqs were taken before this, by the old caps
@@ -468,7 +471,7 @@ class Topic:
             self.is_simple = False  # a write must tell the log what leaves for it
         return before - self.count
 
-    def _advance(self, entry: Advanced) -> int:
+    def _apply_advanced(self, entry: Advanced) -> int:
         self.reserved_seq = entry.head_seq
         before = self.count
         if entry.evicted_seq > self.floors.evicted:

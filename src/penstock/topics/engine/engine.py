@@ -265,7 +265,7 @@ class Engine:
             return
         try:
             self.check_pressure(lane, disable=write.disable_backpressure)
-            decided = lane.partition.write(name, write, self.clock.now_ms())
+            decided = lane.partition.decide_write(name, write, self.clock.now_ms())
         except PenstockError as error:
             done(error)
             return
@@ -306,7 +306,7 @@ class Engine:
         new_bytes = 0  # what was written before is answered again, room or no room
         for name, write in writes:
             self.check_pressure(lane, disable=write.disable_backpressure)
-            decided.append(lane.partition.write(name, write, now_ms))
+            decided.append(lane.partition.decide_write(name, write, now_ms))
             new_bytes += write.batch.size_bytes if isinstance(decided[-1], Change) else 0
         self.registry.check_total(new_bytes, now_ms)
         changes = [each for each in decided if isinstance(each, Change)]
@@ -333,7 +333,7 @@ class Engine:
         """Make a topic or change the named keys of one: is it new, and how is it now."""
         lane = self.lane(name)
         async with lane.exclusive() as partition:
-            change = partition.put_topic(name, body, self.clock.now_ms())
+            change = partition.decide_config(name, body, self.clock.now_ms())
             if change.entries:
                 await lane.commit(change, sync=True)
             created = bool(change.entries) and isinstance(change.entries[0], Created)
@@ -348,7 +348,7 @@ class Engine:
         lane = self.lane(name)
         await self.settled(name)
         topic = self.topic(name)
-        change = lane.partition.delete(
+        change = lane.partition.decide_delete(
             name, self.clock.now_ms(), before_seq=before_seq, match=match
         )
         answers = await lane.commit(change, sync=topic.config.durability == "fsync")

@@ -219,7 +219,7 @@ class Forwarder:
     ) -> None:
         assert step.entry is not None
         self._moving.add(router.config.name)
-        change = lane.partition.fed(step.entry)
+        change = lane.partition.change_of(step.entry)
         moved = partial(self._moved, router, then)
         lane.submit(change, moved, sync=lane.is_synced(change))
 
@@ -237,7 +237,7 @@ class Forwarder:
     def _decide(self, lane: Lane, name: str) -> Step | None:
         self._loading.pop(name, None)
         try:
-            step = lane.partition.forward(name, self._clock.now_ms())
+            step = lane.partition.decide_step(name, self._clock.now_ms())
         except (TopicNotFound, RouterNotFound):
             return None
         if step.held:

@@ -164,7 +164,7 @@ class Lane:
         if self._failed is not None:
             done(LogFailed(f"expected the log to take a write, found: {self._failed}"))
             return
-        entry = topic.take(batch, now_ms)
+        entry = topic.stage_append(batch, now_ms)
         self._pending.append((entry, done))
         self._entries.append(entry)
         self._stage_bytes(batch.size_bytes)
@@ -356,17 +356,13 @@ class Lane:
                     waiter.set_result(None)
 
     def _commit_all(self, waiting: Waiting) -> None:
-        append, listened, routed = self.partition.append, self._listened, self._routed
+        apply, listened, routed = self.partition.apply, self._listened, self._routed
         self._committing = True
         for change, done in waiting:
-            written: Written | Answer
-            if type(change) is Appended:
-                written = append(change)
-            elif type(change) is Committed:
-                written = self.partition.landed(change)
-            else:
+            if type(change) is not Appended and type(change) is not Committed:
                 self._commit(change, done)  # type: ignore[arg-type]
                 continue
+            written = apply(change)
             topic = change.topic
             if topic in listened or topic in routed:
                 self._appended(topic)  # else nobody would notice its turn
@@ -377,7 +373,7 @@ class Lane:
         self._committing = False
 
     def _commit(self, change: Change, done: Done) -> None:
-        answers = self.partition.commit(change)
+        answers = self.partition.apply_all(change.entries)
         self._committed(change.entries)
         try:
             done(answers)

@@ -67,7 +67,7 @@ class RouterDesk:
         lane = engine.lane(config.dest)
         async with lane.exclusive() as partition:
             created = self._routers.find(config.name) is None
-            change = partition.put_router(config, engine.clock.now_ms(), create_dest=create_dest)
+            change = partition.decide_router(config, engine.clock.now_ms(), create_dest=create_dest)
             await lane.commit(change, sync=True)
         engine.forwarder.ask(config)  # the source may have grown since it was decided
         return created, config
@@ -78,7 +78,7 @@ class RouterDesk:
             partition.check_drop(name, now_ms(), if_empty=if_empty)
             removed = await self._remove_out_of(name, lane)
             into = [router.config.name for router in self._routers.feeders_of(name)]
-            change = partition.drop_topic(name, now_ms(), if_empty=if_empty)
+            change = partition.decide_drop(name, now_ms(), if_empty=if_empty)
             if change.entries:
                 await lane.commit(change, sync=True)
         return bool(change.entries), sorted([*removed, *(into if change.entries else ())])
@@ -106,6 +106,6 @@ class RouterDesk:
 
 async def _remove_on(lane: Lane, names: list[str]) -> None:
     """Remove routers of a lane that is held, all or none."""
-    changes = [lane.partition.remove_router(name) for name in names]
+    changes = [lane.partition.decide_router_removal(name) for name in names]
     entries = tuple(entry for change in changes for entry in change.entries)
     await lane.commit(Change(entries, entries), sync=True)

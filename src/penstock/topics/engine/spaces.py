@@ -109,7 +109,7 @@ class SpaceDesk:
             if engine.is_pressed(lane):
                 engine.check_pressure(lane)
             if space is None or partition.limits.total_bytes_max:
-                decided = partition.land(name, commit, engine.clock.now_ms(), self.rule)
+                decided = partition.decide_commit(name, commit, engine.clock.now_ms(), self.rule)
             else:
                 decided = space.decide(commit, engine.clock.now_ms(), self.rule)
         except PenstockError as error:

@@ -79,7 +79,7 @@ class WorkDesk:
     async def ack(self, name: str, settle: Settle) -> Settled:
         """Finish jobs: they are gone."""
         queue = await self._queue(name)
-        entry, skipped = queue.ack(settle, self._engine.clock.now_ms())
+        entry, skipped = queue.decide_ack(settle, self._engine.clock.now_ms())
         return await self._settle(name, entry, skipped)
 
     async def nack(
@@ -90,7 +90,9 @@ class WorkDesk:
         Those that never reached who claimed them are `unseen`, and not delivered.
         """
         queue = await self._queue(name)
-        entry, skipped = queue.nack(settle, self._engine.clock.now_ms(), delay_ms, unseen=unseen)
+        entry, skipped = queue.decide_nack(
+            settle, self._engine.clock.now_ms(), delay_ms, unseen=unseen
+        )
         settled = await self._settle(name, entry, skipped)
         self._engine.turns.mark(name)
         return settled
@@ -98,7 +100,7 @@ class WorkDesk:
     async def extend(self, name: str, settle: Settle, lease_ms: int) -> Settled:
         """Let leases end later, or sooner, counted from now."""
         queue = await self._queue(name)
-        entry, skipped = queue.extend(settle, self._engine.clock.now_ms(), lease_ms)
+        entry, skipped = queue.decide_extend(settle, self._engine.clock.now_ms(), lease_ms)
         settled = await self._settle(name, entry, skipped)
         return settled._replace(deadline_ms=entry.deadline_ms)
 
@@ -116,7 +118,7 @@ class WorkDesk:
     ) -> Settled:
         lane = self._engine.lane(name)
         if entry.seqs:
-            await lane.commit(lane.partition.settle(entry), sync=self._is_synced(lane, name))
+            await lane.commit(lane.partition.change_of(entry), sync=self._is_synced(lane, name))
         return Settled(entry.seqs, skipped, self._counts(name))
 
     async def _claim_together(self, name: str, request: ClaimRequest, jitter_ms: int) -> list[Job]:
@@ -149,7 +151,7 @@ class WorkDesk:
             if queue.topic.config.dead_letter is None or not queue.topic.config.max_deliveries:
                 queue, entry = await self._choose(queue, requests, hold)
                 if not entry.buried:  # else it was configured anew while records were loaded
-                    change = self._engine.lane(name).partition.settle(entry)
+                    change = self._engine.lane(name).partition.change_of(entry)
                     return await self._lease(queue, requests, change, entry)
             async with self._burying.setdefault(name, asyncio.Lock()):
                 return await self._claim_and_bury(name, requests, hold)
@@ -176,7 +178,7 @@ class WorkDesk:
     ) -> tuple[Queue, Claimed]:
         """Decide who gets which job, once the records of all of them are in memory."""
         while True:
-            entry = queue.claim(requests, self._engine.clock.now_ms(), secrets.randbits(64))
+            entry = queue.decide_claim(requests, self._engine.clock.now_ms(), secrets.randbits(64))
             missing = _not_loaded(queue, entry) if queue.topic.slots.cold_count else []
             if not missing:
                 return queue, entry
@@ -191,19 +193,21 @@ class WorkDesk:
         """A claim and the dead letters of its own partition, as many as have room: one change."""
         partition, dest = self._engine.lane(entry.topic).partition, queue.topic.config.dead_letter
         if not entry.buried or dest is None:
-            return partition.settle(entry), entry
+            return partition.change_of(entry), entry
         letters, now_ms = queue.letters(entry).records, self._engine.clock.now_ms()
         buried, fits, left = Change((), ()), 0, len(letters)
         count = left  # most often all of them have room
         while left:
             try:
-                buried = partition.bury(dest, Batch.of(letters[: fits + count]), now_ms)
+                buried = partition.decide_dead_letters(
+                    dest, Batch.of(letters[: fits + count]), now_ms
+                )
                 fits, left = fits + count, left - count
             except _REFUSALS:
                 left = count - 1
             count = (left + 1) // 2
         entry = replace(entry, buried=entry.buried[:fits])
-        settled = partition.settle(entry)
+        settled = partition.change_of(entry)
         entries = (*buried.entries, *settled.entries)
         return Change(entries, (*buried.to_log, *settled.to_log)), entry
 
@@ -223,7 +227,9 @@ class WorkDesk:
         for seq, letter in zip(entry.buried, letters, strict=True):
             key = f"dead:{topic.name}:{topic.epoch}:{seq}"
             try:
-                change = dest_lane.partition.bury(dest, Batch.of([letter]), now_ms, key=key)
+                change = dest_lane.partition.decide_dead_letters(
+                    dest, Batch.of([letter]), now_ms, key=key
+                )
             except _REFUSALS:
                 break
             sent.append(asyncio.get_running_loop().create_future())
@@ -236,7 +242,7 @@ class WorkDesk:
             lane = self._engine.lane(topic.name)
             buried = [seq for seq in entry.buried[: len(sent)] if queue.lease_of(seq) is None]
             burial = replace(entry, leases=(), buried=tuple(buried))
-            await lane.commit(lane.partition.settle(burial), sync=True)
+            await lane.commit(lane.partition.change_of(burial), sync=True)
         return bool(sent)
 
     async def _lease(

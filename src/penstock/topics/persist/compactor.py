@@ -106,7 +106,7 @@ def work(job: Job, source: BinaryIO) -> Manifest:
         restore(partition, Path(job.previous))
     while (piece := _needed(source))[0] == PAYLOADS:
         for payload in _payloads(piece[1]):
-            partition.replay(decode_entries(payload))
+            partition.apply_all(decode_entries(payload))
         if _is_full(partition, job):
             seal(partition, job, sealed)
     seal(partition, job, sealed)

@@ -206,7 +206,7 @@ class Inspection:
             number, index + 1, max_entries=_READ_ENTRIES, max_bytes=4 * MIB
         ):
             for entry in entries:
-                partition.replay(decode_entries(entry.payload))
+                partition.apply_all(decode_entries(entry.payload))
             index = entries[-1].index
         for topic in partition.topics.values():
             topic.lose_unlogged()

@@ -221,7 +221,7 @@ class Recovery:
             index = found.index
             await self._take_snapshot(lane, found)
         lane.index = bounds.last_index
-        replay = lane.partition.replay
+        replay = lane.partition.apply_all
         before = self._done
         for entry in self._journal.read(lane.number, index + 1):
             payload = entry.payload

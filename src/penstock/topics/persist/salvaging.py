@@ -49,7 +49,7 @@ class Rebuilding:
             try:
                 if isinstance(entry, Appended | Committed):
                     self._join(entry, why)
-                self.partition.replay([entry])
+                self.partition.apply(entry)
             except _UNEXPECTED as error:
                 name = getattr(entry, "topic", None) or getattr(entry, "router", "a router")
                 what = type(entry).__name__.lower()
@@ -71,7 +71,7 @@ class Rebuilding:
     def make(self, name: str, config: TopicConfig, now_ms: int, epoch: int = 0) -> Topic:
         """A topic whose making is lost, and with it its configuration."""
         epoch = epoch or self.partition.registry.next_epoch()
-        self.partition.replay([Created(name, now_ms, epoch, config)])
+        self.partition.apply(Created(name, now_ms, epoch, config))
         self.notes.append(f"{name}: its configuration cannot be read; it has that of a new topic")
         return self.partition.topics[name]
 
@@ -87,7 +87,7 @@ class Rebuilding:
             self.lost.append(Lost(topic.name, first_seq, last_seq, why))
             _put_hole(topic, Hole(first_seq, last_seq))
         if topic.name in self.partition.queues:
-            self.partition.replay([Acked(topic.name, topic.now_ms, tuple(seqs))])
+            self.partition.apply(Acked(topic.name, topic.now_ms, tuple(seqs)))
         for seq in seqs:
             topic.remove(seq)
         self.partition.registry.recount(topic)

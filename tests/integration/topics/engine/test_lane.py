@@ -64,15 +64,15 @@ def test_who_waits_for_an_idle_lane_is_woken_by_changes_that_need_no_log() -> No
         journal = HeldJournal()
         lane = lane_on(journal)
         partition = lane.partition
-        await logged(lane, journal, partition.put_topic("q", {"type": "queue"}, 1))
-        write = partition.write("q", parse_write(body(1, 2)), 2)
+        await logged(lane, journal, partition.decide_config("q", {"type": "queue"}, 1))
+        write = partition.decide_write("q", parse_write(body(1, 2)), 2)
         assert isinstance(write, Change)
         await logged(lane, journal, write)
-        write = partition.write("q", parse_write(body(3)), 3)
+        write = partition.decide_write("q", parse_write(body(3)), 3)
         assert isinstance(write, Change)
         writing = asyncio.create_task(lane.commit(write, sync=True))
         await until(lambda: bool(journal.answers))
-        claim = partition.claim("q", [ClaimRequest("n")], 4, 0)
+        claim = partition.decide_claim("q", [ClaimRequest("n")], 4, 0)
         claiming = asyncio.create_task(lane.commit(claim, sync=False))
         holding = asyncio.create_task(lane.hold())
         await asyncio.sleep(0)
@@ -91,11 +91,11 @@ def test_what_the_log_does_not_take_fails_alone_after_all_that_it_took_before() 
         journal = HeldJournal()
         lane = lane_on(journal)
         partition = lane.partition
-        await logged(lane, journal, partition.put_topic("t", {}, 1))
+        await logged(lane, journal, partition.decide_config("t", {}, 1))
         told: list[tuple[int, bool]] = []
 
         def write(number: int) -> None:
-            change = partition.write("t", parse_write(body(number)), 2)
+            change = partition.decide_write("t", parse_write(body(number)), 2)
             assert isinstance(change, Change)
             lane.submit(
                 change, lambda got: told.append((number, isinstance(got, Exception))), sync=True
@@ -122,11 +122,11 @@ def test_a_hole_that_takes_too_many_seqs_is_synced_though_it_brings_no_record() 
     async def main() -> None:
         journal = HeldJournal()
         lane = lane_on(journal)
-        await logged(lane, journal, lane.partition.put_topic("t", {}, 1))
+        await logged(lane, journal, lane.partition.decide_config("t", {}, 1))
         for source_seq, trimmed in ((10, 10), (5_000, UNSYNCED_SEQS_MAX // 2)):
             feed = Feed("r", 1, source_seq, trimmed)
             first_seq = lane.partition.topic("t").next_seq + trimmed
-            fed = lane.partition.fed(Appended("t", first_seq, 2, Batch.of([]), feed=feed))
+            fed = lane.partition.change_of(Appended("t", first_seq, 2, Batch.of([]), feed=feed))
             assert not lane.is_synced(fed), "it is the sum that is too much"
             feeding = asyncio.create_task(lane.commit(fed, sync=False))
             await until(lambda: bool(journal.answers))

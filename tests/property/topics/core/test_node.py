@@ -53,7 +53,7 @@ class NodeMachine(RuleBasedStateMachine):
         is_new = topic not in self.registry.topics and topic not in self.creating()
         size_bytes = self.size_bytes() + count
         try:
-            decided = self.of(topic).write(topic, write, self.clock.now_ms())
+            decided = self.of(topic).decide_write(topic, write, self.clock.now_ms())
         except Throttled as refused:
             if refused.detail["limit"] == "max_topics":
                 assert is_new
@@ -68,7 +68,7 @@ class NodeMachine(RuleBasedStateMachine):
     def delete(self, topic: str, before_seq: int) -> None:
         if topic in self.registry.topics:
             now_ms = self.clock.now_ms()
-            self.stage(topic, self.of(topic).delete(topic, now_ms, before_seq=before_seq))
+            self.stage(topic, self.of(topic).decide_delete(topic, now_ms, before_seq=before_seq))
 
     @rule(name=ROUTERS, source=TOPICS, dest=TOPICS, allow_cycle=st.booleans())
     def put_router(self, name: str, source: str, dest: str, allow_cycle: bool) -> None:
@@ -77,7 +77,7 @@ class NodeMachine(RuleBasedStateMachine):
         self.commit_everything(dest)
         config = RouterConfig(name, source, dest, allow_cycle=allow_cycle)
         try:
-            change = self.of(dest).put_router(config, self.clock.now_ms())
+            change = self.of(dest).decide_router(config, self.clock.now_ms())
         except (Throttled, RouterCycle, TopicExistsIncompatible):
             return
         self.stage(dest, change)
@@ -89,7 +89,7 @@ class NodeMachine(RuleBasedStateMachine):
         if router is not None:
             dest = router.config.dest
             self.commit_everything(dest)
-            self.stage(dest, self.of(dest).remove_router(name))
+            self.stage(dest, self.of(dest).decide_router_removal(name))
             self.commit_everything(dest)
 
     @rule(topic=TOPICS)
@@ -97,7 +97,7 @@ class NodeMachine(RuleBasedStateMachine):
         for router in self.registry.routers.fed_by(topic):
             self.remove_router(router.config.name)
         self.commit_everything(topic)
-        self.stage(topic, self.of(topic).drop_topic(topic, self.clock.now_ms()))
+        self.stage(topic, self.of(topic).decide_drop(topic, self.clock.now_ms()))
         self.commit_everything(topic)
 
     @rule(name=ROUTERS)
@@ -107,12 +107,12 @@ class NodeMachine(RuleBasedStateMachine):
             return
         dest = router.config.dest
         try:
-            entry = self.of(dest).forward(name, self.clock.now_ms()).entry
+            entry = self.of(dest).decide_step(name, self.clock.now_ms()).entry
         except (TopicNotFound, TopicFull):
             return
         if entry is not None:
             self.moving.add(name)
-            self.stage(dest, self.of(dest).fed(entry))
+            self.stage(dest, self.of(dest).change_of(entry))
 
     @rule(place=st.integers(0, PARTITIONS - 1), count=st.integers(1, 4))
     def commit(self, place: int, count: int) -> None:
@@ -120,7 +120,7 @@ class NodeMachine(RuleBasedStateMachine):
         for _ in range(min(count, len(staged))):
             change = staged.popleft()
             self.logs[place].append(encode_entries(change.to_log))
-            self.partitions[place].commit(change)
+            self.partitions[place].apply_all(change.entries)
             self.arrived(change)
 
     @rule(place=st.integers(0, PARTITIONS - 1))
@@ -139,7 +139,7 @@ class NodeMachine(RuleBasedStateMachine):
             partitions = [Partition(registry) for _ in range(PARTITIONS)]
             for place in order:
                 for payload in self.logs[place]:
-                    partitions[place].replay(decode_entries(payload))
+                    partitions[place].apply_all(decode_entries(payload))
             assert self.state(registry, partitions) == wanted
         self.registry, self.partitions = registry, partitions
 

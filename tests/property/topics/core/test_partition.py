@@ -46,11 +46,11 @@ class PartitionMachine(RuleBasedStateMachine):
             ("q", QUEUE | {"cap_records": cap}),
             ("x", {"cap_records": cap, "discard": discard}),
         ):
-            self.stage(self.partition.put_topic(name, body, 0))
+            self.stage(self.partition.decide_config(name, body, 0))
             self.commit_everything()
         for name, source, dest in (("ab", "a", "b"), ("bc", "b", "c")):
             config = RouterConfig(name, source, dest, guarantee="exactly_once")
-            self.stage(self.partition.put_router(config, 0))
+            self.stage(self.partition.decide_router(config, 0))
             self.commit_everything()
 
     @rule(topic=TOPICS, count=st.integers(1, 3), key=st.sampled_from([None, None, "k", "l"]))
@@ -59,7 +59,7 @@ class PartitionMachine(RuleBasedStateMachine):
         records = [make_record(data, tag=data[-1:].decode()) for data in payloads]
         try:
             write = Write(Batch.of(records), key)
-            decided = self.partition.write(topic, write, self.clock.now_ms())
+            decided = self.partition.decide_write(topic, write, self.clock.now_ms())
         except (TopicFull, RecordTooLarge):
             return
         if isinstance(decided, Written):
@@ -79,7 +79,7 @@ class PartitionMachine(RuleBasedStateMachine):
     def delete(self, topic: str, before_seq: int, digit: str | None) -> None:
         match = Predicate(digit, prefix=False) if digit else None
         try:
-            change = self.partition.delete(
+            change = self.partition.decide_delete(
                 topic, self.clock.now_ms(), before_seq=before_seq, match=match
             )
         except TopicNotFound:
@@ -90,40 +90,44 @@ class PartitionMachine(RuleBasedStateMachine):
     @rule(jobs_max=st.integers(1, 3))
     def claim(self, jobs_max: int) -> None:
         queue, now_ms = self.partition.queue("q"), self.clock.now_ms()
-        claimed = queue.claim([ClaimRequest("n", jobs_max, 20)], now_ms, self.written)
+        claimed = queue.decide_claim([ClaimRequest("n", jobs_max, 20)], now_ms, self.written)
         buried = Change((), ())
         if claimed.buried:
             try:
-                buried = self.partition.bury("dead", queue.letters(claimed), now_ms)
+                buried = self.partition.decide_dead_letters("dead", queue.letters(claimed), now_ms)
             except (TopicFull, RecordTooLarge):
                 claimed = claimed.without_burials()
-        settled = self.partition.settle(claimed)
+        settled = self.partition.change_of(claimed)
         self.stage(Change((*settled.entries, *buried.entries), (*settled.to_log, *buried.to_log)))
 
     @rule(seqs=st.lists(st.integers(1, 12), max_size=4), verb=st.sampled_from(["ack", "nack"]))
     def settle(self, seqs: list[int], verb: str) -> None:
         queue, settle = self.partition.queue("q"), Settle("n", tuple(seqs))
         now_ms = self.clock.now_ms()
-        entry, _ = queue.ack(settle, now_ms) if verb == "ack" else queue.nack(settle, now_ms, 0)
-        self.stage(self.partition.settle(entry))
+        entry, _ = (
+            queue.decide_ack(settle, now_ms)
+            if verb == "ack"
+            else queue.decide_nack(settle, now_ms, 0)
+        )
+        self.stage(self.partition.change_of(entry))
 
     @rule(router=st.sampled_from(["ab", "bc"]))
     def forward(self, router: str) -> None:
         if not any(self.feeds(change, router) for change in self.staged):
-            entry = self.partition.forward(router, self.clock.now_ms()).entry
+            entry = self.partition.decide_step(router, self.clock.now_ms()).entry
             if entry is not None:
-                self.stage(self.partition.fed(entry))
+                self.stage(self.partition.change_of(entry))
 
     @rule(topic=LOGS, body=st.fixed_dictionaries({"cap_bytes": st.sampled_from([0, 9])}))
     def configure(self, topic: str, body: dict[str, Any]) -> None:
         self.commit_everything()
         if topic in self.partition.topics and topic != "a":
-            self.stage(self.partition.put_topic(topic, body, self.clock.now_ms()))
+            self.stage(self.partition.decide_config(topic, body, self.clock.now_ms()))
 
     @rule(topic=st.sampled_from(["x", "y", "dead"]))
     def drop(self, topic: str) -> None:
         self.commit_everything()
-        self.stage(self.partition.drop_topic(topic, self.clock.now_ms()))
+        self.stage(self.partition.decide_drop(topic, self.clock.now_ms()))
         self.commit_everything()
         for key in [key for key in self.answers if key[0] == topic]:
             del self.answers[key]
@@ -137,7 +141,7 @@ class PartitionMachine(RuleBasedStateMachine):
         for _ in range(min(count, len(self.staged))):
             change = self.staged.popleft()
             self.log.append(encode_entries(change.to_log))
-            self.partition.commit(change)
+            self.partition.apply_all(change.entries)
 
     @rule()
     def the_log_fails(self) -> None:
@@ -187,7 +191,7 @@ class PartitionMachine(RuleBasedStateMachine):
     def replayed(self) -> Partition:
         again = Partition()
         for entries in self.log:
-            again.replay(decode_entries(entries))
+            again.apply_all(decode_entries(entries))
         return again
 
     def replay_agrees(self) -> None:

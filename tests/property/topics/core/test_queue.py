@@ -50,7 +50,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 4))
     def write(self, count: int) -> None:
         records = [make_record(b"%d" % (len(self.where) + 1 + number)) for number in range(count)]
-        entry = self.queue.topic.append(Batch.of(records), self.clock.now_ms())
+        entry = self.queue.topic.decide_append(Batch.of(records), self.clock.now_ms())
         assert isinstance(entry, Appended)
         self.queue.topic.apply(entry)
         self.log.append(entry)
@@ -63,7 +63,7 @@ class QueueMachine(RuleBasedStateMachine):
     def claim(self, wanted: list[tuple[str, int]]) -> None:
         self.sweep()
         requests = [ClaimRequest(node, jobs_max, LEASE_MS) for node, jobs_max in wanted]
-        claimed = self.queue.claim(requests, self.clock.now_ms(), self.tokens)
+        claimed = self.queue.decide_claim(requests, self.clock.now_ms(), self.tokens)
         self.tokens += 100
         asked = sum(jobs_max for _, jobs_max in wanted)
         got, buried = self.expected_claim(asked)
@@ -87,7 +87,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(node=NODES, seqs=SEQS)
     def ack(self, node: str, seqs: list[int]) -> None:
         self.sweep()
-        entry, skipped = self.queue.ack(Settle(node, tuple(seqs)), self.clock.now_ms())
+        entry, skipped = self.queue.decide_ack(Settle(node, tuple(seqs)), self.clock.now_ms())
         self.check_split(node, seqs, entry.seqs, skipped)
         self.apply(entry)
         for seq in entry.seqs:
@@ -101,7 +101,7 @@ class QueueMachine(RuleBasedStateMachine):
             for place in (self.where.get(seq, ("none",)) for seq in seqs)
         )
         settle = Settle(node, tuple(seqs), fences)
-        entry, skipped = self.queue.ack(settle, self.clock.now_ms())
+        entry, skipped = self.queue.decide_ack(settle, self.clock.now_ms())
         if stale:
             assert (entry.seqs, skipped) == ((), seqs)
             return
@@ -113,7 +113,9 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(node=NODES, seqs=SEQS, delay_ms=st.sampled_from([0, 5, 30]))
     def nack(self, node: str, seqs: list[int], delay_ms: int) -> None:
         self.sweep()
-        entry, skipped = self.queue.nack(Settle(node, tuple(seqs)), self.clock.now_ms(), delay_ms)
+        entry, skipped = self.queue.decide_nack(
+            Settle(node, tuple(seqs)), self.clock.now_ms(), delay_ms
+        )
         self.check_split(node, seqs, entry.seqs, skipped)
         self.apply(entry)
         due_ms = self.clock.now_ms() + delay_ms
@@ -123,7 +125,9 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(node=NODES, seqs=SEQS, lease_ms=st.sampled_from([5, 20, 40]))
     def extend(self, node: str, seqs: list[int], lease_ms: int) -> None:
         self.sweep()
-        entry, skipped = self.queue.extend(Settle(node, tuple(seqs)), self.clock.now_ms(), lease_ms)
+        entry, skipped = self.queue.decide_extend(
+            Settle(node, tuple(seqs)), self.clock.now_ms(), lease_ms
+        )
         self.check_split(node, seqs, entry.seqs, skipped)
         self.apply(entry)
         for seq in entry.seqs:
@@ -132,7 +136,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(before_seq=st.integers(0, 12))
     def delete(self, before_seq: int) -> None:
-        entry = self.queue.topic.delete(self.clock.now_ms(), before_seq=before_seq)
+        entry = self.queue.topic.decide_delete(self.clock.now_ms(), before_seq=before_seq)
         self.queue.topic.apply(entry)
         self.log.append(entry)
         self.leave(range(1, before_seq))
@@ -172,7 +176,7 @@ class QueueMachine(RuleBasedStateMachine):
             if logged is not None:
                 again.apply(logged)
         still = [seq for seq, place in self.where.items() if place[0] not in GONE]
-        claimed = again.claim([ClaimRequest("n", 1_000)], self.clock.now_ms(), 0)
+        claimed = again.decide_claim([ClaimRequest("n", 1_000)], self.clock.now_ms(), 0)
         assert [lease.seq for lease in claimed.leases] == still
         assert again.dead_lettered == len(self.dead)
 

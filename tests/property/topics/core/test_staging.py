@@ -62,19 +62,21 @@ class StagingMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 4))
     def write(self, count: int) -> None:
         batch = Batch.of([make_record(b"1")] * count)
-        entry = self.queue.topic.append(batch, self.clock.now_ms())
+        entry = self.queue.topic.decide_append(batch, self.clock.now_ms())
         assert isinstance(entry, Appended)
-        self.queue.topic.pend(entry)
+        self.queue.topic.stage(entry)
         self.staged.append(entry)
 
     @rule(before_seq=st.integers(1, 5))
     def delete(self, before_seq: int) -> None:
-        self.staged.append(self.queue.topic.delete(self.clock.now_ms(), before_seq=before_seq))
+        self.staged.append(
+            self.queue.topic.decide_delete(self.clock.now_ms(), before_seq=before_seq)
+        )
 
     @rule(node=NODES, jobs_max=st.integers(1, 4))
     def claim(self, node: str, jobs_max: int) -> None:
         request = ClaimRequest(node, jobs_max, LEASE_MS)
-        claimed = self.queue.claim([request], self.clock.now_ms(), self.tokens)
+        claimed = self.queue.decide_claim([request], self.clock.now_ms(), self.tokens)
         self.tokens += 100
         held = {seq for seq in range(1, 60) if self.queue.lease_of(seq) is not None}
         assert held.isdisjoint(lease.seq for lease in claimed.leases)
@@ -84,7 +86,7 @@ class StagingMachine(RuleBasedStateMachine):
 
     @rule(node=NODES, seqs=SEQS)
     def ack(self, node: str, seqs: list[int]) -> None:
-        entry, _ = self.queue.ack(Settle(node, tuple(seqs)), self.clock.now_ms())
+        entry, _ = self.queue.decide_ack(Settle(node, tuple(seqs)), self.clock.now_ms())
         self.stage(entry)
         for seq in entry.seqs:
             assert self.queue.topic.get(seq) is not None, "it is there until the log has the ack"
@@ -93,12 +95,12 @@ class StagingMachine(RuleBasedStateMachine):
     @rule(node=NODES, seqs=SEQS, delay_ms=st.sampled_from([0, 5, 30]))
     def nack(self, node: str, seqs: list[int], delay_ms: int) -> None:
         settle = Settle(node, tuple(seqs))
-        self.stage(self.queue.nack(settle, self.clock.now_ms(), delay_ms)[0])
+        self.stage(self.queue.decide_nack(settle, self.clock.now_ms(), delay_ms)[0])
 
     @rule(node=NODES, seqs=SEQS, lease_ms=st.sampled_from([5, 40]))
     def extend(self, node: str, seqs: list[int], lease_ms: int) -> None:
         settle = Settle(node, tuple(seqs))
-        self.stage(self.queue.extend(settle, self.clock.now_ms(), lease_ms)[0])
+        self.stage(self.queue.decide_extend(settle, self.clock.now_ms(), lease_ms)[0])
 
     @rule(ms=st.sampled_from([1, 5, 15, 21]))
     def pass_time(self, ms: int) -> None:
@@ -109,7 +111,7 @@ class StagingMachine(RuleBasedStateMachine):
         for _ in range(min(count, len(self.staged))):
             entry = self.staged.popleft()
             if isinstance(entry, QueueEntry):
-                self.queue.commit(entry)
+                self.queue.apply(entry)
                 self.committed.apply(entry)
                 finished = entry.seqs if isinstance(entry, Acked) else ()
                 finished = entry.buried if isinstance(entry, Claimed) else finished
@@ -134,7 +136,7 @@ class StagingMachine(RuleBasedStateMachine):
     def no_job_is_lost_or_counted_twice(self) -> None:
         queue, now_ms = self.queue, self.clock.now_ms()
         ready, in_flight, _ = queue.counts(now_ms)
-        claimed = queue.claim([ClaimRequest("c", 1_000)], now_ms, 0)
+        claimed = queue.decide_claim([ClaimRequest("c", 1_000)], now_ms, 0)
         waiting = [*claimed.buried, *(lease.seq for lease in claimed.leases)]
         assert len(set(waiting)) == len(waiting) == ready
         leased = {seq for seq in range(1, 100) if queue.lease_of(seq) is not None}
@@ -154,7 +156,7 @@ class StagingMachine(RuleBasedStateMachine):
         now_ms = self.clock.now_ms()
         counts = queue.counts(now_ms)
         leases = tuple(queue.lease_of(seq) for seq in range(queue.topic.head_seq + 2))
-        claimed = queue.claim([ClaimRequest("c", 1_000)], now_ms, 0)
+        claimed = queue.decide_claim([ClaimRequest("c", 1_000)], now_ms, 0)
         again = Queue.restored(Topic.restored(queue.topic.state()), queue.state())
         again.apply(claimed)
         assert again.counts(now_ms).ready == 0

@@ -77,9 +77,9 @@ class TopicMachine(RuleBasedStateMachine):
         refusal = self.refusal(records)
         if refusal is not None:
             with pytest.raises(refusal):
-                self.topic.append(Batch.of(records), self.clock.now_ms())
+                self.topic.decide_append(Batch.of(records), self.clock.now_ms())
             return
-        entry = self.topic.append(Batch.of(records), self.clock.now_ms())
+        entry = self.topic.decide_append(Batch.of(records), self.clock.now_ms())
         assert isinstance(entry, Appended)
         self.apply(entry)
         self.accept(records)
@@ -92,9 +92,9 @@ class TopicMachine(RuleBasedStateMachine):
         refusal = self.refusal(records)
         if refusal is not None and key not in self.keys:
             with pytest.raises(refusal):
-                self.topic.append(Batch.of(records), self.clock.now_ms(), key=key)
+                self.topic.decide_append(Batch.of(records), self.clock.now_ms(), key=key)
             return
-        entry = self.topic.append(Batch.of(records), self.clock.now_ms(), key=key)
+        entry = self.topic.decide_append(Batch.of(records), self.clock.now_ms(), key=key)
         if key in self.keys:
             first_seq, last_seq, _ = self.keys[key]
             count = last_seq - first_seq + 1
@@ -111,7 +111,7 @@ class TopicMachine(RuleBasedStateMachine):
         if before_seq is None and match is None:
             return
         self.age()
-        entry = self.topic.delete(self.clock.now_ms(), before_seq=before_seq, match=match)
+        entry = self.topic.decide_delete(self.clock.now_ms(), before_seq=before_seq, match=match)
         deleted = self.apply(entry)
         chosen = [
             fate
@@ -127,7 +127,7 @@ class TopicMachine(RuleBasedStateMachine):
     @rule(changes=CHANGES)
     def configure(self, changes: dict[str, Any]) -> None:
         self.age()
-        self.apply(self.topic.configure(changes, self.clock.now_ms()))
+        self.apply(self.topic.decide_configure(changes, self.clock.now_ms()))
         self.config = self.config.merged(changes)
         self.age()
         self.evict()

@@ -49,14 +49,14 @@ class TotalsMachine(RuleBasedStateMachine):
     def put(self, name: str, body: dict[str, Any], logged: bool) -> None:
         if name not in self.partition.topics:
             body = {**body, "type": "queue" if name in "qr" else "log"}
-        self.finish(self.partition.put_topic(name, body, self.clock.now_ms()), logged)
+        self.finish(self.partition.decide_config(name, body, self.clock.now_ms()), logged)
 
     @rule(name=NAMES, count=st.integers(1, 3), logged=st.booleans())
     def write(self, name: str, count: int, logged: bool) -> None:
         records = [make_record(b"%d" % number, tag="t") for number in range(count)]
         try:
             write = Write(Batch.of(records))
-            decided = self.partition.write(name, write, self.clock.now_ms())
+            decided = self.partition.decide_write(name, write, self.clock.now_ms())
         except PenstockError:
             return
         assert isinstance(decided, Change)
@@ -67,12 +67,12 @@ class TotalsMachine(RuleBasedStateMachine):
         if name in self.partition.topics:
             match = Predicate("t", prefix=False) if by_tag else None
             now_ms = self.clock.now_ms()
-            change = self.partition.delete(name, now_ms, before_seq=before_seq, match=match)
+            change = self.partition.decide_delete(name, now_ms, before_seq=before_seq, match=match)
             self.finish(change, True)
 
     @rule(name=NAMES)
     def drop(self, name: str) -> None:
-        self.finish(self.partition.drop_topic(name, self.clock.now_ms()), True)
+        self.finish(self.partition.decide_drop(name, self.clock.now_ms()), True)
 
     @rule(name=NAMES, jobs_max=st.integers(1, 3), lease_ms=st.sampled_from([5, 60]))
     def claim(self, name: str, jobs_max: int, lease_ms: int) -> None:
@@ -80,8 +80,8 @@ class TotalsMachine(RuleBasedStateMachine):
         if queue is not None:
             self.token += 10
             request = ClaimRequest("n", jobs_max, lease_ms)
-            entry = queue.claim([request], self.clock.now_ms(), self.token)
-            self.finish(self.partition.settle(entry), bool(self.token % 3))
+            entry = queue.decide_claim([request], self.clock.now_ms(), self.token)
+            self.finish(self.partition.change_of(entry), bool(self.token % 3))
 
     @rule(
         name=NAMES,
@@ -95,12 +95,12 @@ class TotalsMachine(RuleBasedStateMachine):
             return
         settle, now_ms = Settle("n", tuple(seqs)), self.clock.now_ms()
         if verb == "ack":
-            entry, _ = queue.ack(settle, now_ms)
+            entry, _ = queue.decide_ack(settle, now_ms)
         elif verb == "extend":
-            entry, _ = queue.extend(settle, now_ms, 30)  # type: ignore[assignment]
+            entry, _ = queue.decide_extend(settle, now_ms, 30)  # type: ignore[assignment]
         else:
-            entry, _ = queue.nack(settle, now_ms, 9 * (verb == "delay"))  # type: ignore[assignment]
-        self.finish(self.partition.settle(entry), logged)
+            entry, _ = queue.decide_nack(settle, now_ms, 9 * (verb == "delay"))  # type: ignore[assignment]
+        self.finish(self.partition.change_of(entry), logged)
 
     @rule(name=NAMES)
     def look(self, name: str) -> None:
@@ -124,7 +124,7 @@ class TotalsMachine(RuleBasedStateMachine):
         """From the log, and then from a snapshot, as a whole and topic by topic."""
         again = Partition(Registry())
         for payload in self.log:
-            again.replay(decode_entries(payload))
+            again.apply_all(decode_entries(payload))
         for topic in again.topics.values():
             topic.lose_unlogged()
         restored = Partition.restored(again.state(), Registry())
@@ -155,7 +155,7 @@ class TotalsMachine(RuleBasedStateMachine):
         self.partition.stage(change)
         if logged:
             self.log.append(encode_entries(change.to_log))
-            self.partition.commit(change)
+            self.partition.apply_all(change.entries)
         else:
             self.partition.abandon()
 

@@ -103,15 +103,15 @@ class History:
         for name, body in (
             ("a", {}), ("q", queue), ("e", {"durability": "ephemeral"}), ("s", space),
         ):  # fmt: skip
-            self.commit(self.partition.put_topic(name, body, self.now_ms))
-        self.commit(self.partition.put_router(RouterConfig("ar", "a", "r"), self.now_ms))
+            self.commit(self.partition.decide_config(name, body, self.now_ms))
+        self.commit(self.partition.decide_router(RouterConfig("ar", "a", "r"), self.now_ms))
 
     def commit(self, change: Change) -> None:
         if change.entries:
             self.partition.stage(change)
             if change.to_log:
                 self.log.append(encode_entries(change.to_log))
-            self.partition.commit(change)
+            self.partition.apply_all(change.entries)
 
     def run(self, command: tuple[Any, ...]) -> None:
         verb, *rest = command
@@ -120,7 +120,7 @@ class History:
     def do_write(self, topic: str, records: list[tuple[str | None, int]], key: str | None) -> None:
         batch = Batch.of([make_record(b"%d" % number, tag=tag) for tag, number in records])
         try:
-            decided = self.partition.write(topic, Write(batch, key), self.now_ms)
+            decided = self.partition.decide_write(topic, Write(batch, key), self.now_ms)
         except (TopicFull, RecordTooLarge):
             return
         if not isinstance(decided, Written):
@@ -129,17 +129,19 @@ class History:
     def do_delete(self, topic: str, tag: str | None, before_seq: int) -> None:
         if topic in self.partition.topics:
             match = Predicate(tag, prefix=tag.endswith(":")) if tag else None
-            change = self.partition.delete(topic, self.now_ms, before_seq=before_seq, match=match)
+            change = self.partition.decide_delete(
+                topic, self.now_ms, before_seq=before_seq, match=match
+            )
             self.commit(change)
 
     def do_put(self, topic: str, body: dict[str, Any]) -> None:
-        self.commit(self.partition.put_topic(topic, body, self.now_ms))
+        self.commit(self.partition.decide_config(topic, body, self.now_ms))
 
     def do_class(self, topic: str, durability: str) -> None:
         self.do_put(topic, {"durability": durability})
 
     def do_drop(self, topic: str) -> None:
-        self.commit(self.partition.drop_topic(topic, self.now_ms))
+        self.commit(self.partition.decide_drop(topic, self.now_ms))
 
     def do_skip(self, name: str, seqs: int) -> None:
         topic = self.partition.topics.get(name)
@@ -149,28 +151,32 @@ class History:
 
     def do_claim(self, jobs_max: int) -> None:
         queue = self.partition.queue("q")
-        claimed = queue.claim([ClaimRequest("n", jobs_max, 30)], self.now_ms, len(self.log))
+        claimed = queue.decide_claim([ClaimRequest("n", jobs_max, 30)], self.now_ms, len(self.log))
         buried = Change((), ())
         if claimed.buried:
             try:
-                buried = self.partition.bury("b", queue.letters(claimed), self.now_ms)
+                buried = self.partition.decide_dead_letters(
+                    "b", queue.letters(claimed), self.now_ms
+                )
             except (TopicFull, RecordTooLarge):
                 claimed = claimed.without_burials()
-        settled = self.partition.settle(claimed)
+        settled = self.partition.change_of(claimed)
         self.commit(Change((*buried.entries, *settled.entries), (*buried.to_log, *settled.to_log)))
 
     def do_ack(self, seqs: list[int]) -> None:
-        entry, _ = self.partition.queue("q").ack(Settle("n", tuple(seqs)), self.now_ms)
-        self.commit(self.partition.settle(entry))
+        entry, _ = self.partition.queue("q").decide_ack(Settle("n", tuple(seqs)), self.now_ms)
+        self.commit(self.partition.change_of(entry))
 
     def do_nack(self, seqs: list[int], delay_ms: int) -> None:
-        entry, _ = self.partition.queue("q").nack(Settle("n", tuple(seqs)), self.now_ms, delay_ms)
-        self.commit(self.partition.settle(entry))
+        entry, _ = self.partition.queue("q").decide_nack(
+            Settle("n", tuple(seqs)), self.now_ms, delay_ms
+        )
+        self.commit(self.partition.change_of(entry))
 
     def do_forward(self) -> None:
-        entry = self.partition.forward("ar", self.now_ms).entry
+        entry = self.partition.decide_step("ar", self.now_ms).entry
         if entry is not None:
-            self.commit(self.partition.fed(entry))
+            self.commit(self.partition.change_of(entry))
 
     def do_commit(self, session: str, entity: str, change: dict[str, Any]) -> None:
         self.commits += 1
@@ -181,7 +187,7 @@ class History:
             event_id=f"event-{self.commits}" if self.commits % 3 else None,
         )
         try:
-            decided = self.partition.land("s", commit, self.now_ms)
+            decided = self.partition.decide_commit("s", commit, self.now_ms)
         except (TopicFull, RecordTooLarge):
             return
         assert isinstance(decided, Change)
@@ -236,7 +242,7 @@ class Files:
 
 def replay(partition: Partition, log: list[bytes]) -> Partition:
     for payload in log:
-        partition.replay(decode_entries(payload))
+        partition.apply_all(decode_entries(payload))
     return partition
 
 

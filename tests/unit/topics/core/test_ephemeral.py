@@ -28,21 +28,23 @@ class Node:
         self.partition.stage(change)
         if change.to_log:
             self.log.append(encode_entries(change.to_log))
-        return self.partition.commit(change)
+        return self.partition.apply_all(change.entries)
 
     def put(self, **body: Any) -> None:
-        self.run(self.partition.put_topic("t", body, 0))
+        self.run(self.partition.decide_config("t", body, 0))
 
     def write(self, count: int = 1, **options: Any) -> Written:
         batch = Batch.of([make_record(b"1")] * count)
-        written = self.run(self.partition.write("t", Write(batch, **options), 0))[-1]
+        written = self.run(self.partition.decide_write("t", Write(batch, **options), 0))[-1]
         assert isinstance(written, Written)
         return written
 
     def feed(self, feed: Feed, count: int = 1) -> None:
-        entry = self.partition.topic("t").feed(feed, Batch.of([make_record(b"1")] * count), 0)
+        entry = self.partition.topic("t").decide_feed(
+            feed, Batch.of([make_record(b"1")] * count), 0
+        )
         assert entry is not None
-        self.run(self.partition.fed(entry))
+        self.run(self.partition.change_of(entry))
 
     def restart(self) -> None:
         self.partition = self.replayed()
@@ -50,7 +52,7 @@ class Node:
     def replayed(self) -> Partition:
         partition = Partition()
         for payload in self.log:
-            partition.replay(decode_entries(payload))
+            partition.apply_all(decode_entries(payload))
         for topic in partition.topics.values():
             topic.lose_unlogged()
         return partition
@@ -133,7 +135,7 @@ def test_a_write_on_its_way_sets_its_own_seqs_aside() -> None:
     node.put(durability="ephemeral")
     changes = []
     for _ in range(3):
-        change = node.partition.write("t", Write(Batch.of([make_record(b"1")])), 0)
+        change = node.partition.decide_write("t", Write(Batch.of([make_record(b"1")])), 0)
         assert isinstance(change, Change)
         node.partition.stage(change)
         changes.append(change)
@@ -187,21 +189,21 @@ def test_a_queue_in_memory_is_empty_after_a_restart_and_its_seqs_go_on() -> None
     node = Node()
     node.put(type="queue", durability="ephemeral", leases_durable=True)
     node.write(3)
-    node.run(node.partition.claim("t", [ClaimRequest("n", 2)], 0, 0))
-    acked, _ = node.partition.queue("t").ack(Settle("n", (1,)), 0)
-    node.run(node.partition.settle(acked))
+    node.run(node.partition.decide_claim("t", [ClaimRequest("n", 2)], 0, 0))
+    acked, _ = node.partition.queue("t").decide_ack(Settle("n", (1,)), 0)
+    node.run(node.partition.change_of(acked))
     assert node.partition.queue("t").counts(0) == (1, 1, 0)
     node.restart()
     assert node.partition.queue("t").counts(0) == (0, 0, 0)
     first_seq = node.write().first_seq
-    claimed = node.partition.queue("t").claim([ClaimRequest("n", 9)], 0, 0)
+    claimed = node.partition.queue("t").decide_claim([ClaimRequest("n", 9)], 0, 0)
     assert [lease.seq for lease in claimed.leases] == [first_seq]
 
 
 def test_a_name_that_is_dropped_and_made_again_begins_at_one_in_another_epoch(node: Node) -> None:
     node.write(10)
     epoch = node.partition.topic("t").epoch
-    node.run(node.partition.drop_topic("t", 0))
+    node.run(node.partition.decide_drop("t", 0))
     node.put(durability="ephemeral")
     node.restart()
     assert node.write().first_seq == 1
@@ -229,15 +231,15 @@ def test_records_from_before_a_topic_was_ephemeral_survive_a_restart() -> None:
     def run(change: Change | Written) -> None:
         assert isinstance(change, Change)
         partition.stage(change)
-        partition.commit(change)
+        partition.apply_all(change.entries)
         logged.extend(change.to_log)
 
-    run(partition.put_topic("t", {"durability": "disk"}, 0))
-    run(partition.write("t", Write(Batch.of([make_record(b"1")])), 0))
-    run(partition.put_topic("t", {"durability": "ephemeral"}, 0))
-    run(partition.write("t", Write(Batch.of([make_record(b"2")])), 0))
+    run(partition.decide_config("t", {"durability": "disk"}, 0))
+    run(partition.decide_write("t", Write(Batch.of([make_record(b"1")])), 0))
+    run(partition.decide_config("t", {"durability": "ephemeral"}, 0))
+    run(partition.decide_write("t", Write(Batch.of([make_record(b"2")])), 0))
     again = Partition()
-    again.replay(logged)
+    again.apply_all(logged)
     again.topics["t"].lose_unlogged()
     diff = again.read("t", ReadRequest(), 0)
     assert [bytes(slot.record.data) for slot in diff.records] == [b"1"]

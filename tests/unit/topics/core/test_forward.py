@@ -23,7 +23,7 @@ LIMITS = TopicLimits()
 def make_topic(name: str, *records: Record, **config: Any) -> Topic:
     topic = Topic(name, TopicConfig(**config), epoch=4, now_ms=0)
     if records:
-        entry = topic.append(Batch.of(records), 0)
+        entry = topic.decide_append(Batch.of(records), 0)
         assert isinstance(entry, Appended)
         topic.apply(entry)
     return topic
@@ -82,7 +82,7 @@ def test_records_that_are_all_passed_over_still_move_the_place() -> None:
 
 def test_deleted_and_expired_records_are_not_forwarded() -> None:
     source, dest = make_topic("s", make_record(b"1", tag="x"), make_record(b"2")), make_topic("d")
-    source.apply(source.delete(0, match=parse_predicate("x")))
+    source.apply(source.decide_delete(0, match=parse_predicate("x")))
     run(make_router(), source, dest)
     assert [bytes(record.data) for record in live(dest)] == [b"2"]
 
@@ -110,7 +110,7 @@ def test_a_full_destination_takes_what_fits_and_then_holds_the_place() -> None:
     assert (len(first.entry.batch), first.entry.feed, first.more) == (3, Feed("r", 4, 3), True)
     dest.apply(first.entry)
     assert step(make_router(3), source, dest, 0, LIMITS) == (None, True, True)
-    dest.apply(dest.delete(0, before_seq=3))
+    dest.apply(dest.decide_delete(0, before_seq=3))
     run(make_router(3), source, dest)
     assert [bytes(record.data) for record in live(dest)] == [b"2", b"3", b"4"]
 
@@ -178,7 +178,7 @@ def test_a_trace_is_known_however_its_key_is_spelt() -> None:
 def test_a_delete_in_the_source_does_not_reach_the_copies() -> None:
     source, dest = make_topic("s", make_record(b"1", tag="x"), make_record(b"2")), make_topic("d")
     run(make_router(), source, dest)
-    source.apply(source.delete(0, before_seq=9))
+    source.apply(source.decide_delete(0, before_seq=9))
     assert step(make_router(2), source, dest, 0, LIMITS).entry is None
     assert [bytes(record.data) for record in live(dest)] == [b"1", b"2"]
 
@@ -186,7 +186,7 @@ def test_a_delete_in_the_source_does_not_reach_the_copies() -> None:
 def test_what_a_source_deleted_on_request_leaves_no_hole_in_the_destination() -> None:
     source = make_topic("s", *[make_record(b"1")] * 5)
     dest = make_topic("d")
-    source.apply(source.delete(0, before_seq=4))
+    source.apply(source.decide_delete(0, before_seq=4))
     entry = run(make_router(), source, dest)
     assert entry is not None
     assert (entry.feed, entry.first_seq) == (Feed("r", 4, 5), 1)

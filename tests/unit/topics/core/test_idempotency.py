@@ -18,7 +18,7 @@ def make_topic(window_ms: int = 100, **config: object) -> Topic:
 
 
 def write(topic: Topic, key: str, now_ms: int) -> Written:
-    entry = topic.append(ONE, now_ms, key=key)
+    entry = topic.decide_append(ONE, now_ms, key=key)
     written = topic.apply(entry) if isinstance(entry, Appended) else entry
     assert isinstance(written, Written)
     return written
@@ -48,10 +48,10 @@ def test_a_retry_is_answered_even_when_the_topic_is_full_by_now() -> None:
 
 def test_a_retry_meanwhile_gets_the_seqs_of_the_write_on_its_way() -> None:
     topic = make_topic()
-    entry = topic.append(ONE, 0, key="a")
+    entry = topic.decide_append(ONE, 0, key="a")
     assert isinstance(entry, Appended)
-    topic.pend(entry)
-    assert topic.append(ONE, 0, key="a") == Written(1, 1, 1, 1, deduped=True)
+    topic.stage(entry)
+    assert topic.decide_append(ONE, 0, key="a") == Written(1, 1, 1, 1, deduped=True)
     topic.apply(entry)
     assert write(topic, "a", 0).deduped
 
@@ -59,23 +59,23 @@ def test_a_retry_meanwhile_gets_the_seqs_of_the_write_on_its_way() -> None:
 def test_answers_whose_window_is_over_are_forgotten_with_the_next_keyed_write() -> None:
     answers = Answers()
     for number in range(10):
-        answers.keep(f"k{number}", Answer(number, number, number * 10), window_ms=25)
+        answers.apply(f"k{number}", Answer(number, number, number * 10), window_ms=25)
     assert list(answers.kept()) == ["k7", "k8", "k9"]
 
 
 def test_a_key_used_again_after_its_window_does_not_keep_older_answers_alive() -> None:
     answers = Answers()
     for key, at_ms in (("a", 0), ("b", 1), ("a", 40), ("c", 50)):
-        answers.keep(key, Answer(1, 1, at_ms), window_ms=20)
+        answers.apply(key, Answer(1, 1, at_ms), window_ms=20)
     assert list(answers.kept()) == ["a", "c"]
-    answers.keep("a", Answer(2, 2, 61), window_ms=20)
+    answers.apply("a", Answer(2, 2, 61), window_ms=20)
     assert list(answers.kept()) == ["c", "a"]
 
 
 def test_answers_survive_replay() -> None:
     topic, again = make_topic(), make_topic()
     for key in ("a", "b"):
-        entry = topic.append(ONE, 5, key=key)
+        entry = topic.decide_append(ONE, 5, key=key)
         assert isinstance(entry, Appended)
         topic.apply(entry)
         again.apply(entry)
@@ -86,12 +86,12 @@ def test_a_retry_is_answered_without_a_look_at_what_it_brings() -> None:
     topic = make_topic(cap_bytes=9, discard="reject")
     write(topic, "a", 0)
     other = Batch.of([make_record(b"1" * 100), make_record(b"2")])
-    assert topic.append(other, 0, key="a") == Written(1, 1, 1, 1, deduped=True)
+    assert topic.decide_append(other, 0, key="a") == Written(1, 1, 1, 1, deduped=True)
 
 
 def test_a_retry_of_a_batch_gets_all_its_seqs() -> None:
     topic = make_topic()
-    entry = topic.append(Batch.of([make_record(b"1")] * 3), 0, key="a")
+    entry = topic.decide_append(Batch.of([make_record(b"1")] * 3), 0, key="a")
     assert isinstance(entry, Appended)
     topic.apply(entry)
     assert write(topic, "a", 0) == Written(1, 3, 3, 3, deduped=True)
@@ -121,7 +121,7 @@ def test_records_that_left_are_still_answered_for() -> None:
     topic = make_topic(cap_records=1)
     write(topic, "a", 0)
     write(topic, "b", 0)
-    topic.apply(topic.delete(0, before_seq=9))
+    topic.apply(topic.decide_delete(0, before_seq=9))
     assert write(topic, "a", 0) == Written(1, 1, 1, 1, deduped=True)
 
 
@@ -135,7 +135,7 @@ def test_a_window_of_nothing_lasts_for_one_millisecond() -> None:
 def test_another_window_counts_for_keys_that_are_known() -> None:
     topic = make_topic(window_ms=100)
     write(topic, "a", 0)
-    topic.apply(topic.configure({"idempotency_window_ms": 10}, 50))
+    topic.apply(topic.decide_configure({"idempotency_window_ms": 10}, 50))
     assert not write(topic, "a", 50).deduped
 
 
@@ -145,18 +145,18 @@ def test_only_the_keys_of_one_window_are_kept_however_many_come() -> None:
         write(topic, f"k{number}", number * 10)
         write(topic, f"k{number}", number * 10)
         assert len(topic.answers.kept()) <= 11
-    assert topic.answers._pending == {}
+    assert topic.answers._staged == {}
 
 
 def test_a_key_on_its_way_is_forgotten_once_it_is_kept() -> None:
     topic = make_topic()
     entries = []
     for key in "abc":
-        entry = topic.append(ONE, 0, key=key)
+        entry = topic.decide_append(ONE, 0, key=key)
         assert isinstance(entry, Appended)
-        topic.pend(entry)
+        topic.stage(entry)
         entries.append(entry)
     for entry in entries:
         topic.apply(entry)
-    assert topic.answers._pending == {}
+    assert topic.answers._staged == {}
     assert list(topic.answers.kept()) == ["a", "b", "c"]

@@ -35,12 +35,12 @@ ONE = Batch.of([make_record(b"1")])
 def run(partition: Partition, change: Change | Written) -> list[Any]:
     assert isinstance(change, Change)
     partition.stage(change)
-    return partition.commit(change)
+    return partition.apply_all(change.entries)
 
 
 def write(partition: Partition, topic: str, count: int = 1, **options: Any) -> list[Any]:
     batch = Batch.of([make_record(b"1")] * count)
-    return run(partition, partition.write(topic, Write(batch, **options), 0))
+    return run(partition, partition.decide_write(topic, Write(batch, **options), 0))
 
 
 def limited(**limits: int) -> Partition:
@@ -49,8 +49,8 @@ def limited(**limits: int) -> Partition:
 
 def put_router(partition: Partition, name: str, source: str, dest: str) -> list[Any]:
     if source not in partition.topics:
-        run(partition, partition.put_topic(source, {}, 0))
-    return run(partition, partition.put_router(RouterConfig(name, source, dest), 0))
+        run(partition, partition.decide_config(source, {}, 0))
+    return run(partition, partition.decide_router(RouterConfig(name, source, dest), 0))
 
 
 def data(partition: Partition, topic: str) -> list[bytes]:
@@ -59,22 +59,22 @@ def data(partition: Partition, topic: str) -> list[bytes]:
 
 def test_putting_a_topic_makes_it_once_and_then_changes_what_is_named() -> None:
     partition = Partition()
-    run(partition, partition.put_topic("t", {"ttl_ms": 5, "cap_records": 9}, 0))
-    assert partition.put_topic("t", {}, 0).entries == ()
-    assert partition.put_topic("t", {"ttl_ms": 5}, 0).entries == ()
-    run(partition, partition.put_topic("t", {"ttl_ms": 6}, 0))
+    run(partition, partition.decide_config("t", {"ttl_ms": 5, "cap_records": 9}, 0))
+    assert partition.decide_config("t", {}, 0).entries == ()
+    assert partition.decide_config("t", {"ttl_ms": 5}, 0).entries == ()
+    run(partition, partition.decide_config("t", {"ttl_ms": 6}, 0))
     config = partition.topic("t").config
     assert (config.ttl_ms, config.cap_records) == (6, 9)
     with pytest.raises(TopicExistsIncompatible):
-        partition.put_topic("t", {"type": "queue"}, 0)
+        partition.decide_config("t", {"type": "queue"}, 0)
 
 
 def test_a_name_is_checked_only_where_something_would_be_created() -> None:
     partition = Partition()
     with pytest.raises(InvalidRequest):
-        partition.put_topic("no spaces", {}, 0)
+        partition.decide_config("no spaces", {}, 0)
     with pytest.raises(InvalidRequest):
-        partition.write("no spaces", Write(ONE), 0)
+        partition.decide_write("no spaces", Write(ONE), 0)
     with pytest.raises(TopicNotFound) as refused:
         partition.read("no spaces", ReadRequest(), 0)
     assert refused.value.detail == {"topic": "no spaces"}
@@ -82,7 +82,7 @@ def test_a_name_is_checked_only_where_something_would_be_created() -> None:
 
 def test_a_write_creates_its_topic_with_its_config_unless_told_not_to() -> None:
     partition = Partition()
-    change = partition.write("t", Write(ONE, config={"ttl_ms": 7}), 0)
+    change = partition.decide_write("t", Write(ONE, config={"ttl_ms": 7}), 0)
     assert isinstance(change, Change)
     assert [type(entry) for entry in change.entries] == [Created, Appended]
     run(partition, change)
@@ -91,7 +91,7 @@ def test_a_write_creates_its_topic_with_its_config_unless_told_not_to() -> None:
     assert partition.topic("t").config.ttl_ms == 7
     for options in ({"create": False}, {"config": {"auto_create": False}}):
         with pytest.raises(TopicNotFound):
-            partition.write("other", Write(ONE, **options), 0)
+            partition.decide_write("other", Write(ONE, **options), 0)
 
 
 def test_a_bad_batch_is_refused_before_anything_is_looked_up() -> None:
@@ -109,16 +109,16 @@ def test_writes_behind_a_creation_on_its_way_go_to_the_same_topic() -> None:
     assert [type(entry) for entry in second.entries] == [Appended]
     with pytest.raises(TopicNotFound):
         partition.topic("t")
-    again = partition.write("t", Write(ONE, key="a"), 0)
+    again = partition.decide_write("t", Write(ONE, key="a"), 0)
     assert again == Written(1, 1, 1, 1, deduped=True)
-    partition.commit(first)
+    partition.apply_all(first.entries)
     assert partition.topic("t").head_seq == 1
-    partition.commit(second)
+    partition.apply_all(second.entries)
     assert partition.topic("t").head_seq == 2
 
 
 def partition_write(partition: Partition, topic: str, key: str) -> Change:
-    change = partition.write(topic, Write(ONE, key=key), 0)
+    change = partition.decide_write(topic, Write(ONE, key=key), 0)
     assert isinstance(change, Change)
     partition.stage(change)
     return change
@@ -136,9 +136,9 @@ def test_the_limit_on_topics_is_for_new_ones_only() -> None:
     write(partition, "t")
     write(partition, "t")
     for refused_call in (
-        lambda: partition.put_topic("u", {}, 0),
-        lambda: partition.write("u", Write(ONE), 0),
-        lambda: partition.put_router(RouterConfig("r", "t", "u"), 0),
+        lambda: partition.decide_config("u", {}, 0),
+        lambda: partition.decide_write("u", Write(ONE), 0),
+        lambda: partition.decide_router(RouterConfig("r", "t", "u"), 0),
     ):
         with pytest.raises(Throttled) as refused:
             refused_call()
@@ -151,11 +151,11 @@ def test_the_limit_on_bytes_counts_every_topic_and_what_left_them() -> None:
     write(partition, "a", 2)
     write(partition, "b")
     with pytest.raises(Throttled) as refused:
-        partition.write("c", Write(ONE), 0)
+        partition.decide_write("c", Write(ONE), 0)
     assert refused.value.detail == {"limit": "max_total_bytes", "max": 3}
-    run(partition, partition.delete("a", 0, before_seq=2))
+    run(partition, partition.decide_delete("a", 0, before_seq=2))
     write(partition, "b")
-    run(partition, partition.drop_topic("b", 0))
+    run(partition, partition.decide_drop("b", 0))
     write(partition, "c", 2)
 
 
@@ -164,30 +164,30 @@ def test_dropping_a_topic_takes_the_routers_into_it_along() -> None:
     for name, source, dest in (("x", "a", "b"), ("v", "a", "b"), ("w", "b", "c"), ("y", "c", "d")):
         put_router(partition, name, source, dest)
     assert partition.routers.touching("b") == ["v", "w", "x"]
-    run(partition, partition.remove_router("w"))
-    change = partition.drop_topic("b", 0)
+    run(partition, partition.decide_router_removal("w"))
+    change = partition.decide_drop("b", 0)
     run(partition, change)
     assert change.to_log == change.entries
     assert change.entries == (RouterRemoved("x", "b"), RouterRemoved("v", "b"), Dropped("b"))
     assert [router.config.name for router in partition.routers] == ["y"]
-    assert partition.drop_topic("b", 0).entries == ()
+    assert partition.decide_drop("b", 0).entries == ()
 
 
 def test_a_topic_that_must_be_empty_is_not_dropped_with_records() -> None:
     partition = Partition()
     write(partition, "t", 2)
     with pytest.raises(TopicNotEmpty) as refused:
-        partition.drop_topic("t", 0, if_empty=True)
+        partition.decide_drop("t", 0, if_empty=True)
     assert refused.value.detail == {"topic": "t", "count": 2}
-    run(partition, partition.delete("t", 0, before_seq=9))
-    run(partition, partition.drop_topic("t", 0, if_empty=True))
+    run(partition, partition.decide_delete("t", 0, before_seq=9))
+    run(partition, partition.decide_drop("t", 0, if_empty=True))
 
 
 def test_a_topic_made_again_starts_over_in_another_epoch() -> None:
     partition = Partition()
     write(partition, "t", 3, key="k")
     first = partition.topic("t").epoch
-    run(partition, partition.drop_topic("t", 0))
+    run(partition, partition.decide_drop("t", 0))
     assert write(partition, "t", 1, key="k")[1] == Written(1, 1, 1, 1)
     assert partition.topic("t").epoch > first
     page = partition.read("t", ReadRequest(from_seq=1, epoch=first), 0)
@@ -197,9 +197,9 @@ def test_a_topic_made_again_starts_over_in_another_epoch() -> None:
 
 def test_a_delete_says_what_is_wrong_with_it_before_it_looks_for_the_topic() -> None:
     with pytest.raises(InvalidRequest):
-        Partition().delete("absent", 0)
+        Partition().decide_delete("absent", 0)
     with pytest.raises(TopicNotFound):
-        Partition().delete("absent", 0, before_seq=1)
+        Partition().decide_delete("absent", 0, before_seq=1)
 
 
 def test_a_router_begins_at_the_head_of_its_source_and_makes_a_missing_destination() -> None:
@@ -211,12 +211,12 @@ def test_a_router_begins_at_the_head_of_its_source_and_makes_a_missing_destinati
     assert partition.routers.get("s").source_epoch == partition.topic("x").epoch
     assert len({topic.epoch for topic in partition.topics.values()}) == 4
     with pytest.raises(RouterCycle):
-        partition.put_router(RouterConfig("t", "b", "a"), 0)
+        partition.decide_router(RouterConfig("t", "b", "a"), 0)
     with pytest.raises(TopicNotFound) as refused:
-        partition.put_router(RouterConfig("t", "a", "q"), 0, create_dest=False)
+        partition.decide_router(RouterConfig("t", "a", "q"), 0, create_dest=False)
     assert refused.value.detail == {"topic": "q"}
     with pytest.raises(TopicNotFound) as refused:
-        partition.put_router(RouterConfig("t", "p", "q"), 0)
+        partition.decide_router(RouterConfig("t", "p", "q"), 0)
     assert refused.value.detail == {"topic": "p"}
     assert "q" not in partition.topics
 
@@ -225,15 +225,15 @@ def test_forwarding_moves_the_router_with_the_copies() -> None:
     partition = Partition()
     put_router(partition, "r", "a", "b")
     write(partition, "a", 2)
-    entry = partition.forward("r", 0).entry
+    entry = partition.decide_step("r", 0).entry
     assert entry is not None
-    run(partition, partition.fed(entry))
+    run(partition, partition.change_of(entry))
     router = partition.routers.get("r")
     assert (router.source_seq, router.forwarded_total) == (2, 2)
     assert data(partition, "b") == [b"1", b"1"]
-    assert partition.forward("r", 0) == (None, False, False)
-    assert run(partition, partition.remove_router("r")) == [1]
-    assert partition.remove_router("r").entries == ()
+    assert partition.decide_step("r", 0) == (None, False, False)
+    assert run(partition, partition.decide_router_removal("r")) == [1]
+    assert partition.decide_router_removal("r").entries == ()
     assert partition.topic("b").fed == {}
 
 
@@ -241,35 +241,35 @@ def test_a_queue_is_asked_for_only_where_there_is_one() -> None:
     partition = Partition()
     write(partition, "log")
     with pytest.raises(NotAQueue):
-        partition.claim("log", [ClaimRequest("n")], 0, 0)
+        partition.decide_claim("log", [ClaimRequest("n")], 0, 0)
     with pytest.raises(TopicNotFound):
-        partition.claim("absent", [ClaimRequest("n")], 0, 0)
+        partition.decide_claim("absent", [ClaimRequest("n")], 0, 0)
 
 
 def queue_with_a_worn_job(**dead: Any) -> Partition:
     partition = Partition()
     if dead:
-        run(partition, partition.put_topic("dead", dead, 0))
+        run(partition, partition.decide_config("dead", dead, 0))
         write(partition, "dead")
     body = {"type": "queue", "max_deliveries": 1, "dead_letter": "dead"}
-    run(partition, partition.put_topic("q", body, 0))
+    run(partition, partition.decide_config("q", body, 0))
     write(partition, "q")
-    run(partition, partition.claim("q", [ClaimRequest("n")], 0, 0))
-    nacked, _ = partition.queue("q").nack(Settle("n", (1,)), 0, 0)
-    run(partition, partition.settle(nacked))
+    run(partition, partition.decide_claim("q", [ClaimRequest("n")], 0, 0))
+    nacked, _ = partition.queue("q").decide_nack(Settle("n", (1,)), 0, 0)
+    run(partition, partition.change_of(nacked))
     return partition
 
 
 def claim_and_bury(partition: Partition, name: str) -> Change:
     """A claim with the burials it asks for, if their topic takes them."""
     queue = partition.queue(name)
-    claimed = queue.claim([ClaimRequest("n")], 0, 0)
+    claimed = queue.decide_claim([ClaimRequest("n")], 0, 0)
     letters, dest = queue.letters(claimed), queue.topic.config.dead_letter or ""
     try:
-        buried = partition.bury(dest, letters, 0)
+        buried = partition.decide_dead_letters(dest, letters, 0)
     except (TopicFull, RecordTooLarge):
-        return partition.settle(claimed.without_burials())
-    settled = partition.settle(claimed)
+        return partition.change_of(claimed.without_burials())
+    settled = partition.change_of(claimed)
     return Change((*settled.entries, *buried.entries), (*settled.to_log, *buried.to_log))
 
 
@@ -293,7 +293,7 @@ def test_a_worn_job_waits_while_the_dead_letters_have_no_room(cap: dict[str, int
 
 def test_a_restored_partition_is_the_one_the_snapshot_was_taken_of() -> None:
     partition = queue_with_a_worn_job(cap_records=5)
-    run(partition, partition.put_router(RouterConfig("r", "dead", "copy"), 0))
+    run(partition, partition.decide_router(RouterConfig("r", "dead", "copy"), 0))
     again = Partition.restored(partition.state())
     assert again.state() == partition.state()
     assert write(again, "new")[1] == write(partition, "new")[1]
@@ -302,8 +302,8 @@ def test_a_restored_partition_is_the_one_the_snapshot_was_taken_of() -> None:
 
 def test_a_topic_at_the_limit_can_still_be_put_again() -> None:
     partition = limited(topics_max=1)
-    run(partition, partition.put_topic("t", {}, 0))
-    run(partition, partition.put_topic("t", {"ttl_ms": 5}, 0))
+    run(partition, partition.decide_config("t", {}, 0))
+    run(partition, partition.decide_config("t", {"ttl_ms": 5}, 0))
     assert partition.topic("t").config.ttl_ms == 5
 
 
@@ -322,11 +322,11 @@ def test_the_same_key_in_two_topics_is_two_writes() -> None:
 def test_a_write_on_its_way_is_not_there_for_readers() -> None:
     partition = Partition()
     write(partition, "t")
-    change = partition.write("t", Write(ONE), 0)
+    change = partition.decide_write("t", Write(ONE), 0)
     assert isinstance(change, Change)
     partition.stage(change)
     assert data(partition, "t") == [b"1"]
-    partition.commit(change)
+    partition.apply_all(change.entries)
     assert data(partition, "t") == [b"1", b"1"]
 
 
@@ -335,6 +335,6 @@ def test_a_configuration_that_is_nonsense_is_refused_however_deep_it_is() -> Non
     for _ in range(100_000):
         deep = [deep]
     with pytest.raises(InvalidRequest):
-        Partition().put_topic("t", {"ttl_ms": deep}, 0)
+        Partition().decide_config("t", {"ttl_ms": deep}, 0)
     while deep:  # taken apart by hand: to forget it in one go is just as deep
         deep = deep.pop()

@@ -32,7 +32,7 @@ def make_queue(count: int = 0, **config: Any) -> Queue:
 
 
 def write(queue: Queue, count: int, now_ms: int = 0) -> None:
-    entry = queue.topic.append(Batch.of([make_record(b"1")] * count), now_ms)
+    entry = queue.topic.decide_append(Batch.of([make_record(b"1")] * count), now_ms)
     assert isinstance(entry, Appended)
     queue.topic.apply(entry)
 
@@ -40,13 +40,15 @@ def write(queue: Queue, count: int, now_ms: int = 0) -> None:
 def write_large(queue: Queue, size_bytes: int, count: int) -> None:
     record = make_record(b"1" * size_bytes)
     for _ in range(count):
-        entry = queue.topic.append(Batch.of([record]), 0)
+        entry = queue.topic.decide_append(Batch.of([record]), 0)
         assert isinstance(entry, Appended)
         queue.topic.apply(entry)
 
 
 def claim(queue: Queue, now_ms: int, *, jobs_max: int = 1, node: str = "n") -> Claimed:
-    claimed = queue.claim([ClaimRequest(node, jobs_max, 1_000)], now_ms, token=now_ms * 1_000)
+    claimed = queue.decide_claim(
+        [ClaimRequest(node, jobs_max, 1_000)], now_ms, token=now_ms * 1_000
+    )
     queue.apply(claimed)
     return claimed
 
@@ -58,13 +60,13 @@ def seqs(claimed: Claimed) -> list[int]:
 def ack(
     queue: Queue, now_ms: int, *held: int, node: str = "n"
 ) -> tuple[tuple[int, ...], list[int]]:
-    entry, skipped = queue.ack(Settle(node, held), now_ms)
+    entry, skipped = queue.decide_ack(Settle(node, held), now_ms)
     queue.apply(entry)
     return entry.seqs, skipped
 
 
 def nack(queue: Queue, now_ms: int, *held: int, delay_ms: int = 0) -> None:
-    entry, _ = queue.nack(Settle("n", held), now_ms, delay_ms)
+    entry, _ = queue.decide_nack(Settle("n", held), now_ms, delay_ms)
     queue.apply(entry)
 
 
@@ -84,7 +86,7 @@ def test_jobs_are_handed_out_in_order_once_each() -> None:
 
 def test_a_claim_without_a_lease_time_gets_that_of_the_topic() -> None:
     queue = make_queue(1, lease_ms=700)
-    claimed = queue.claim([ClaimRequest("n")], 5, token=1)
+    claimed = queue.decide_claim([ClaimRequest("n")], 5, token=1)
     assert claimed.leases[0].deadline_ms == 705
 
 
@@ -120,11 +122,11 @@ def test_a_stale_token_is_skipped_and_no_token_is_no_check() -> None:
     second = claim(queue, 2_000).leases[0]
     assert (first.seq, second.seq) == (1, 1)
     assert first.fence != second.fence
-    entry, skipped = queue.ack(Settle("n", (1,), (first.fence,)), 2_000)
+    entry, skipped = queue.decide_ack(Settle("n", (1,), (first.fence,)), 2_000)
     assert (entry.seqs, skipped) == ((), [1])
-    entry, _ = queue.ack(Settle("n", (1,), (second.fence,)), 2_000)
+    entry, _ = queue.decide_ack(Settle("n", (1,), (second.fence,)), 2_000)
     assert entry.seqs == (1,)
-    entry, _ = queue.ack(Settle("n", (1,), (None,)), 2_000)
+    entry, _ = queue.decide_ack(Settle("n", (1,), (None,)), 2_000)
     assert entry.seqs == (1,)
 
 
@@ -149,7 +151,7 @@ def test_a_job_given_back_with_a_delay_is_away_until_then() -> None:
 def test_extending_sets_the_end_from_now() -> None:
     queue = make_queue(1)
     claim(queue, 0)
-    entry, skipped = queue.extend(Settle("n", (1, 2)), 500, lease_ms=100)
+    entry, skipped = queue.decide_extend(Settle("n", (1, 2)), 500, lease_ms=100)
     queue.apply(entry)
     assert (entry.seqs, entry.deadline_ms, skipped) == ((1,), 600, [2])
     assert queue.counts(600).in_flight == 1
@@ -160,7 +162,7 @@ def test_extending_for_ever_keeps_the_books_small() -> None:
     queue = make_queue(1)
     claim(queue, 0)
     for now_ms in range(500):
-        queue.apply(queue.extend(Settle("n", (1,)), now_ms, lease_ms=86_400_000)[0])
+        queue.apply(queue.decide_extend(Settle("n", (1,)), now_ms, lease_ms=86_400_000)[0])
     assert len(queue._deadlines) < 100
     assert queue.counts(500).in_flight == 1
 
@@ -168,7 +170,7 @@ def test_extending_for_ever_keeps_the_books_small() -> None:
 def test_claimers_served_together_get_jobs_in_turns_with_the_first_ones_lease() -> None:
     queue = make_queue(5)
     requests = [ClaimRequest("a", 4, 200), ClaimRequest("b", 1, 900), ClaimRequest("c", 2, 900)]
-    claimed = queue.claim(requests, 0, token=2**64 - 2)
+    claimed = queue.decide_claim(requests, 0, token=2**64 - 2)
     assert [(lease.seq, lease.node, lease.request) for lease in claimed.leases] == [
         (1, "a", 0),
         (2, "b", 1),
@@ -185,7 +187,7 @@ def test_a_job_delivered_too_often_goes_to_the_dead_letters() -> None:
     for _ in range(2):
         claim(queue, 0)
         nack(queue, 0, 1)
-    claimed = queue.claim([ClaimRequest("n", 1, 1_000)], 0, token=0)
+    claimed = queue.decide_claim([ClaimRequest("n", 1, 1_000)], 0, token=0)
     letters = queue.letters(claimed)
     queue.apply(claimed)
     assert (claimed.buried, seqs(claimed), len(letters)) == ((1,), [2], 1)
@@ -202,7 +204,7 @@ def test_a_job_delivered_too_often_goes_to_the_dead_letters() -> None:
 def test_one_claim_buries_no_more_bytes_than_one_entry_of_the_log_should_have() -> None:
     queue = make_queue(max_deliveries=1, dead_letter="dead")
     large = make_record(b'"%b"' % (b"x" * (BURIED_BYTES_MAX // 2)))
-    entry = queue.topic.append(Batch.of([large] * 4), 0)
+    entry = queue.topic.decide_append(Batch.of([large] * 4), 0)
     assert isinstance(entry, Appended)
     queue.topic.apply(entry)
     for _ in range(4):
@@ -227,7 +229,7 @@ def test_a_claimer_gets_one_job_however_large() -> None:
     write_large(queue, CLAIMED_BYTES_MAX + 1, 4)
     assert seqs(claim(queue, 0, jobs_max=2)) == [1]
     requests = [ClaimRequest(node, 2) for node in "ab"]
-    claimed = queue.claim(requests, 0, token=1)
+    claimed = queue.decide_claim(requests, 0, token=1)
     assert [(lease.seq, lease.node) for lease in claimed.leases] == [(2, "a"), (3, "b")]
 
 
@@ -237,7 +239,7 @@ def test_a_job_that_reached_nobody_was_not_delivered() -> None:
     nack(queue, 0, 1)
     for _ in range(3):
         assert claim(queue, 0).leases[0].deliveries == 2
-        entry, skipped = queue.nack(Settle("n", (1,)), 0, 0, unseen=True)
+        entry, skipped = queue.decide_nack(Settle("n", (1,)), 0, 0, unseen=True)
         queue.apply(entry)
         assert not skipped
     assert claim(queue, 0).leases[0].deliveries == 2
@@ -247,7 +249,7 @@ def test_an_unseen_job_is_as_before_if_its_return_does_not_reach_the_log() -> No
     queue = make_queue(1)
     claim(queue, 0)
     before = queue.state()
-    queue.stage(queue.nack(Settle("n", (1,)), 0, 0, unseen=True)[0])
+    queue.stage(queue.decide_nack(Settle("n", (1,)), 0, 0, unseen=True)[0])
     assert queue.state() != before
     queue.abandon()
     assert queue.state() == before
@@ -264,10 +266,10 @@ def test_jobs_whose_dead_letters_were_refused_wait_on() -> None:
     queue = make_queue(1, max_deliveries=1, dead_letter="dead")
     claim(queue, 0)
     nack(queue, 0, 1)
-    claimed = queue.claim([ClaimRequest("n")], 0, token=0)
+    claimed = queue.decide_claim([ClaimRequest("n")], 0, token=0)
     queue.apply(claimed.without_burials())
     assert queue.counts(0) == (1, 0, 0)
-    assert queue.claim([ClaimRequest("n")], 0, token=0).buried == (1,)
+    assert queue.decide_claim([ClaimRequest("n")], 0, token=0).buried == (1,)
 
 
 def test_a_job_that_left_by_a_cap_takes_its_lease_along() -> None:
@@ -280,13 +282,13 @@ def test_a_job_that_left_by_a_cap_takes_its_lease_along() -> None:
 
 def test_only_what_must_survive_is_logged() -> None:
     queue = make_queue(1)
-    claimed = queue.claim([ClaimRequest("n")], 0, token=0)
+    claimed = queue.decide_claim([ClaimRequest("n")], 0, token=0)
     assert queue.to_log(claimed) is None
     buried = replace(claimed, buried=(1,))
     assert queue.to_log(buried) == replace(buried, leases=())
-    assert queue.to_log(queue.nack(Settle("n", (1,)), 0, 0)[0]) is None
+    assert queue.to_log(queue.decide_nack(Settle("n", (1,)), 0, 0)[0]) is None
     assert queue.to_log(Acked("q", 0, (1,))) == Acked("q", 0, (1,))
-    queue.topic.apply(queue.topic.configure({"leases_durable": True}, 0))
+    queue.topic.apply(queue.topic.decide_configure({"leases_durable": True}, 0))
     assert queue.to_log(claimed) == claimed
     assert queue.to_log(replace(claimed, leases=())) is None
     assert queue.to_log(Acked("q", 0, ())) is None
@@ -321,10 +323,10 @@ def test_a_job_that_is_too_old_is_not_handed_out() -> None:
 def test_a_job_that_leaves_while_its_claim_is_on_its_way_stays_away_when_that_fails() -> None:
     queue = make_queue(3)
     claim(queue, 0)
-    acked, _ = queue.ack(Settle("n", (1,)), 0)
+    acked, _ = queue.decide_ack(Settle("n", (1,)), 0)
     queue.stage(acked)
-    queue.stage(queue.claim([ClaimRequest("n")], 0, token=7))
-    queue.topic.apply(queue.topic.delete(0, before_seq=3))
+    queue.stage(queue.decide_claim([ClaimRequest("n")], 0, token=7))
+    queue.topic.apply(queue.topic.decide_delete(0, before_seq=3))
     assert queue.counts(0) == (1, 0, 0)
     queue.abandon()
     assert queue.counts(0) == (1, 0, 0)
@@ -335,20 +337,20 @@ def test_a_job_that_leaves_while_its_claim_is_on_its_way_stays_away_when_that_fa
 def test_a_finished_job_is_there_until_the_log_has_it_and_nobody_gets_it_meanwhile() -> None:
     queue = make_queue(1)
     claim(queue, 0)
-    acked, _ = queue.ack(Settle("n", (1,)), 0)
+    acked, _ = queue.decide_ack(Settle("n", (1,)), 0)
     queue.stage(acked)
     assert queue.topic.count == 1
     assert queue.counts(0) == (0, 0, 0)
-    assert seqs(queue.claim([ClaimRequest("n")], 5_000, token=0)) == []
-    assert queue.ack(Settle("n", (1,)), 0)[1] == [1]
-    queue.commit(acked)
+    assert seqs(queue.decide_claim([ClaimRequest("n")], 5_000, token=0)) == []
+    assert queue.decide_ack(Settle("n", (1,)), 0)[1] == [1]
+    queue.apply(acked)
     assert queue.topic.count == 0
 
 
 def test_an_ack_that_did_not_reach_the_log_gives_the_lease_back_as_it_was() -> None:
     queue = make_queue(1)
     lease = claim(queue, 0).leases[0]
-    queue.stage(queue.ack(Settle("n", (1,)), 0)[0])
+    queue.stage(queue.decide_ack(Settle("n", (1,)), 0)[0])
     queue.abandon()
     assert queue.lease_of(1) == lease
     assert queue.counts(1_000) == (0, 1, 0)
@@ -372,7 +374,7 @@ def test_jobs_that_leave_at_the_front_are_forgotten_wherever_they_were(before_se
     claim(queue, 0, jobs_max=100)
     nack(queue, 0, *range(1, 100, 3))
     nack(queue, 0, *range(2, 100, 3), delay_ms=500)
-    queue.topic.apply(queue.topic.delete(0, before_seq=before_seq))
+    queue.topic.apply(queue.topic.decide_delete(0, before_seq=before_seq))
     again = Queue.restored(Topic.restored(queue.topic.state()), queue.state())  # looks at each
     assert queue.counts(0) == again.counts(0)
     assert queue.state() == again.state()
@@ -396,7 +398,9 @@ def test_jobs_behind_very_many_that_nobody_takes_as_dead_letters_are_handed_out(
     write(queue, 1, now_ms=2_000)
     found: list[int] = []
     for _ in range(3):  # the topic of dead letters is full
-        claimed = queue.claim([ClaimRequest("n", 1, 1_000)], 2_000, token=7).without_burials()
+        claimed = queue.decide_claim(
+            [ClaimRequest("n", 1, 1_000)], 2_000, token=7
+        ).without_burials()
         queue.apply(claimed)
         found += seqs(claimed)
     assert found == [count + 1]

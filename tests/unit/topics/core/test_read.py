@@ -28,7 +28,7 @@ def make_topic(count: int = 0, **config: Any) -> Topic:
 
 def write(topic: Topic, *records: Record, now_ms: int = 0) -> None:
     if records:
-        entry = topic.append(Batch.of(records), now_ms)
+        entry = topic.decide_append(Batch.of(records), now_ms)
         assert isinstance(entry, Appended)
         topic.apply(entry)
 
@@ -115,14 +115,14 @@ def test_a_page_looks_at_a_limited_number_of_seqs() -> None:
 
 def test_a_deleted_prefix_is_silent() -> None:
     topic = make_topic(5)
-    topic.apply(topic.delete(0, before_seq=4))
+    topic.apply(topic.decide_delete(0, before_seq=4))
     page = diff(topic)
     assert (seqs(page), page.tombstone, page.earliest_seq) == ([4, 5], None, 4)
 
 
 def test_after_everything_is_deleted_a_reader_is_caught_up() -> None:
     topic = make_topic(5)
-    topic.apply(topic.delete(0, before_seq=9))
+    topic.apply(topic.decide_delete(0, before_seq=9))
     page = diff(topic, 2)
     assert (seqs(page), page.next_from_seq, page.caught_up, page.tombstone) == ([], 5, True, None)
 
@@ -130,7 +130,7 @@ def test_after_everything_is_deleted_a_reader_is_caught_up() -> None:
 def test_holes_are_passed() -> None:
     topic = make_topic()
     write(topic, *[make_record(b"1", tag=tag) for tag in "abab"])
-    topic.apply(topic.delete(0, match=parse_predicate("b")))
+    topic.apply(topic.decide_delete(0, match=parse_predicate("b")))
     page = diff(topic)
     assert (seqs(page), page.next_from_seq) == ([1, 3], 4)
 
@@ -149,7 +149,7 @@ def test_a_cursor_at_the_floor_has_missed_nothing() -> None:
 
 def test_the_tombstone_tells_the_involuntary_floor_and_reading_goes_on_at_the_earliest() -> None:
     topic = make_topic(10, cap_records=4)
-    topic.apply(topic.delete(0, before_seq=9))
+    topic.apply(topic.decide_delete(0, before_seq=9))
     page = diff(topic)
     assert page.tombstone == Tombstone(1, 6, "cap", 6, 7, 10)
     assert (page.earliest_seq, seqs(page)) == (9, [9, 10])
@@ -165,7 +165,7 @@ def test_the_reason_names_the_floors_that_the_gap_reaches() -> None:
 
 def test_what_a_source_trimmed_is_told_as_such() -> None:
     topic = make_topic(1)
-    entry = topic.feed(Feed("r", 1, 9, trimmed=4), Batch.of([make_record(b"1")]), 0)
+    entry = topic.decide_feed(Feed("r", 1, 9, trimmed=4), Batch.of([make_record(b"1")]), 0)
     assert entry is not None
     topic.apply(entry)
     first = diff(topic)
@@ -179,12 +179,12 @@ def test_what_a_source_trimmed_is_told_as_such() -> None:
 
 def test_a_hole_is_told_at_once_when_nothing_is_left_before_it() -> None:
     topic = make_topic(3)
-    entry = topic.feed(Feed("r", 1, 9, trimmed=4), Batch.of([make_record(b"1")]), 0)
+    entry = topic.decide_feed(Feed("r", 1, 9, trimmed=4), Batch.of([make_record(b"1")]), 0)
     assert entry is not None
     topic.apply(entry)
-    topic.apply(topic.delete(0, before_seq=4))
+    topic.apply(topic.decide_delete(0, before_seq=4))
     assert diff(topic).tombstone == Tombstone(1, 7, "source_trim", 7, 8, 8)
-    topic.apply(topic.configure({"cap_records": 3}, 0))
+    topic.apply(topic.decide_configure({"cap_records": 3}, 0))
     assert diff(topic).tombstone == Tombstone(1, 7, "cap", 7, 8, 8)
     assert diff(topic, 6).tombstone == Tombstone(7, 7, "source_trim", 1, 8, 8)
 
@@ -192,7 +192,9 @@ def test_a_hole_is_told_at_once_when_nothing_is_left_before_it() -> None:
 def test_several_holes_are_told_one_after_the_other() -> None:
     topic = make_topic(1)
     for router, trimmed, count in (("a", 2, 1), ("b", 3, 0), ("c", 1, 0), ("d", 1, 2)):
-        entry = topic.feed(Feed(router, 1, 9, trimmed), Batch.of([make_record(b"1")] * count), 0)
+        entry = topic.decide_feed(
+            Feed(router, 1, 9, trimmed), Batch.of([make_record(b"1")] * count), 0
+        )
         assert entry is not None
         topic.apply(entry)
     assert topic.holes == [Hole(2, 3), Hole(5, 9)]
@@ -330,7 +332,7 @@ def test_a_cursor_at_the_head_of_the_same_topic_has_lost_nothing() -> None:
 
 def test_a_recreated_topic_is_read_from_its_earliest_record_on() -> None:
     topic = make_topic(6)
-    topic.apply(topic.delete(0, before_seq=4))
+    topic.apply(topic.decide_delete(0, before_seq=4))
     page = diff(topic, 99)
     assert page.tombstone == Tombstone(1, 6, "recreated", 6, 4, 6)
     assert seqs(page) == [4, 5, 6]
@@ -359,9 +361,9 @@ def test_the_byte_budget_counts_only_what_is_sent() -> None:
 
 def test_what_is_on_its_way_to_the_log_is_not_read() -> None:
     topic = make_topic(1)
-    entry = topic.append(Batch.of([make_record(b"2")]), 0)
+    entry = topic.decide_append(Batch.of([make_record(b"2")]), 0)
     assert isinstance(entry, Appended)
-    topic.pend(entry)
+    topic.stage(entry)
     page = diff(topic)
     assert (seqs(page), page.head_seq, page.caught_up) == ([1], 1, True)
     topic.apply(entry)
@@ -369,7 +371,7 @@ def test_what_is_on_its_way_to_the_log_is_not_read() -> None:
 
 
 def leave_hole(topic: Topic, router: str, trimmed: int, count: int) -> None:
-    entry = topic.feed(Feed(router, 1, 9, trimmed), Batch.of([make_record(b"1")] * count), 0)
+    entry = topic.decide_feed(Feed(router, 1, 9, trimmed), Batch.of([make_record(b"1")] * count), 0)
     assert entry is not None
     topic.apply(entry)
 
@@ -379,7 +381,7 @@ def test_holes_with_no_record_between_them_are_told_at_once() -> None:
     leave_hole(topic, "a", 2, 2)
     leave_hole(topic, "b", 3, 1)
     assert topic.holes == [Hole(2, 3), Hole(6, 8)]
-    topic.apply(topic.delete(0, before_seq=6))
+    topic.apply(topic.decide_delete(0, before_seq=6))
     page = diff(topic)
     assert page.tombstone == Tombstone(1, 8, "source_trim", 8, 9, 9)
     assert seqs(page) == [9]
@@ -389,7 +391,7 @@ def test_holes_with_no_record_between_them_are_told_at_once() -> None:
 def test_who_begins_at_a_time_before_all_that_is_left_is_told_of_all_that_left(written, cap):
     topic = make_topic(cap_records=cap)
     for number in range(written):
-        topic.apply(topic.append(Batch.of([make_record(b"1")]), 100 + number))
+        topic.apply(topic.decide_append(Batch.of([make_record(b"1")]), 100 + number))
     assert topic.seq_before(50) == topic.seq_before(100 + written - cap) == 0
     gap = diff(topic, from_seq=topic.seq_before(50)).tombstone
     assert gap is not None

@@ -36,42 +36,42 @@ class Node:
         partition = self.of(topic)
         partition.stage(change)
         self.logs[partition is self.right].extend(change.to_log)
-        return partition.commit(change)
+        return partition.apply_all(change.entries)
 
     def stage(self, topic: str, count: int = 1, **options: Any) -> Change:
         batch = Batch.of([make_record(b"1")] * count)
-        change = self.of(topic).write(topic, Write(batch, **options), 0)
+        change = self.of(topic).decide_write(topic, Write(batch, **options), 0)
         assert isinstance(change, Change)
         self.of(topic).stage(change)
         return change
 
     def write(self, topic: str, count: int = 1, **options: Any) -> None:
         batch = Batch.of([make_record(b"1")] * count)
-        self.run(topic, self.of(topic).write(topic, Write(batch, **options), 0))
+        self.run(topic, self.of(topic).decide_write(topic, Write(batch, **options), 0))
 
     def put_router(self, name: str, source: str, dest: str, **options: Any) -> None:
         config = RouterConfig(name, source, dest, **options)
-        self.run(dest, self.of(dest).put_router(config, 0))
+        self.run(dest, self.of(dest).decide_router(config, 0))
 
     def forward(self, name: str) -> int:
         dest = self.registry.routers.get(name).config.dest
-        entry = self.of(dest).forward(name, 0).entry
+        entry = self.of(dest).decide_step(name, 0).entry
         if entry is None:
             return 0
-        return int(self.run(dest, self.of(dest).fed(entry))[-1].records)
+        return int(self.run(dest, self.of(dest).change_of(entry))[-1].records)
 
     def drop(self, topic: str) -> None:
         for router in self.registry.routers.fed_by(topic):
             dest = router.config.dest
-            self.run(dest, self.of(dest).remove_router(router.config.name))
-        self.run(topic, self.of(topic).drop_topic(topic, 0))
+            self.run(dest, self.of(dest).decide_router_removal(router.config.name))
+        self.run(topic, self.of(topic).decide_drop(topic, 0))
 
     def restarted(self, *order: int) -> Node:
         again = Node()
         again.registry = Registry(self.limits)
         again.left, again.right = Partition(again.registry), Partition(again.registry)
         for place in order:
-            (again.left, again.right)[place].replay(self.logs[place])
+            (again.left, again.right)[place].apply_all(self.logs[place])
         return again
 
     def state(self) -> tuple[object, ...]:
@@ -131,9 +131,9 @@ def test_a_router_of_the_same_name_may_come_to_lead_elsewhere() -> None:
     node.put_router("r", "left", "right2")
     with pytest.raises(TopicExistsIncompatible):
         node.put_router("r", "right", "left2")
-    node.run("right2", node.right.remove_router("r"))
+    node.run("right2", node.right.decide_router_removal("r"))
     node.put_router("r", "right", "left2")
-    node.run("left2", node.left.remove_router("r"))
+    node.run("left2", node.left.decide_router_removal("r"))
     node.put_router("r", "left", "right2")
     node.write("left", 2)
     assert node.forward("r") == 2
@@ -160,7 +160,7 @@ def test_a_router_does_not_take_a_new_topic_for_its_source() -> None:
     node = Node()
     node.write("left", 5)
     node.put_router("r", "left", "right")
-    node.run("left", node.left.drop_topic("left", 0))  # though the router should have gone first
+    node.run("left", node.left.decide_drop("left", 0))  # though the router should have gone first
     with pytest.raises(TopicNotFound):
         node.forward("r")
     node.write("left", 9)
@@ -221,7 +221,7 @@ def test_the_limit_on_bytes_is_one_for_all_partitions() -> None:
         with pytest.raises(Throttled) as refused:
             node.write(topic)
         assert refused.value.detail == {"limit": "max_total_bytes", "max": 5}
-    node.run("left", node.left.delete("left", 0, before_seq=2))
+    node.run("left", node.left.decide_delete("left", 0, before_seq=2))
     node.write("right")
     node.drop("right")
     assert node.registry.size_bytes == 2
@@ -232,7 +232,7 @@ def test_bytes_on_their_way_to_a_log_count_until_they_are_there_or_will_not_be()
     first, second = node.stage("left", 2), node.stage("right", 3)
     with pytest.raises(Throttled):
         node.stage("left")
-    node.left.commit(first)
+    node.left.apply_all(first.entries)
     assert (node.registry.size_bytes, node.registry.staged_bytes) == (2, 3)
     with pytest.raises(Throttled):
         node.stage("left")
@@ -241,7 +241,7 @@ def test_bytes_on_their_way_to_a_log_count_until_they_are_there_or_will_not_be()
     again = node.stage("right", 3)
     with pytest.raises(Throttled):
         node.stage("right")
-    node.right.commit(again)
+    node.right.apply_all(again.entries)
     assert (node.registry.size_bytes, node.registry.staged_bytes) == (5, 0)
     assert second.to_log
 
@@ -251,8 +251,8 @@ def test_bytes_that_age_out_make_room_when_their_topic_is_looked_at() -> None:
     node.write("left", 2, config={"ttl_ms": 10})
     batch = Batch.of([make_record(b"1")])
     with pytest.raises(Throttled):
-        node.left.write("left", Write(batch), 10)
-    assert isinstance(node.left.write("left", Write(batch), 11), Change)
+        node.left.decide_write("left", Write(batch), 10)
+    assert isinstance(node.left.decide_write("left", Write(batch), 11), Change)
 
 
 def test_bytes_that_age_out_make_room_though_nobody_looks_at_their_topic() -> None:
@@ -260,8 +260,8 @@ def test_bytes_that_age_out_make_room_though_nobody_looks_at_their_topic() -> No
     node.write("left", 2, config={"ttl_ms": 10})
     write = Write(Batch.of([make_record(b"1")] * 2))
     with pytest.raises(Throttled):
-        node.right.write("right", write, 10)
-    change = node.right.write("right", write, 10 + EXPIRE_EVERY_MS)
+        node.right.decide_write("right", write, 10)
+    change = node.right.decide_write("right", write, 10 + EXPIRE_EVERY_MS)
     assert isinstance(change, Change)
     node.run("right", change)
     assert node.registry.size_bytes == 2
@@ -273,8 +273,8 @@ def test_a_full_node_looks_for_aged_records_once_a_second() -> None:
     write = Write(Batch.of([make_record(b"1")]))
     for now_ms in (5, 11, 4 + EXPIRE_EVERY_MS):
         with pytest.raises(Throttled):
-            node.right.write("right", write, now_ms)
-    assert isinstance(node.right.write("right", write, 5 + EXPIRE_EVERY_MS), Change)
+            node.right.decide_write("right", write, now_ms)
+    assert isinstance(node.right.decide_write("right", write, 5 + EXPIRE_EVERY_MS), Change)
 
 
 def test_a_total_counts_what_replay_brings_back_and_nothing_twice() -> None:
@@ -293,7 +293,7 @@ def test_a_full_node_with_very_many_topics_looks_at_some_of_them_for_each_write(
     registry = Registry(TopicLimits(total_bytes_max=EXPIRE_TOPICS + 3))
     for number in range(EXPIRE_TOPICS + 3):
         topic = Topic(f"t{number}", TopicConfig(ttl_ms=10), epoch=1, now_ms=0)
-        entry = topic.append(Batch.of([make_record(b"1")]), 0)
+        entry = topic.decide_append(Batch.of([make_record(b"1")]), 0)
         assert isinstance(entry, Appended)
         topic.apply(entry)
         registry.add(topic)

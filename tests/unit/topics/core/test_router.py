@@ -141,7 +141,7 @@ def test_a_router_keeps_its_ends() -> None:
 
 def test_putting_a_router_again_changes_it_and_keeps_its_place() -> None:
     routers = table("a>b")
-    routers.advance(Feed("a>b", 1, 30), "b", forwarded=5)
+    routers.apply_feed(Feed("a>b", 1, 30), "b", forwarded=5)
     assert put(routers, "a>b", preserve_tag=False) is False
     router = routers.get("a>b")
     assert (router.source_seq, router.forwarded_total, router.config.preserve_tag) == (30, 5, False)
@@ -149,10 +149,10 @@ def test_putting_a_router_again_changes_it_and_keeps_its_place() -> None:
 
 def test_a_place_never_goes_back_and_belongs_to_one_life_of_the_source() -> None:
     routers = table("a>b")
-    routers.advance(Feed("a>b", 1, 30), "b", forwarded=1)
-    routers.advance(Feed("a>b", 1, 20), "b", forwarded=0)
-    routers.advance(Feed("a>b", 2, 99), "b", forwarded=9)
-    routers.advance(Feed("a>b", 1, 99), "other", forwarded=9)
+    routers.apply_feed(Feed("a>b", 1, 30), "b", forwarded=1)
+    routers.apply_feed(Feed("a>b", 1, 20), "b", forwarded=0)
+    routers.apply_feed(Feed("a>b", 2, 99), "b", forwarded=9)
+    routers.apply_feed(Feed("a>b", 1, 99), "other", forwarded=9)
     router = routers.get("a>b")
     assert (router.source_seq, router.forwarded_total) == (30, 1)
 

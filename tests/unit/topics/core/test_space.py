@@ -31,7 +31,7 @@ def commit(number: int, value: object = 1, session: str = "s", **fields: Any) ->
 
 
 def land(partition: Partition, wanted: Commit) -> Change:
-    decided = partition.land("home", wanted, 5)
+    decided = partition.decide_commit("home", wanted, 5)
     assert isinstance(decided, Change)
     partition.stage(decided)
     return decided
@@ -49,7 +49,7 @@ def test_the_first_commit_makes_the_space_in_the_same_change() -> None:
     second = land(partition, commit(2))
     assert [type(entry) for entry in second.to_log] == [Committed]
     assert "home" not in partition.topics
-    answers = [*partition.commit(change), *partition.commit(second)]
+    answers = [*partition.apply_all(change.entries), *partition.apply_all(second.entries)]
     seqs = [answer.seq for answer in answers if isinstance(answer, Answer)]
     assert seqs == [1, 2]
     assert partition.topics["home"].config.type == "space"
@@ -60,23 +60,23 @@ def test_replay_of_what_was_logged_gives_the_same_partition() -> None:
     for number in range(1, 9):
         change = land(partition, commit(number, number, event_id=f"ev{number % 3}"))
         log.append(encode_entries(change.to_log))
-        partition.commit(change)
+        partition.apply_all(change.entries)
     again = Partition()
     for payload in log:
-        again.replay(decode_entries(payload))
+        again.apply_all(decode_entries(payload))
     assert again.state() == partition.state()
     assert Partition.restored(partition.state()).state() == partition.state()
 
 
 def test_a_space_that_was_decided_and_never_staged_leaves_no_trace() -> None:
     partition = Partition()
-    assert isinstance(partition.land("home", commit(1), 5), Change)  # and nobody stages it
-    change = partition.put_topic("home", {"type": "space", "cap_records": 3}, 5)
+    assert isinstance(partition.decide_commit("home", commit(1), 5), Change)  # and nobody stages it
+    change = partition.decide_config("home", {"type": "space", "cap_records": 3}, 5)
     partition.stage(change)
-    partition.commit(change)
+    partition.apply_all(change.entries)
     assert partition.topics["home"].config.cap_records == 3
     assert partition.spaces["home"].topic is partition.topics["home"]
-    partition.commit(land(partition, commit(1)))
+    partition.apply_all(land(partition, commit(1)).entries)
     assert partition.topics["home"].head_seq == 1
 
 
@@ -87,7 +87,7 @@ def test_abandoned_commits_free_their_seqs_and_their_space() -> None:
     assert not partition.spaces
     change = land(partition, commit(1))
     assert isinstance(change.entries[0], Created)
-    partition.commit(change)
+    partition.apply_all(change.entries)
     land(partition, commit(2))
     land(partition, commit(3))
     partition.abandon()
@@ -98,52 +98,52 @@ def test_abandoned_commits_free_their_seqs_and_their_space() -> None:
 
 def test_plain_records_and_commits_are_kept_apart() -> None:
     partition = Partition()
-    partition.commit(land(partition, commit(1)))
+    partition.apply_all(land(partition, commit(1)).entries)
     with pytest.raises(IsASpace):
-        partition.write("home", plain(1), 5)
-    change = partition.write("log", plain(1), 5)
+        partition.decide_write("home", plain(1), 5)
+    change = partition.decide_write("log", plain(1), 5)
     assert isinstance(change, Change)
     partition.stage(change)
     with pytest.raises(NotASpace, match="to be a log"):
-        partition.land("log", commit(1), 5)
-    partition.commit(change)
+        partition.decide_commit("log", commit(1), 5)
+    partition.apply_all(change.entries)
     with pytest.raises(NotASpace, match="to be a log"):
-        partition.land("log", commit(1), 5)
+        partition.decide_commit("log", commit(1), 5)
     with pytest.raises(IsASpace):
-        partition.put_router(RouterConfig("r", "log", "home"), 5)
+        partition.decide_router(RouterConfig("r", "log", "home"), 5)
     with pytest.raises(IsASpace):
-        partition.bury("home", plain(1).batch, 5)
+        partition.decide_dead_letters("home", plain(1).batch, 5)
 
 
 def test_caps_of_a_topic_hold_for_its_commits() -> None:
     partition = Partition()
     body = {"type": "space", "cap_records": 2, "discard": "reject"}
-    change = partition.put_topic("home", body, 5)
+    change = partition.decide_config("home", body, 5)
     partition.stage(change)
-    partition.commit(change)
+    partition.apply_all(change.entries)
     for number in (1, 2):
-        partition.commit(land(partition, commit(number)))
+        partition.apply_all(land(partition, commit(number)).entries)
     with pytest.raises(TopicFull):
-        partition.land("home", commit(3), 5)
+        partition.decide_commit("home", commit(3), 5)
 
 
 def test_a_commit_that_is_too_large_as_a_record_is_refused() -> None:
     partition = Partition(Registry(TopicLimits(record_bytes_max=200)))
     writes = tuple(Write(f"e{number}", set="x" * 50) for number in range(3))
     with pytest.raises(RecordTooLarge, match="at most 200 bytes as a record, found"):
-        partition.land("home", Commit("s", 1, writes), 5)
+        partition.decide_commit("home", Commit("s", 1, writes), 5)
     assert not partition.topics
 
 
 def test_a_rule_has_the_last_word() -> None:
     partition = Partition()
-    partition.commit(land(partition, commit(1)))
+    partition.apply_all(land(partition, commit(1)).entries)
 
     def refuse(space: str, wanted: Commit) -> None:
         raise RefusedByRule(f"expected nobody in {space}, found {wanted.session}")
 
     with pytest.raises(CommitConflict):
-        partition.land("home", commit(2, reads=(Read("e", 0),)), 5, refuse)
+        partition.decide_commit("home", commit(2, reads=(Read("e", 0),)), 5, refuse)
     with pytest.raises(RefusedByRule, match="nobody in home, found s"):
-        partition.land("home", commit(2, reads=(Read("e", 1),)), 5, refuse)
-    assert isinstance(partition.land("home", commit(1), 5, refuse), Answer)
+        partition.decide_commit("home", commit(2, reads=(Read("e", 1),)), 5, refuse)
+    assert isinstance(partition.decide_commit("home", commit(1), 5, refuse), Answer)

@@ -22,7 +22,7 @@ def make_topic(**config: Any) -> Topic:
 
 def write(topic: Topic, *data: bytes, now_ms: int = 0, key: str | None = None) -> Written:
     records = [make_record(each, tag=each.decode()) for each in data]
-    entry = topic.append(Batch.of(records), now_ms, key=key)
+    entry = topic.decide_append(Batch.of(records), now_ms, key=key)
     if isinstance(entry, Written):
         return entry
     written = topic.apply(entry)
@@ -40,7 +40,7 @@ def seqs(topic: Topic) -> list[int]:
 
 def delete(topic: Topic, before_seq: int | None = None, match: str | None = None) -> int:
     predicate = parse_predicate(match) if match is not None else None
-    deleted = topic.apply(topic.delete(0, before_seq=before_seq, match=predicate))
+    deleted = topic.apply(topic.decide_delete(0, before_seq=before_seq, match=predicate))
     assert isinstance(deleted, int)
     return deleted
 
@@ -112,16 +112,16 @@ def test_a_write_over_the_whole_of_a_rejecting_cap_can_never_fit() -> None:
 
 def test_appends_on_their_way_have_their_seqs_and_their_room() -> None:
     topic = make_topic(cap_records=3, discard="reject")
-    first = topic.append(batch_of(b"1", b"1"), 0)
+    first = topic.decide_append(batch_of(b"1", b"1"), 0)
     assert isinstance(first, Appended)
-    topic.pend(first)
+    topic.stage(first)
     assert topic.head_seq == 0
     with pytest.raises(TopicFull):
-        topic.append(batch_of(b"2", b"2"), 0)
-    second = topic.append(batch_of(b"2"), 0)
+        topic.decide_append(batch_of(b"2", b"2"), 0)
+    second = topic.decide_append(batch_of(b"2"), 0)
     assert isinstance(second, Appended)
     assert second.first_seq == 3
-    topic.pend(second)
+    topic.stage(second)
     topic.apply(first)
     topic.apply(second)
     assert (topic.head_seq, topic.next_seq) == (3, 4)
@@ -129,16 +129,16 @@ def test_appends_on_their_way_have_their_seqs_and_their_room() -> None:
 
 def test_what_did_not_reach_the_log_leaves_no_gap() -> None:
     topic = make_topic()
-    entry = topic.append(batch_of(b"1"), 0, key="k")
+    entry = topic.decide_append(batch_of(b"1"), 0, key="k")
     assert isinstance(entry, Appended)
-    topic.pend(entry)
+    topic.stage(entry)
     topic.abandon()
     assert write(topic, b"1", key="k") == Written(1, 1, 1, 1)
 
 
 def test_an_entry_out_of_place_stops_the_topic() -> None:
     topic = make_topic()
-    entry = topic.append(batch_of(b"1"), 0)
+    entry = topic.decide_append(batch_of(b"1"), 0)
     assert isinstance(entry, Appended)
     topic.apply(entry)
     with pytest.raises(Corrupt):
@@ -169,19 +169,19 @@ def test_a_longer_age_or_a_wider_cap_brings_nothing_back() -> None:
     topic = make_topic(ttl_ms=10)
     write(topic, b"1", b"2", now_ms=0)
     write(topic, b"3", now_ms=8)
-    topic.apply(topic.configure({"ttl_ms": 0, "cap_records": 1}, 12))
+    topic.apply(topic.decide_configure({"ttl_ms": 0, "cap_records": 1}, 12))
     assert topic.floors == Floors(evicted=2, expired=2)
-    topic.apply(topic.configure({"cap_records": 0}, 12))
+    topic.apply(topic.decide_configure({"cap_records": 0}, 12))
     assert seqs(topic) == [3]
 
 
 def test_nothing_expires_by_a_configuration_whose_successor_is_on_its_way() -> None:
     topic, again = make_topic(ttl_ms=10), make_topic(ttl_ms=10)
-    append = topic.append(batch_of(b"1"), 0)
+    append = topic.decide_append(batch_of(b"1"), 0)
     assert isinstance(append, Appended)
     topic.apply(append)
-    longer = topic.configure({"ttl_ms": 50}, 10)
-    topic.pend(longer)
+    longer = topic.decide_configure({"ttl_ms": 50}, 10)
+    topic.stage(longer)
     topic.expire(20)
     topic.apply(longer)
     assert seqs(topic) == [1]
@@ -203,7 +203,7 @@ def test_a_capped_topic_keeps_no_slots_of_what_has_left() -> None:
 def test_a_new_cap_acts_at_once() -> None:
     topic = make_topic()
     write(topic, b"1", b"2", b"3")
-    assert topic.apply(topic.configure({"cap_records": 1}, 0)) == 2
+    assert topic.apply(topic.decide_configure({"cap_records": 1}, 0)) == 2
     assert seqs(topic) == [3]
 
 
@@ -242,15 +242,15 @@ def test_a_delete_by_both_takes_what_meets_both_and_moves_no_prefix() -> None:
 
 def test_a_delete_must_say_of_what() -> None:
     with pytest.raises(InvalidRequest):
-        make_topic().delete(0)
+        make_topic().decide_delete(0)
 
 
 def test_a_delete_decided_behind_an_append_on_its_way_takes_it_too() -> None:
     topic = make_topic()
-    append = topic.append(batch_of(b"1"), 0)
+    append = topic.decide_append(batch_of(b"1"), 0)
     assert isinstance(append, Appended)
-    topic.pend(append)
-    removal = topic.delete(0, before_seq=99)
+    topic.stage(append)
+    removal = topic.decide_delete(0, before_seq=99)
     topic.apply(append)
     topic.apply(removal)
     write(topic, b"2")
@@ -312,7 +312,7 @@ def test_a_cap_on_bytes_counts_data_and_meta_as_compact_json() -> None:
     topic = make_topic(cap_bytes=9)
     record = make_record(b"[ 1 ]", b"{ }")
     for _ in range(2):
-        entry = topic.append(Batch.of([record]), 0)
+        entry = topic.decide_append(Batch.of([record]), 0)
         assert isinstance(entry, Appended)
         topic.apply(entry)
     assert (seqs(topic), topic.size_bytes) == ([2], 5)
@@ -342,7 +342,7 @@ def test_a_second_delete_does_not_take_the_first_back() -> None:
 def test_a_delete_by_prefix_of_a_tag_is_literal_and_spares_records_without_one() -> None:
     topic = make_topic()
     tags = ["chat-42:a", "chat-420:a", None, "chat-42", "chat-42:b"]
-    entry = topic.append(Batch.of([make_record(b"1", tag=tag) for tag in tags]), 0)
+    entry = topic.decide_append(Batch.of([make_record(b"1", tag=tag) for tag in tags]), 0)
     assert isinstance(entry, Appended)
     topic.apply(entry)
     assert delete(topic, match="chat-42:*") == 2
@@ -354,7 +354,7 @@ def test_a_delete_by_prefix_of_a_tag_is_literal_and_spares_records_without_one()
 def test_a_delete_by_tag_spares_records_that_come_later() -> None:
     topic = make_topic()
     write(topic, b"1")
-    removal = topic.delete(0, match=parse_predicate("1"))
+    removal = topic.decide_delete(0, match=parse_predicate("1"))
     write(topic, b"1")
     assert topic.apply(removal) == 1
     assert seqs(topic) == [2]
@@ -383,9 +383,9 @@ def test_a_write_that_did_not_reach_the_log_leaves_no_trace() -> None:
     topic = make_topic(cap_records=3, discard="reject")
     write(topic, b"1", key="a")
     before = topic.state()
-    entry = topic.append(batch_of(b"2", b"3"), 0, key="b")
+    entry = topic.decide_append(batch_of(b"2", b"3"), 0, key="b")
     assert isinstance(entry, Appended)
-    topic.pend(entry)
+    topic.stage(entry)
     assert topic.has_pending
     assert topic.state() == before
     topic.abandon()
@@ -421,7 +421,7 @@ def test_a_rejecting_topic_lets_nothing_go_to_make_room() -> None:
 def test_a_rejecting_cap_that_is_lowered_refuses_until_there_is_room() -> None:
     topic = make_topic(cap_records=3, discard="reject")
     write(topic, b"1", b"2", b"3")
-    topic.apply(topic.configure({"cap_records": 2, "cap_bytes": 2}, 0))
+    topic.apply(topic.decide_configure({"cap_records": 2, "cap_bytes": 2}, 0))
     assert topic.count == 3
     topic.remove(1)
     with pytest.raises(TopicFull):
@@ -435,9 +435,9 @@ def test_a_rejecting_cap_that_is_lowered_refuses_until_there_is_room() -> None:
 def test_a_record_behind_a_hole_leaves_by_its_own_age_though_time_was_seen_to_pass_before() -> None:
     topic = make_topic(ttl_ms=10)
     write(topic, b"1", now_ms=5)
-    entry = topic.feed(Feed("r", 1, 9, trimmed=4), batch_of(b"2"), 5)
+    entry = topic.decide_feed(Feed("r", 1, 9, trimmed=4), batch_of(b"2"), 5)
     assert entry is not None
-    topic.pend(entry)
+    topic.stage(entry)
     topic.expire(9)  # somebody reads while it is on its way
     topic.apply(entry)
     assert topic.seq_before(6) == 6

@@ -35,15 +35,15 @@ HEADER = SnapshotHeader(4, 99)
 def committed(partition: Partition, change: Change | Written) -> None:
     assert isinstance(change, Change)
     partition.stage(change)
-    partition.commit(change)
+    partition.apply_all(change.entries)
 
 
 def filled(records: int = 10, topics: int = 2) -> Partition:
     partition = Partition()
-    committed(partition, partition.put_topic("q", {"type": "queue"}, 1))
+    committed(partition, partition.decide_config("q", {"type": "queue"}, 1))
     for name in ("q", *(f"t{number}" for number in range(topics))):
         batch = Batch.of([make_record(b"%d" % number) for number in range(records)])
-        committed(partition, partition.write(name, Write(batch, "key"), 5))
+        committed(partition, partition.decide_write(name, Write(batch, "key"), 5))
     return partition
 
 
@@ -102,7 +102,7 @@ def test_a_queue_with_very_many_leases_comes_back() -> None:
     partition = filled(5_000, 0)
     queue = partition.queue("q")
     for start in range(0, 5_000, 1_000):
-        claimed = queue.claim([ClaimRequest("n", 1_000)], 10, start)
+        claimed = queue.decide_claim([ClaimRequest("n", 1_000)], 10, start)
         committed(partition, Change((claimed,), ()))
     again = restored(encoded(partition))
     assert again.queue("q").state() == queue.state()
@@ -112,9 +112,9 @@ def test_a_queue_with_very_many_leases_comes_back() -> None:
 
 def test_leases_on_jobs_that_had_left_are_forgotten_after_a_restart() -> None:
     partition = filled(10, 0)
-    claimed = partition.queue("q").claim([ClaimRequest("n", 4, 10**6)], 10, 0)
+    claimed = partition.queue("q").decide_claim([ClaimRequest("n", 4, 10**6)], 10, 0)
     committed(partition, Change((claimed,), ()))
-    committed(partition, partition.delete("q", 11, before_seq=3))
+    committed(partition, partition.decide_delete("q", 11, before_seq=3))
     again = restored(encoded(partition))
     assert again.queue("q").counts(12) == (6, 2, 0)
 
