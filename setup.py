@@ -30,11 +30,12 @@ COMPILED = (
     "src/penstock/topics/core/batch.py",
     "src/penstock/topics/core/partition.py",
     "src/penstock/topics/core/registry.py",
+    "src/penstock/topics/core/slots.py",
+    "src/penstock/topics/core/topic.py",
+    "src/penstock/topics/engine/admission.py",
     "src/penstock/topics/engine/engine.py",
     "src/penstock/topics/engine/gather.py",
     "src/penstock/topics/engine/lane.py",
-    "src/penstock/topics/core/slots.py",
-    "src/penstock/topics/core/topic.py",
 )
 
 

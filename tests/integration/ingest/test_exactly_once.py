@@ -260,7 +260,7 @@ def test_a_topic_that_is_deleted_under_an_edge_is_made_again_as_it_has_to_be(tmp
                     await device.flush()
                 assert engine.topic("ingest.raw").config.durability == "fsync"
                 assert engine.topic("ingest.raw").head_seq == 4
-                await engine.routing.drop_topic("ingest.raw")
+                await engine.routers.drop_topic("ingest.raw")
         await engine.close()
         store.close()
 

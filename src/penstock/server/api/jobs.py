@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.server.api.answers import encode
 from penstock.topics.core.leases import lease_token
-from penstock.topics.engine.work import Job
+from penstock.topics.engine.queues import Job
 
 
 def job_json(job: Job) -> bytes:

@@ -31,10 +31,10 @@ async def claim(call: Call) -> Answer:
     if engine.topic(call.name).config.type != "queue":
         raise NotAQueue(call.name)
     request = request._replace(node=parse_node(body, engine.limits))
-    claims = await engine.work.claim(call.name, request)
+    claims = await engine.queues.claim(call.name, request)
     if call.exchange.is_gone and claims.jobs:  # nobody gets the answer
         seqs, fences = zip(*((job.lease.seq, job.lease.fence) for job in claims.jobs), strict=True)
-        await engine.work.nack(call.name, Settle(request.node, seqs, fences), 0, unseen=True)
+        await engine.queues.nack(call.name, Settle(request.node, seqs, fences), 0, unseen=True)
     fields = {
         "topic": call.name,
         "claimed": None,
@@ -49,7 +49,7 @@ async def ack(call: Call) -> Answer:
     """Finish jobs."""
     engine = call.context.engine
     settle = parse_settle(call.body(), engine.limits)
-    settled = await engine.work.ack(call.name, settle)
+    settled = await engine.queues.ack(call.name, settle)
     return call.answer(
         topic=call.name,
         acked=len(settled.seqs),
@@ -64,7 +64,7 @@ async def nack(call: Call) -> Answer:
     engine = call.context.engine
     body = call.body()
     settle = parse_settle(body, engine.limits)
-    settled = await engine.work.nack(call.name, settle, parse_delay_ms(body))
+    settled = await engine.queues.nack(call.name, settle, parse_delay_ms(body))
     return call.answer(
         topic=call.name,
         nacked=len(settled.seqs),
@@ -79,7 +79,7 @@ async def extend(call: Call) -> Answer:
     engine = call.context.engine
     body = call.body()
     settle = parse_settle(body, engine.limits)
-    settled = await engine.work.extend(call.name, settle, parse_lease_ms(body))
+    settled = await engine.queues.extend(call.name, settle, parse_lease_ms(body))
     return call.answer(
         topic=call.name,
         extended=len(settled.seqs),

@@ -28,7 +28,7 @@ async def put_router(call: Call) -> Answer:
     for end in (config.source, config.dest):
         call.check_topic(end)
     try:
-        created, config = await call.context.engine.routing.put(config, create_dest=create_dest)
+        created, config = await call.context.engine.routers.put(config, create_dest=create_dest)
     except (RouterCycle, TopicExistsIncompatible) as refused:
         raise _as_told(call, config, refused) from None
     echo = config.echo()
@@ -40,7 +40,7 @@ async def show_router(call: Call) -> Answer:
     engine = call.context.engine
     if not call.reaches_router(engine.registry.routers.get(call.name).config):
         raise _out_of_reach(call.name)
-    router = await engine.routing.show(call.name)
+    router = await engine.routers.show(call.name)
     return call.answer(**router.config.echo(), forwarded_total=router.forwarded_total)
 
 
@@ -50,7 +50,7 @@ async def drop_router(call: Call) -> Answer:
     router = engine.registry.routers.find(call.name)
     if router is not None and not call.reaches_router(router.config):
         raise _out_of_reach(call.name)
-    return call.answer(router=call.name, deleted=await engine.routing.remove(call.name))
+    return call.answer(router=call.name, deleted=await engine.routers.remove(call.name))
 
 
 def list_routers(call: Call) -> Answer:

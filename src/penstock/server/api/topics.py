@@ -88,7 +88,7 @@ async def drop_topic(call: Call) -> Answer:
     """Remove a topic and the routers at its ends."""
     if_empty = call.query.flag("if_empty", False)
     known = _routers_in_reach(call)
-    deleted, routers = await call.context.engine.routing.drop_topic(call.name, if_empty=if_empty)
+    deleted, routers = await call.context.engine.routers.drop_topic(call.name, if_empty=if_empty)
     if call.is_bounded:
         routers = [router for router in routers if router in known]
     return call.answer(topic=call.name, deleted=deleted, routers_removed=sorted(routers))

@@ -21,7 +21,7 @@ from penstock.server.api.jobs import job_event
 from penstock.server.api.queries import check_accepts_events
 from penstock.server.push import sse
 from penstock.topics.core.leases import ClaimRequest, Settle, parse_node
-from penstock.topics.engine.work import Job
+from penstock.topics.engine.queues import Job
 
 RECHECK_S: Final = 0.25
 STEP_BYTES: Final = 256 * KIB
@@ -124,7 +124,7 @@ class WorkStream:
             if room <= 0 or not self._stream.has_room():
                 break
             request = self._request._replace(jobs_max=min(room, self._step()))
-            claims = await self._engine.work.claim(self._topic, request)
+            claims = await self._engine.queues.claim(self._topic, request)
             for job in claims.jobs:
                 self._held[job.slot.seq] = job.lease.fence
             if not claims.jobs:
@@ -165,7 +165,7 @@ class WorkStream:
         fences = tuple(self._held.pop(seq) for seq in seqs)
         settle = Settle(self._request.node, tuple(seqs), fences)
         try:
-            await self._engine.work.nack(self._topic, settle, 0, unseen=unseen)
+            await self._engine.queues.nack(self._topic, settle, 0, unseen=unseen)
         except PenstockError as error:
             _LOGGER.info("jobs of %r wait for their leases to end: %s", self._topic, error)
 

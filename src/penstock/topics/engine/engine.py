@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,19 +16,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.flow.drain import Drain
 from penstock.flow.governor import Rung
-from penstock.flow.priority import Urgency, base_priority
 from penstock.kernel.clock import Clock, SteadyClock
 from penstock.kernel.errors import PenstockError, Rejected
-from penstock.kernel.ids import partition_of
 from penstock.kernel.shell import RunQueue, SystemClock
 from penstock.log.store import Store
 from penstock.protocol.config import TopicConfig
 from penstock.protocol.errors import (
     InvalidRequest,
-    Saturated,
-    Throttled,
     TopicNotFound,
     TopicsApart,
 )
@@ -50,15 +44,17 @@ from penstock.topics.core.read import Diff, ReadRequest, read
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.segments import NotLoaded
 from penstock.topics.core.topic import Topic, Written, check_selector
+from penstock.topics.engine.admission import Admission
 from penstock.topics.engine.forwarder import Forwarder
 from penstock.topics.engine.journal import Journal
 from penstock.topics.engine.lane import UNSYNCED_SEQS_MAX, Audience, Lane, OnWritten
-from penstock.topics.engine.routing import RouterDesk
-from penstock.topics.engine.spaces import SpaceDesk
-from penstock.topics.engine.turns import Turns
+from penstock.topics.engine.placement import Writers
+from penstock.topics.engine.queues import QueueCommands
+from penstock.topics.engine.routers import RouterCommands
+from penstock.topics.engine.spaces import SpaceCommands
+from penstock.topics.engine.turns import Recency, Turns
 from penstock.topics.engine.views import Deletion, EngineOptions, TopicView
 from penstock.topics.engine.watch import Watchers
-from penstock.topics.engine.work import WorkDesk
 from penstock.topics.persist.backup import BackupList, OnProgress, silent
 from penstock.topics.persist.cold import ColdCache
 from penstock.topics.persist.data_dir import COLD_DIR, SNAPSHOT_DIR, ColdFiles, SnapshotFiles
@@ -89,9 +85,6 @@ class Engine:
         self.watchers = Watchers(self.limits)
         self.ready = False
         self.closing = False
-        self.drain = Drain(self.options.log_wait_ms_max)
-        self._finished_bytes = 0  # at the last sample
-        self._room_bytes = 0.0  # what may wait for the log before it is looked at more closely
         self._run_queue = RunQueue()
         self._has_no_quota = not self.limits.total_bytes_max
         self._boot_id = boot_id
@@ -108,34 +101,58 @@ class Engine:
         audience = Audience(
             self._committed, self._mark, self.watchers.by_topic, self.registry.routers.by_source
         )
-        self._lanes = [
-            Lane(
-                number,
-                Partition(self.registry),
-                self.journal,
-                loop=loop,
-                audience=audience,
-            )
-            for number in range(count)
-        ]
-        self._lane_of: dict[str, Lane] = {}  # of topics that exist
-        self._consumed: dict[str, tuple[int, int]] = {}  # topic -> (wall, monotonic) ms
+        self.writers = Writers(
+            [
+                Lane(
+                    number,
+                    Partition(self.registry),
+                    self.journal,
+                    loop=loop,
+                    audience=audience,
+                )
+                for number in range(count)
+            ]
+        )
+        self._writer_of = self.writers.by_topic
+        self.admission = Admission(
+            self.registry,
+            self.journal,
+            hot_bytes_max=self.options.hot_bytes_max,
+            waiting_bytes_max=self.options.waiting_bytes_max,
+            log_wait_ms_max=self.options.log_wait_ms_max,
+        )
+        self.recency = Recency(self.registry, self.clock, self._is_deferring)
         self.turns = Turns(
             self._serve,
-            self._urgency,
+            self.recency.urgency,
             loop=loop,
             clock=self.clock,
             on_rung=self._on_rung,
             on_busy=self._on_busy,
-            drain=self._sample_drain,
+            drain=self.admission.sample,
             waited_ns=self._run_queue.waited_ns,
         )
-        self._set_room()
-        self.forwarder = Forwarder(self.registry, self.lane, self.turns.mark, self.clock)
-        self.work = WorkDesk(self)
-        self.spaces = SpaceDesk(self)
-        self.routing = RouterDesk(self)
+        self.forwarder = Forwarder(self.registry, self.writers, self.turns.mark, self.clock)
         self._set_up_files()
+        self.queues = QueueCommands(
+            self.writers,
+            self.forwarder,
+            self.cold,
+            clock=self.clock,
+            touch=self.recency.touch,
+            mark=self.turns.mark,
+        )
+        self.spaces = SpaceCommands(
+            self.registry,
+            self.writers,
+            self.admission,
+            self.cold,
+            clock=self.clock,
+            touch=self.recency.touch,
+        )
+        self.routers = RouterCommands(
+            self.registry, self.writers, self.forwarder, self.clock, self.put_topic
+        )
 
     def _on_busy(self, share: float) -> None:
         self.journal.gather.set_busy(share)
@@ -155,7 +172,7 @@ class Engine:
             self.cold_files = ColdFiles(options.cold_dir or directory / COLD_DIR)
             self.compaction = Compaction(
                 self.journal,
-                self._lanes,
+                list(self.writers),
                 self.registry,
                 self.snapshots,
                 self.cold_files,
@@ -170,7 +187,7 @@ class Engine:
         self.watchers.mark = self.turns.mark
         self.recovery = Recovery(
             self.journal,
-            self._lanes,
+            list(self.writers),
             self.registry,
             directory=directory,
             snapshots=self.snapshots,
@@ -190,9 +207,8 @@ class Engine:
         await self.recovery.run()
         self.clock.go_on_from(max((topic.now_ms for topic in self._topics.values()), default=0))
         self.journal.start()
-        for lane in self._lanes:
-            for name in lane.partition.topics:
-                self._lane_of[name] = lane
+        for name in self._topics:
+            self.writers.created(name)
         recovery = self.recovery
         await recovery.settle(self._boot_id)
         if self.compaction is not None:
@@ -216,7 +232,9 @@ class Engine:
             except PenstockError as error:
                 _LOGGER.error("routers could not run to the end: %s", error)
             try:
-                await close_clean(self._lanes, self.journal, self._boot_id, self.options.data_dir)
+                await close_clean(
+                    list(self.writers), self.journal, self._boot_id, self.options.data_dir
+                )
                 if self.compaction is not None:
                     await self.compaction.finish()
             except PenstockError as error:
@@ -230,8 +248,8 @@ class Engine:
     # Topics
 
     def lane(self, name: str) -> Lane:
-        """The lane of a topic, whether it exists or not."""
-        return self._lane_of.get(name) or self._lanes[partition_of(name, len(self._lanes))]
+        """The writer of a topic, whether the topic exists or not."""
+        return self.writers.of(name)
 
     def topic(self, name: str) -> Topic:
         """A topic, or `TopicNotFound`."""
@@ -243,10 +261,10 @@ class Engine:
     def write(self, name: str, write: Write, done: OnWritten) -> None:
         """Append a batch. `done` is called exactly once, maybe before this returns."""
         topic = self._topics.get(name)
-        lane = self._lane_of.get(name) or self.lane(name)
+        lane = self._writer_of.get(name) or self.writers.of(name)
         if lane.is_held:
             try:
-                self.check_pressure(lane, disable=write.disable_backpressure)
+                self.admission.check(lane, disable=write.disable_backpressure)
             except PenstockError as error:
                 done(error)
             else:
@@ -258,13 +276,13 @@ class Engine:
             and self._has_no_quota
             and write.key is None
             and write.batch.count <= UNSYNCED_SEQS_MAX
-            and self._backlog.waiting <= self._room_bytes
+            and self._backlog.waiting <= self.admission.room_bytes
             and self.registry.totals.hot_bytes <= self.registry.refuse_bytes
         ):
             lane.append(topic, write.batch, self.clock.now_ms(), done)
             return
         try:
-            self.check_pressure(lane, disable=write.disable_backpressure)
+            self.admission.check(lane, disable=write.disable_backpressure)
             decided = lane.partition.decide_write(name, write, self.clock.now_ms())
         except PenstockError as error:
             done(error)
@@ -305,7 +323,7 @@ class Engine:
         decided: list[Change | Written] = []
         new_bytes = 0  # what was written before is answered again, room or no room
         for name, write in writes:
-            self.check_pressure(lane, disable=write.disable_backpressure)
+            self.admission.check(lane, disable=write.disable_backpressure)
             decided.append(lane.partition.decide_write(name, write, now_ms))
             new_bytes += write.batch.size_bytes if isinstance(decided[-1], Change) else 0
         self.registry.check_total(new_bytes, now_ms)
@@ -346,7 +364,7 @@ class Engine:
         """Delete records for good, by prefix, by tag, or by both at once."""
         check_selector(before_seq, match)
         lane = self.lane(name)
-        await self.settled(name)
+        await self.forwarder.settled(name)
         topic = self.topic(name)
         change = lane.partition.decide_delete(
             name, self.clock.now_ms(), before_seq=before_seq, match=match
@@ -431,7 +449,7 @@ class Engine:
 
     def touch(self, name: str) -> None:
         """Someone consumes a topic: its next turns come sooner."""
-        self._consumed[name] = (self.clock.now_ms(), self.clock.monotonic_ms())
+        self.recency.touch(name)
 
     # Snapshots
 
@@ -458,10 +476,6 @@ class Engine:
         """What waits for the log."""
         return self._backlog.waiting
 
-    def effective_priority(self, name: str) -> int:
-        """Manual priority or recency of consumption, now."""
-        return base_priority(self._urgency(name), self.clock.monotonic_ms())
-
     def _serve(self, name: str) -> None:
         """The turn of a topic."""
         if self.watchers.has(name):
@@ -470,73 +484,16 @@ class Engine:
                 self.touch(name)
         self.forwarder.turn(name)
 
-    def _urgency(self, name: str) -> Urgency:
-        topic = self.registry.topics.get(name)
-        if topic is None:
-            return Urgency()
-        consumed = self._consumed.get(name)
-        config = topic.config
-        lowered = self.turns.rung.deferring and bool(self.registry.routers.feeders_of(name))
-        return Urgency(
-            config.priority, config.auto_priority, consumed[1] if consumed else None, lowered
-        )
-
     def _mark(self, name: str) -> None:
         self.turns.mark(name)
+
+    def _is_deferring(self) -> bool:
+        return self.turns.rung.deferring
 
     def _on_rung(self, rung: Rung) -> None:
         self.journal.set_commit_window(rung.commit_window_ms)
 
-    def _sample_drain(self, span_ms: float) -> tuple[float, float]:
-        """How long what waits for the log would take to be written, and how long it may take."""
-        backlog, drain = self._backlog, self.drain
-        finished, self._finished_bytes = backlog.finished - self._finished_bytes, backlog.finished
-        drain.sample(backlog.waiting, finished, span_ms)
-        self._set_room()
-        drain_ms = drain.estimate_ms(backlog.waiting)
-        if backlog.waiting <= drain.room:
-            drain_ms = min(drain_ms, drain.limit_ms or drain_ms)
-        return drain_ms, drain.limit_ms or math.inf
-
-    def _set_room(self) -> None:
-        self._room_bytes = min(self.drain.room, self.options.waiting_bytes_max)
-
     # Helpers
-
-    def is_pressed(self, lane: Lane) -> bool:
-        """Whether `check_pressure` may have something to say."""
-        is_full = self.registry.hot_bytes > self.registry.refuse_bytes
-        return is_full or self._backlog.waiting > self._room_bytes
-
-    def check_pressure(self, lane: Lane, *, disable: bool = False) -> None:
-        """Refuse a write before anything is appended, if there is no room or no time for it."""
-        if self.registry.hot_bytes > self.registry.refuse_bytes:
-            raise Throttled(
-                f"expected at most {self.hot.bytes_max} bytes of records in memory, found "
-                f"{self.registry.hot_bytes}, which the disk does not take fast enough",
-                limit="max_hot_bytes",
-                max=self.hot.bytes_max,
-            )
-        waiting = self._backlog.waiting
-        if waiting <= self._room_bytes:
-            return
-        drain, most = self.drain, self.options.waiting_bytes_max
-        drain_ms = math.ceil(drain.estimate_ms(waiting))
-        if waiting > drain.room and not disable:
-            self.journal.counters.submit_full += 1
-            raise Saturated(
-                f"expected writes of at most {drain.limit_ms:g} ms to wait for the log, "
-                f"found {drain_ms} ms: {waiting} bytes; try again in {drain_ms} ms",
-                retry_after_ms=drain_ms,
-            )
-        if lane.waiting_bytes > most:
-            self.journal.counters.submit_full += 1
-            raise Saturated(
-                f"expected at most {most} bytes to wait for the log in a partition, found "
-                f"{lane.waiting_bytes}; disable_backpressure does not lift this limit",
-                retry_after_ms=max(drain_ms, 1),
-                limit="max_waiting_bytes",
-            )
 
     def _answer_again(
         self,
@@ -560,13 +517,13 @@ class Engine:
                 self.turns.mark(entry.topic)  # type: ignore[union-attr]
             elif kind is Created:
                 name = entry.topic  # type: ignore[union-attr]
-                self._lane_of[name] = self._lanes[partition_of(name, len(self._lanes))]
+                self.writers.created(name)
                 self.watchers.created(name)
             elif kind is Dropped:
                 name = entry.topic  # type: ignore[union-attr]
-                self._lane_of.pop(name, None)
-                self._consumed.pop(name, None)
-                self.work.forget(name)
+                self.writers.dropped(name)
+                self.recency.forget(name)
+                self.queues.forget(name)
                 self.turns.mark(name)
             elif kind is Deleted or kind is Acked or kind is Configured or kind is Claimed:
                 self.forwarder.made_room(entry.topic)  # type: ignore[union-attr]
@@ -588,18 +545,9 @@ class Engine:
             self.watchers.leave(name, wake)
         return True
 
-    async def settled(self, name: str) -> None:
-        """Wait until no exclusive command holds a topic's lane and its routers owe it nothing."""
-        if self.forwarder.owes(name):
-            await self.forwarder.drain(name, strict=True)
-        lane = self.lane(name)
-        while lane.is_held:
-            await lane.settled()
-
     def _view(self, topic: Topic, now_ms: int) -> TopicView:
         name = topic.name
         queue = self.lane(name).partition.queues.get(name)
-        consumed = self._consumed.get(name)
         return TopicView(
             name,
             topic.config,
@@ -609,16 +557,11 @@ class Engine:
             topic.count,
             topic.size_bytes,
             topic.told_epoch,
-            self.effective_priority(name),
+            self.recency.priority(name),
             topic.last_write_ms,
-            consumed[0] if consumed else None,
+            self.recency.last_ms(name),
             queue.counts(now_ms) if queue is not None else None,
         )
-
-
-def _set(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def _finish_write(done: OnWritten, change: Change, outcome: list[Any] | Exception) -> None:

@@ -16,6 +16,7 @@ from penstock.topics.core.registry import Registry
 from penstock.topics.core.router import Router, RouterConfig
 from penstock.topics.core.segments import Block, NotLoaded
 from penstock.topics.engine.lane import Lane, LogFailed
+from penstock.topics.engine.placement import Writers
 from penstock.topics.engine.turns import SLICE_MS
 from penstock.topics.persist.cold import ColdCache
 
@@ -32,12 +33,12 @@ class Forwarder:
     def __init__(
         self,
         registry: Registry,
-        lane_of: Callable[[str], Lane],
+        writers: Writers,
         mark: Callable[[str], None],
         clock: Clock,
     ) -> None:
         self._registry = registry
-        self._lane_of = lane_of
+        self._writers = writers
         self._mark = mark
         self._clock = clock
         self._due: dict[str, OrderedDict[str, None]] = {}  # source -> routers to take a step
@@ -100,6 +101,14 @@ class Forwarder:
                 whole = False
         return whole
 
+    async def settled(self, topic: str) -> None:
+        """Wait until routers owe a topic nothing and no exclusive command holds its writer."""
+        if self.owes(topic):
+            await self.drain(topic, strict=True)
+        writer = self._writers.of(topic)
+        while writer.is_held:
+            await writer.settled()
+
     def view(self, source: str) -> list[dict[str, Any]]:
         """How far each router of a topic is behind, and why, for people."""
         topic = self._registry.topics.get(source)
@@ -158,7 +167,7 @@ class Forwarder:
 
     def _step(self, router: Router) -> None:
         """Take one step in the turn of the source."""
-        lane = self._lane_of(router.config.dest)
+        lane = self._writers.of(router.config.dest)
         if lane.is_held:
             lane.later(partial(self.ask, router.config))
             return
@@ -184,7 +193,7 @@ class Forwarder:
 
     async def _advance(self, router: Router) -> bool:
         """Take one step for a reader, or wait for the one that is on its way. False if held."""
-        lane = self._lane_of(router.config.dest)
+        lane = self._writers.of(router.config.dest)
         name = router.config.name
         if name in self._moving or lane.is_held:
             await lane.settled()

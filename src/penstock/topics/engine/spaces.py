@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, json
 
@@ -13,18 +13,19 @@ from penstock.commits.entity import encode
 from penstock.commits.model import ABSENT, Commit, check_entity_id
 from penstock.commits.past import Past, seqs_upto
 from penstock.commits.sessions import Answer
+from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
 from penstock.protocol.errors import EntityNotFound, InvalidRequest, PastGone
 from penstock.topics.core.entries import Committed
 from penstock.topics.core.partition import Change
+from penstock.topics.core.registry import Registry
 from penstock.topics.core.segments import NotLoaded
 from penstock.topics.core.space import Rule, TopicSpace, commit_of
+from penstock.topics.engine.admission import Admission
+from penstock.topics.engine.lane import Lane
+from penstock.topics.engine.placement import Writers
 from penstock.topics.model import Record
-from penstock.topics.persist.cold import Hold
-
-if TYPE_CHECKING:
-    from penstock.topics.engine.engine import Engine
-    from penstock.topics.engine.lane import Lane
+from penstock.topics.persist.cold import ColdCache, Hold
 
 _BREATH: Final = 256
 """After so many entities or records of the past, others get a turn."""
@@ -85,11 +86,25 @@ class PageRequest(NamedTuple):
 OnAccepted = Callable[[Accepted | Exception], None]
 
 
-class SpaceDesk:
+class SpaceCommands:
     """Takes commits and shows entities. `rule` may refuse any commit; it is for tests."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        registry: Registry,
+        writers: Writers,
+        admission: Admission,
+        cold: ColdCache,
+        *,
+        clock: Clock,
+        touch: Callable[[str], None],
+    ) -> None:
+        self._registry = registry
+        self._writers = writers
+        self._admission = admission
+        self._cold = cold
+        self._clock = clock
+        self._touch = touch
         self.rule: Rule | None = None
 
     def commit(self, name: str, commit: Commit, done: OnAccepted) -> None:
@@ -97,8 +112,7 @@ class SpaceDesk:
 
         A refusal that rests on what is only on its way to the log is told once that is there.
         """
-        engine = self._engine
-        lane = engine.lane(name)
+        lane = self._writers.of(name)
         if lane.is_held:
             self._wait(lane, name, commit, done)
             return
@@ -106,12 +120,12 @@ class SpaceDesk:
         space = partition.spaces.get(name)
         decided: Change | Committed | Answer
         try:
-            if engine.is_pressed(lane):
-                engine.check_pressure(lane)
+            if self._admission.is_pressed:
+                self._admission.check(lane)
             if space is None or partition.limits.total_bytes_max:
-                decided = partition.decide_commit(name, commit, engine.clock.now_ms(), self.rule)
+                decided = partition.decide_commit(name, commit, self._clock.now_ms(), self.rule)
             else:
-                decided = space.decide(commit, engine.clock.now_ms(), self.rule)
+                decided = space.decide(commit, self._clock.now_ms(), self.rule)
         except PenstockError as error:
             self._tell(lane, name, error, done)
             return
@@ -126,7 +140,7 @@ class SpaceDesk:
     def _wait(self, lane: Lane, name: str, commit: Commit, done: OnAccepted) -> None:
         """Commit once the exclusive command is over, if there is room to wait for that."""
         try:
-            self._engine.check_pressure(lane)
+            self._admission.check(lane)
         except PenstockError as error:
             done(error)
         else:
@@ -147,7 +161,7 @@ class SpaceDesk:
         core = space.core
         head_seq = space.topic.head_seq if request.at_seq is None else request.at_seq
         views: list[EntityView] = []
-        room = self._engine.limits.read_bytes_max
+        room = self._registry.limits.read_bytes_max
         for count, entity in enumerate(core.ids(request.prefix, request.after), 1):
             if not count % _BREATH:
                 await asyncio.sleep(0)
@@ -171,7 +185,7 @@ class SpaceDesk:
         seqs = [seq for seq in history if seq >= earliest_seq and seq > after_seq]
         rows: list[HistoryRow] = []
         complete = history[0] >= earliest_seq
-        with self._engine.cold.hold() as hold:
+        with self._cold.hold() as hold:
             for seq in seqs[:limit]:
                 slot = await self._slot(space, seq, hold)
                 if slot is not None:
@@ -183,13 +197,13 @@ class SpaceDesk:
     # Helpers
 
     def _space(self, name: str, at_seq: int | None) -> TopicSpace:
-        space = self._engine.lane(name).partition.space(name)
+        space = self._writers.of(name).partition.space(name)
         head_seq = space.topic.head_seq
         if at_seq is not None and at_seq > head_seq:
             raise InvalidRequest(
                 f"expected at of {head_seq} or less, found {at_seq}", head=head_seq
             )
-        self._engine.touch(name)
+        self._touch(name)
         return space
 
     def _tell(
@@ -223,7 +237,7 @@ class SpaceDesk:
             done(self._accepted(name, outcome[-1], replayed=False))
 
     def _accepted(self, name: str, answer: Answer, *, replayed: bool) -> Accepted:
-        topic = self._engine.registry.topics.get(name)
+        topic = self._registry.topics.get(name)
         return Accepted(
             answer.seq, answer.ts_ms, replayed, 0 if topic is None else topic.told_epoch
         )
@@ -247,7 +261,7 @@ class SpaceDesk:
                 raise _gone(space, at_seq)
             return None
         past = Past(entity)
-        with self._engine.cold.hold() as hold:
+        with self._cold.hold() as hold:
             for count, seq in enumerate(seqs, 1):
                 slot = await self._slot(space, seq, hold)
                 if slot is None:

@@ -21,8 +21,9 @@ from typing import Any, Final
 from penstock.flow.ageing import AgeingQueue
 from penstock.flow.governor import SAMPLE_MS, Governor, Load, Rung, climb
 from penstock.flow.histogram import LatencyHistogram
-from penstock.flow.priority import TICK_MS, Urgency
+from penstock.flow.priority import TICK_MS, Urgency, base_priority
 from penstock.kernel.clock import Clock
+from penstock.topics.core.registry import Registry
 
 SLICE_MS: Final = 2
 """How long topics are served before the loop may do something else, however short its passes."""
@@ -299,3 +300,42 @@ class Turns:
             self._queue.resume(now_ms)
         if rung.level != before.level or rung.commit_window_ms != before.commit_window_ms:
             self._on_rung(rung)
+
+
+class Recency:
+    """The last time each topic was read, claimed from or pushed to watchers."""
+
+    def __init__(self, registry: Registry, clock: Clock, is_deferring: Callable[[], bool]) -> None:
+        """While `is_deferring`, topics that routers feed get their turns later."""
+        self._registry = registry
+        self._clock = clock
+        self._is_deferring = is_deferring
+        self._consumed: dict[str, tuple[int, int]] = {}  # topic -> (wall, monotonic) ms
+
+    def touch(self, topic: str) -> None:
+        """A topic is consumed: its next turns come sooner."""
+        self._consumed[topic] = (self._clock.now_ms(), self._clock.monotonic_ms())
+
+    def forget(self, topic: str) -> None:
+        """A topic is gone."""
+        self._consumed.pop(topic, None)
+
+    def last_ms(self, topic: str) -> int | None:
+        """When a topic was last consumed, by the wall clock."""
+        consumed = self._consumed.get(topic)
+        return consumed[0] if consumed else None
+
+    def priority(self, topic: str) -> int:
+        """Manual priority or recency of consumption, now."""
+        return base_priority(self.urgency(topic), self._clock.monotonic_ms())
+
+    def urgency(self, topic: str) -> Urgency:
+        """What the order of a topic's turns depends on."""
+        found = self._registry.topics.get(topic)
+        if found is None:
+            return Urgency()
+        consumed, config = self._consumed.get(topic), found.config
+        lowered = self._is_deferring() and bool(self._registry.routers.feeders_of(topic))
+        return Urgency(
+            config.priority, config.auto_priority, consumed[1] if consumed else None, lowered
+        )

@@ -125,7 +125,7 @@ def test_seqs_that_are_set_aside_for_copies_in_memory_are_synced() -> None:
             await engine.put_topic("a", {"durability": "ephemeral"})
             await engine.put_topic("b", {"durability": "ephemeral"})
             assert engine.lane("a") is not engine.lane("b")
-            await engine.routing.put(RouterConfig("r", "a", "b"))
+            await engine.routers.put(RouterConfig("r", "a", "b"))
             store.synced.clear()
             await write(engine, "a", 1)
             assert await data(engine, "b") == [b"1"]
@@ -207,12 +207,12 @@ def test_jobs_whose_ack_the_log_refused_are_still_held_and_can_be_acked_again() 
         async with engine_on(store, partitions=1) as engine:
             await engine.put_topic("q", {"type": "queue"})
             await write(engine, "q", 1, 2)
-            await engine.work.claim("q", ClaimRequest("n", 2))
+            await engine.queues.claim("q", ClaimRequest("n", 2))
             store.failures.append(DiskFull("no space is left"))
             with pytest.raises(LogFailed):
-                await engine.work.ack("q", Settle("n", (1, 2)))
+                await engine.queues.ack("q", Settle("n", (1, 2)))
             assert await data(engine, "q") == [b"1", b"2"]
-            settled = await engine.work.ack("q", Settle("n", (1, 2)))
+            settled = await engine.queues.ack("q", Settle("n", (1, 2)))
             assert (settled.seqs, settled.skipped) == ((1, 2), [])
             assert await data(engine, "q") == []
 
@@ -244,7 +244,7 @@ def test_what_a_source_has_is_read_from_its_destinations_at_once_through_a_chain
     async def main() -> None:
         async with engine_on(partitions=4) as engine:
             for number in range(5):
-                await engine.routing.put(RouterConfig(f"r{number}", f"t{number}", f"t{number + 1}"))
+                await engine.routers.put(RouterConfig(f"r{number}", f"t{number}", f"t{number + 1}"))
             for number in range(20):
                 await write(engine, "t0", number)
                 assert len(await data(engine, "t5")) == number + 1
@@ -255,7 +255,7 @@ def test_what_a_source_has_is_read_from_its_destinations_at_once_through_a_chain
 def test_a_watcher_of_a_destination_is_woken_without_anyone_reading() -> None:
     async def main() -> None:
         async with engine_on(partitions=4) as engine:
-            await engine.routing.put(RouterConfig("r", "a", "b"))
+            await engine.routers.put(RouterConfig("r", "a", "b"))
             poll = asyncio.create_task(engine.diff("b", ReadRequest(wait_ms=30_000)))
             await asyncio.sleep(0)
             await write(engine, "a", 7)
@@ -268,7 +268,7 @@ def test_a_router_is_held_by_a_full_destination_and_goes_on_when_there_is_room()
     async def main() -> None:
         async with engine_on(partitions=4) as engine:
             await engine.put_topic("b", {"cap_records": 2, "discard": "reject"})
-            await engine.routing.put(RouterConfig("r", "a", "b"))
+            await engine.routers.put(RouterConfig("r", "a", "b"))
             await write(engine, "a", 1, 2, 3)
             assert await data(engine, "b") == [b"1", b"2"]
             reason = scheduler_view(engine, "a")["topic"]["routers"][0]["reason"]
@@ -289,7 +289,7 @@ def test_a_held_router_goes_on_when_its_destination_is_configured_anew(
     async def main() -> None:
         async with engine_on(partitions=4) as engine:
             await engine.put_topic("b", {"cap_records": 2, "discard": "reject"})
-            await engine.routing.put(RouterConfig("r", "a", "b"))
+            await engine.routers.put(RouterConfig("r", "a", "b"))
             await write(engine, "a", 1, 2, 3)
             await until(lambda: engine.topic("b").head_seq == 2)
             await engine.put_topic("b", change)
@@ -302,7 +302,7 @@ def test_a_held_router_goes_on_when_records_leave_by_age() -> None:
     async def main() -> None:
         async with engine_on(partitions=4) as engine:
             await engine.put_topic("b", {"cap_records": 2, "discard": "reject", "ttl_ms": 50})
-            await engine.routing.put(RouterConfig("r", "a", "b"))
+            await engine.routers.put(RouterConfig("r", "a", "b"))
             await write(engine, "a", 1, 2, 3)
             await until(lambda: engine.topic("b").head_seq == 3)
 
@@ -315,7 +315,7 @@ def test_whoever_reads_a_destination_while_the_log_fails_lets_others_go_on() -> 
     async def main() -> None:
         async with engine_on(partitions=1) as engine:
             await engine.put_topic("other", {})
-            await engine.routing.put(RouterConfig("r", "a", "b"))
+            await engine.routers.put(RouterConfig("r", "a", "b"))
             answers: list[Any] = []
             slow = pytest.MonkeyPatch()
             slow.setattr(engine.journal, "append", lambda *args, **_: answers.append(args[2]))
@@ -344,16 +344,16 @@ def test_while_the_log_takes_nothing_readers_of_a_destination_get_what_it_has() 
         async with engine_on(store, partitions=3) as engine:
             await engine.put_topic("a", {"durability": "ephemeral"})
             await engine.put_topic("b", {"type": "queue"})
-            await engine.routing.put(RouterConfig("r", "a", "b"))
+            await engine.routers.put(RouterConfig("r", "a", "b"))
             await write(engine, "a", 1)
             assert await data(engine, "b") == [b"1"]
             store.failures.extend(DiskFull("no space is left") for _ in range(1_000))
             await write(engine, "a", 2)
             assert await data(engine, "b") == [b"1"]
             assert (await engine.show_topic("b")).head_seq == 1
-            assert (await engine.routing.show("r")).source_seq == 1
+            assert (await engine.routers.show("r")).source_seq == 1
             with pytest.raises(LogFailed):  # though the claim alone needs no log
-                await engine.work.claim("b", ClaimRequest("n"))
+                await engine.queues.claim("b", ClaimRequest("n"))
             store.failures.clear()
             assert await data(engine, "b") == [b"1", b"2"]
 
@@ -364,12 +364,12 @@ def test_a_dropped_topic_takes_its_routers_along_wherever_they_live() -> None:
     async def main() -> None:
         async with engine_on(partitions=8) as engine:
             for number in range(6):
-                await engine.routing.put(RouterConfig(f"out{number}", "t", f"d{number}"))
-            await engine.routing.put(RouterConfig("in", "s", "t"))
-            deleted, removed = await engine.routing.drop_topic("t")
+                await engine.routers.put(RouterConfig(f"out{number}", "t", f"d{number}"))
+            await engine.routers.put(RouterConfig("in", "s", "t"))
+            deleted, removed = await engine.routers.drop_topic("t")
             assert deleted
             assert removed == ["in", *[f"out{n}" for n in range(6)]]
-            assert await engine.routing.drop_topic("t") == (False, [])
+            assert await engine.routers.drop_topic("t") == (False, [])
             with pytest.raises(TopicNotFound):
                 await data(engine, "t")
             await write(engine, "t", 1)
@@ -387,9 +387,9 @@ def test_dead_letters_reach_their_topic_wherever_it_lives() -> None:
                 config = {"type": "queue", "max_deliveries": 1, "dead_letter": dead}
                 await engine.put_topic(name, config)
                 await write(engine, name, number)
-                claims = await engine.work.claim(name, ClaimRequest("n"))
-                await engine.work.nack(name, Settle("n", (claims.jobs[0].lease.seq,)), 0)
-                assert (await engine.work.claim(name, ClaimRequest("n"))).jobs == []
+                claims = await engine.queues.claim(name, ClaimRequest("n"))
+                await engine.queues.nack(name, Settle("n", (claims.jobs[0].lease.seq,)), 0)
+                assert (await engine.queues.claim(name, ClaimRequest("n"))).jobs == []
                 assert await data(engine, dead) == [b"%d" % number]
                 view = await engine.show_topic(name)
                 assert view.queue is not None
@@ -408,18 +408,18 @@ def test_dead_letters_wait_for_whoever_drops_their_topic_meanwhile() -> None:
             dest_lane = engine.lane("dead")
             assert engine.lane("q") is not dest_lane
             await write(engine, "q", 1)
-            await engine.work.claim("q", ClaimRequest("n"))
-            await engine.work.nack("q", Settle("n", (1,)), 0)
+            await engine.queues.claim("q", ClaimRequest("n"))
+            await engine.queues.nack("q", Settle("n", (1,)), 0)
             store.shut()
             writing = asyncio.create_task(write(engine, "dead", 0))
             await until(lambda: dest_lane.waiting_bytes > 0)
             dropping: list[asyncio.Task[Any]] = []
 
             def drop(_outcome: object) -> None:
-                dropping.append(asyncio.create_task(engine.routing.drop_topic("dead")))
+                dropping.append(asyncio.create_task(engine.routers.drop_topic("dead")))
 
             dest_lane.after(drop)  # just before the claim below has waited long enough
-            claiming = asyncio.create_task(engine.work.claim("q", ClaimRequest("n")))
+            claiming = asyncio.create_task(engine.queues.claim("q", ClaimRequest("n")))
             for _ in range(9):
                 await asyncio.sleep(0)
             store.open()
@@ -442,21 +442,21 @@ def test_a_job_that_someone_got_while_its_letter_travelled_stays_with_its_holder
             dest_lane = engine.lane("dead")
             assert engine.lane("q") is not dest_lane
             await write(engine, "q", 1)
-            await engine.work.claim("q", ClaimRequest("n"))
-            await engine.work.nack("q", Settle("n", (1,)), 0)
+            await engine.queues.claim("q", ClaimRequest("n"))
+            await engine.queues.nack("q", Settle("n", (1,)), 0)
             store.shut()
-            burying = asyncio.create_task(engine.work.claim("q", ClaimRequest("n")))
+            burying = asyncio.create_task(engine.queues.claim("q", ClaimRequest("n")))
             await until(lambda: dest_lane.waiting_bytes > 0)
             putting = asyncio.create_task(engine.put_topic("q", {"max_deliveries": 0}))
             await until(lambda: engine.lane("q").is_held)
-            claiming = asyncio.create_task(engine.work.claim("q", ClaimRequest("m")))
+            claiming = asyncio.create_task(engine.queues.claim("q", ClaimRequest("m")))
             await asyncio.sleep(0)
             store.open()
             await putting
             assert [job.lease.seq for job in (await claiming).jobs] == [1]
             assert (await burying).jobs == []
             assert engine.topic("dead").count == 1
-            settled = await engine.work.ack("q", Settle("m", (1,)))
+            settled = await engine.queues.ack("q", Settle("m", (1,)))
             assert (settled.seqs, settled.counts.dead_lettered) == ((1,), 0)
 
     asyncio.run(main())
@@ -483,7 +483,7 @@ def test_a_claimer_that_leaves_a_window_takes_no_other_along() -> None:
             await engine.put_topic("q", {"type": "queue", "claim_jitter_ms": 30})
             await write(engine, "q", 1, 2)
             first, second = [
-                asyncio.create_task(engine.work.claim("q", ClaimRequest(node))) for node in "ab"
+                asyncio.create_task(engine.queues.claim("q", ClaimRequest(node))) for node in "ab"
             ]
             for _ in range(9):
                 await asyncio.sleep(0)
@@ -499,7 +499,7 @@ def test_claims_that_wait_in_a_window_are_served_in_turns() -> None:
         async with engine_on() as engine:
             await engine.put_topic("q", {"type": "queue", "claim_jitter_ms": 30})
             await write(engine, "q", *range(6))
-            claims = [engine.work.claim("q", ClaimRequest(f"n{n}", 2)) for n in range(3)]
+            claims = [engine.queues.claim("q", ClaimRequest(f"n{n}", 2)) for n in range(3)]
             found = await asyncio.gather(*claims)
             got = [[job.lease.seq for job in each.jobs] for each in found]
             assert got == [[1, 4], [2, 5], [3, 6]]
@@ -516,9 +516,9 @@ def test_a_window_whose_claim_the_log_refused_takes_no_other_along() -> None:
             await write(engine, "q", 1, 2)
             store.shut()
             store.failures.append(DiskFull("no space is left"))
-            first = asyncio.create_task(engine.work.claim("q", ClaimRequest("a")))
+            first = asyncio.create_task(engine.queues.claim("q", ClaimRequest("a")))
             await until(lambda: engine.lane("q").waiting_bytes > 0)
-            second = asyncio.create_task(engine.work.claim("q", ClaimRequest("b")))
+            second = asyncio.create_task(engine.queues.claim("q", ClaimRequest("b")))
             await asyncio.sleep(0)
             store.open()
             with pytest.raises(LogFailed):
@@ -537,13 +537,13 @@ def test_one_claim_buries_many_jobs_and_leaves_the_rest_to_the_next() -> None:
             await write(engine, "q", *range(total + 1))
             request = ClaimRequest("n", BURIED_MAX)
             for _ in range(2):
-                seqs = [job.lease.seq for job in (await engine.work.claim("q", request)).jobs]
+                seqs = [job.lease.seq for job in (await engine.queues.claim("q", request)).jobs]
                 seqs = [seq for seq in seqs if seq <= total]
-                await engine.work.nack("q", Settle("n", tuple(seqs)), 0)
-            await engine.work.nack("q", Settle("n", (total + 1,)), 0)
+                await engine.queues.nack("q", Settle("n", tuple(seqs)), 0)
+            await engine.queues.nack("q", Settle("n", (total + 1,)), 0)
             assert engine.topic("dead").count == BURIED_MAX
             assert engine.topic("q").count == 6
-            assert (await engine.work.claim("q", request)).jobs == []
+            assert (await engine.queues.claim("q", request)).jobs == []
             assert engine.topic("dead").count == total + 1
 
     asyncio.run(main())
@@ -556,8 +556,8 @@ def test_an_acked_job_is_not_shown_to_a_watcher_that_comes_later() -> None:
             await write(engine, "q", "job")
             topic = engine.topic("q")
             pages = [engine.watchers.page(topic, 0, None, Shape(), 0)]
-            await engine.work.claim("q", ClaimRequest("n"))
-            await engine.work.ack("q", Settle("n", (1,)))
+            await engine.queues.claim("q", ClaimRequest("n"))
+            await engine.queues.ack("q", Settle("n", (1,)))
             pages.append(engine.watchers.page(topic, 0, None, Shape(), 0))
             assert [b"job" in page.records for page in pages] == [True, False]
 
@@ -633,7 +633,7 @@ def test_a_restart_finds_everything_that_was_answered() -> None:
     async def main() -> None:
         store = GatedStore()
         async with engine_on(store, partitions=4) as engine:
-            await engine.routing.put(RouterConfig("r", "a", "b", guarantee="exactly_once"))
+            await engine.routers.put(RouterConfig("r", "a", "b", guarantee="exactly_once"))
             await engine.put_topic("e", {"durability": "ephemeral"})
             await engine.put_topic("q", {"type": "queue"})
             for number in range(10):
@@ -642,15 +642,15 @@ def test_a_restart_finds_everything_that_was_answered() -> None:
                 await write(engine, "q", number)
             await engine.delete("a", match=Predicate("none", prefix=False))
             await engine.delete("a", before_seq=4)
-            claims = await engine.work.claim("q", ClaimRequest("n", 3))
-            await engine.work.ack("q", Settle("n", (claims.jobs[0].lease.seq,)))
+            claims = await engine.queues.claim("q", ClaimRequest("n", 3))
+            await engine.queues.ack("q", Settle("n", (claims.jobs[0].lease.seq,)))
             before = await shown(engine)
         async with engine_on(store, partitions=4) as engine:
             after = await shown(engine)
             assert after == before | {"e": (10, 11, [])}
             assert (await write(engine, "a", 99, idempotency_key="k7")).first_seq == 8
             assert (await write(engine, "e", 0)).first_seq == 11
-            assert len((await engine.work.claim("q", ClaimRequest("n", 99))).jobs) == 9
+            assert len((await engine.queues.claim("q", ClaimRequest("n", 99))).jobs) == 9
 
     async def shown(engine: Any) -> dict[str, Any]:
         found = {}
@@ -676,11 +676,11 @@ def test_leases_end_though_the_wall_clock_was_set_back() -> None:
         await engine.put_topic("q", {"type": "queue", "lease_ms": 1_000})
         await write(engine, "q", 1)
         clock.ahead_ms = 0
-        assert (await engine.work.claim("q", ClaimRequest("a"))).jobs
+        assert (await engine.queues.claim("q", ClaimRequest("a"))).jobs
         clock.advance(900)
-        assert not (await engine.work.claim("q", ClaimRequest("b"))).jobs
+        assert not (await engine.queues.claim("q", ClaimRequest("b"))).jobs
         clock.advance(200)
-        assert (await engine.work.claim("q", ClaimRequest("b"))).jobs
+        assert (await engine.queues.claim("q", ClaimRequest("b"))).jobs
         await engine.close()
 
     asyncio.run(main())
@@ -689,7 +689,7 @@ def test_leases_end_though_the_wall_clock_was_set_back() -> None:
 def test_a_listener_that_fails_stops_neither_others_nor_routers() -> None:
     async def main() -> None:
         async with engine_on(partitions=2) as engine:
-            await engine.routing.put(RouterConfig("r", "t", "copies"))
+            await engine.routers.put(RouterConfig("r", "t", "copies"))
             woken: list[str] = []
 
             def fail(_topic: str) -> None:
@@ -716,12 +716,12 @@ def test_a_topic_of_dead_letters_takes_as_many_as_it_has_room_for(cap: dict[str,
             await engine.put_topic("q", config)
             for number in range(5):
                 await write(engine, "q", number)
-            await engine.work.claim("q", ClaimRequest("n", 5))
-            await engine.work.nack("q", Settle("n", (1, 2, 3, 4, 5)), 0)
-            assert (await engine.work.claim("q", ClaimRequest("n"))).jobs == []
+            await engine.queues.claim("q", ClaimRequest("n", 5))
+            await engine.queues.nack("q", Settle("n", (1, 2, 3, 4, 5)), 0)
+            assert (await engine.queues.claim("q", ClaimRequest("n"))).jobs == []
             assert await data(engine, "dead") == [b"0", b"1"]
             await engine.delete("dead", before_seq=3)
-            assert (await engine.work.claim("q", ClaimRequest("n"))).jobs == []
+            assert (await engine.queues.claim("q", ClaimRequest("n"))).jobs == []
             assert await data(engine, "dead") == [b"2", b"3"]
             view = await engine.show_topic("q")
             assert view.queue == (1, 0, 4)

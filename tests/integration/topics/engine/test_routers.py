@@ -29,7 +29,7 @@ async def test_a_source_that_memory_lost_takes_nothing_from_its_destination(tmp_
     async with node(tmp_path, end_well=False) as engine:
         await engine.put_topic("source", {"durability": "ephemeral"})
         await engine.put_topic("dest", {"durability": "fsync"})
-        await engine.routing.put(RouterConfig("r", "source", "dest"))
+        await engine.routers.put(RouterConfig("r", "source", "dest"))
         await write(engine, "dest", 100)
         await write(engine, "source", 0, 5)
         assert await drained(engine, "dest") == [100, 0, 1, 2, 3, 4]
@@ -44,8 +44,8 @@ async def test_copies_that_went_through_memory_do_not_come_again(tmp_path: Path)
     async with node(tmp_path) as engine:
         for name, durability in (("a", "fsync"), ("middle", "ephemeral"), ("z", "fsync")):
             await engine.put_topic(name, {"durability": durability})
-        await engine.routing.put(RouterConfig("one", "a", "middle", guarantee="exactly_once"))
-        await engine.routing.put(RouterConfig("two", "middle", "z", guarantee="exactly_once"))
+        await engine.routers.put(RouterConfig("one", "a", "middle", guarantee="exactly_once"))
+        await engine.routers.put(RouterConfig("two", "middle", "z", guarantee="exactly_once"))
         await write(engine, "a", 0, 5)
         assert await drained(engine, "z") == [0, 1, 2, 3, 4]
     for end_well in (True, False, True):
@@ -63,15 +63,15 @@ async def test_what_a_router_has_forwarded_is_counted_also_where_memory_alone_ke
 ) -> None:
     async with node(tmp_path) as engine:
         await engine.put_topic("dest", {"durability": "ephemeral"})
-        await engine.routing.put(RouterConfig("r", "source", "dest"))
+        await engine.routers.put(RouterConfig("r", "source", "dest"))
         await write(engine, "source", 0, 5)
-        assert (await engine.routing.show("r")).forwarded_total == 5
+        assert (await engine.routers.show("r")).forwarded_total == 5
     for end_well in (False, True):
         async with node(tmp_path, end_well=end_well) as engine:
-            assert (await engine.routing.show("r")).forwarded_total == 5
+            assert (await engine.routers.show("r")).forwarded_total == 5
     async with node(tmp_path) as engine:
         await write(engine, "source", 5)
-        assert (await engine.routing.show("r")).forwarded_total == 6
+        assert (await engine.routers.show("r")).forwarded_total == 6
 
 
 @on_a_loop
@@ -79,9 +79,9 @@ async def test_a_router_that_is_refused_leaves_no_topic_behind(tmp_path: Path) -
     async with node(tmp_path) as engine:
         await engine.put_topic("space", {"type": "space"})
         with pytest.raises(IsASpace):
-            await engine.routing.put(RouterConfig("r", "source", "space"))
+            await engine.routers.put(RouterConfig("r", "source", "space"))
         with pytest.raises(TopicNotFound):
-            await engine.routing.put(RouterConfig("r", "source", "dest"), create_dest=False)
+            await engine.routers.put(RouterConfig("r", "source", "dest"), create_dest=False)
         assert list(engine.registry.topics) == ["space"]
 
 
@@ -94,16 +94,16 @@ async def test_a_router_made_again_from_another_source_forwards_from_the_start(
         for source in sources:
             await engine.put_topic(source, {})
         assert len({engine.topic(source).epoch for source in sources}) == 2
-        await engine.routing.put(RouterConfig("r", sources[0], "dest"))
+        await engine.routers.put(RouterConfig("r", sources[0], "dest"))
         await write(engine, sources[0], 0, 50)
         assert len(await drained(engine, "dest")) == 50
-        await engine.routing.remove("r")
-        await engine.routing.put(RouterConfig("r", sources[1], "dest"))
+        await engine.routers.remove("r")
+        await engine.routers.put(RouterConfig("r", sources[1], "dest"))
         await write(engine, sources[1], 50, 3)
         assert await drained(engine, "dest") == [*range(53)]
     async with node(tmp_path) as engine:
         assert await drained(engine, "dest") == [*range(53)]
-        assert (await engine.routing.show("r")).source_seq == 3
+        assert (await engine.routers.show("r")).source_seq == 3
 
 
 @on_a_loop
@@ -112,7 +112,7 @@ async def test_epochs_go_on_after_a_restart_though_the_last_topic_is_gone(tmp_pa
         for name in ("a", "b", "c"):
             await engine.put_topic(name, {})
         last = max(engine.topic(name).epoch for name in "abc")
-        await engine.routing.drop_topic("c")
+        await engine.routers.drop_topic("c")
     async with node(tmp_path) as engine:
         await engine.put_topic("d", {})
         assert engine.topic("d").epoch > last
@@ -122,11 +122,11 @@ async def test_epochs_go_on_after_a_restart_though_the_last_topic_is_gone(tmp_pa
 async def test_a_cycle_with_a_cap_comes_to_rest(tmp_path: Path) -> None:
     async with node(tmp_path) as engine:
         await engine.put_topic("a", {"cap_records": 5})
-        await engine.routing.put(RouterConfig("ab", "a", "b", allow_cycle=True))
-        await engine.routing.put(RouterConfig("ba", "b", "a", allow_cycle=True))
+        await engine.routers.put(RouterConfig("ab", "a", "b", allow_cycle=True))
+        await engine.routers.put(RouterConfig("ba", "b", "a", allow_cycle=True))
         await write(engine, "a", 0, 8)
         await until(lambda: is_at_rest(engine))
-        await engine.routing.show("ab")
+        await engine.routers.show("ab")
         assert is_at_rest(engine)
         assert engine.topic("b").count > 0
 
@@ -142,11 +142,11 @@ async def test_a_router_and_the_end_of_its_source_take_turns(tmp_path: Path) -> 
     async with node(tmp_path) as engine:
         await engine.put_topic(source, {})
         await engine.put_topic(dest, {})
-        putting = engine.routing.put(RouterConfig("r", source, dest))
-        await asyncio.gather(putting, engine.routing.drop_topic(source))
+        putting = engine.routers.put(RouterConfig("r", source, dest))
+        await asyncio.gather(putting, engine.routers.drop_topic(source))
         routers = [router.config.name for router in engine.registry.routers]
         assert bool(routers) == (source in engine.registry.topics)
-        await engine.routing.put(RouterConfig("r", source, dest))
+        await engine.routers.put(RouterConfig("r", source, dest))
         await write(engine, source, 0, 3)
         assert await drained(engine, dest) == [0, 1, 2]
 
@@ -157,17 +157,17 @@ async def test_a_router_removed_twice_and_put_elsewhere_between_is_there_after_a
 ) -> None:
     first, second = name_on(1, "first"), name_on(2, "second")
     async with node(tmp_path) as engine:
-        await engine.routing.put(RouterConfig("r", "source", first))
+        await engine.routers.put(RouterConfig("r", "source", first))
         lane = engine.lane(first)
         await lane.hold()
-        removing = asyncio.create_task(engine.routing.remove("r"))
+        removing = asyncio.create_task(engine.routers.remove("r"))
         holding = asyncio.create_task(lane.hold())
-        again = asyncio.create_task(engine.routing.remove("r"))
+        again = asyncio.create_task(engine.routers.remove("r"))
         await asyncio.sleep(0)  # all three are in line
         lane.release()
         assert await removing
         await holding
-        await engine.routing.put(RouterConfig("r", "source", second))
+        await engine.routers.put(RouterConfig("r", "source", second))
         lane.release()
         await again
         live = [router.config.dest for router in engine.registry.routers]
@@ -182,15 +182,15 @@ async def test_a_topic_that_is_dropped_if_empty_keeps_its_routers_or_loses_its_l
 ) -> None:
     source, dest = name_on(0, "source"), name_on(partition, "dest")
     async with node(tmp_path) as engine:
-        await engine.routing.put(RouterConfig("r", source, dest))
+        await engine.routers.put(RouterConfig("r", source, dest))
         writing = asyncio.create_task(write(engine, source, 1))
         await asyncio.sleep(0)
         with pytest.raises(TopicNotEmpty):
-            await engine.routing.drop_topic(source, if_empty=True)
+            await engine.routers.drop_topic(source, if_empty=True)
         await writing
         assert await drained(engine, dest) == [1]
         await engine.delete(source, before_seq=2)
-        dropping = asyncio.create_task(engine.routing.drop_topic(source, if_empty=True))
+        dropping = asyncio.create_task(engine.routers.drop_topic(source, if_empty=True))
         await asyncio.sleep(0)
         assert (await write(engine, source, 2)).created, "it waits until the topic is gone"
         assert await dropping == (True, ["r"])
@@ -204,7 +204,7 @@ async def test_the_routers_of_a_source_take_their_steps_in_several_turns(tmp_pat
     routers = [f"r{number:02}" for number in range(2 * STEPS_MAX + 1)]
     async with node(tmp_path) as engine:
         for name in routers:
-            await engine.routing.put(RouterConfig(name, "source", f"to-{name}"))
+            await engine.routers.put(RouterConfig(name, "source", f"to-{name}"))
         began: list[list[str]] = []
 
         def take_turns(_written: Any) -> None:
@@ -227,7 +227,7 @@ def on_their_way(engine: Engine) -> list[str]:
 async def test_a_new_router_begins_with_what_came_while_it_was_logged(tmp_path: Path) -> None:
     source, old, new = (name_on(number, "topic") for number in range(3))
     async with node(tmp_path) as engine:
-        await engine.routing.put(RouterConfig("old", source, old))
+        await engine.routers.put(RouterConfig("old", source, old))
         await engine.put_topic(new, {})
         held, log, number = [], engine.journal.append, engine.lane(new).number
 
@@ -239,7 +239,7 @@ async def test_a_new_router_begins_with_what_came_while_it_was_logged(tmp_path: 
 
         with pytest.MonkeyPatch.context() as slow:
             slow.setattr(engine.journal, "append", append)
-            putting = asyncio.create_task(engine.routing.put(RouterConfig("new", source, new)))
+            putting = asyncio.create_task(engine.routers.put(RouterConfig("new", source, new)))
             await until(lambda: held)
             await write(engine, source, 1)
             await until(lambda: engine.topic(old).head_seq)

@@ -46,7 +46,7 @@ def under(pressure: float, script: Callable[[Engine], Awaitable[Any]], **options
         async with engine_on(partitions=2, **options) as engine:
             for name, config in TOPICS.items():
                 await engine.put_topic(name, config)
-            await engine.routing.put(RouterConfig("r", "plain", "copy"))
+            await engine.routers.put(RouterConfig("r", "plain", "copy"))
             for _ in range(3):  # deferral begins with the third hot sample
                 engine.turns.force_pressure(pressure)
             return await script(engine)

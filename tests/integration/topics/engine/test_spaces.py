@@ -69,7 +69,7 @@ async def document(engine: Engine, entity: str, at_seq: int | None = None) -> An
 def states(engine: Engine) -> dict[str, SpaceState]:
     return {
         name: state_of(space.core, space.topic.earliest_seq)
-        for lane in engine._lanes
+        for lane in engine.writers
         for name, space in lane.partition.spaces.items()
     }
 
@@ -302,10 +302,10 @@ async def test_dead_letters_do_not_get_into_a_space() -> None:
         queue = {"type": "queue", "max_deliveries": 1, "dead_letter": "s"}
         await engine.put_topic("q", queue)
         await write(engine, "q", 1)
-        claims = await engine.work.claim("q", ClaimRequest("n", 1, 1_000))
+        claims = await engine.queues.claim("q", ClaimRequest("n", 1, 1_000))
         settle = Settle("n", (claims.jobs[0].lease.seq,))
-        await engine.work.nack("q", settle, 0)
-        again = await engine.work.claim("q", ClaimRequest("n", 1, 1_000))
+        await engine.queues.nack("q", settle, 0)
+        again = await engine.queues.claim("q", ClaimRequest("n", 1, 1_000))
         assert again.jobs == []
         assert engine.topic("s").head_seq == 1
         assert engine.topic("q").count == 1

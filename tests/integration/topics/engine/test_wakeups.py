@@ -24,7 +24,7 @@ def test_a_long_poll_that_begins_at_any_instant_gets_the_next_record(seed: int) 
     async def main(random: Random) -> None:
         async with engine_on(partitions=2) as engine:
             await engine.put_topic("t", {"durability": random.choice(["fsync", "disk"])})
-            await engine.routing.put(RouterConfig("r", "t", "copy"))
+            await engine.routers.put(RouterConfig("r", "t", "copy"))
             for number in range(RUNS_OF_A_SEED):
                 await race(engine, random, number)
 

@@ -28,7 +28,7 @@ def penstock(*arguments: object) -> Result:
 
 async def fill(engine: Engine, first: int = 0) -> None:
     """Some cold records, some in a snapshot, some in the log alone."""
-    await engine.routing.put(RouterConfig("r", "t", "copies"))
+    await engine.routers.put(RouterConfig("r", "t", "copies"))
     await write(engine, "t", first, 60)
     await write(engine, "u", first, 5)
     await engine.compact()

@@ -121,7 +121,7 @@ async def test_a_watcher_that_is_far_behind_is_woken_when_its_records_are_there(
 async def test_a_router_that_is_far_behind_copies_cold_records(tmp_path: Path) -> None:
     async with node(tmp_path, seal=SMALL) as engine:
         await engine.put_topic("d", {"cap_records": 1, "discard": "reject"})
-        await engine.routing.put(RouterConfig("r", "s", "d"))
+        await engine.routers.put(RouterConfig("r", "s", "d"))
         await make_cold(engine, "s")
         assert await drained(engine, "d") == [0]
         await engine.put_topic("d", {"cap_records": 0, "discard": "old"})
@@ -136,18 +136,18 @@ async def test_cold_jobs_are_claimed_finished_and_buried(tmp_path: Path) -> None
         queue = {"type": "queue", "max_deliveries": 1, "dead_letter": "dead"}
         await engine.put_topic("q", queue)
         await make_cold(engine, "q")
-        claims = await engine.work.claim("q", ClaimRequest("n", 25))
+        claims = await engine.queues.claim("q", ClaimRequest("n", 25))
         assert [int(bytes(job.slot.record.data)) for job in claims.jobs] == list(range(25))
         seqs = tuple(job.lease.seq for job in claims.jobs)
-        await engine.work.ack("q", Settle("n", seqs[:20]))
-        await engine.work.nack("q", Settle("n", seqs[20:]), 0)
+        await engine.queues.ack("q", Settle("n", seqs[:20]))
+        await engine.queues.nack("q", Settle("n", seqs[20:]), 0)
         engine.cold.forget()
-        again = await engine.work.claim("q", ClaimRequest("n", 3))
+        again = await engine.queues.claim("q", ClaimRequest("n", 3))
         assert [int(bytes(job.slot.record.data)) for job in again.jobs] == [25, 26, 27]
         assert await drained(engine, "dead") == [20, 21, 22, 23, 24]
         assert again.counts.ready == 72
     async with node(tmp_path, seal=SMALL) as engine:
-        claims = await engine.work.claim("q", ClaimRequest("n", 1000))
+        claims = await engine.queues.claim("q", ClaimRequest("n", 1000))
         assert [int(bytes(job.slot.record.data)) for job in claims.jobs] == list(range(25, 100))
 
 
@@ -183,10 +183,10 @@ async def test_jobs_that_cannot_be_read_hold_up_no_other(tmp_path: Path) -> None
         assert engine.cold_files is not None
         files = {block.file for block in engine.registry.topics["q"].slots.blocks}
         (engine.cold_files.path / min(files)).unlink()
-        claims = await engine.work.claim("q", ClaimRequest("n", 1000))
+        claims = await engine.queues.claim("q", ClaimRequest("n", 1000))
         assert [int(bytes(job.slot.record.data)) for job in claims.jobs] == list(range(10, 100))
-        await engine.work.ack("q", Settle("n", tuple(job.lease.seq for job in claims.jobs)))
-        assert (await engine.work.claim("q", ClaimRequest("n", 9))).jobs == []
+        await engine.queues.ack("q", Settle("n", tuple(job.lease.seq for job in claims.jobs)))
+        assert (await engine.queues.claim("q", ClaimRequest("n", 9))).jobs == []
         view = await engine.show_topic("q")
         assert view.count == 10, "they are kept"
 
@@ -213,7 +213,7 @@ async def test_segments_go_when_nobody_needs_them(tmp_path: Path) -> None:
         await engine.compact()
         assert len(files.names()) == 14
         await engine.put_topic(beside("t"), {})
-        await engine.routing.drop_topic("t")
+        await engine.routers.drop_topic("t")
         await engine.compact()
         assert len(files.names()) == 14
         await write(engine, beside("t"), 0)
@@ -324,11 +324,11 @@ async def test_jobs_are_buried_with_a_letter_though_that_is_asked_for_while_they
     async with node(tmp_path, seal=SMALL) as engine:
         await engine.put_topic("q", {"type": "queue"})
         await make_cold(engine, "q", 40)
-        claimed = await engine.work.claim("q", ClaimRequest("n", 40))
+        claimed = await engine.queues.claim("q", ClaimRequest("n", 40))
         seqs = tuple(job.lease.seq for job in claimed.jobs)
-        await engine.work.nack("q", Settle("n", seqs), 0)
+        await engine.queues.nack("q", Settle("n", seqs), 0)
         engine.cold.forget()
-        claiming = asyncio.create_task(engine.work.claim("q", ClaimRequest("n", 1)))
+        claiming = asyncio.create_task(engine.queues.claim("q", ClaimRequest("n", 1)))
         await asyncio.sleep(0)
         await engine.put_topic("q", {"max_deliveries": 1, "dead_letter": "dead"})
         jobs = (await claiming).jobs
@@ -368,7 +368,7 @@ async def test_a_watcher_of_few_tags_comes_through_more_blocks_than_memory_keeps
 async def test_a_router_comes_through_more_blocks_than_memory_keeps(tmp_path: Path) -> None:
     async with node(tmp_path, seal=SMALL, cold_cache_bytes=1) as engine:
         await engine.put_topic("d", {"cap_records": 1, "discard": "reject"})
-        await engine.routing.put(RouterConfig("r", "s", "d"))
+        await engine.routers.put(RouterConfig("r", "s", "d"))
         await make_cold(engine, "s", 400)
         await engine.put_topic("d", {"cap_records": 0, "discard": "old"})
         await until(lambda: engine.registry.topics["d"].count == 400)
@@ -452,7 +452,7 @@ async def test_a_source_that_cannot_be_read_leaves_its_destination_usable_and_th
 ) -> None:
     async with node(tmp_path, seal=SMALL, boot_id="one") as engine:
         await engine.put_topic("dest", {"cap_records": 5, "discard": "reject"})
-        await engine.routing.put(RouterConfig("r", "source", "dest"))
+        await engine.routers.put(RouterConfig("r", "source", "dest"))
         await write(engine, "other", 0, 3)
         await write(engine, "source", 0, 100)
         assert await drained(engine, "dest") == [0, 1, 2, 3, 4]
@@ -464,7 +464,7 @@ async def test_a_source_that_cannot_be_read_leaves_its_destination_usable_and_th
         await engine.put_topic("dest", {"cap_records": 500})
         assert await drained(engine, "dest") == [0, 1, 2, 3, 4]
         assert (await engine.show_topic("dest")).count == 5
-        assert (await engine.routing.show("r")).forwarded_total == 5
+        assert (await engine.routers.show("r")).forwarded_total == 5
         [router] = scheduler_view(engine, "source")["topic"]["routers"]
         assert router["reason"].startswith("its next records cannot be read: ")
         await engine.delete("dest", before_seq=2)

@@ -31,15 +31,15 @@ async def fill(engine: Engine) -> None:
     """Cold records, records of snapshots, and records that the log alone has; in one partition."""
     await engine.put_topic("t", {"durability": "fsync"})
     await engine.put_topic("q", {"type": "queue", "cap_records": 500})
-    await engine.routing.put(RouterConfig("r", "u", "copies"))
+    await engine.routers.put(RouterConfig("r", "u", "copies"))
     for first in (0, 60, 120):
         for number in range(first, first + 60, 5):
             await write(engine, "t", number, 5)
         await write(engine, "u", first, 20)
         await write(engine, "q", first, 20)
         await engine.forwarder.drain("copies")
-        claims = await engine.work.claim("q", ClaimRequest("n", 3, 600_000))
-        await engine.work.ack("q", Settle("n", tuple(job.lease.seq for job in claims.jobs)))
+        claims = await engine.queues.claim("q", ClaimRequest("n", 3, 600_000))
+        await engine.queues.ack("q", Settle("n", tuple(job.lease.seq for job in claims.jobs)))
         if first < 120:
             await engine.compact()
 

@@ -29,21 +29,21 @@ async def fill(engine: Engine, first: int = 0) -> None:
         await engine.put_topic("q", queue)
         await engine.put_topic("capped", {"cap_records": 7})
         await engine.put_topic("e", {"durability": "ephemeral"})
-        await engine.routing.put(RouterConfig("r", "a", "copies"))
+        await engine.routers.put(RouterConfig("r", "a", "copies"))
     for number in range(first, first + 30):
         await write(engine, "a", number)
         await write(engine, "capped", number)
         await write(engine, "e", number)
         await write(engine, "q", number, idempotency_key=f'"k{number}"')
     await engine.delete("a", match=Predicate("t3", prefix=False))
-    claims = await engine.work.claim("q", ClaimRequest("n", 4, 60_000))
-    await engine.work.ack("q", Settle("n", (claims.jobs[0].lease.seq,)))
+    claims = await engine.queues.claim("q", ClaimRequest("n", 4, 60_000))
+    await engine.queues.ack("q", Settle("n", (claims.jobs[0].lease.seq,)))
     await engine.forwarder.drain("copies")
 
 
 def seen(engine: Engine) -> dict[str, Any]:
     """All that replay must bring back."""
-    states = [lane.partition.state() for lane in engine._lanes]
+    states = [lane.partition.state() for lane in engine.writers]
     topics = {
         topic.name: topic._replace(now_ms=0, reserved_seq=0)
         for state in states
@@ -272,11 +272,11 @@ async def test_leases_that_need_not_survive_any_more_are_over_after_a_restart(
         async with node(directory, end_well=False) as engine:
             await engine.put_topic("q", {"type": "queue", "leases_durable": True})
             await write(engine, "q", 0, 3)
-            await engine.work.claim("q", ClaimRequest("n", 3, 600_000))
+            await engine.queues.claim("q", ClaimRequest("n", 3, 600_000))
             await engine.put_topic("q", {"leases_durable": False})
-            await engine.work.nack("q", Settle("n", (1,)), 0)
+            await engine.queues.nack("q", Settle("n", (1,)), 0)
             if compacts:
                 await engine.compact()
         async with node(directory) as engine:
-            claims = await engine.work.claim("q", ClaimRequest("m", 9))
+            claims = await engine.queues.claim("q", ClaimRequest("m", 9))
             assert [job.lease.seq for job in claims.jobs] == [1, 2, 3]

@@ -59,7 +59,7 @@ async def test_what_was_spilled_is_deleted_routed_claimed_and_sealed_like_any_ot
 ) -> None:
     async with node(tmp_path, hot_bytes_max=LIMIT, seal=SMALL, end_well=False) as engine:
         await engine.put_topic("q", {"type": "queue"})
-        await engine.routing.put(RouterConfig("r", "t", "copies"))
+        await engine.routers.put(RouterConfig("r", "t", "copies"))
         for first in range(0, 3_000, 50):
             await write(engine, "t", first, 50)
             await write(engine, "q", first, 50)
@@ -68,7 +68,7 @@ async def test_what_was_spilled_is_deleted_routed_claimed_and_sealed_like_any_ot
         wanted = [number for number in range(3_000) if number % 10 != 7]
         assert await drained(engine, "t") == wanted
         assert await drained(engine, "copies") == list(range(3_000))
-        claims = await engine.work.claim("q", ClaimRequest("n", 5))
+        claims = await engine.queues.claim("q", ClaimRequest("n", 5))
         assert [int(bytes(job.slot.record.data)) for job in claims.jobs] == [0, 1, 2, 3, 4]
         await engine.compact()  # lasting files take the place of what was spilled
         blocks = engine.registry.topics["t"].slots.blocks

@@ -7,23 +7,36 @@ partitions. So these commands wait for each other; the rest of the node does not
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import Any
 
+from penstock.kernel.clock import Clock
 from penstock.protocol.values import check_topic_name
 from penstock.topics.core.partition import Change
+from penstock.topics.core.registry import Registry
 from penstock.topics.core.router import Router, RouterConfig
+from penstock.topics.engine.forwarder import Forwarder
+from penstock.topics.engine.lane import Lane
+from penstock.topics.engine.placement import Writers
 
-if TYPE_CHECKING:
-    from penstock.topics.engine.engine import Engine
-    from penstock.topics.engine.lane import Lane
 
-
-class RouterDesk:
+class RouterCommands:
     """Takes the commands for routers, and those for topics that may take routers with them."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._routers = engine.registry.routers
+    def __init__(
+        self,
+        registry: Registry,
+        writers: Writers,
+        forwarder: Forwarder,
+        clock: Clock,
+        put_topic: Callable[[str, dict[str, Any]], Awaitable[object]],
+    ) -> None:
+        self._registry = registry
+        self._routers = registry.routers
+        self._writers = writers
+        self._forwarder = forwarder
+        self._clock = clock
+        self._put_topic = put_topic
         self._alone = asyncio.Lock()
 
     async def put(
@@ -36,7 +49,7 @@ class RouterDesk:
     async def show(self, name: str) -> Router:
         """A router, once it has come to the head of its source."""
         router = self._routers.get(name)
-        await self._engine.forwarder.drain(router.config.dest)
+        await self._forwarder.drain(router.config.dest)
         return self._routers.get(name)
 
     async def remove(self, name: str) -> bool:
@@ -45,7 +58,7 @@ class RouterDesk:
             router = self._routers.find(name)
             if router is None:
                 return False
-            await self._remove_far(self._engine.lane(router.config.dest), [name])
+            await self._remove_far(self._writers.of(router.config.dest), [name])
             return True
 
     async def drop_topic(self, name: str, *, if_empty: bool = False) -> tuple[bool, list[str]]:
@@ -54,26 +67,25 @@ class RouterDesk:
             return await self._drop_topic(name, if_empty=if_empty)
 
     async def _put(self, config: RouterConfig, *, create_dest: bool) -> tuple[bool, RouterConfig]:
-        engine = self._engine
-        topics = engine.registry.topics
-        engine.lane(config.dest).partition.check_router(config, create_dest=create_dest)
+        topics = self._registry.topics
+        self._writers.of(config.dest).partition.check_router(config, create_dest=create_dest)
         for end in (config.source, config.dest):
             check_topic_name(end)
         missing = {config.source, config.dest} - topics.keys()
         if missing:
-            engine.registry.check_topics(len(missing))
+            self._registry.check_topics(len(missing))
         if config.source not in topics:
-            await engine.put_topic(config.source, {})
-        lane = engine.lane(config.dest)
+            await self._put_topic(config.source, {})
+        lane = self._writers.of(config.dest)
         async with lane.exclusive() as partition:
             created = self._routers.find(config.name) is None
-            change = partition.decide_router(config, engine.clock.now_ms(), create_dest=create_dest)
+            change = partition.decide_router(config, self._clock.now_ms(), create_dest=create_dest)
             await lane.commit(change, sync=True)
-        engine.forwarder.ask(config)  # the source may have grown since it was decided
+        self._forwarder.ask(config)  # the source may have grown since it was decided
         return created, config
 
     async def _drop_topic(self, name: str, *, if_empty: bool) -> tuple[bool, list[str]]:
-        lane, now_ms = self._engine.lane(name), self._engine.clock.now_ms
+        lane, now_ms = self._writers.of(name), self._clock.now_ms
         async with lane.exclusive() as partition:  # what is empty at first is empty at last
             partition.check_drop(name, now_ms(), if_empty=if_empty)
             removed = await self._remove_out_of(name, lane)
@@ -87,7 +99,7 @@ class RouterDesk:
         """Remove the routers that copy from a topic, whose own lane is held."""
         names: dict[Lane, list[str]] = {}
         for router in self._routers.fed_by(source):
-            names.setdefault(self._engine.lane(router.config.dest), []).append(router.config.name)
+            names.setdefault(self._writers.of(router.config.dest), []).append(router.config.name)
         for lane, here in names.items():
             if lane is held:
                 await _remove_on(lane, here)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from penstock.kernel.clock import Clock
 from penstock.protocol.errors import (
     IsASpace,
     RecordsUnreadable,
@@ -23,12 +24,10 @@ from penstock.topics.core.partition import Change
 from penstock.topics.core.queue import Queue, QueueCounts
 from penstock.topics.core.segments import Block, NotLoaded
 from penstock.topics.core.slots import Slot
+from penstock.topics.engine.forwarder import Forwarder
 from penstock.topics.engine.lane import Lane
-from penstock.topics.persist.cold import Hold
-
-if TYPE_CHECKING:
-    from penstock.topics.engine.engine import Engine
-
+from penstock.topics.engine.placement import Writers
+from penstock.topics.persist.cold import ColdCache, Hold
 
 _REFUSALS: Final = (TopicFull, RecordTooLarge, Throttled, IsASpace)
 """Why a topic takes no dead letters: their jobs wait on."""
@@ -57,18 +56,32 @@ class Settled(NamedTuple):
     deadline_ms: int = 0
 
 
-class WorkDesk:
+class QueueCommands:
     """Hands out jobs and takes them back."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        writers: Writers,
+        forwarder: Forwarder,
+        cold: ColdCache,
+        *,
+        clock: Clock,
+        touch: Callable[[str], None],
+        mark: Callable[[str], None],
+    ) -> None:
+        self._writers = writers
+        self._forwarder = forwarder
+        self._cold = cold
+        self._clock = clock
+        self._touch = touch
+        self._mark = mark
         self._windows: dict[str, tuple[ClaimWindow, asyncio.Task[list[list[Job]]]]] = {}
-        self._burying: dict[str, asyncio.Lock] = {}
+        self._dead_lettering: dict[str, asyncio.Lock] = {}
 
     async def claim(self, name: str, request: ClaimRequest) -> Claims:
         """Lease jobs to a node, lowest seq first."""
         queue = await self._queue(name)
-        self._engine.touch(name)
+        self._touch(name)
         jitter_ms = queue.topic.config.claim_jitter_ms
         if jitter_ms:
             jobs = await self._claim_together(name, request, jitter_ms)
@@ -79,7 +92,7 @@ class WorkDesk:
     async def ack(self, name: str, settle: Settle) -> Settled:
         """Finish jobs: they are gone."""
         queue = await self._queue(name)
-        entry, skipped = queue.decide_ack(settle, self._engine.clock.now_ms())
+        entry, skipped = queue.decide_ack(settle, self._clock.now_ms())
         return await self._settle(name, entry, skipped)
 
     async def nack(
@@ -90,33 +103,31 @@ class WorkDesk:
         Those that never reached who claimed them are `unseen`, and not delivered.
         """
         queue = await self._queue(name)
-        entry, skipped = queue.decide_nack(
-            settle, self._engine.clock.now_ms(), delay_ms, unseen=unseen
-        )
+        entry, skipped = queue.decide_nack(settle, self._clock.now_ms(), delay_ms, unseen=unseen)
         settled = await self._settle(name, entry, skipped)
-        self._engine.turns.mark(name)
+        self._mark(name)
         return settled
 
     async def extend(self, name: str, settle: Settle, lease_ms: int) -> Settled:
         """Let leases end later, or sooner, counted from now."""
         queue = await self._queue(name)
-        entry, skipped = queue.decide_extend(settle, self._engine.clock.now_ms(), lease_ms)
+        entry, skipped = queue.decide_extend(settle, self._clock.now_ms(), lease_ms)
         settled = await self._settle(name, entry, skipped)
         return settled._replace(deadline_ms=entry.deadline_ms)
 
     def forget(self, name: str) -> None:
         """A queue is gone."""
-        self._burying.pop(name, None)
+        self._dead_lettering.pop(name, None)
 
     async def _queue(self, name: str) -> Queue:
         """The queue, once no exclusive command holds it and its routers owe it nothing."""
-        await self._engine.settled(name)
-        return self._engine.lane(name).partition.queue(name)
+        await self._forwarder.settled(name)
+        return self._writers.of(name).partition.queue(name)
 
     async def _settle(
         self, name: str, entry: Acked | Nacked | Extended, skipped: list[int]
     ) -> Settled:
-        lane = self._engine.lane(name)
+        lane = self._writers.of(name)
         if entry.seqs:
             await lane.commit(lane.partition.change_of(entry), sync=self._is_synced(lane, name))
         return Settled(entry.seqs, skipped, self._counts(name))
@@ -130,7 +141,7 @@ class WorkDesk:
             serving.add_done_callback(_look)
             found = self._windows[name] = (window, serving)
         window, serving = found
-        place = window.join(request, self._engine.clock.monotonic_ms(), jitter_ms)
+        place = window.join(request, self._clock.monotonic_ms(), jitter_ms)
         return (await asyncio.shield(serving))[place]
 
     async def _serve_window(
@@ -147,25 +158,25 @@ class WorkDesk:
     async def _claim(self, name: str, requests: Sequence[ClaimRequest]) -> list[list[Job]]:
         """One pass over the queue. Jobs that were delivered too often are buried first."""
         queue = await self._queue(name)
-        with self._engine.cold.hold() as hold:
+        with self._cold.hold() as hold:
             if queue.topic.config.dead_letter is None or not queue.topic.config.max_deliveries:
                 queue, entry = await self._choose(queue, requests, hold)
                 if not entry.buried:  # else it was configured anew while records were loaded
-                    change = self._engine.lane(name).partition.change_of(entry)
+                    change = self._writers.of(name).partition.change_of(entry)
                     return await self._lease(queue, requests, change, entry)
-            async with self._burying.setdefault(name, asyncio.Lock()):
+            async with self._dead_lettering.setdefault(name, asyncio.Lock()):
                 return await self._claim_and_bury(name, requests, hold)
 
     async def _claim_and_bury(
         self, name: str, requests: Sequence[ClaimRequest], hold: Hold
     ) -> list[list[Job]]:
         """Bury near with the claim itself; far before it, and then decide the claim anew."""
-        lane = self._engine.lane(name)
+        lane = self._writers.of(name)
         far_takes = True
         while True:
             queue, entry = await self._choose(await self._queue(name), requests, hold)
             dest = queue.topic.config.dead_letter
-            if entry.buried and dest is not None and self._engine.lane(dest) is not lane:
+            if entry.buried and dest is not None and self._writers.of(dest) is not lane:
                 if far_takes:
                     far_takes = await self._bury_far(dest, queue, entry)
                     continue
@@ -178,7 +189,7 @@ class WorkDesk:
     ) -> tuple[Queue, Claimed]:
         """Decide who gets which job, once the records of all of them are in memory."""
         while True:
-            entry = queue.decide_claim(requests, self._engine.clock.now_ms(), secrets.randbits(64))
+            entry = queue.decide_claim(requests, self._clock.now_ms(), secrets.randbits(64))
             missing = _not_loaded(queue, entry) if queue.topic.slots.cold_count else []
             if not missing:
                 return queue, entry
@@ -191,10 +202,10 @@ class WorkDesk:
 
     def _bury_near(self, queue: Queue, entry: Claimed) -> tuple[Change, Claimed]:
         """A claim and the dead letters of its own partition, as many as have room: one change."""
-        partition, dest = self._engine.lane(entry.topic).partition, queue.topic.config.dead_letter
+        partition, dest = self._writers.of(entry.topic).partition, queue.topic.config.dead_letter
         if not entry.buried or dest is None:
             return partition.change_of(entry), entry
-        letters, now_ms = queue.letters(entry).records, self._engine.clock.now_ms()
+        letters, now_ms = queue.letters(entry).records, self._clock.now_ms()
         buried, fits, left = Change((), ()), 0, len(letters)
         count = left  # most often all of them have room
         while left:
@@ -220,7 +231,7 @@ class WorkDesk:
         jobs are then buried with it.
         """
         topic, letters = queue.topic, queue.letters(entry).records
-        dest_lane, now_ms = self._engine.lane(dest), self._engine.clock.now_ms()
+        dest_lane, now_ms = self._writers.of(dest), self._clock.now_ms()
         while dest_lane.is_held:
             await dest_lane.settled()
         sent: list[asyncio.Future[object]] = []
@@ -239,7 +250,7 @@ class WorkDesk:
                 raise outcome
         queue = await self._queue(topic.name)
         if sent and queue.topic is topic:  # else it was made anew meanwhile
-            lane = self._engine.lane(topic.name)
+            lane = self._writers.of(topic.name)
             buried = [seq for seq in entry.buried[: len(sent)] if queue.lease_of(seq) is None]
             burial = replace(entry, leases=(), buried=tuple(buried))
             await lane.commit(lane.partition.change_of(burial), sync=True)
@@ -258,13 +269,13 @@ class WorkDesk:
             assert slot is not None, "only live jobs are leased"
             jobs[lease.request].append(Job(lease, slot))
         if change.entries and (entry.leases or entry.buried):
-            lane = self._engine.lane(entry.topic)
+            lane = self._writers.of(entry.topic)
             await lane.commit(change, sync=bool(change.to_log))
         return jobs
 
     def _counts(self, name: str) -> QueueCounts:
-        queue = self._engine.lane(name).partition.queues.get(name)
-        return queue.counts(self._engine.clock.now_ms()) if queue else QueueCounts(0, 0, 0)
+        queue = self._writers.of(name).partition.queues.get(name)
+        return queue.counts(self._clock.now_ms()) if queue else QueueCounts(0, 0, 0)
 
     def _is_synced(self, lane: Lane, name: str) -> bool:
         config = lane.partition.topics[name].config

@@ -1,0 +1,87 @@
+"""Whether a write is taken now: how much waits for the log, and how much memory holds.
+
+Asked before anything is decided, so that a refused write changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+
+from penstock.flow.drain import Drain
+from penstock.protocol.errors import Saturated, Throttled
+from penstock.topics.core.registry import Registry
+from penstock.topics.engine.journal import Journal
+from penstock.topics.engine.lane import Lane
+
+
+class Admission:
+    """Refuses writes that there is no room or no time for."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        journal: Journal,
+        *,
+        hot_bytes_max: int,
+        waiting_bytes_max: int,
+        log_wait_ms_max: int,
+    ) -> None:
+        self.room_bytes = 0.0  # what may wait for the log before it is looked at more closely
+        self._registry = registry
+        self._backlog = journal.backlog
+        self._counters = journal.counters
+        self._hot_bytes_max = hot_bytes_max
+        self._waiting_bytes_max = waiting_bytes_max
+        self._drain = Drain(log_wait_ms_max)
+        self._finished_bytes = 0  # at the last sample
+        self._set_room()
+
+    @property
+    def is_pressed(self) -> bool:
+        """Whether `check` may have something to refuse."""
+        is_full = self._registry.hot_bytes > self._registry.refuse_bytes
+        return is_full or self._backlog.waiting > self.room_bytes
+
+    def check(self, writer: Lane, *, disable: bool = False) -> None:
+        """Refuse a write if there is no room or no time for it; `disable` lifts the latter."""
+        if self._registry.hot_bytes > self._registry.refuse_bytes:
+            raise Throttled(
+                f"expected at most {self._hot_bytes_max} bytes of records in memory, found "
+                f"{self._registry.hot_bytes}, which the disk does not take fast enough",
+                limit="max_hot_bytes",
+                max=self._hot_bytes_max,
+            )
+        waiting = self._backlog.waiting
+        if waiting <= self.room_bytes:
+            return
+        drain, most = self._drain, self._waiting_bytes_max
+        drain_ms = math.ceil(drain.estimate_ms(waiting))
+        if waiting > drain.room and not disable:
+            self._counters.submit_full += 1
+            raise Saturated(
+                f"expected writes of at most {drain.limit_ms:g} ms to wait for the log, "
+                f"found {drain_ms} ms: {waiting} bytes; try again in {drain_ms} ms",
+                retry_after_ms=drain_ms,
+            )
+        if writer.waiting_bytes > most:
+            self._counters.submit_full += 1
+            raise Saturated(
+                f"expected at most {most} bytes to wait for the log in a partition, found "
+                f"{writer.waiting_bytes}; disable_backpressure does not lift this limit",
+                retry_after_ms=max(drain_ms, 1),
+                limit="max_waiting_bytes",
+            )
+
+    def sample(self, span_ms: float) -> tuple[float, float]:
+        """How long what waits for the log would take to be written, and how long it may take."""
+        backlog, drain = self._backlog, self._drain
+        finished, self._finished_bytes = backlog.finished - self._finished_bytes, backlog.finished
+        drain.sample(backlog.waiting, finished, span_ms)
+        self._set_room()
+        drain_ms = drain.estimate_ms(backlog.waiting)
+        if backlog.waiting <= drain.room:
+            drain_ms = min(drain_ms, drain.limit_ms or drain_ms)
+        return drain_ms, drain.limit_ms or math.inf
+
+    def _set_room(self) -> None:
+        self.room_bytes = min(self._drain.room, self._waiting_bytes_max)

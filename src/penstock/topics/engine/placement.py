@@ -1,0 +1,31 @@
+"""Which partition writer a topic belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from penstock.kernel.ids import partition_of
+from penstock.topics.engine.lane import Lane
+
+
+class Writers:
+    """The writers of a node's partitions, by number and by topic."""
+
+    def __init__(self, writers: Sequence[Lane]) -> None:
+        self._writers = tuple(writers)
+        self.by_topic: dict[str, Lane] = {}  # of topics that exist: saves hashing their names
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(self._writers)
+
+    def of(self, topic: str) -> Lane:
+        """The writer of a topic, whether the topic exists or not."""
+        return self.by_topic.get(topic) or self._writers[partition_of(topic, len(self._writers))]
+
+    def created(self, topic: str) -> None:
+        """A topic began."""
+        self.by_topic[topic] = self.of(topic)
+
+    def dropped(self, topic: str) -> None:
+        """A topic is gone."""
+        self.by_topic.pop(topic, None)
