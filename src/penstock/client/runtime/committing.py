@@ -1,16 +1,90 @@
-"""Commits made from what a handler did, and the errors that an event can end with."""
+"""Commits: their numbers, what is with the server, and the errors that an event can end with."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from penstock.client.errors import OutcomeUnknown
 from penstock.client.runtime.errors import CommitConvergenceError, HandlerFailed
 from penstock.client.runtime.events import Event
-from penstock.client.runtime.lanes import Entry
-from penstock.client.runtime.layers import View
+from penstock.client.runtime.lanes import Entry, Lane
+from penstock.client.runtime.layers import Layer, View
 from penstock.client.runtime.policy import CommitBackpressure
 from penstock.client.runtime.transaction import Transaction
 from penstock.commits.model import Commit, Origin, PendingRead, Precondition, Read
 from penstock.protocol.errors import CallError
+
+NUMBERS_MAX: Final = 128
+"""Numbers between a session's oldest commit without an answer and its newest.
+
+A server keeps the last answers of a session, 256 of them; what it has forgotten it cannot replay,
+and refuses.
+"""
+
+
+class InFlight:
+    """The commits of one session, numbered in order, until they are answered and seen."""
+
+    __slots__ = ("_entries", "_layers", "_local_seq", "_outnumbered", "session")
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+        self._local_seq = 0
+        self._entries: dict[int, Entry] = {}
+        """Entries whose commits are with the server, by number, the oldest first."""
+        self._layers: dict[int, Layer] = {}
+        """Layers whose commits have left, by number, until the replica has them."""
+        self._outnumbered: dict[Lane, None] = {}
+        """Lanes that wait until a number is free."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, local_seq: int) -> Entry | None:
+        """The entry whose commit has a number."""
+        return self._entries.get(local_seq)
+
+    @property
+    def has_number(self) -> bool:
+        """Whether the server keeps every number without an answer if one more is used."""
+        oldest = next(iter(self._entries), None)
+        return oldest is None or self._local_seq - oldest < NUMBERS_MAX
+
+    def wait_for_number(self, lane: Lane) -> None:
+        """Have `freed` name a lane as soon as there is a number for it."""
+        self._outnumbered[lane] = None
+
+    def freed(self) -> Lane | None:
+        """One of the lanes that wait for a number, if there is one for it."""
+        if not self._outnumbered or not self.has_number:
+            return None
+        lane = next(iter(self._outnumbered))
+        del self._outnumbered[lane]
+        return lane
+
+    def depart(self, entry: Entry, layer: Layer, view: View) -> Commit:
+        """The commit of a ready entry, which is with the server from now on."""
+        self._local_seq += 1
+        layer.local_seq = self._local_seq
+        self._layers[self._local_seq] = layer
+        self._entries[self._local_seq] = entry
+        return make_commit(entry, self.session, view, origin=self._origin(entry))
+
+    def answered(self, local_seq: int | None) -> None:
+        """A commit is not with the server any more."""
+        if local_seq is not None:
+            self._entries.pop(local_seq, None)
+
+    def seen(self, local_seq: int | None) -> Layer | None:
+        """A commit is in the replica, or its layer has gone: the layer, the first time."""
+        return None if local_seq is None else self._layers.pop(local_seq, None)
+
+    def _origin(self, entry: Entry) -> Origin | None:
+        """What to ask of the server. It forgets, so that in time only the client knows."""
+        ref = entry.origin_ref
+        if ref is None or self._local_seq - ref.local_seq >= NUMBERS_MAX:
+            return None
+        return ref
 
 
 def make_commit(entry: Entry, session: str, view: View, *, origin: Origin | None) -> Commit:

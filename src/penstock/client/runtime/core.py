@@ -8,45 +8,78 @@ behind the first may run ahead of its answer, but leave only after it, and run a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from heapq import heappop
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from random import Random
+from typing import Any
 
 from penstock.client.errors import ClientClosed, OutcomeUnknown
-from penstock.client.runtime.committing import handler_error, make_commit
+from penstock.client.runtime.agenda import Agenda, Readers
+from penstock.client.runtime.committing import (
+    InFlight,
+    convergence_error,
+    handler_error,
+    unknown_error,
+)
 from penstock.client.runtime.derive import Derivation
-from penstock.client.runtime.effects import Effect, Fail, Run, Tell, Transmit
-from penstock.client.runtime.errors import BacklogFull
-from penstock.client.runtime.events import Event, Intent, Ticket
-from penstock.client.runtime.lanes import WAITING, Entry, Lane, State
-from penstock.client.runtime.layers import Layer
-from penstock.client.runtime.replica import Change, Touch, Version
-from penstock.client.runtime.settling import Settling
-from penstock.client.runtime.telemetry import Failure, Verdict, verdict_of
+from penstock.client.runtime.effects import Effect, Fail, Report, Run, Tell, Transmit
+from penstock.client.runtime.errors import BacklogFull, ChangedLocally, OriginFailed, Superseded
+from penstock.client.runtime.events import Committed, Event, Intent, Ticket
+from penstock.client.runtime.lanes import WAITING, Entry, Lane, Lanes, State
+from penstock.client.runtime.layers import Layer, View
+from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
+from penstock.client.runtime.replica import Change, Replica, Touch, Version
+from penstock.client.runtime.telemetry import (
+    CommitReport,
+    Failure,
+    Outcome,
+    Terminal,
+    Verdict,
+    verdict_of,
+)
 from penstock.client.runtime.transaction import Transaction
 from penstock.commits.model import Origin
-from penstock.protocol.errors import CallError
-
-NUMBERS_MAX: Final = 128
-"""Numbers between a session's oldest commit without an answer and its newest.
-
-A server keeps the last answers of a session, 256 of them; what it has forgotten it cannot replay,
-and refuses.
-"""
+from penstock.commits.paths import ROOT
+from penstock.protocol.errors import CallError, Forbidden, Unauthorized
 
 
-class RuntimeCore(Settling):
+class RuntimeCore:
     """The state of one runtime. Every method that tells it something returns what must be done.
 
     Effects are in order; `next_due_ms` says when to call `tick`. Times are monotonic milliseconds.
     """
+
+    def __init__(
+        self,
+        session: str,
+        *,
+        random: Random,
+        lane_of: Callable[[str, Any], str],
+        policy: CommitBackpressure | None = None,
+        limits: RuntimeLimits | None = None,
+    ) -> None:
+        self.session = session
+        self.policy = policy or CommitBackpressure()
+        self.limits = limits or RuntimeLimits()
+        self.replica = Replica()
+        self.view = View(self.replica)
+        self.lanes = Lanes(self.limits)
+        self._random = random
+        self._lane_of = lane_of
+        self._agenda = Agenda()
+        self._readers = Readers()
+        self._flights = InFlight(session)
+        self._derivations: dict[str, Derivation] = {}
+        self._effects: list[Effect] = []
+        self._event_count = 0
+        self._layer_count = 0
+        self._now_ms = 0.0
 
     # What is so
 
     @property
     def next_due_ms(self) -> float | None:
         """When time alone lets something go on."""
-        return self._alarms[0][0] if self._alarms else None
+        return self._agenda.next_due_ms
 
     @property
     def is_idle(self) -> bool:
@@ -61,7 +94,7 @@ class RuntimeCore(Settling):
     @property
     def committing(self) -> int:
         """Commits that are with the server."""
-        return len(self._flying)
+        return len(self._flights)
 
     # What happens
 
@@ -91,13 +124,13 @@ class RuntimeCore(Settling):
                 self._ran_well(entry, transaction)
             else:
                 self._ran_badly(entry, transaction, error)
-            self._stir(entry.lane)
+            self._agenda.stir(entry.lane)
         return self._go_on()
 
     def accepted(self, local_seq: int, seq: int, ts_ms: int | None, now_ms: float) -> list[Effect]:
         """The server has taken a commit."""
         self._now_ms = now_ms
-        entry = self._flying.get(local_seq)
+        entry = self._flights.get(local_seq)
         if entry is not None:
             self._accept(entry, seq, ts_ms)
         return self._go_on()
@@ -105,7 +138,7 @@ class RuntimeCore(Settling):
     def refused(self, local_seq: int, error: CallError, now_ms: float) -> list[Effect]:
         """A commit was answered with an error, or not at all."""
         self._now_ms = now_ms
-        entry = self._flying.get(local_seq)
+        entry = self._flights.get(local_seq)
         if entry is not None:
             match verdict_of(error):
                 case Verdict.RETRY:
@@ -126,14 +159,15 @@ class RuntimeCore(Settling):
             if touched is None:
                 continue
             own = self._merge(change) if change.session == self.session else None
-            for entry in self._readers_of(touched):
+            for entry in self._readers.of(touched):
                 if _is_stale(entry, touched, own):
                     self._outdated(entry, touched)
             self._notice(touched, own)
             if own is not None:
                 for derivation in self._derivations.values():
                     derivation.own.discard(own)
-        self._stir_parked()
+        for entry in self._readers.in_state(State.PARKED):
+            self._agenda.stir(entry.lane)
         return self._go_on()
 
     def listed(
@@ -146,21 +180,20 @@ class RuntimeCore(Settling):
         for layer in list(self.view.layers()):
             if layer.seq is not None and (another or layer.seq <= head):
                 self._drop_layer(layer)
-        for entry in [entry for entry in self._waiting if entry.state is State.READY]:
-            if entry.state is State.READY:
+        for entry in self._readers.in_state(State.READY):
+            if entry.state is State.READY:  # it may have been unwound with one before it
                 self._unwind(entry)
         for derivation in self._derivations.values():
             derivation.stale = True
             self._arm(derivation)
         for lane in self.lanes:
-            self._stir(lane)
+            self._agenda.stir(lane)
         return self._go_on()
 
     def tick(self, now_ms: float) -> list[Effect]:
         """Time has passed."""
         self._now_ms = now_ms
-        while self._alarms and self._alarms[0][0] <= now_ms:
-            self._stir(heappop(self._alarms)[2])
+        self._agenda.ring(now_ms)
         return self._go_on()
 
     def close(self, now_ms: float) -> list[Effect]:
@@ -173,7 +206,7 @@ class RuntimeCore(Settling):
             text = f"expected event {entry.event.id!r} to end, found the runtime closed"
             sent = entry.state is State.FLYING
             self._fail(entry, OutcomeUnknown(text) if sent else ClientClosed(text))
-        self._stirred.clear()
+        self._agenda.clear()
         return self._go_on()
 
     # Placing
@@ -205,7 +238,7 @@ class RuntimeCore(Settling):
         self.lanes.add(entry)
         if origin is not None:
             origin.children.append(entry)
-        self._stir(entry.lane)
+        self._agenda.stir(entry.lane)
         return entry.ticket
 
     def _new_id(self) -> str:
@@ -216,9 +249,7 @@ class RuntimeCore(Settling):
 
     def _go_on(self) -> list[Effect]:
         """Let every lane that was stirred go as far as it can."""
-        while self._stirred or self._has_freed_one():
-            lane = next(iter(self._stirred))
-            del self._stirred[lane]
+        while (lane := self._agenda.take() or self._flights.freed()) is not None:
             if self.replica.live:
                 self._drive(lane)
         effects, self._effects = self._effects, []
@@ -251,7 +282,7 @@ class RuntimeCore(Settling):
         return index == 0 and self._is_sure(entry) and not self._waits_behind(entry, entry.after)
 
     def _run(self, entry: Entry) -> None:
-        self._forget(entry)
+        self._readers.remove(entry)
         entry.state = State.RUNNING
         entry.transaction = Transaction(self.view, self._lane_of)
         if entry.derivation is not None:
@@ -261,7 +292,7 @@ class RuntimeCore(Settling):
     def _ran_well(self, entry: Entry, transaction: Transaction) -> None:
         entry.state = State.READY
         entry.after = None
-        self._remember(entry, transaction)
+        self._readers.add_reads(entry, transaction)
         derivation = entry.derivation
         if derivation is not None:
             derivation.reads_of = transaction
@@ -290,7 +321,7 @@ class RuntimeCore(Settling):
         entry.state = State.QUEUED
         entry.after = stands_on
         entry.clear_attempt()
-        self._waiting[entry] = None
+        self._readers.add(entry)
 
     def _is_sure(self, entry: Entry) -> bool:
         """Whether the event that sent this one, if any, has committed."""
@@ -305,8 +336,8 @@ class RuntimeCore(Settling):
             return False
         if self._waits_behind(entry, transaction.stands_on(), accepted=bool(transaction.writes)):
             return False
-        if not self._has_numbers():
-            self._outnumbered[entry.lane] = None
+        if not self._flights.has_number:
+            self._flights.wait_for_number(entry.lane)
             return False
         return True
 
@@ -319,43 +350,18 @@ class RuntimeCore(Settling):
         open_ids = [each.id for each in layers if not accepted or each.seq is None]
         if not open_ids:
             return False
-        self._wait_behind(max(open_ids), entry.lane)
-        return True
-
-    def _has_numbers(self) -> bool:
-        """Whether the server keeps every number without an answer if one more is used."""
-        oldest = next(iter(self._flying), None)  # they leave in the order of their numbers
-        return oldest is None or self._local_seq - oldest < NUMBERS_MAX
-
-    def _has_freed_one(self) -> bool:
-        """Stir one of the lanes that wait for a number, if there is one for it."""
-        if not self._outnumbered or not self._has_numbers():
-            return False
-        lane = next(iter(self._outnumbered))
-        del self._outnumbered[lane]
-        self._stir(lane)
+        self._agenda.wait_behind(max(open_ids), entry.lane)
         return True
 
     def _leave(self, entry: Entry) -> None:
-        self._forget(entry)
+        self._readers.remove(entry)
         layer = entry.layer
         if layer is None:
             self._finish(entry, None, None)
             return
-        self._local_seq += 1
-        layer.local_seq = self._local_seq
-        self._landing[layer.local_seq] = layer
-        entry.commit = make_commit(entry, self.session, self.view, origin=self._origin(entry))
+        entry.commit = self._flights.depart(entry, layer, self.view)
         entry.state = State.FLYING
-        self._flying[layer.local_seq] = entry
         self._effects.append(Transmit(entry.commit))
-
-    def _origin(self, entry: Entry) -> Origin | None:
-        """What to ask of the server; it forgets, so that in time we are the only one who knows."""
-        ref = entry.origin_ref
-        if ref is None or self._local_seq - ref.local_seq >= NUMBERS_MAX:
-            return None
-        return ref
 
     def _resend(self, entry: Entry) -> None:
         if (
@@ -365,6 +371,245 @@ class RuntimeCore(Settling):
         ):
             entry.resend_ms = None
             self._effects.append(Transmit(entry.commit))
+
+    # Outcomes
+
+    def _accept(self, entry: Entry, seq: int, ts_ms: int | None) -> None:
+        layer = entry.layer
+        if layer is not None:
+            moved = self.view.land(layer, seq)
+            self._agenda.layer_through(layer.id)
+            if seq <= self.replica.seq and self._drop_layer(layer):
+                self._taken_back(layer)  # a listing had it: it lay over what came after it
+            elif moved:
+                self._taken_back(layer, moved)
+        self._report(entry, "accepted", seq=seq)
+        self._finish(entry, seq, ts_ms)
+
+    def _finish(self, entry: Entry, seq: int | None, ts_ms: int | None) -> None:
+        attempts = entry.conflicts + 1
+        self._end(
+            entry,
+            Committed(event_id=entry.event.id, seq=seq, ts_ms=ts_ms, attempts=attempts),
+        )
+        local_seq = entry.local_seq
+        ref = entry.origin_ref if local_seq is None else Origin(self.session, local_seq)
+        for child in entry.children:
+            child.origin_ref = ref
+            child.origin = None  # settled: and a chain of events is not kept for its last one
+            self._agenda.stir(child.lane)
+        entry.children = []
+
+    def _conflict(self, entry: Entry, error: CallError) -> None:
+        """Take the layer back and park the entry in its place, or end it if its time is over."""
+        self._unwind_behind(entry)
+        entry.conflicts += 1
+        if entry.conflicts == 1:
+            entry.first_conflict_ms = self._now_ms
+        entry.last_error = error
+        current = error.detail.get("current")
+        entry.catch_up_seq = current if isinstance(current, int) else 0
+        delay_ms = self._delay_ms(entry)
+        outcome: Outcome = "changed_locally" if isinstance(error, ChangedLocally) else "conflict"
+        if delay_ms is None:
+            self._report(entry, outcome, terminal="convergence", error=str(error))
+            self._fail(entry, convergence_error(entry, error, self.policy, self._now_ms))
+            return
+        self._report(entry, outcome, backoff_ms=delay_ms, error=str(error))
+        self._revert(entry, None)
+        entry.state = State.PARKED
+        entry.not_before_ms = self._now_ms + delay_ms
+        entry.catch_up_until_ms = self._now_ms + max(delay_ms, self.policy.cap_ms)
+        self._readers.add(entry)
+        self._agenda.alarm(entry.not_before_ms, entry.lane)
+        if entry.catch_up_seq > self.replica.seq:
+            self._agenda.alarm(entry.catch_up_until_ms, entry.lane)
+        self._agenda.stir(entry.lane)
+
+    def _delay_ms(self, entry: Entry) -> float | None:
+        elapsed_ms = self._now_ms - entry.first_conflict_ms
+        if entry.derivation is not None:
+            if entry.catch_up_seq > self.replica.seq:
+                return 0.0  # what it waits for will come by itself
+            return self.policy.nominal_ms(entry.conflicts)
+        if not entry.retries:
+            return None
+        return self.policy.next_ms(entry.conflicts, elapsed_ms=elapsed_ms, random=self._random)
+
+    def _refuse(self, entry: Entry, error: CallError, terminal: Terminal) -> None:
+        if entry.seen_seq is not None:
+            self._accept(entry, entry.seen_seq, None)  # an earlier try was taken
+            return
+        outcome: Outcome = "permanent" if terminal == "permanent" else "rule"
+        self._report(entry, outcome, terminal=terminal, error=str(error))
+        says_nothing = isinstance(error, Unauthorized | Forbidden)  # about an earlier try
+        self._fail(entry, unknown_error(entry, error) if says_nothing else error)
+
+    def _lose(self, entry: Entry, error: CallError) -> None:
+        """No answer: send the same commit again, unless we have seen that it is in the space."""
+        if entry.seen_seq is not None:
+            self._accept(entry, entry.seen_seq, None)
+            return
+        entry.lost += 1
+        entry.doubtful = entry.doubtful or error.maybe_done
+        entry.last_error = error
+        if entry.lost == 1:
+            entry.away_since_ms = self._now_ms
+        delay_ms = self.limits.away.next_ms(
+            entry.lost, elapsed_ms=self._now_ms - entry.away_since_ms, random=self._random
+        )
+        if delay_ms is None:
+            self._report(entry, "unknown", terminal="unknown", error=str(error))
+            self._fail(entry, unknown_error(entry, error))
+            return
+        delay_ms = max(delay_ms, float(getattr(error, "retry_after_ms", None) or 0))
+        entry.resend_ms = self._now_ms + delay_ms
+        self._agenda.alarm(entry.resend_ms, entry.lane)
+
+    def _fail(self, entry: Entry, error: Exception) -> None:
+        """The end without an effect."""
+        self._revert(entry, error)
+        self._end(entry, error)
+
+    def _end(self, entry: Entry, outcome: Committed | Exception) -> None:
+        """It is over: its lane goes on, and whoever waits is told."""
+        self._flights.answered(entry.local_seq)
+        self._readers.remove(entry)
+        entry.state = State.ENDED
+        self.lanes.remove(entry)
+        self._agenda.stir(entry.lane)
+        if entry.derivation is not None:
+            if isinstance(outcome, Exception):
+                source = f"derive {entry.derivation.name}"
+                self._effects.append(Fail(Failure(outcome, None, source)))
+            self._rearm(entry.derivation)
+            return
+        entry.ticket.settle(outcome)
+        self._effects.append(Tell(entry.ticket))
+        if isinstance(outcome, Exception) and not isinstance(outcome, Superseded):
+            self._effects.append(Fail(Failure(outcome, entry.event)))
+
+    def _arm(self, derivation: Derivation) -> None:
+        """Let a stale derivation have one entry in its lane."""
+        lane = self.lanes.lane(derivation.name, "derive")
+        if derivation.stale and not lane.entries:
+            event = Event(id="", type=f"derive {derivation.name}", lane=lane.key)
+            self.lanes.add(Entry(event, lane, derivation=derivation))
+        self._agenda.stir(lane)
+
+    def _rearm(self, derivation: Derivation) -> None:
+        if derivation.stale:
+            self._arm(derivation)
+
+    # Taking back
+
+    def _revert(self, entry: Entry, failure: Exception | None) -> None:
+        """Undo what one run did here; `failure` if there will be no other."""
+        children, entry.children = entry.children, []
+        for child in reversed(children):
+            self._drop(child, failure)
+        self._readers.remove(entry)
+        layer = entry.layer
+        self._flights.answered(entry.local_seq)
+        entry.clear_attempt()
+        if layer is None:
+            return
+        if entry.derivation is not None:
+            entry.derivation.own.discard(layer.id)
+        if self._drop_layer(layer):
+            self._taken_back(layer)
+
+    def _drop_layer(self, layer: Layer) -> bool:
+        self._flights.seen(layer.local_seq)
+        self._agenda.layer_through(layer.id)
+        return self.view.pop(layer)
+
+    def _taken_back(self, layer: Layer, entities: Collection[str] | None = None) -> None:
+        """Whoever has read the layer has read what never was, or not in this order."""
+        entities = layer.entities if entities is None else entities
+        touched = [Touch(entity, (ROOT,)) for entity in entities]
+        for other in self._readers.of(touched):
+            transaction = other.transaction
+            if transaction is not None and transaction.has_read(layer.id, entities):
+                self._outdated(other, touched)
+        self._notice(touched, None)
+
+    def _drop(self, child: Entry, failure: Exception | None) -> None:
+        """An event whose origin's run does not count."""
+        if child.state is State.ENDED:
+            return
+        text = f"event {child.event.id!r}: the event that sent it "
+        if failure is None:
+            error: CallError = Superseded(text + "ran again, and sent others")
+        else:
+            error = OriginFailed(text + f"did not commit ({failure})")
+            error.__cause__ = failure
+        self._revert(child, failure)
+        self._end(child, error)
+
+    def _unwind(self, entry: Entry) -> None:
+        """Let an entry that ran ahead run again when its turn comes; this is not a conflict."""
+        self._unwind_behind(entry)
+        self._revert(entry, None)
+        entry.state = State.QUEUED
+        self._agenda.stir(entry.lane)
+
+    def _unwind_behind(self, entry: Entry) -> None:
+        """Nobody may have run before one that comes earlier in its lane.
+
+        Else that one could read what they wrote, and each would wait for the other.
+        """
+        for behind in reversed(entry.lane.behind(entry)):
+            if behind.state is State.READY:
+                self._revert(behind, None)
+                behind.state = State.QUEUED
+
+    def _outdated(self, entry: Entry, touched: list[Touch]) -> None:
+        """What a ready entry has read is not so any more."""
+        if entry not in self._readers or entry.state is not State.READY:
+            return  # it was unwound with another
+        if not entry.is_first:
+            self._unwind(entry)
+            return
+        names = ", ".join(sorted({touch.entity for touch in touched}))
+        error = ChangedLocally(f"expected what was read to stay, found a change of {names}")
+        self._conflict(entry, error)
+
+    # Noticing
+
+    def _merge(self, change: Change) -> int | None:
+        """A commit of ours is in the replica; which layer it was."""
+        layer = self._flights.seen(change.local_seq)
+        if layer is not None:
+            self._agenda.layer_through(layer.id)
+            if moved := self.view.merge(layer):
+                self._taken_back(layer, moved)
+        entry = self._flights.get(change.local_seq)
+        if entry is not None:
+            entry.seen_seq = change.seq
+            if entry.resend_ms is not None:
+                self._accept(entry, change.seq, None)
+        return None if layer is None else layer.id
+
+    def _notice(self, touched: list[Touch], layer: int | None) -> None:
+        for derivation in self._derivations.values():
+            if derivation.notice(touched, layer):
+                self._arm(derivation)
+
+    def _report(self, entry: Entry, outcome: Outcome, **facts: Any) -> None:
+        elapsed_ms = self._now_ms - entry.first_conflict_ms if entry.conflicts else 0.0
+        report = CommitReport(
+            event_id=entry.event.id or None,
+            event_type=entry.event.type,
+            lane=entry.event.lane,
+            session=self.session,
+            local_seq=entry.local_seq or 0,
+            outcome=outcome,
+            retry_attempt=entry.conflicts,
+            elapsed_ms=elapsed_ms,
+            **facts,
+        )
+        self._effects.append(Report(report))
 
 
 def _is_stale(entry: Entry, touched: list[Touch], own: int | None) -> bool:
