@@ -13,7 +13,7 @@ from bench.load import pin
 from bench.report import Report
 from penstock.client import AsyncClient, AsyncRuntime, ClientSettings, CommitBackpressure
 from penstock.client.calls import Call
-from penstock.client.runtime.wire import commit_call
+from penstock.client.space_calls import commit_once
 from penstock.client.wire import HttpRequest
 from penstock.commits.model import Commit, Read, Write
 from penstock.protocol.errors import CommitConflict
@@ -102,7 +102,7 @@ async def contend(port: int, write: Write50) -> Tally:
     )
     async with AsyncClient(settings) as client:
         first = Commit("first", 1, (Write("count", set=0),))
-        await client._runner.run(commit_call("bench", first))
+        await client._runner.run(commit_once("bench", first))
     now_s = time.perf_counter()
     tally = Tally(from_s=now_s + WARM_UP_S, until_s=now_s + WARM_UP_S + SECONDS)
     await write(settings, tally)
@@ -160,7 +160,7 @@ async def _until_it_lands(client: AsyncClient, session: str, number: int, tally:
         commit = Commit(session, number, writes, (Read("count", page["head"]),))
         tally.tried()
         try:
-            await client._runner.run(commit_call("bench", commit))
+            await client._runner.run(commit_once("bench", commit))
         except CommitConflict:
             continue
         return number

@@ -27,6 +27,7 @@ SUBSTITUTIONS: Final[tuple[tuple[str, str], ...]] = (
     (r"\basync (def|for|with)\b", r"\1"),
     (r"\bawait ", ""),
     (r"\bCoroutine\[Any, Any, (\w+)\]", r"\1"),
+    (r"    def __await__\(.*\n.*\n\n", ""),
     # Names
     (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),
     (r"\bStopAsyncIteration\b", "StopIteration"),
@@ -34,25 +35,33 @@ SUBSTITUTIONS: Final[tuple[tuple[str, str], ...]] = (
     (r"\bAsync([A-Z]\w+)", r"\1"),
     (r"\bpenstock\.client\.aio\b", "penstock.client.blocking"),
     (r"\bpenstock\.client\.transports\.aio\b", "penstock.client.transports.blocking"),
-    # Words
-    (r"\bfor asyncio\b", "for threads"),
-    (r"\bfrom asyncio\b", "for threads"),
-    (r"\bA task of its own\b", "A thread of its own"),
-    (r"\bAnother task may\b", "Another thread may"),
+)
+"""Patterns, applied in this order to the text of a module."""
+
+WORDS: Final[tuple[tuple[str, str], ...]] = (
+    ("from asyncio", "for threads"),
+    ("A task of its own", "A thread of its own"),
+    ("Another task may", "Another thread may"),
+    ("Several tasks may take jobs", "Several threads may take jobs"),
+    ("any task may close", "any thread may close"),
     (
-        r"\bSeveral tasks may take jobs from it, and any task\b",
-        "Several threads may take jobs from it, and any thread",
-    ),
-    (
-        r"\bAny task of its loop may send\.",
+        "Any task of its loop may send.",
         "Any thread may send.\n\n    It belongs to its process: after a fork, make another.",
     ),
     (
-        r"\bIt belongs to the event loop that uses it\.",
+        "It belongs to the event loop that uses it.",
         "Any thread may use it, also inside a running loop, and a forked process may keep it.",
     ),
+    (
+        "Handlers and callbacks run in the loop, one at a time.",
+        """\
+Handlers and callbacks run in the runtime's own thread, one at a time, and so need no
+    locks; they must not call the runtime. Any other thread may use it. It belongs to its
+    process: after a fork, make another.""",
+    ),
+    ("The client for asyncio.", "The client for threads and scripts: no event loop is needed."),
 )
-"""Applied in this order to the text of a module."""
+"""What docstrings say of tasks, and what they say of threads instead."""
 
 
 def main() -> int:
@@ -82,6 +91,8 @@ def unasynced(text: str) -> str:
     """The text with every substitution made."""
     for pattern, replacement in SUBSTITUTIONS:
         text = re.sub(pattern, replacement, text)
+    for said, instead in WORDS:
+        text = text.replace(said, instead)
     return text
 
 

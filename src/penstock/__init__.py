@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from penstock import errors as errors
     from penstock.client.aio.client import AsyncClient as AsyncClient
+    from penstock.client.aio.runtime import AsyncRuntime as AsyncRuntime
     from penstock.client.aio.watch import AsyncWatch as AsyncWatch
     from penstock.client.aio.work import AsyncJob as AsyncJob
     from penstock.client.aio.work import AsyncWork as AsyncWork
     from penstock.client.aio.writer import AsyncWriter as AsyncWriter
     from penstock.client.blocking.client import Client as Client
+    from penstock.client.blocking.runtime import Runtime as Runtime
     from penstock.client.blocking.watch import Watch as Watch
     from penstock.client.blocking.work import Job as Job
     from penstock.client.blocking.work import Work as Work
     from penstock.client.blocking.writer import Writer as Writer
     from penstock.client.records import Record as Record
     from penstock.client.retry import RetryPolicy as RetryPolicy
-    from penstock.client.runtime.async_runtime import AsyncRuntime as AsyncRuntime
-    from penstock.client.runtime.blocking_runtime import Runtime as Runtime
     from penstock.client.runtime.policy import CommitBackpressure as CommitBackpressure
     from penstock.client.runtime.transaction import Transaction as Transaction
     from penstock.client.settings import ClientSettings as ClientSettings
@@ -47,7 +47,7 @@ __version__ = "0.1.0.dev0"
 _HOMES: Final = {
     "AsyncClient": "penstock.client.aio.client",
     "AsyncJob": "penstock.client.aio.work",
-    "AsyncRuntime": "penstock.client.runtime.async_runtime",
+    "AsyncRuntime": "penstock.client.aio.runtime",
     "AsyncWatch": "penstock.client.aio.watch",
     "AsyncWork": "penstock.client.aio.work",
     "AsyncWriter": "penstock.client.aio.writer",
@@ -61,7 +61,7 @@ _HOMES: Final = {
     "Record": "penstock.client.records",
     "Records": "penstock.client.watching",
     "RetryPolicy": "penstock.client.retry",
-    "Runtime": "penstock.client.runtime.blocking_runtime",
+    "Runtime": "penstock.client.blocking.runtime",
     "StoredRecord": "penstock.protocol.answers",
     "Tombstone": "penstock.client.watching",
     "TopicConfig": "penstock.protocol.config",

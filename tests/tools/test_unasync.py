@@ -11,7 +11,6 @@ from penstock.client.transports import aio, blocking
 from tools import unasync
 
 PAIRS = [name.removeprefix("Async") for name in client.__all__ if name.startswith("Async")]
-PAIRS = sorted({*PAIRS} - {"Runtime", "Handle"})
 
 
 def test_the_generated_client_is_in_step(monkeypatch, capsys):

@@ -5,10 +5,12 @@ is typed; errors say by their group what to do next.
 """
 
 from penstock.client.aio.client import AsyncClient
+from penstock.client.aio.runtime import AsyncHandle, AsyncRuntime
 from penstock.client.aio.watch import AsyncWatch
 from penstock.client.aio.work import AsyncJob, AsyncWork
 from penstock.client.aio.writer import AsyncWriter
 from penstock.client.blocking.client import Client
+from penstock.client.blocking.runtime import Handle, Runtime
 from penstock.client.blocking.watch import Watch
 from penstock.client.blocking.work import Job, Work
 from penstock.client.blocking.writer import Writer
@@ -16,8 +18,6 @@ from penstock.client.calls import AUTO_KEY
 from penstock.client.errors import LeaseLost, OutcomeUnknown
 from penstock.client.records import Record
 from penstock.client.retry import RetryPolicy
-from penstock.client.runtime.async_runtime import AsyncHandle, AsyncRuntime
-from penstock.client.runtime.blocking_runtime import Handle, Runtime
 from penstock.client.runtime.errors import (
     BacklogFull,
     CommitConvergenceError,

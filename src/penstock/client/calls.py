@@ -55,7 +55,7 @@ class Call(Generic[T]):
 def put_topic(topic: str, options: Mapping[str, Any]) -> Call[answers.TopicPut]:
     """Create a topic, or change those of its options that are named."""
     request = HttpRequest("PUT", _topic(topic), _json(known_options(options)))
-    return Call(request, _reads(answers.TopicPut))
+    return Call(request, reads(answers.TopicPut))
 
 
 def known_options(options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -71,22 +71,24 @@ def known_options(options: Mapping[str, Any] | None) -> Mapping[str, Any] | None
 
 def get_topic(topic: str, *, touch: bool = True) -> Call[answers.TopicState]:
     """Look at a topic."""
-    request = HttpRequest("GET", _topic(topic) + _query(touch=touch))
-    return Call(request, _reads(answers.TopicState))
+    request = HttpRequest("GET", _topic(topic) + query_text(touch=touch))
+    return Call(request, reads(answers.TopicState))
 
 
 def list_topics(
     prefix: str = "", *, page_size: int = 1_000, cursor: str | None = None, touch: bool = False
 ) -> Call[answers.TopicPage]:
     """One page of the topics whose names begin with a prefix."""
-    query = _query(prefix=prefix or None, page_size=page_size, cursor=cursor, touch=touch or None)
-    return Call(HttpRequest("GET", "/v0/topics" + query), _reads(answers.TopicPage))
+    query = query_text(
+        prefix=prefix or None, page_size=page_size, cursor=cursor, touch=touch or None
+    )
+    return Call(HttpRequest("GET", "/v0/topics" + query), reads(answers.TopicPage))
 
 
 def delete_topic(topic: str, *, if_empty: bool = False) -> Call[answers.TopicDeletion]:
     """Delete a topic and the routers at it."""
-    request = HttpRequest("DELETE", _topic(topic) + _query(if_empty=if_empty or None))
-    return Call(request, _reads(answers.TopicDeletion))
+    request = HttpRequest("DELETE", _topic(topic) + query_text(if_empty=if_empty or None))
+    return Call(request, reads(answers.TopicDeletion))
 
 
 def write(
@@ -111,7 +113,7 @@ def write_encoded(
     target = _topic(topic) + ("" if return_seqs else "?return_seqs=false")
     return Call(
         HttpRequest("POST", target, body),
-        _reads(answers.Written),
+        reads(answers.Written),
         repeatable=idempotency_key is not None,
         idempotency_key=idempotency_key,
     )
@@ -144,7 +146,7 @@ def diff(
 ) -> Call[answers.Diff]:
     """One page of the records after a cursor, or from a time on."""
     request = _diff_request(topic, from_ts, wait_ms, fields)
-    return Call(request, _reads(answers.Diff), wait_ms=wait_ms)
+    return Call(request, reads(answers.Diff), wait_ms=wait_ms)
 
 
 def diff_arrow(
@@ -161,9 +163,7 @@ def delete_records(
 ) -> Call[answers.RecordDeletion]:
     """Delete the records before a seq, those with a tag, or those that are both."""
     body = _json(_present({"before_seq": before_seq, "match": match}))
-    return Call(
-        HttpRequest("POST", _topic(topic) + "/delete", body), _reads(answers.RecordDeletion)
-    )
+    return Call(HttpRequest("POST", _topic(topic) + "/delete", body), reads(answers.RecordDeletion))
 
 
 # Routers --------------------------------------------------------------------------------------
@@ -171,12 +171,12 @@ def delete_records(
 
 def put_router(router: str, fields: Mapping[str, Any]) -> Call[answers.RouterPut]:
     """Create a router, or change what may change of it."""
-    return Call(HttpRequest("PUT", _router(router), _json(fields)), _reads(answers.RouterPut))
+    return Call(HttpRequest("PUT", _router(router), _json(fields)), reads(answers.RouterPut))
 
 
 def get_router(router: str) -> Call[answers.RouterState]:
     """Look at a router."""
-    return Call(HttpRequest("GET", _router(router)), _reads(answers.RouterState))
+    return Call(HttpRequest("GET", _router(router)), reads(answers.RouterState))
 
 
 def list_routers(
@@ -188,15 +188,15 @@ def list_routers(
     cursor: str | None = None,
 ) -> Call[answers.RouterPage]:
     """One page of routers."""
-    query = _query(
+    query = query_text(
         prefix=prefix or None, source=source, dest=dest, page_size=page_size, cursor=cursor
     )
-    return Call(HttpRequest("GET", "/v0/routers" + query), _reads(answers.RouterPage))
+    return Call(HttpRequest("GET", "/v0/routers" + query), reads(answers.RouterPage))
 
 
 def delete_router(router: str) -> Call[answers.RouterDeletion]:
     """Delete a router."""
-    return Call(HttpRequest("DELETE", _router(router)), _reads(answers.RouterDeletion))
+    return Call(HttpRequest("DELETE", _router(router)), reads(answers.RouterDeletion))
 
 
 # Queues ---------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def claim(topic: str, node: str, *, count: int, lease_ms: int | None) -> Call[an
     """Lease jobs. Not repeatable: jobs of a lost answer wait until their lease ends."""
     body = _json(_present({"node": node, "max": count, "lease_ms": lease_ms}))
     request = HttpRequest("POST", _topic(topic) + "/claim", body)
-    return Call(request, _reads(answers.Claims), repeatable=False)
+    return Call(request, reads(answers.Claims), repeatable=False)
 
 
 Jobs = Sequence["int | answers.ClaimedJob"]
@@ -215,22 +215,22 @@ Jobs = Sequence["int | answers.ClaimedJob"]
 
 def ack(topic: str, node: str, jobs: Jobs) -> Call[answers.Acked]:
     """Jobs are done."""
-    return Call(_settle(topic, "ack", node, jobs), _reads(answers.Acked))
+    return Call(_settle(topic, "ack", node, jobs), reads(answers.Acked))
 
 
 def nack(topic: str, node: str, jobs: Jobs, *, delay_ms: int) -> Call[answers.Nacked]:
     """Jobs are given back."""
-    return Call(_settle(topic, "nack", node, jobs, delay_ms=delay_ms), _reads(answers.Nacked))
+    return Call(_settle(topic, "nack", node, jobs, delay_ms=delay_ms), reads(answers.Nacked))
 
 
 def extend(topic: str, node: str, jobs: Jobs, *, lease_ms: int) -> Call[answers.Extended]:
     """Jobs take longer."""
-    return Call(_settle(topic, "extend", node, jobs, lease_ms=lease_ms), _reads(answers.Extended))
+    return Call(_settle(topic, "extend", node, jobs, lease_ms=lease_ms), reads(answers.Extended))
 
 
 def work_request(topic: str, node: str, *, count: int, lease_ms: int | None) -> HttpRequest:
     """Open a stream of jobs."""
-    query = _query(node=node, max=count, lease_ms=lease_ms)
+    query = query_text(node=node, max=count, lease_ms=lease_ms)
     return HttpRequest("GET", f"{_topic(topic)}/work{query}", headers=_EVENTS)
 
 
@@ -239,7 +239,7 @@ def work_request(topic: str, node: str, *, count: int, lease_ms: int | None) -> 
 
 def create_watch(body: Mapping[str, Any], *, lenient: bool) -> Call[dict[str, Any]]:
     """Make a watch session."""
-    request = HttpRequest("POST", "/v0/watch" + _query(lenient=lenient or None), _json(body))
+    request = HttpRequest("POST", "/v0/watch" + query_text(lenient=lenient or None), _json(body))
     return Call(request, _read_any, probes=True)
 
 
@@ -256,12 +256,12 @@ _EVENTS: Final = "Accept: text/event-stream\r\n"
 
 def health() -> Call[answers.Health]:
     """Whether the server answers."""
-    return Call(HttpRequest("GET", "/v0/health"), _reads(answers.Health), probes=True)
+    return Call(HttpRequest("GET", "/v0/health"), reads(answers.Health), probes=True)
 
 
 def ready() -> Call[answers.Ready]:
     """Whether the server takes requests."""
-    return Call(HttpRequest("GET", "/v0/ready"), _reads(answers.Ready), probes=True)
+    return Call(HttpRequest("GET", "/v0/ready"), reads(answers.Ready), probes=True)
 
 
 def metrics() -> Call[dict[str, Any]]:
@@ -272,13 +272,13 @@ def metrics() -> Call[dict[str, Any]]:
 
 def scheduler(topic: str | None = None) -> Call[dict[str, Any]]:
     """What the scheduler is doing, for the server or for one topic."""
-    return Call(HttpRequest("GET", "/v0/scheduler" + _query(topic=topic)), _read_any)
+    return Call(HttpRequest("GET", "/v0/scheduler" + query_text(topic=topic)), _read_any)
 
 
 def backup(directory: str, *, wait_ms: int) -> Call[answers.BackupMade]:
     """Copy everything. Tried once: a second one would find the directory in use."""
     request = HttpRequest("POST", "/v0/backup", _json({"directory": directory}))
-    return Call(request, _reads(answers.BackupMade), probes=True, wait_ms=wait_ms)
+    return Call(request, reads(answers.BackupMade), probes=True, wait_ms=wait_ms)
 
 
 # The pages that follow -----------------------------------------------------------------------
@@ -313,20 +313,22 @@ def after_diff(page: answers.Diff, **fields: Any) -> Call[answers.Diff] | None:
 
 
 def _topic(name: str) -> str:
-    return f"/v0/topics/{_name(name)}"
+    return f"/v0/topics/{quoted(name)}"
 
 
 def _router(name: str) -> str:
-    return f"/v0/routers/{_name(name)}"
+    return f"/v0/routers/{quoted(name)}"
 
 
-def _name(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name as a part of a path."""
     if not name:
         raise InvalidRequest("expected a name, found an empty one")
     return quote(name, safe=":")
 
 
-def _query(**fields: Any) -> str:
+def query_text(**fields: Any) -> str:
+    """Those fields that are not None, as the query of a target."""
     present = {key: _text(value) for key, value in fields.items() if value is not None}
     return f"?{urlencode(present)}" if present else ""
 
@@ -350,7 +352,7 @@ def _diff_request(
     topic: str, from_ts: int | None, wait_ms: int, fields: Mapping[str, Any]
 ) -> HttpRequest:
     body = _json(_present({**fields, "wait_ms": wait_ms or None}))
-    return HttpRequest("POST", f"{_topic(topic)}/diff{_query(from_ts=from_ts)}", body)
+    return HttpRequest("POST", f"{_topic(topic)}/diff{query_text(from_ts=from_ts)}", body)
 
 
 def _settle(topic: str, verb: str, node: str, jobs: Jobs, **fields: Any) -> HttpRequest:
@@ -367,7 +369,7 @@ def _settle(topic: str, verb: str, node: str, jobs: Jobs, **fields: Any) -> Http
 _READERS: Final[dict[type[Any], Callable[[Answer], Any]]] = {}
 
 
-def _reads(kind: type[T]) -> Callable[[Answer], T]:
+def reads(kind: type[T]) -> Callable[[Answer], T]:
     """A function that reads answers of a kind; made once."""
     reader = _READERS.get(kind)
     if reader is None:
@@ -391,7 +393,7 @@ def _reader(kind: type[T]) -> Callable[[Answer], T]:
 
 
 def _read_any(answer: Answer) -> dict[str, Any]:
-    return _reads(dict[str, Any])(answer)
+    return reads(dict[str, Any])(answer)
 
 
 class _Many(msgspec.Struct):
@@ -399,7 +401,7 @@ class _Many(msgspec.Struct):
 
 
 def _read_many(answer: Answer) -> list[answers.Written]:
-    return _reads(_Many)(answer).writes
+    return reads(_Many)(answer).writes
 
 
 def _read_arrow(answer: Answer) -> bytes:

@@ -7,30 +7,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
-from urllib.parse import quote, urlencode
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from penstock.client.calls import Call
-from penstock.client.errors import NotPenstock
+from penstock.client.calls import Call, query_text, quoted, reads
 from penstock.client.records import check_numbers
-from penstock.client.wire import Answer, HttpRequest
+from penstock.client.wire import HttpRequest
 from penstock.commits.model import Commit, Write, encode_commit
 from penstock.protocol.errors import InvalidRequest
-
-T = TypeVar("T")
 
 
 class CommitAccepted(Struct, frozen=True, kw_only=True):
     """A commit took effect at a seq of its space; `replayed` if that was at an earlier try."""
 
     seq: int
-    ts: int
-    replayed: bool
-    epoch: int
+    ts: int | None = None
+    replayed: bool = False
+    epoch: int | None = None
     performance: dict[str, float] = {}
 
 
@@ -89,15 +85,21 @@ def commit(space: str, commit: Commit) -> Call[CommitAccepted]:
     check_numbers(commit.writes, body)
     return Call(
         HttpRequest("POST", f"{_space(space)}/commits", body),
-        _reader(CommitAccepted),
+        reads(CommitAccepted),
         idempotency_key=f"{commit.session}/{commit.local_seq}",
     )
 
 
+def commit_once(space: str, commit: Commit) -> Call[CommitAccepted]:
+    """As `commit`, for a runtime: that has checked the documents, and sends it again itself."""
+    request = HttpRequest("POST", f"{_space(space)}/commits", encode_commit(commit))
+    return Call(request, reads(CommitAccepted), probes=True)
+
+
 def get_entity(space: str, entity: str, *, at_seq: int | None = None) -> Call[EntityState]:
     """Look at an entity, now or as it was."""
-    request = HttpRequest("GET", f"{_entity(space, entity)}{_query(at=at_seq)}")
-    return Call(request, _reader(EntityState))
+    request = HttpRequest("GET", f"{_entity(space, entity)}{query_text(at=at_seq)}")
+    return Call(request, reads(EntityState))
 
 
 def list_entities(
@@ -109,8 +111,8 @@ def list_entities(
     limit: int = 1_000,
 ) -> Call[EntityPage]:
     """One page of the entities whose ids begin with a prefix."""
-    query = _query(prefix=prefix or None, at=at_seq, after=after, limit=limit)
-    return Call(HttpRequest("GET", f"{_space(space)}/entities{query}"), _reader(EntityPage))
+    query = query_text(prefix=prefix or None, at=at_seq, after=after, limit=limit)
+    return Call(HttpRequest("GET", f"{_space(space)}/entities{query}"), reads(EntityPage))
 
 
 def after_entities(
@@ -126,9 +128,9 @@ def entity_history(
     space: str, entity: str, *, after_seq: int = 0, limit: int = 1_000
 ) -> Call[HistoryPage]:
     """One page of the commits that wrote an entity."""
-    query = _query(after=after_seq, limit=limit)
+    query = query_text(after=after_seq, limit=limit)
     request = HttpRequest("GET", f"{_entity(space, entity)}/history{query}")
-    return Call(request, _reader(HistoryPage))
+    return Call(request, reads(HistoryPage))
 
 
 def after_history(
@@ -141,32 +143,8 @@ def after_history(
 
 
 def _space(name: str) -> str:
-    return f"/v0/spaces/{_name(name)}"
+    return f"/v0/spaces/{quoted(name)}"
 
 
 def _entity(space: str, entity: str) -> str:
-    return f"{_space(space)}/entities/{_name(entity)}"
-
-
-def _name(name: str) -> str:
-    if not name:
-        raise InvalidRequest("expected a name, found an empty one")
-    return quote(name, safe=":")
-
-
-def _query(**fields: Any) -> str:
-    present = {key: value for key, value in fields.items() if value is not None}
-    return f"?{urlencode(present)}" if present else ""
-
-
-def _reader(kind: type[T]) -> Callable[[Answer], T]:
-    def read(answer: Answer) -> T:
-        try:
-            return msgspec.json.decode(answer.body, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise NotPenstock(
-                f"expected an answer of the /v0 protocol, found {answer.body[:80]!r}: {error}",
-                status=answer.status,
-            ) from error
-
-    return read
+    return f"{_space(space)}/entities/{quoted(entity)}"

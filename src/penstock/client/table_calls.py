@@ -8,12 +8,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 
-from penstock.client.calls import ARROW, Call
+from penstock.client.calls import ARROW, Call, query_text, reads
 from penstock.client.errors import NotPenstock
 from penstock.client.wire import Answer, HttpRequest
 from penstock.protocol.errors import InvalidRequest
@@ -31,7 +31,7 @@ class RowsPage(NamedTuple):
 
 def list_tables(prefix: str = "", *, cursor: str | None = None) -> Call[Facts]:
     """One page of tables with their status."""
-    query = _query(prefix=prefix or None, cursor=cursor, page_size=1_000)
+    query = query_text(prefix=prefix or None, cursor=cursor, page_size=1_000)
     return Call(HttpRequest("GET", f"/v0/tables{query}"), _facts)
 
 
@@ -44,7 +44,7 @@ def put(name: str, query: str, options: Facts) -> Call[Facts]:
 def show(name: str, part: str = "", **query: Any) -> Call[Facts]:
     """All that is known of a table, or one part: why, explain, history."""
     tail = f"/{part}" if part else ""
-    return Call(HttpRequest("GET", f"{_table(name)}{tail}{_query(**query)}"), _facts)
+    return Call(HttpRequest("GET", f"{_table(name)}{tail}{query_text(**query)}"), _facts)
 
 
 def change(name: str, verb: str, body: Facts | None = None) -> Call[Facts]:
@@ -55,7 +55,7 @@ def change(name: str, verb: str, body: Facts | None = None) -> Call[Facts]:
 
 def drop(name: str, *, cascade: bool) -> Call[Facts]:
     """Drop a table. Not repeatable: the second time there is none."""
-    request = HttpRequest("DELETE", f"{_table(name)}{_query(cascade=cascade or None)}")
+    request = HttpRequest("DELETE", f"{_table(name)}{query_text(cascade=cascade or None)}")
     return Call(request, _facts, repeatable=False)
 
 
@@ -68,7 +68,7 @@ def refresh(name: str, *, force: bool, wait_ms: int) -> Call[Facts]:
 def warehouse(part: str = "", **query: Any) -> Call[Facts]:
     """Health, workers and what runs; or a part: jobs, history."""
     tail = f"/{part}" if part else ""
-    return Call(HttpRequest("GET", f"/v0/warehouse{tail}{_query(**query)}"), _facts)
+    return Call(HttpRequest("GET", f"/v0/warehouse{tail}{query_text(**query)}"), _facts)
 
 
 def put_source(topic: str, schema: str, *, key: Sequence[str], url: str | None) -> Call[Facts]:
@@ -87,7 +87,7 @@ def rows(
     columns: Sequence[str] | None,
 ) -> Call[RowsPage]:
     """One page of rows, as Arrow."""
-    query = _query(
+    query = query_text(
         offset=offset or None,
         limit=limit,
         snapshot=snapshot,
@@ -103,24 +103,7 @@ def _table(name: str) -> str:
     return f"/v0/tables/{quote(name, safe='')}"
 
 
-def _query(**fields: Any) -> str:
-    present = {
-        key: str(value).lower() if isinstance(value, bool) else str(value)
-        for key, value in fields.items()
-        if value is not None
-    }
-    return f"?{urlencode(present)}" if present else ""
-
-
-def _facts(answer: Answer) -> Facts:
-    try:
-        found: Facts = msgspec.json.decode(answer.body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotPenstock(
-            f"expected an answer of the /v0 protocol, found {answer.body[:80]!r}: {error}",
-            status=answer.status,
-        ) from error
-    return found
+_facts: Final = reads(dict[str, Any])
 
 
 def _rows(answer: Answer) -> RowsPage:

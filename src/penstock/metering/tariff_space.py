@@ -13,7 +13,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-from penstock.client.runtime.blocking_runtime import Handle, Runtime
+from penstock.client.blocking.runtime import Handle, Runtime
 from penstock.client.runtime.errors import HandlerFailed
 from penstock.client.runtime.events import Event
 from penstock.client.runtime.transaction import Transaction

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.client import AsyncClient, AsyncRuntime, Client, ClientSettings, CommitBackpressure
-from penstock.client.runtime.wire import change_of
+from penstock.client.runtime.feed import change_of
 from penstock.testing import seeded, seeds
 from tests.conformance.servers import ServerProcess
 from tests.integration.client.runtime_served import DEADLINE_S, settings_of

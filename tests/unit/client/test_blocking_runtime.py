@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.client.errors import ClientClosed
-from penstock.client.runtime.blocking_runtime import Runtime
+from penstock.client.blocking.runtime import Runtime
 from tests.unit.client.scripted import DEADLINE_S
 
 NOBODY = "http://127.0.0.1:9"

@@ -1,5 +1,5 @@
 # Generated from ../aio/client.py by tools/unasync.py: edit that, then `make generate`.
-"""The client for threads."""
+"""The client for threads and scripts: no event loop is needed."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from penstock.client import calls
+from penstock.client import calls, space_calls
 from penstock.client.aio.runner import AsyncRunner
 from penstock.client.aio.watch import AsyncWatchFlow
 from penstock.client.errors import NotPenstock
 from penstock.client.runtime.replica import Change, Replica, Version
-from penstock.client.runtime.wire import EntityPage, change_of, entities_call
+from penstock.client.space_calls import EntityPage
 from penstock.client.transports.aio import AsyncTransport
 from penstock.client.watching import (
     Position,
@@ -31,8 +31,10 @@ from penstock.client.watching import (
     WatchEvent,
     WatchOptions,
 )
+from penstock.commits.model import Write
 from penstock.flow.backoff import Backoff
 from penstock.kernel.errors import Rejected
+from penstock.protocol.answers import StoredRecord
 from penstock.protocol.errors import CallError, NotFound, TopicNotFound
 
 PAGE_SIZE: Final = 1_000
@@ -128,15 +130,16 @@ class Feed:
         except (TopicNotFound, NotFound):
             self._listed({}, 0, None)
             return None
-        versions = page.versions()
+        versions = _versions(page)
         while page.next is not None:
             page = await self._page(page.next)
-            versions.update(page.versions())
+            versions.update(_versions(page))
         self._listed(versions, page.head, epoch)
         return Position(page.head, epoch)
 
     async def _page(self, after: str | None) -> EntityPage:
-        return await self._runner.run(entities_call(self._space, after=after, limit=PAGE_SIZE))
+        call = space_calls.list_entities(self._space, after=after, limit=PAGE_SIZE)
+        return await self._runner.run(call)
 
     def _listed(self, versions: dict[str, Version], head: int, epoch: int | None) -> None:
         self._trouble = None
@@ -186,6 +189,22 @@ class Feed:
             case Tombstone() | TopicDeleted():
                 return False
         return True
+
+
+class _Recorded(msgspec.Struct, frozen=True):
+    session: str
+    local_seq: int
+    writes: tuple[Write, ...]
+
+
+def change_of(record: StoredRecord) -> Change:
+    """A record of a space's topic as the commit it is."""
+    recorded = record.data_as(_Recorded)
+    return Change(record.seq, recorded.session, recorded.local_seq, recorded.writes)
+
+
+def _versions(page: EntityPage) -> dict[str, Version]:
+    return {each.entity: Version(each.doc, each.seq) for each in page.entities}
 
 
 _FEEDS: Final[WeakKeyDictionary[AsyncTransport, dict[tuple[str, int], Feed]]] = WeakKeyDictionary()

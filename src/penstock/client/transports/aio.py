@@ -402,7 +402,10 @@ class AsyncSignal:
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.add(waiter)
         try:
-            await asyncio.wait((waiter,), timeout=None if wait_s == inf else max(0.0, wait_s))
+            if wait_s == inf:
+                await waiter
+            else:
+                await asyncio.wait((waiter,), timeout=max(0.0, wait_s))
         finally:
             self._waiting.discard(waiter)
 

@@ -1,31 +1,30 @@
-"""The runtime for asyncio."""
+"""Drives a runtime's core in one event loop: carries out its effects, tells it what happened."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from penstock.client.aio.client import AsyncClient
-from penstock.client.errors import ClientClosed
 from penstock.client.runtime.core import RuntimeCore
 from penstock.client.runtime.effects import Effect, Fail, Report, Run, Tell, Transmit
-from penstock.client.runtime.events import Committed, Intent, Ticket
+from penstock.client.runtime.events import Intent, Ticket
 from penstock.client.runtime.feed import Feed, feed_of
 from penstock.client.runtime.handlers import Handler, Handlers, LaneOf
+from penstock.client.runtime.hosts import AsyncServer
 from penstock.client.runtime.lanes import Entry
 from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
 from penstock.client.runtime.replica import Change, Version
 from penstock.client.runtime.status import RuntimeStatus, status_of
 from penstock.client.runtime.telemetry import CommitReport, Failure
 from penstock.client.runtime.transaction import Transaction
-from penstock.client.runtime.wire import commit_call
-from penstock.client.settings import DEFAULT_URL, ClientSettings
+from penstock.client.space_calls import commit_once
+from penstock.client.transports.connecting import closed_error
 from penstock.commits.model import Commit
 from penstock.kernel.clock import Clock
 from penstock.kernel.shell import SystemClock
@@ -40,110 +39,24 @@ H = TypeVar("H", bound=Handler)
 D = TypeVar("D", bound=Callable[[Transaction], None])
 
 
-class AsyncHandle:
-    """What becomes of one event. Await it: its `Committed`, or the error it ended with."""
-
-    __slots__ = ("_ticket",)
-
-    def __init__(self, ticket: Ticket) -> None:
-        self._ticket = ticket
-
-    @property
-    def ticket(self) -> Ticket:
-        """Where the outcome is kept."""
-        return self._ticket
-
-    @property
-    def id(self) -> str:
-        """The durable id of the event."""
-        return self._ticket.event_id
-
-    @property
-    def done(self) -> bool:
-        """Whether the outcome is known."""
-        return self._ticket.done
-
-    @property
-    def committed(self) -> Committed | None:
-        """The outcome if it is a good one."""
-        return self._ticket.committed
-
-    @property
-    def error(self) -> Exception | None:
-        """The outcome if it is a bad one."""
-        return self._ticket.error
-
-    @property
-    def children(self) -> list[AsyncHandle]:
-        """The events that its handler sent, in its last run."""
-        return [AsyncHandle(ticket) for ticket in self._ticket.children]
-
-    def __await__(self) -> Generator[Any, None, Committed]:
-        return self._wait().__await__()
-
-    async def _wait(self) -> Committed:
-        ticket = self._ticket
-        if not ticket.done:
-            told = asyncio.Event()
-            ticket.when_done(told.set)
-            await told.wait()
-        if ticket.committed is not None:
-            return ticket.committed
-        assert ticket.error is not None
-        raise ticket.error
-
-    def __repr__(self) -> str:
-        ticket = self._ticket
-        found = ticket.committed or ticket.error or "pending"
-        return f"{type(self).__name__}({ticket.type!r}, {self.id!r}, {found!r})"
-
-
-class _Follower:
-    """What the feed tells a runtime."""
-
-    def __init__(self, runtime: AsyncRuntime) -> None:
-        self._runtime = runtime
-
-    def listed(self, versions: Mapping[str, Version], head: int, epoch: int | None) -> None:
-        runtime = self._runtime
-        runtime._trouble = None
-        runtime._perform(runtime._core.listed(versions, head, epoch, runtime._now_ms()))
-
-    def advanced(self, changes: Sequence[Change]) -> None:
-        runtime = self._runtime
-        runtime._perform(runtime._core.advanced(changes, runtime._now_ms()))
-
-    def troubled(self, error: CallError) -> None:
-        runtime = self._runtime
-        if runtime._trouble is None and runtime._core.replica.live:
-            runtime._fail(Failure(error, None, "replica"))
-        runtime._trouble = error
-        runtime._wake()
-
-
-class AsyncRuntime:
-    """Committed writes to one space: they converge or fail loudly.
-
-    Handlers are registered by type; `send` queues an event and returns at once. The handler reads
-    and writes through a transaction; its writes show here at once and are committed in the
-    background. On a conflict they are taken back and the same event runs again, in its place, on
-    fresh state. Use it as `async with`: leaving waits until everything has its outcome.
-    """
+class RuntimeDriver:
+    """A runtime where it runs. `AsyncRuntime` and `Runtime` are its faces."""
 
     def __init__(
         self,
-        client: str | ClientSettings | AsyncClient = DEFAULT_URL,
-        space: str = "main",
+        server: AsyncServer,
+        space: str,
         *,
+        api_key: str | None = None,
         policy: CommitBackpressure | None = None,
         limits: RuntimeLimits | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
-        self._owned = None if isinstance(client, AsyncClient) else AsyncClient(client)
-        self._client = client if isinstance(client, AsyncClient) else self._owned
-        assert self._client is not None
-        self._runner = self._client._runner
+        is_shared = isinstance(server, AsyncClient)
+        client = server if isinstance(server, AsyncClient) else AsyncClient(server, api_key=api_key)
+        self._owned = None if is_shared else client
+        self._runner = client._runner
         self.space = space
         self._clock = clock or SystemClock()
         random = random or Random()
@@ -165,7 +78,6 @@ class AsyncRuntime:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: float | None = None
         self._waiters: dict[asyncio.Future[None], Callable[[], bool]] = {}
-        self._follower = _Follower(self)
         self._trouble: CallError | None = None
         self._closed = False
 
@@ -176,64 +88,35 @@ class AsyncRuntime:
         """The name under which this runtime commits, made for it alone."""
         return self._core.session
 
-    def on(self, type: str, *, lane: LaneOf = None) -> Callable[[H], H]:  # noqa: A002
-        """Decorate the function that handles a type of event: `handler(tx, event)`.
+    def register(self, kind: str, handler: Handler, lane: LaneOf) -> None:
+        """Handle a type of event."""
+        self._handlers.add(kind, handler, lane)
 
-        Events of one lane have their effects strictly in the order they were sent; lanes do not
-        wait for each other. `lane` is a name, or a function of the event's data.
-        """
+    def derive(self, name: str, function: Callable[[Transaction], None]) -> None:
+        """Keep a derivation up to date."""
+        self._perform(self._core.derive(name, function, self._now_ms()))
 
-        def register(handler: H) -> H:
-            self.register(type, handler, lane=lane)
-            return handler
-
-        return register
-
-    def register(self, type: str, handler: Handler, *, lane: LaneOf = None) -> None:  # noqa: A002
-        """As `on`, without a decorator."""
-        self._handlers.add(type, handler, lane)
-
-    def derive(self, name: str) -> Callable[[D], D]:
-        """Decorate a function of the state, `derivation(tx)`, that writes its result back.
-
-        It runs again whenever something that it has read changes. A conflict costs it nothing.
-        """
-
-        def register(function: D) -> D:
-            self._perform(self._core.derive(name, function, self._now_ms()))
-            return function
-
-        return register
-
-    def on_error(self, callback: Callable[[Failure], object]) -> Callable[[Failure], object]:
+    def on_error(self, callback: Callable[[Failure], object]) -> None:
         """Call this with every final failure."""
         self._error_callbacks.append(callback)
-        return callback
 
-    def on_commit(
-        self, callback: Callable[[CommitReport], object]
-    ) -> Callable[[CommitReport], object]:
+    def on_commit(self, callback: Callable[[CommitReport], object]) -> None:
         """Call this with a report of every commit."""
         self._commit_callbacks.append(callback)
-        return callback
 
     # Life
 
-    async def start(self) -> Self:
+    async def start(self) -> None:
         """Begin to follow the space; returns when all of it is here."""
-        if self._closed:
-            raise ClientClosed("expected an open runtime, found it closed")
+        self._check_open()
         if self._feed is None:
             self._feed = feed_of(self._runner, self.space)
-            self._feed.join(self._follower)
+            self._feed.join(self)
         await self._until(lambda: self._core.replica.live or self._trouble is not None)
         if not self._core.replica.live and self._trouble is not None:
-            error = self._trouble
-            await self.aclose(drain=False)
-            raise error
-        return self
+            raise self._trouble
 
-    async def aclose(self, *, drain: bool = True) -> None:
+    async def end(self, *, drain: bool) -> None:
         """Wait until everything has its outcome, then end. Without `drain`, what is left fails."""
         if self._closed:
             return
@@ -248,42 +131,21 @@ class AsyncRuntime:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._feed is not None:
-            await self._feed.leave(self._follower)
+            await self._feed.leave(self)
         if self._owned is not None:
             await self._owned.aclose()
 
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        await self.aclose(drain=error is None)
-
     # Work
 
-    def send(
-        self,
-        type: str,  # noqa: A002
-        data: Any = None,
-        *,
-        lane: str | None = None,
-        id: str | None = None,  # noqa: A002
-        retries: bool = True,
-    ) -> AsyncHandle:
-        """Queue an event. Give an `id` of your own if it may be sent twice: it counts once.
-
-        Without `retries` the first conflict is the end. In a handler, use `tx.send`.
-        """
-        if self._closed:
-            raise ClientClosed("expected an open runtime, found it closed")
+    def send(self, intent: Intent) -> Ticket:
+        """Queue an event; where its outcome will be."""
+        self._check_open()
         if self._in_handler:
-            raise InvalidRequest("expected tx.send in a handler, found runtime.send")
-        self._handlers.check(type)
-        intent = Intent(type=type, data=data, lane=lane, id=id, retries=retries)
+            raise InvalidRequest("a handler called runtime.send: use tx.send there")
+        self._handlers.check(intent.type)
         ticket, effects = self._core.send(intent, self._now_ms())
         self._perform(effects)
-        return AsyncHandle(ticket)
+        return ticket
 
     async def idle(self) -> None:
         """Wait until no handler is running, queued or backing off."""
@@ -308,15 +170,37 @@ class AsyncRuntime:
         """The names of the entities, as they look from here."""
         return sorted(name for name in self._core.view.names() if name.startswith(prefix))
 
-    async def until(self, condition: Callable[[AsyncRuntime], bool]) -> None:
-        """Wait until something about the state is so: `until(lambda now: now.get("x") == 1)`."""
+    async def until(self, condition: Callable[[RuntimeDriver], bool]) -> None:
+        """Wait until a condition holds."""
         await self._until(lambda: condition(self))
 
     def status(self) -> RuntimeStatus:
         """Lanes, what is pending and why, and how fresh the replica is. Print it."""
         return status_of(self._core, self.space, self._now_ms())
 
-    # The shell
+    # What the feed tells
+
+    def listed(self, versions: Mapping[str, Version], head: int, epoch: int | None) -> None:
+        """All entities as of a commit."""
+        self._trouble = None
+        self._perform(self._core.listed(versions, head, epoch, self._now_ms()))
+
+    def advanced(self, changes: Sequence[Change]) -> None:
+        """The commits after that."""
+        self._perform(self._core.advanced(changes, self._now_ms()))
+
+    def troubled(self, error: CallError) -> None:
+        """The space cannot be followed for a reason that may last."""
+        if self._trouble is None and self._core.replica.live:
+            self._fail(Failure(error, None, "replica"))
+        self._trouble = error
+        self._wake()
+
+    # Effects
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise closed_error("runtime")
 
     def _now_ms(self) -> float:
         return self._clock.monotonic_ns() / 1e6
@@ -374,16 +258,16 @@ class AsyncRuntime:
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _LOG.error("a runtime is broken, and may wait for ever", exc_info=error)
+            _LOG.error("a runtime is broken and may wait for ever", exc_info=error)
 
     async def _transmit(self, commit: Commit) -> None:
         number = commit.local_seq
         try:
-            answer = await self._runner.run(commit_call(self.space, commit))
+            answer = await self._runner.run(commit_once(self.space, commit))
         except CallError as error:
             effects = self._core.refused(number, error, self._now_ms())
         except Exception as error:  # a fault of ours: an event that waits for ever is worse
-            failure = CallError(f"expected to send a commit, found {error!r}")
+            failure = CallError(f"the commit could not be sent: {error!r}")
             failure.__cause__ = error
             effects = self._core.refused(number, failure, self._now_ms())
         else:
@@ -428,8 +312,7 @@ class AsyncRuntime:
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
-            if self._closed:
-                raise ClientClosed("expected an open runtime, found it closed")
+            self._check_open()
             waiter = asyncio.get_running_loop().create_future()
             self._waiters[waiter] = condition
             try:

@@ -1,0 +1,244 @@
+"""The runtime: committed writes to a space that converge or fail loudly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from functools import partial
+from math import inf
+from random import Random
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from penstock.client.errors import TimedOut
+from penstock.client.runtime.driver import RuntimeDriver
+from penstock.client.runtime.events import Committed, Intent, Ticket
+from penstock.client.runtime.handlers import Handler, LaneOf
+from penstock.client.runtime.hosts import EXIT_S, AsyncHost, AsyncServer
+from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
+from penstock.client.runtime.status import RuntimeStatus
+from penstock.client.runtime.telemetry import CommitReport, Failure
+from penstock.client.runtime.transaction import Transaction
+from penstock.client.settings import DEFAULT_URL
+from penstock.client.transports.aio import AsyncSignal
+from penstock.kernel.clock import Clock
+
+H = TypeVar("H", bound=Handler)
+D = TypeVar("D", bound=Callable[[Transaction], None])
+
+
+class AsyncHandle:
+    """What becomes of one event. Its `result` is its `Committed`, or raises what it ended with."""
+
+    __slots__ = ("_host", "_ticket", "_told")
+
+    def __init__(self, ticket: Ticket, host: AsyncHost) -> None:
+        """Made where the runtime runs, since outcomes are told there."""
+        self._ticket = ticket
+        self._host = host
+        self._told = AsyncSignal()
+        ticket.when_done(self._told.tell)
+
+    @property
+    def id(self) -> str:
+        """The durable id of the event."""
+        return self._ticket.event_id
+
+    @property
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._ticket.done
+
+    @property
+    def committed(self) -> Committed | None:
+        """The outcome if the event was committed."""
+        return self._ticket.committed
+
+    @property
+    def error(self) -> Exception | None:
+        """The outcome if the event failed."""
+        return self._ticket.error
+
+    @property
+    def children(self) -> list[AsyncHandle]:
+        """The events that its handler sent, in its last run. Ask while the runtime is open."""
+        return self._host.call(
+            lambda: [AsyncHandle(ticket, self._host) for ticket in self._ticket.children]
+        )
+
+    async def result(self, timeout_s: float | None = None) -> Committed:
+        """Wait for the outcome: how it was committed, or the error that it ended with is raised."""
+        await self._told.changed(0, inf if timeout_s is None else timeout_s)
+        ticket = self._ticket
+        if ticket.committed is not None:
+            return ticket.committed
+        if ticket.error is not None:
+            raise ticket.error
+        raise TimedOut(f"event {self.id!r} had no outcome within {timeout_s} s")
+
+    def __await__(self) -> Generator[Any, None, Committed]:
+        return self.result().__await__()
+
+    def __repr__(self) -> str:
+        found = self._ticket.committed or self._ticket.error or "pending"
+        return f"{type(self).__name__}({self._ticket.type!r}, {self.id!r}, {found!r})"
+
+
+class AsyncRuntime:
+    """Committed writes to one space: they converge or fail loudly.
+
+    Handlers are registered by type; `send` queues an event and returns at once. The handler reads
+    and writes through a transaction; its writes show here at once and are committed in the
+    background. On a conflict they are taken back and the same event runs again, in its place, on
+    fresh state. Use it as `async with`: leaving waits until everything has its outcome.
+
+    Handlers and callbacks run in the loop, one at a time.
+    """
+
+    def __init__(
+        self,
+        server: AsyncServer = DEFAULT_URL,
+        space: str = "main",
+        *,
+        api_key: str | None = None,
+        policy: CommitBackpressure | None = None,
+        limits: RuntimeLimits | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self._driver = RuntimeDriver(
+            server,
+            space,
+            api_key=api_key,
+            policy=policy,
+            limits=limits,
+            clock=clock,
+            random=random,
+        )
+        self._host = AsyncHost(f"penstock runtime {space}")
+        self._host.at_exit(partial(self.settled, EXIT_S), partial(self.aclose, drain=False))
+
+    # Set-up
+
+    @property
+    def space(self) -> str:
+        """The space it commits to."""
+        return self._driver.space
+
+    @property
+    def session(self) -> str:
+        """The name under which this runtime commits, made for it alone."""
+        return self._driver.session
+
+    def on(self, type: str, *, lane: LaneOf = None) -> Callable[[H], H]:  # noqa: A002
+        """Decorate the function that handles a type of event: `handler(tx, event)`.
+
+        Events of one lane have their effects strictly in the order they were sent; lanes do not
+        wait for each other. `lane` is a name, or a function of the event's data.
+        """
+
+        def register(handler: H) -> H:
+            self.register(type, handler, lane=lane)
+            return handler
+
+        return register
+
+    def register(self, type: str, handler: Handler, *, lane: LaneOf = None) -> None:  # noqa: A002
+        """As `on`, without a decorator."""
+        self._host.call(lambda: self._driver.register(type, handler, lane))
+
+    def derive(self, name: str) -> Callable[[D], D]:
+        """Decorate a function of the state, `derivation(tx)`, that writes its result back.
+
+        It runs again whenever something that it has read changes. A conflict costs it nothing.
+        """
+
+        def register(function: D) -> D:
+            self._host.call(lambda: self._driver.derive(name, function))
+            return function
+
+        return register
+
+    def on_error(self, callback: Callable[[Failure], object]) -> Callable[[Failure], object]:
+        """Call this with every final failure."""
+        self._host.call(lambda: self._driver.on_error(callback))
+        return callback
+
+    def on_commit(
+        self, callback: Callable[[CommitReport], object]
+    ) -> Callable[[CommitReport], object]:
+        """Call this with a report of every commit."""
+        self._host.call(lambda: self._driver.on_commit(callback))
+        return callback
+
+    # Life
+
+    async def start(self) -> Self:
+        """Begin to follow the space; returns when all of it is here."""
+        try:
+            await self._host.wait(self._driver.start)
+        except BaseException:
+            await self.aclose(drain=False)
+            raise
+        return self
+
+    async def aclose(self, *, drain: bool = True) -> None:
+        """Wait until everything has its outcome, then end. Without `drain`, what is left fails."""
+        await self._host.close(partial(self._driver.end, drain=drain))
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        await self.aclose(drain=error is None)
+
+    # Work
+
+    def send(
+        self,
+        type: str,  # noqa: A002
+        data: Any = None,
+        *,
+        lane: str | None = None,
+        id: str | None = None,  # noqa: A002
+        retries: bool = True,
+    ) -> AsyncHandle:
+        """Queue an event. Give an `id` of your own if it may be sent twice: it counts once.
+
+        Without `retries` the first conflict is the end. In a handler, use `tx.send`.
+        """
+        intent = Intent(type=type, data=data, lane=lane, id=id, retries=retries)
+        return self._host.call(lambda: AsyncHandle(self._driver.send(intent), self._host))
+
+    async def idle(self, timeout_s: float | None = None) -> None:
+        """Wait until no handler is running, queued or backing off."""
+        await self._host.wait(self._driver.idle, timeout_s)
+
+    async def settled(self, timeout_s: float | None = None) -> None:
+        """Wait until, beyond that, every commit has its outcome."""
+        await self._host.wait(self._driver.settled, timeout_s)
+
+    # Looking
+
+    def get(self, entity: str, path: str = "", default: Any = None) -> Any:
+        """A document as it looks from here, with writes that are not confirmed yet."""
+        return self._host.call(lambda: self._driver.get(entity, path, default))
+
+    def confirmed(self, entity: str, default: Any = None) -> Any:
+        """A document as the server had it when it was last heard of."""
+        return self._host.call(lambda: self._driver.confirmed(entity, default))
+
+    def entities(self, prefix: str = "") -> list[str]:
+        """The names of the entities, as they look from here."""
+        return self._host.call(lambda: self._driver.entities(prefix))
+
+    async def until(
+        self, condition: Callable[[RuntimeDriver], bool], timeout_s: float | None = None
+    ) -> None:
+        """Wait until something about the state is so: `until(lambda now: now.get("x") == 1)`."""
+        await self._host.wait(partial(self._driver.until, condition), timeout_s)
+
+    def status(self) -> RuntimeStatus:
+        """Lanes, what is pending and why, and how fresh the replica is. Print it."""
+        return self._host.call(self._driver.status)
