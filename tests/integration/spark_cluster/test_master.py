@@ -12,6 +12,7 @@ from penstock.client import Client
 from penstock.lake.catalog import Catalog, open_catalog
 from tests.integration.cluster import SMALL, Cluster
 from tests.integration.spark.one import CACHE
+from tests.integration.spark.topics.place import topic_server, url_of
 from tests.integration.spark_cluster.place import (
     Running,
     fill,
@@ -19,7 +20,6 @@ from tests.integration.spark_cluster.place import (
     until_rows,
     write,
 )
-from tests.integration.spark_topics.place import topic_server, url_of
 
 MANY = 150_000
 """More rows than Penstock writes by itself: Spark's tasks do."""

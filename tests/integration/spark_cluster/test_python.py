@@ -14,8 +14,8 @@ from penstock.lake.catalog import open_catalog
 from penstock.spark.link import connect
 from penstock.spark.probes import PenstockMissing, check_python
 from tests.integration.cluster import Cluster, Connect
+from tests.integration.spark.topics.place import topic_server, url_of
 from tests.integration.spark_cluster.place import Running, fill, penstock
-from tests.integration.spark_topics.place import topic_server, url_of
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ from penstock.spark.probes import check_shared
 from penstock.spark.refresh import make
 from tests.integration.cluster import HAS_NAMESPACES, Cluster, Connect
 from tests.integration.spark.refreshing import refresh
+from tests.integration.spark.topics.place import topic_server, url_of
 from tests.integration.spark_cluster.place import fill, penstock
-from tests.integration.spark_topics.place import topic_server, url_of
 
 pytestmark = pytest.mark.skipif(not HAS_NAMESPACES, reason="needs the right to unshare mounts")
 QUERY = "SELECT id, id % 7 AS k FROM range(0, 1001, 1, 4)"

@@ -12,7 +12,7 @@ from penstock.spark.link import SparkLink, connect
 from penstock.spark.options import SparkOptions
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.one import WITH_OUR_CLASSES, one_spark
-from tests.integration.spark_topics.place import new_topic, topic_server, url_of
+from tests.integration.spark.topics.place import new_topic, topic_server, url_of
 
 
 @pytest.fixture(scope="session")

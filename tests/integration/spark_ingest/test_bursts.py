@@ -27,9 +27,9 @@ from penstock.metering.shapes import Shape, Steady, named_shape
 from penstock.spark.ingest.runner import PipelineRunner
 from penstock.spark.link import SparkLink
 from tests.integration.ingest.place import until
+from tests.integration.spark.topics.place import new_topic
 from tests.integration.spark_ingest.fleet import space_of
 from tests.integration.spark_ingest.test_whole import fill, rows
-from tests.integration.spark_topics.place import new_topic
 
 LIMIT_S = 600.0
 SHAPES = ("square", "sawtooth", "random", "day")

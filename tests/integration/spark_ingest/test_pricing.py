@@ -21,6 +21,7 @@ from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions
 from penstock.spark.link import SparkLink
 from tests.conformance.servers import ServerProcess
 from tests.integration.lake.duck import Duck
+from tests.integration.spark.topics.place import url_of
 from tests.integration.spark_ingest.fleet import (
     OLD,
     STORED,
@@ -32,7 +33,6 @@ from tests.integration.spark_ingest.fleet import (
     space_of,
 )
 from tests.integration.spark_ingest.test_metering import DEADLINE_S, Running, until
-from tests.integration.spark_topics.place import url_of
 
 ROUNDS = 6
 

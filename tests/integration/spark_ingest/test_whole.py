@@ -29,8 +29,8 @@ from penstock.metering.tariff_space import TariffSpace
 from penstock.spark.ingest.runner import PipelineRunner
 from penstock.spark.link import SparkLink
 from tests.integration.ingest.place import until
+from tests.integration.spark.topics.place import new_topic
 from tests.integration.spark_ingest.fleet import space_of
-from tests.integration.spark_topics.place import new_topic
 
 LIMIT_S = 600.0
 SMALL_WITHIN_MS = 5_000

@@ -15,8 +15,8 @@ from penstock.spark.lake.writing import write_table
 from penstock.spark.refresh import query_frame
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.agree import THERE_ONLY, assert_agree
+from tests.integration.spark.lake.test_task_files import BOTH, sources
 from tests.integration.spark.refreshing import refresh, versions
-from tests.integration.spark.test_task_files import BOTH, sources
 
 
 def frame_of(spark: Any, lake: Catalog, query: str) -> Any:

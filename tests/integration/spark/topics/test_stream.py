@@ -11,7 +11,7 @@ import pytest
 from penstock.client import Client, Record
 from penstock.kernel.errors import Rejected
 from penstock.spark.topics.sink import check_columns, write_topic
-from tests.integration.spark_topics.place import new_topic
+from tests.integration.spark.topics.place import new_topic
 
 DEADLINE_S = 120
 

@@ -9,7 +9,7 @@ from penstock.client import Client
 from penstock.spark.link import connect
 from penstock.spark.topics.source import register
 from tests.integration.spark.one import one_spark
-from tests.integration.spark_topics.place import new_topic, topic_server, url_of
+from tests.integration.spark.topics.place import new_topic, topic_server, url_of
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.spark.jvm.java import find_java
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 BUILT_FROM = ("src", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 
 USE = """
