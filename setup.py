@@ -17,14 +17,11 @@ COMPILED = (
     "src/penstock/flow/fairqueue.py",
     "src/penstock/flow/histogram.py",
     "src/penstock/log/queues.py",
-    "src/penstock/log/shell/groups.py",
-    "src/penstock/log/shell/loopwal.py",
-    "src/penstock/log/shell/wal.py",
-    "src/penstock/log/shell/workers.py",
     "src/penstock/log/stores/segment/catalog.py",
     "src/penstock/log/stores/segment/format.py",
     "src/penstock/log/stores/segment/staging.py",
     "src/penstock/log/stores/segment/store.py",
+    "src/penstock/log/wal.py",
     "src/penstock/server/api/answers.py",
     "src/penstock/server/api/app.py",
     "src/penstock/topics/core/batch.py",
@@ -34,8 +31,7 @@ COMPILED = (
     "src/penstock/topics/core/topic.py",
     "src/penstock/topics/engine/admission.py",
     "src/penstock/topics/engine/engine.py",
-    "src/penstock/topics/engine/gather.py",
-    "src/penstock/topics/engine/lane.py",
+    "src/penstock/topics/engine/writers.py",
 )
 
 

@@ -1,4 +1,4 @@
-"""The WAL scheduler against the bare disk: the same bytes in the same batches, in the same run."""
+"""The WAL against the bare disk: the same bytes in the same batches, in the same run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
@@ -21,20 +21,14 @@ import uvloop
 
 from bench.load import scratch
 from bench.report import Report
-from penstock.log.shell import (
-    LocalLog,
-    LogOptions,
-    LoopWal,
-    WalOptions,
-    WalScheduler,
-    loopwal,
-    run_completions,
-)
-from penstock.log.shell.groups import GroupStore, OnWritten
+from penstock.kernel.shell import SystemClock
+from penstock.log import wal as wal_module
+from penstock.log.executor import PartitionExecutor, Work
 from penstock.log.store import Append, Entry, Operation, Underway
 from penstock.log.stores.memory import MemoryStore
 from penstock.log.stores.segment import open_segment
 from penstock.log.stores.segment.format import BLOCK_HEADER_BYTES, RECORD_BYTES
+from penstock.log.wal import GroupStore, OnWritten, Wal, WalOptions, answer_all
 
 TITLE = "WAL: group commit over many partitions against bare write + fdatasync"
 PAYLOAD = b"x" * 200
@@ -46,6 +40,8 @@ FILE_BYTES = 64 << 20
 SWITCH_S = 0.00005  # a finished sync must not wait long for the GIL
 COMPILED = Path("build/compiled").absolute()
 LONE_WRITES = 2_000
+FLUSHES = 20_000
+FLUSH_ROUNDS = 9
 GROWTH = (1, 4, 16, 64, 256, 1_024)
 TINY = {
     "SLICES": 1,
@@ -53,6 +49,8 @@ TINY = {
     "ROUND_RECORDS": 64 * 8,
     "ROUND_S": 0.05,
     "LONE_WRITES": 20,
+    "FLUSHES": 100,
+    "FLUSH_ROUNDS": 1,
     "GROWTH": (1, 64),
 }
 
@@ -67,8 +65,7 @@ def run(report: Report) -> None:
         lone(report)
         growth(report)
         writers(report)
-        blocking(report)
-        whole_log(report)
+        executor(report)
     finally:
         sys.setswitchinterval(switch)
 
@@ -105,7 +102,7 @@ def in_turns(partitions: int) -> tuple[float, float, float]:
 
 def compiled(report: Report) -> None:
     """The same in another process, on what `make compiled` built; nothing if it was not built."""
-    if not COMPILED.exists() or loopwal.__file__.endswith(".so"):
+    if not COMPILED.exists() or wal_module.__file__.endswith(".so"):
         return
     program = (
         "import sys; from bench import bench_wal; "
@@ -136,21 +133,19 @@ def lone(report: Report) -> None:
     """One writer that waits for each write, in turns with one bare write + fdatasync."""
     ours, bare = [], []
     block = bytes(block_bytes(1))
-    with directory() as path, Bare(path / "bare") as limit:
+    with (
+        directory() as path,
+        Bare(path / "bare") as limit,
+        Writers(Counted(path / "log"), 1) as load,
+    ):
         fd = limit.fd
-        store = open_segment(path / "log")
-        wal = WalScheduler(store)
-        wal.start()
-        for index in range(1, LONE_WRITES + 1):
+        load.run(64)  # both ways of writing have been tried
+        for number in range(LONE_WRITES):
+            ours.append(load.run(1))
             began = perf_counter()
-            wal.write(Append(1, (Entry(index, 1, PAYLOAD),)))
-            middle = perf_counter()
-            os.pwrite(fd, block, index * len(block))
+            os.pwrite(fd, block, number * len(block))
             os.fdatasync(fd)
-            ours.append(middle - began)
-            bare.append(perf_counter() - middle)
-        wal.stop()
-        store.close()
+            bare.append(perf_counter() - began)
     ratio = statistics.median(ours) / statistics.median(bare)
     report.row("bare: one write + fdatasync", statistics.median(bare) * 1e6, "µs")
     report.row("a lone write", statistics.median(ours) * 1e6, "µs", ratio=ratio, against="bare",
@@ -179,58 +174,39 @@ def writers(report: Report) -> None:
                    ratio=syncs[per_partition] / syncs[1], against="64 writers")  # fmt: skip
 
 
-def whole_log(report: Report) -> None:
-    """Executors and all: what a user of `LocalLog` gets."""
-    with directory() as path:
-        store = open_segment(path / "log")
-        log = LocalLog(store, LogOptions(partitions=64))
-        log.wait_ready()
-        answers: SimpleQueue[int] = SimpleQueue()
-        for partition in range(64):
-            log.propose(partition, PAYLOAD, lambda _, p=partition: answers.put(p))  # type: ignore[misc]
-        count, began = 0, perf_counter()
-        while perf_counter() - began < ROUND_S:
-            partition = answers.get()
-            count += 1
-            log.propose(partition, PAYLOAD, lambda _, p=partition: answers.put(p))  # type: ignore[misc]
-        rate = count / (perf_counter() - began)
-        log.close()
-    report.row("LocalLog: 64 writers over 64 partitions, through executors", rate, "records/s")
+def executor(report: Report) -> None:
+    """What a flush and its completion cost through the partition's executor, over a plain call."""
+    loop = uvloop.new_event_loop()
+    through = PartitionExecutor(0, call_soon=loop.call_soon, now_ns=SystemClock().monotonic_ns)
+    through.start()
+    through.restored()
+
+    def flush() -> None:
+        pass
+
+    def plain() -> None:
+        flush()
+        flush()
+
+    def executed() -> None:
+        through.submit(Work.CLIENT, flush)
+        through.submit(Work.REPLICATION, flush)
+
+    each = [
+        statistics.median(timed(call) for _ in range(FLUSH_ROUNDS)) for call in (executed, plain)
+    ]
+    loop.close()
+    added_us = each[0] - each[1]
+    report.row("executor: a flush and its completion, over calling the WAL", added_us, "µs",
+               goal="at most 4 µs", met=added_us <= 4)  # fmt: skip
 
 
-def blocking(report: Report) -> None:
-    """Threads that wait for each write: more of them must share syncs too."""
-    first = 0.0
-    for threads in (1, 8, 64):
-        with directory() as path:
-            store = Counted(path / "log")
-            wal = WalScheduler(store)
-            wal.start()
-            rate = waiting_threads(wal, threads)
-            wal.stop()
-            store.close()
-        first = first or rate
-        report.row(f"{threads} threads that wait for each write", rate, "records/s",
-                   ratio=rate / first, against="1 thread")  # fmt: skip
-        report.row(f"{threads} threads: records in one sync", statistics.mean(store.groups), "")
-
-
-def waiting_threads(wal: WalScheduler, threads: int) -> float:
-    """Records a second of threads with a partition each."""
-    counts = [0] * threads
+def timed(call: Callable[[], None]) -> float:
+    """Microseconds a call."""
     began = perf_counter()
-
-    def work(partition: int) -> None:
-        while perf_counter() - began < ROUND_S:
-            counts[partition] += 1
-            wal.write(Append(partition, (Entry(counts[partition], 1, PAYLOAD),)))
-
-    workers = [Thread(target=work, args=(number,)) for number in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    return sum(counts) / (perf_counter() - began)
+    for _ in range(FLUSHES):
+        call()
+    return (perf_counter() - began) / FLUSHES * 1e6
 
 
 class Counted:
@@ -279,7 +255,7 @@ class Writers(Generic[S]):
         self.store = store
         self._loop = uvloop.new_event_loop()
         options = WalOptions(group_partitions_max=max(64, partitions))
-        self._wal = LoopWal(store, options, loop=self._loop)
+        self._wal = Wal(store, options, loop=self._loop, clock=SystemClock())
         self._partitions = range(partitions)
         self._each = per_partition
         self._last = 0
@@ -305,7 +281,7 @@ class Writers(Generic[S]):
         ] * self._each
         self._writing = len(starts)
         began = perf_counter()
-        self._loop.call_soon(run_completions, zip(starts, repeat(None)))
+        self._loop.call_soon(answer_all, starts, repeat(None, len(starts)))
         self._loop.run_forever()
         if self._failed is not None:
             raise self._failed

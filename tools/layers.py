@@ -18,7 +18,7 @@ CORE_PACKAGES: Final = (
     "metering",
 )  # fmt: skip
 IO_MODULES: Final[dict[str, tuple[str, ...]]] = {
-    "log": ("disk", "stores.*"),
+    "log": ("aio", "disk", "journal", "reads", "stores.*", "wal"),
     "topics": ("engine.*", "persist.*"),
     "lake": ("catalog", "commit", "compact", "database", "deletes", "expire", "parquet", "ranges",
              "reader", "s3", "scan", "storage"),

@@ -26,7 +26,7 @@ from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Corrupt, Rejected
 from penstock.kernel.shell import SystemClock
 from penstock.kernel.units import MIB
-from penstock.log.shell.local import partitions_of
+from penstock.log.journal import partitions_of
 from penstock.log.store import Store
 from penstock.log.stores import open_store
 from penstock.server.api.app import TopicApplication

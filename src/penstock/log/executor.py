@@ -1,33 +1,39 @@
-"""The partition executor: one partition's state, touched by one piece of work at a time.
+"""The partition executor: the only door to a partition's log, one piece of work at a time.
 
-Pure: it orders work and says what to run next; the shell's runner runs it. Work comes in four
-classes, served 8 : 4 : 2 : 1 while all are waiting, so that client work cannot starve heartbeats
-and nothing starves at all.
+It stands between a partition's writer and the WAL and runs on the event loop's thread: no lock, no
+thread, no task of its own. What arrives while it is idle runs at once. What arrives while it runs,
+or after the partition has used up its slice of the loop's time, waits in four queues that are
+served 8 : 4 : 2 : 1, so that client work cannot starve heartbeats and nothing starves at all.
+
+Pure: the loop's `call_soon` and the clock are handed in.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
 from enum import Enum, IntEnum
 from typing import Any, Final, NamedTuple
 
 from penstock.flow.fairqueue import FairQueue
-from penstock.kernel.errors import Busy, Rejected, Unavailable
+from penstock.kernel.errors import Busy, PenstockError, Unavailable
 from penstock.log.queues import Stopped
+
+SLICE_NS: Final = 2_000_000
+"""How long a partition may run before it lets the rest of the loop have its turn."""
+CLIENT_MAX: Final = 2_048
 
 
 class Work(IntEnum):
     """The classes of work, from the least to the most urgent."""
 
-    MAINTENANCE = 0  # restore, drain barriers, compaction
-    CLIENT = 1  # proposals, reads of state, leadership confirmation
-    REPLICATION = 2  # appends, completions of appends and writes, snapshot install
-    CONTROL = 3  # heartbeats, votes, leadership checks
+    MAINTENANCE = 0  # restore, drain barriers, snapshots, compaction
+    CLIENT = 1  # a flush of the writer; later proposals and leadership confirmation
+    REPLICATION = 2  # completions of writes; later appends and snapshot install
+    CONTROL = 3  # later heartbeats, votes, leadership checks
 
 
 WEIGHTS: Final = (1, 2, 4, 8)
-_KINDS: Final = tuple(Work)
 
 
 class Phase(Enum):
@@ -42,7 +48,7 @@ class Phase(Enum):
 
 
 class ClientQueueFull(Busy):
-    """The partition has as much client work in line as it may; nothing was taken."""
+    """The partition has as much client work queued as it may; nothing was taken."""
 
     code = "client_queue_full"
 
@@ -54,121 +60,230 @@ class RestoreInProgress(Unavailable):
 
 
 class PartitionFailed(Unavailable):
-    """The partition could not be restored and serves nothing; the text says why."""
+    """The partition is out of service until it is repaired; the text says why and where."""
 
     code = "partition_failed"
 
 
-class Status(NamedTuple):
-    """The published snapshot: read by anyone, at any time, never through the queue."""
+class ExecutorStatus(NamedTuple):
+    """What the executor publishes: read at any time, never through the queues."""
 
     partition: int
     phase: Phase
     reason: str | None
+    file: str | None
+    offset: int | None
     queued: dict[str, int]
     served: int
-    state: Any
 
 
-class Turn(NamedTuple):
-    """What to run next: one piece of work, or a run of client work handed over as one batch."""
-
-    kind: Work
-    items: list[Any]
+Run = Callable[[], None]
+OnDropped = Callable[[Exception], None]
+_Item = tuple[Run, OnDropped | None]
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutorLimits:
-    """How much client work may wait, and how much is handed over at once."""
+class WorkQueues:
+    """Work that waits, in four classes; `take` serves them by weight."""
 
-    client_max: int = 2_048
-    batch_max: int = 256
-
-    def __post_init__(self) -> None:
-        if min(self.client_max, self.batch_max) < 1:
-            raise Rejected(f"expected limits of at least 1, found {self}")
-
-
-class ExecutorCore:
-    """Queues of one partition and who is next. Not thread-safe; its shell holds a lock."""
-
-    def __init__(self, partition: int, limits: ExecutorLimits | None = None) -> None:
-        self.partition = partition
-        self.phase = Phase.NEW
-        self.reason: str | None = None
-        self._limits = limits or ExecutorLimits()
-        self._queues: tuple[deque[Any], ...] = tuple(deque() for _ in Work)
-        self._ready: FairQueue[Work] = FairQueue(WEIGHTS)  # asked only when several classes wait
+    def __init__(self) -> None:
+        self._queues: tuple[deque[_Item], ...] = tuple(deque() for _ in Work)
+        self._ready: FairQueue[Work] = FairQueue(WEIGHTS)
         self.waiting = 0
 
-    def submit(self, kind: Work, item: Any) -> None:
-        """Put work in line, or say at once why not."""
+    def put(self, kind: Work, item: _Item) -> None:
+        """Queue work at the end of its class."""
+        self._queues[kind].append(item)
+        self._ready.mark(kind, kind, 0)
+        self.waiting += 1
+
+    def take(self) -> _Item:
+        """The work whose turn it is. There must be some."""
+        kind = self._ready.pop()
+        assert kind is not None, "a class that has work is marked"
+        queue = self._queues[kind]
+        item = queue.popleft()
+        self._ready.done(kind, 0)
+        if queue:
+            self._ready.mark(kind, kind, 0)
+        self.waiting -= 1
+        return item
+
+    def clear(self) -> list[_Item]:
+        """Drop everything; what was dropped must be answered with an error."""
+        dropped = []
+        while self.waiting:
+            dropped.append(self.take())
+        return dropped
+
+    def depth(self, kind: Work) -> int:
+        """How much work of a class waits."""
+        return len(self._queues[kind])
+
+
+class PartitionExecutor:
+    """The serial owner of one partition: restores, serves, drains on stop, fails alone.
+
+    Work that raises fails the partition, because its state can no longer be trusted: `on_failed` is
+    told, what waits is dropped, and every later submit says why. Other partitions go on.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        *,
+        call_soon: Callable[[Run], object],
+        now_ns: Callable[[], int],
+        client_max: int = CLIENT_MAX,
+    ) -> None:
+        self.partition = partition
+        self.phase = Phase.NEW
+        self.error: Exception | None = None
+        self.on_failed: Callable[[Exception], None] = _ignore
+        self.served = 0
+        self._call_soon = call_soon
+        self._now_ns = now_ns
+        self._client_max = client_max
+        self._queues = WorkQueues()
+        self._serving = False
+        self._busy = False  # it runs, or will run what waits
+        self._ended_ns = 0
+        self._used_ns = 0  # of the slice; time in which the partition is idle gives it back
+
+    def start(self) -> None:
+        """Begin to restore: maintenance is served, client work is refused."""
+        self.phase = Phase.RESTORING
+
+    def restored(self) -> None:
+        """The state is complete: serve client work."""
+        if self.phase is Phase.RESTORING:
+            self.phase = Phase.SERVING
+            self._serving = True
+
+    def submit(self, kind: Work, run: Run, on_dropped: OnDropped | None = None) -> None:
+        """Run work now or in its turn, or raise at once and change nothing.
+
+        `on_dropped` is called with the error if the partition fails before its turn comes.
+        """
+        if not self._busy and (self._serving or self._completes(kind)):
+            now_ns = self._now_ns()
+            used_ns = self._used_ns + self._ended_ns - now_ns
+            if used_ns < SLICE_NS:
+                self._busy = True
+                self.served += 1
+                try:
+                    run()
+                except Exception as error:
+                    self.fail(error)
+                self._ended_ns = self._now_ns()
+                self._used_ns = max(used_ns, 0) + self._ended_ns - now_ns
+                if self._queues.waiting:
+                    self._run(self._used_ns)
+                else:
+                    self._busy = False
+                return
         refused = self.refusal(kind)
         if refused is not None:
             raise refused
-        self._queues[kind].append(item)
-        self.waiting += 1
+        self._queues.put(kind, (run, on_dropped))
+        if not self._busy:
+            self._busy = True
+            self._call_soon(self._run)
 
-    def refusal(self, kind: Work) -> Exception | None:
+    def refusal(self, kind: Work) -> PenstockError | None:
         """Why work of a class would not be taken now; None if it would be."""
-        if self.phase is Phase.SERVING and kind is not Work.CLIENT:
-            return None
-        if self.phase is Phase.FAILED:
-            return PartitionFailed(f"partition {self.partition} is out of service: {self.reason}")
-        if self.phase is Phase.STOPPED:
-            return Stopped(f"partition {self.partition} is stopped")
-        if self.phase is Phase.STOPPING and kind is not Work.REPLICATION:
+        phase = self.phase
+        if phase is Phase.FAILED:
+            return self.failure()
+        if phase is Phase.STOPPED or (phase is Phase.STOPPING and kind is not Work.REPLICATION):
             return Stopped(f"partition {self.partition} is stopping and takes no new work")
         if kind is not Work.CLIENT:
             return None
-        if self.phase is not Phase.SERVING:
+        if phase is not Phase.SERVING:
             return RestoreInProgress(f"partition {self.partition} is still reading its log")
-        depth = len(self._queues[Work.CLIENT])
-        if depth >= self._limits.client_max:
+        depth = self._queues.depth(kind)
+        if depth >= self._client_max:
             return ClientQueueFull(
-                f"expected fewer than {self._limits.client_max} client requests in line for "
-                f"partition {self.partition}, found {depth}",
+                f"partition {self.partition} has {depth} client requests queued, of "
+                f"{self._client_max}; nothing was taken, try again",
                 partition=self.partition,
                 depth=depth,
             )
         return None
 
-    def next_turn(self) -> Turn | None:
-        """Take the next work. Client work that nothing interrupts comes as one batch."""
-        waiting = self.waiting
-        if not waiting:
-            return None
-        for kind, queue in zip(_KINDS, self._queues, strict=True):
-            if len(queue) == waiting:
-                return self._take_all_of_one(kind, queue)
-        return self._take_in_turn()
+    def fail(self, error: Exception) -> None:
+        """Take the partition out of service, and say why from now on."""
+        if self.phase is Phase.FAILED:
+            return
+        self.phase, self._serving, self.error = Phase.FAILED, False, error
+        self.on_failed(error)
+        failure = self.failure()
+        for _, on_dropped in self._queues.clear():
+            if on_dropped is not None:
+                on_dropped(failure)
 
-    def _take_all_of_one(self, kind: Work, queue: deque[Any]) -> Turn:
-        """Nothing else waits, so there are no turns to keep."""
-        count = min(len(queue), self._limits.batch_max) if kind is Work.CLIENT else 1
-        self.waiting -= count
-        return Turn(kind, [queue.popleft() for _ in range(count)])
+    def failure(self) -> PartitionFailed:
+        """What callers are told of a partition that failed."""
+        status = self.status
+        return PartitionFailed(
+            f"partition {self.partition} is out of service: {status.reason}",
+            partition=self.partition,
+            **_place(self.error),
+        )
 
-    def _take_in_turn(self) -> Turn:
-        for kind in Work:
-            if self._queues[kind]:
-                self._ready.mark(kind, kind, 0)
-        while True:
-            turn = self._ready.pop()
-            assert turn is not None, "some class has work, and it was marked"
-            self._ready.done(turn, 0)
-            if self._queues[turn]:  # it may have been emptied while it waited alone
-                self.waiting -= 1
-                return Turn(turn, [self._queues[turn].popleft()])
+    def stop(self) -> None:
+        """Refuse new work; completions of accepted work are still taken."""
+        if self.phase is not Phase.FAILED:
+            self.phase, self._serving = Phase.STOPPING, False
 
-    def drop_all(self) -> list[Turn]:
-        """Empty the queues; what was in them must be answered with an error."""
-        dropped = [Turn(kind, list(self._queues[kind])) for kind in Work if self._queues[kind]]
-        for queue in self._queues:
-            queue.clear()
-        self.waiting = 0
-        return dropped
+    def stopped(self) -> None:
+        """All accepted work is answered."""
+        if self.phase is not Phase.FAILED:
+            self.phase = Phase.STOPPED
 
-    def depths(self) -> dict[str, int]:
-        """How much work of each class is in line."""
-        return {kind.name.lower(): len(self._queues[kind]) for kind in reversed(Work)}
+    @property
+    def status(self) -> ExecutorStatus:
+        """A snapshot for people and metrics."""
+        place = _place(self.error)
+        return ExecutorStatus(
+            self.partition,
+            self.phase,
+            _text(self.error) if self.error is not None else None,
+            place.get("file"),
+            place.get("offset"),
+            {kind.name.lower(): self._queues.depth(kind) for kind in reversed(Work)},
+            self.served,
+        )
+
+    def _completes(self, kind: Work) -> bool:
+        """Whether this is what a partition that stops still waits for."""
+        return self.phase is Phase.STOPPING and kind is Work.REPLICATION
+
+    def _run(self, used_ns: int = 0) -> None:
+        """Serve what waits until the slice is used up; the rest has its turn after the others'."""
+        queues = self._queues
+        began_ns = self._now_ns() - used_ns
+        while queues.waiting and self._now_ns() - began_ns < SLICE_NS:
+            self.served += 1
+            try:
+                queues.take()[0]()
+            except Exception as error:
+                self.fail(error)
+        self._ended_ns = self._now_ns()
+        self._used_ns = self._ended_ns - began_ns
+        self._busy = queues.waiting > 0
+        if self._busy:
+            self._call_soon(self._run)
+
+
+def _ignore(_error: Exception) -> None:
+    pass
+
+
+def _text(error: Exception) -> str:
+    return str(error) or repr(error)
+
+
+def _place(error: Exception | None) -> dict[str, Any]:
+    """The file and the offset that an error names, if it does."""
+    detail = error.detail if isinstance(error, PenstockError) else {}
+    return {key: detail[key] for key in ("file", "offset") if key in detail}

@@ -1,14 +1,13 @@
-"""Work in line for each partition, and who is next: the fairness that WAL and reads share.
+"""Work queued for each partition, handed out in turns: the fairness that WAL and reads share.
 
-`Admission` answers a submitter at once: taken, or refused with the reason. `PartitionQueues` keeps
-what was taken in order for each partition and hands it out in turns, a partition never to two
-workers at a time. Both are pure; a shell brings the threads.
+`PartitionQueues` keeps the order within each partition, and never hands a partition out twice at a
+time. Pure.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -29,7 +28,7 @@ class Backpressure(Busy):
     def __init__(self, partition: int, depth: int, limit: int, *, overall: bool = False) -> None:
         where = "all partitions together" if overall else f"partition {partition}"
         super().__init__(
-            f"expected fewer than {limit} operations in line for {where}, found {depth}",
+            f"{where} has {depth} operations queued, of {limit}; nothing was taken, try again",
             partition=partition,
             depth=depth,
             limit=limit,
@@ -46,75 +45,31 @@ class Stopped(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """How much may be in line. Depths count what is being worked on."""
+    """How much may be queued. Depths count what is being worked on."""
 
     depth_max: int = 4_096
     total_max: int | None = None
 
     def __post_init__(self) -> None:
         if self.depth_max < 1 or (self.total_max is not None and self.total_max < 1):
-            raise Rejected(f"expected limits of at least 1, found {self}")
+            raise Rejected(f"queue limits must be at least 1: {self}")
 
 
-class Admission:
-    """Counts what was taken and what is finished, and refuses what would be too much.
+@dataclass(frozen=True, slots=True)
+class SchedulerStatus:
+    """What a person wants to know of a scheduler."""
 
-    `admit` is called by submitters under their lock, `finished` by workers under theirs: each
-    count has one writer, so the two never wait for each other.
-    """
-
-    def __init__(self, limits: QueueLimits) -> None:
-        self._limits = limits
-        self._depth_max = limits.depth_max
-        self._taken: dict[int, int] = {}
-        self._finished: dict[int, int] = {}
-        self.stopping = False
-        self.refusals = 0
-
-    def admit(self, partition: int, finishing: bool = False) -> None:
-        """Take one piece of work, or raise `Backpressure` or `Stopped` and change nothing.
-
-        Work that finishes accepted work passes the limits that guard new work.
-        """
-        if self.stopping:
-            raise Stopped("expected a running scheduler, found it stopping; nothing was taken")
-        try:
-            taken = self._taken[partition]
-        except KeyError:
-            taken = self._finished[partition] = 0
-        if not finishing:
-            depth = taken - self._finished[partition]
-            if depth >= self._depth_max:
-                self.refusals += 1
-                raise Backpressure(partition, depth, self._depth_max)
-            if self._limits.total_max is not None:
-                self._check_total(partition, self._limits.total_max)
-        self._taken[partition] = taken + 1
-
-    def finished(self, work: Iterable[tuple[Any, ...]]) -> None:
-        """Pieces of work, each a tuple that begins with its partition, are over, well or badly."""
-        finished = self._finished
-        for piece in work:
-            finished[piece[0]] += 1
-
-    @property
-    def depth(self) -> int:
-        """Everything taken and not finished."""
-        return sum(self._taken.copy().values()) - sum(self._finished.copy().values())
-
-    def depth_of(self, partition: int) -> int:
-        """What is taken and not finished of one partition."""
-        return self._taken.get(partition, 0) - self._finished.get(partition, 0)
-
-    def _check_total(self, partition: int, total_max: int) -> None:
-        depth = self.depth
-        if depth >= total_max:
-            self.refusals += 1
-            raise Backpressure(partition, depth, total_max, overall=True)
+    running: bool
+    queued: int
+    ready: int
+    depth: int
+    groups: int
+    served: int
+    refusals: int
 
 
 class Group(NamedTuple, Generic[W]):
-    """The next work of some partitions, in order within each; nobody else has theirs meanwhile."""
+    """The next work of some partitions, in order within each; no other group has any of theirs."""
 
     partitions: Collection[int]
     work: list[W]
@@ -168,8 +123,8 @@ class PartitionQueues(Generic[W]):
     def take_direct(self, arrived: list[W]) -> Group[W]:
         """Take work that just arrived and fits into one group, past the line.
 
-        Only if nothing is queued: then there is nobody to be fair to, and the line would be paid
-        for nothing. Work of partitions that are being worked on is queued.
+        Only if nothing is queued: then there is no other work to be fair to, and the queues would
+        cost time for nothing. Work of partitions that are being worked on is queued.
         """
         busy = self._busy
         taken = arrived

@@ -21,7 +21,7 @@ from penstock.kernel.errors import Corrupt, Gone, Rejected, Unavailable, Unknown
 class Entry(NamedTuple):
     """One record of a partition's log."""
 
-    index: int  # type: ignore[assignment]  # a tuple has a method of this name; nobody calls it
+    index: int  # type: ignore[assignment]  # hides a method of tuples that is not used here
     term: int
     payload: bytes
 
@@ -39,6 +39,12 @@ class SetHardState(NamedTuple):
     partition: int
     term: int
     vote: int
+
+
+class Sync(NamedTuple):
+    """Change nothing. In a group that is synced: the partition's earlier entries become durable."""
+
+    partition: int
 
 
 class Truncate(NamedTuple):
@@ -63,7 +69,7 @@ class InstallBoundary(NamedTuple):
     term: int
 
 
-Operation = Append | SetHardState | Truncate | Compact | InstallBoundary
+Operation = Append | SetHardState | Sync | Truncate | Compact | InstallBoundary
 
 
 class HardState(NamedTuple):

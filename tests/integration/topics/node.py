@@ -56,7 +56,7 @@ async def node(
                 await engine.close()
             else:
                 engine.turns.stop()
-                engine.journal.stop_syncing()
+                engine.journal.stop_timed_syncs()
                 if engine.compaction is not None:
                     engine.compaction.stop()
                 await engine.journal.stop()

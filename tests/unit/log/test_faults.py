@@ -1,63 +1,57 @@
-"""The local log on a disk that fails: clear errors, reads go on, nothing acknowledged is lost."""
+"""The journal on a disk that fails: clear errors, reads go on, nothing acknowledged is lost."""
 
 from __future__ import annotations
 
 import errno
-from concurrent.futures import Future
+from collections.abc import Sequence
 from contextlib import suppress
 from random import Random
 
 import pytest
 
-from penstock.log.shell import LocalLog, LogOptions
-from penstock.log.store import DiskFull, ReadOnly, Starved, SyncFailed
+from penstock.log.store import DiskFull, Operation, ReadOnly, Starved, SyncFailed
 from penstock.log.stores.segment.store import SegmentOptions, SegmentStore
 from penstock.testing import seeded, seeds
 from penstock.testing.disk import FakeDisk, InlineExecutor, PowerLoss
-from tests.unit.log.gated_store import DEADLINE_S
+from tests.unit.log.journals import Answer, LoopJournal
 
 PARTITIONS = 2
 
 
-def open_log(disk: FakeDisk) -> LocalLog:
+class Called(SegmentStore):
+    """Every write is a call: nothing on a fake disk tells when an asynchronous one is done."""
+
+    def begin(self, group: Sequence[Operation], *, sync: bool) -> None:  # type: ignore[override]
+        return None
+
+
+def open_log(disk: FakeDisk) -> LoopJournal:
     options = SegmentOptions(
         segment_bytes=16_384, background=InlineExecutor(), entropy=lambda count: b"\7" * count
     )
-    log = LocalLog(SegmentStore(disk, options), LogOptions(partitions=PARTITIONS))
-    log.wait_ready(DEADLINE_S)
-    return log
-
-
-def payloads(log: LocalLog, partition: int) -> list[bytes]:
-    found: list[bytes] = []
-    while entries := log.read(partition, len(found) + 1).result(DEADLINE_S):
-        found += [entry.payload for entry in entries]
-    return found
-
-
-def append(log: LocalLog, partition: int, payload: bytes) -> int:
-    return log.append(partition, payload).result(DEADLINE_S)
+    return LoopJournal(Called(disk, options), PARTITIONS)
 
 
 def test_a_sync_error_ends_writing_with_a_clear_error_and_reads_go_on() -> None:
     disk = FakeDisk(Random(1))
     log = open_log(disk)
     for number in range(5):
-        append(log, 0, b"%d" % number)
+        log.append(0, b"%d" % number)
     disk.sync_error_after = 0
     with pytest.raises(SyncFailed, match=r"sync of .* failed.* may be there or not"):
-        append(log, 0, b"unknown")
+        log.append(0, b"unknown")
     for _ in range(3):
         with pytest.raises(ReadOnly, match=r"takes no more writes: sync of .* failed"):
-            append(log, 0, b"refused")
-    assert payloads(log, 0) == [b"0", b"1", b"2", b"3", b"4"]
-    assert "sync of" in (log.status().store.read_only_reason or "")
+            log.append(0, b"refused")
+    assert log.payloads(0) == [b"0", b"1", b"2", b"3", b"4"]
+    assert "sync of" in (log.store.status().read_only_reason or "")
     log.close()
     disk.sync_error_after = None
     again = open_log(disk.after_power_loss(Random(2)))
-    found = payloads(again, 0)
+    found = again.payloads(0)
     assert found in ([b"0", b"1", b"2", b"3", b"4"], [b"0", b"1", b"2", b"3", b"4", b"unknown"])
-    assert append(again, 0, b"5") == len(found) + 1
+    again.append(0, b"5")
+    assert len(again.payloads(0)) == len(found) + 1
     again.close()
 
 
@@ -68,19 +62,21 @@ def test_a_full_disk_refuses_writes_until_there_is_space_and_then_goes_on_by_its
     count, refused = 0, 0
     while not refused:
         try:
-            append(log, 0, b"%04d" % count * 100)
+            log.append(0, b"%04d" % count * 100)
             count += 1
         except DiskFull:
             refused += 1
     with pytest.raises(DiskFull, match="no space left"):
-        append(log, 1, b"neither here")
-    assert len(payloads(log, 0)) == count
+        log.append(1, b"neither here")
+    assert len(log.payloads(0)) == count
     disk.space_bytes = None
-    assert append(log, 0, b"after") == count + 1
-    assert append(log, 1, b"after") == 1
+    log.append(0, b"after")
+    assert len(log.payloads(0)) == count + 1
+    log.append(1, b"after")
+    assert len(log.payloads(1)) == 1
     log.close()
     again = open_log(disk.after_kill())
-    assert len(payloads(again, 0)) == count + 1
+    assert len(again.payloads(0)) == count + 1
     again.close()
 
 
@@ -91,25 +87,28 @@ def test_whatever_was_acknowledged_is_there_after_a_power_loss(seed: int) -> Non
         log = open_log(disk)
         disk.lose_power_after = random.randrange(1, 400)
         sent: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
-        asked: list[tuple[int, bool, Future[int]]] = []
+        asked: list[tuple[int, bool, int, Answer]] = []
         for number in range(400):
             partition, sync = random.randrange(PARTITIONS), random.random() < 0.7
             payload = b"%d" % number * random.randrange(60)
-            future = log.append(partition, payload, sync=sync)
+            answer = log.submit(partition, payload, sync=sync)
             sent[partition].append(payload)
-            asked.append((partition, sync, future))
-            if random.random() < 0.3 and future.exception(DEADLINE_S) is not None:
-                break
+            asked.append((partition, sync, len(sent[partition]), answer))
+            if random.random() < 0.3:
+                with suppress(Exception):
+                    log.wait(answer)
+                if answer.exception() is not None:
+                    break
         with suppress(PowerLoss):
             log.close()
         again = open_log(disk.after_power_loss(random))
         for partition in range(PARTITIONS):
-            found = payloads(again, partition)
+            found = again.payloads(partition)
             assert found == sent[partition][: len(found)], "a prefix of what was sent, in order"
             synced = [
-                future.result()
-                for number, sync, future in asked
-                if number == partition and sync and future.exception() is None
+                index
+                for number, sync, index, answer in asked
+                if number == partition and sync and answer.exception() is None
             ]
             assert len(found) >= max(synced, default=0), "every acknowledged synced entry is there"
         again.close()
@@ -123,15 +122,16 @@ def test_a_machine_without_means_for_a_file_refuses_writes_until_it_has_some(rea
     disk.create_error = reason
     with suppress(Starved):
         for _ in range(100):  # until the next segment is wanted
-            append(log, 0, b"x" * 1_000)
+            log.append(0, b"x" * 1_000)
             written += 1
     with pytest.raises(Starved, match="no means left"):
-        append(log, 0, b"x" * 1_000)  # a smaller one might still have room
-    assert "no means left" in (log.status().store.read_only_reason or "")
+        log.append(0, b"x" * 1_000)  # a smaller one might still have room
+    assert "no means left" in (log.store.status().read_only_reason or "")
     disk.create_error = None
-    assert append(log, 0, b"and on") == written + 1
-    assert log.status().store.read_only_reason is None
+    log.append(0, b"and on")
+    assert len(log.payloads(0)) == written + 1
+    assert log.store.status().read_only_reason is None
     log.close()
     again = open_log(disk.after_power_loss(Random(2)))
-    assert payloads(again, 0) == [b"x" * 1_000] * written + [b"and on"]
+    assert again.payloads(0) == [b"x" * 1_000] * written + [b"and on"]
     again.close()

@@ -1,50 +1,11 @@
-"""Admission and turns, without threads."""
+"""Queues of partitions, served in turns."""
 
 from __future__ import annotations
 
 import pytest
 
 from penstock.kernel.errors import Rejected
-from penstock.log.queues import Admission, Backpressure, PartitionQueues, QueueLimits, Stopped
-
-
-def test_a_partition_at_its_limit_is_refused_and_another_is_not() -> None:
-    admission = Admission(QueueLimits(depth_max=2))
-    admission.admit(1)
-    admission.admit(1)
-    with pytest.raises(
-        Backpressure, match="fewer than 2 operations in line for partition 1, found 2"
-    ) as caught:
-        admission.admit(1)
-    assert (caught.value.partition, caught.value.depth) == (1, 2)
-    admission.admit(2)
-    admission.finished([(1, "work")])
-    admission.admit(1)
-
-
-def test_the_limit_over_all_partitions_is_its_own() -> None:
-    admission = Admission(QueueLimits(depth_max=9, total_max=2))
-    admission.admit(1)
-    admission.admit(2)
-    with pytest.raises(Backpressure, match="all partitions together"):
-        admission.admit(3)
-    assert (admission.depth, admission.refusals) == (2, 1)
-
-
-def test_work_that_finishes_accepted_work_passes_the_limits() -> None:
-    admission = Admission(QueueLimits(depth_max=1, total_max=1))
-    admission.admit(1)
-    admission.admit(1, finishing=True)
-    assert admission.depth_of(1) == 2
-
-
-def test_after_stop_even_finishing_work_is_refused() -> None:
-    admission = Admission(QueueLimits())
-    admission.stopping = True
-    for finishing in (False, True):
-        with pytest.raises(Stopped):
-            admission.admit(1, finishing=finishing)
-    assert admission.depth == 0
+from penstock.log.queues import PartitionQueues, QueueLimits
 
 
 def test_limits_below_one_are_refused() -> None:

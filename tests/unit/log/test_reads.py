@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kernel.errors import Rejected
+from penstock.kernel.shell import SystemClock
 from penstock.log.queues import Backpressure, QueueLimits, Stopped
-from penstock.log.reads import ReadRange, coalesce, cut
-from penstock.log.shell import ReadOptions, ReadScheduler, WalScheduler
-from penstock.log.store import Append, Compact, Compacted, Entry
+from penstock.log.reads import ReadOptions, ReadRange, ReadScheduler, coalesce, cut
+from penstock.log.store import Append, Compact, Compacted, Entry, Store
 from penstock.log.stores.memory import MemoryStore
-from tests.unit.log.gated_store import DEADLINE_S, Answers, entry
+from penstock.log.wal import Wal
+from tests.unit.log.entries import DEADLINE_S, entry
 
 
 def filled(count: int, partition: int = 1) -> MemoryStore:
@@ -46,111 +49,202 @@ def indexes(answer: object) -> list[int]:
     return [e.index for e in answer]
 
 
+@asynccontextmanager
+async def reading(store: Store, **options: object) -> AsyncIterator[ReadScheduler]:
+    """A scheduler that is not started; it stops at the end."""
+    loop = asyncio.get_running_loop()
+    reads = ReadScheduler(store, ReadOptions(**options), loop=loop)  # type: ignore[arg-type]
+    yield reads
+    await asyncio.wait_for(reads.stop(), DEADLINE_S)
+
+
+class Answers:
+    """Collects answers on the loop, and waits for a number of them."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[object, object]] = []
+        self._changed = asyncio.Event()
+
+    def of(self, name: object) -> Callable[[object], None]:
+        def take(answer: object) -> None:
+            self.given.append((name, answer))
+            self._changed.set()
+
+        return take
+
+    async def wait(self, count: int) -> list[tuple[object, object]]:
+        async with asyncio.timeout(DEADLINE_S):
+            while len(self.given) < count:
+                self._changed.clear()
+                await self._changed.wait()
+        return list(self.given)
+
+
 def test_a_read_submitted_before_start_is_parked_and_then_answered() -> None:
-    reads, answers = ReadScheduler(filled(5)), Answers()
-    reads.submit(1, ReadRange(2, 2, 999), answers.of("early"))
-    assert answers.given == []
-    reads.start()
-    assert indexes(answers.wait(1)[0][1]) == [2, 3]
-    reads.stop()
+    async def test() -> None:
+        answers = Answers()
+        async with reading(filled(5)) as reads:
+            reads.submit(1, ReadRange(2, 2, 999), answers.of("early"))
+            await asyncio.sleep(0)
+            assert answers.given == []
+            reads.start()
+            assert indexes((await answers.wait(1))[0][1]) == [2, 3]
+
+    asyncio.run(test())
 
 
 def test_a_read_submitted_when_a_write_is_answered_sees_that_write() -> None:
-    store, answers = MemoryStore(), Answers()
-    wal, reads = WalScheduler(store), ReadScheduler(store)
-    wal.start()
-    reads.start()
-    for index in range(1, 101):
+    async def test() -> None:
+        store, answers = MemoryStore(), Answers()
+        wal = Wal(store, loop=asyncio.get_running_loop(), clock=SystemClock())
+        wal.start()
+        async with reading(store) as reads:
+            reads.start()
+            for index in range(1, 101):
 
-        def written(error: Exception | None, index: int = index) -> None:
-            assert error is None
-            reads.submit(1, ReadRange(index, 1, 999), answers.of(index))
+                def written(error: Exception | None, index: int = index) -> None:
+                    assert error is None
+                    reads.submit(1, ReadRange(index, 1, 999), answers.of(index))
 
-        wal.submit(entry(1, index), written)
-    for name, answer in answers.wait(100):
-        assert indexes(answer) == [name]
-    wal.stop()
-    reads.stop()
+                wal.submit(entry(1, index), written)
+            for name, answer in await answers.wait(100):
+                assert indexes(answer) == [name]
+            await wal.stop()
+
+    asyncio.run(test())
 
 
 def test_adjacent_reads_become_one_store_call_and_each_gets_its_own_entries() -> None:
-    reads, answers = ReadScheduler(filled(100)), Answers()
-    for number in range(10):
-        reads.submit(1, ReadRange(1 + 10 * number, 10, 999), answers.of(number))
-    reads.start()
-    for number, answer in answers.wait(10):
-        assert indexes(answer) == list(range(1 + 10 * number, 11 + 10 * number))  # type: ignore[operator]
-    assert reads.store_calls == 1
-    reads.stop()
+    async def test() -> None:
+        answers = Answers()
+        async with reading(filled(100)) as reads:
+            for number in range(10):
+                reads.submit(1, ReadRange(1 + 10 * number, 10, 999), answers.of(number))
+            reads.start()
+            for number, answer in await answers.wait(10):
+                assert indexes(answer) == list(range(1 + 10 * number, 11 + 10 * number))  # type: ignore[operator]
+            assert reads.store_calls == 1
+
+    asyncio.run(test())
 
 
 def test_many_readers_of_the_same_range_share_one_store_call() -> None:
-    reads, answers = ReadScheduler(filled(100)), Answers()
-    for number in range(64):
-        reads.submit(1, ReadRange(5, 20, 9_999), answers.of(number))
-    reads.start()
-    assert all(indexes(answer) == list(range(5, 25)) for _, answer in answers.wait(64))
-    assert reads.store_calls == 1
-    reads.stop()
+    async def test() -> None:
+        answers = Answers()
+        async with reading(filled(100)) as reads:
+            for number in range(64):
+                reads.submit(1, ReadRange(5, 20, 9_999), answers.of(number))
+            reads.start()
+            for _, answer in await answers.wait(64):
+                assert indexes(answer) == list(range(5, 25))
+            assert reads.store_calls == 1
+
+    asyncio.run(test())
+
+
+def test_other_reads_keep_their_place_between_ranges() -> None:
+    async def test() -> None:
+        answers, seen = Answers(), []
+        async with reading(filled(9)) as reads:
+            reads.submit(1, ReadRange(1, 2, 999), answers.of("first"))
+            reads.submit(1, lambda: seen.append("file") or b"bytes", answers.of("file"))
+            reads.submit(1, ReadRange(3, 2, 999), answers.of("last"))
+            reads.start()
+            given = await answers.wait(3)
+            assert [name for name, _ in given] == ["first", "file", "last"]
+            assert given[1][1] == b"bytes"
+            assert reads.store_calls == 2
+
+    asyncio.run(test())
+
+
+def test_a_read_that_raises_tells_its_caller_alone() -> None:
+    async def test() -> None:
+        def broken() -> bytes:
+            raise OSError("the file is gone")
+
+        async with reading(filled(3)) as reads:
+            reads.start()
+            with pytest.raises(OSError, match="the file is gone"):
+                await reads.run(1, broken)
+            assert indexes(await reads.read(1, ReadRange(1, 3, 99))) == [1, 2, 3]
+
+    asyncio.run(test())
 
 
 def test_an_error_reaches_only_the_reads_that_deserve_it() -> None:
-    store, answers = filled(20), Answers()
-    store.write([Compact(1, 5)], sync=True)
-    reads = ReadScheduler(store)
-    reads.submit(1, ReadRange(1, 10, 999), answers.of("gone"))
-    reads.submit(1, ReadRange(11, 2, 999), answers.of("there"))
-    reads.start()
-    outcome = dict(answers.wait(2))
-    assert isinstance(outcome["gone"], Compacted)
-    assert indexes(outcome["there"]) == [11, 12]
-    reads.stop()
+    async def test() -> None:
+        store, answers = filled(20), Answers()
+        store.write([Compact(1, 5)], sync=True)
+        async with reading(store) as reads:
+            reads.submit(1, ReadRange(1, 10, 999), answers.of("gone"))
+            reads.submit(1, ReadRange(11, 2, 999), answers.of("there"))
+            reads.start()
+            outcome = dict(await answers.wait(2))
+            assert isinstance(outcome["gone"], Compacted)
+            assert indexes(outcome["there"]) == [11, 12]
+
+    asyncio.run(test())
 
 
 def test_a_full_partition_refuses_reads_and_others_go_on() -> None:
-    store, answers = SlowReads(), Answers()
-    store.write([entry(0, 1), entry(1, 1)], sync=True)
-    reads = ReadScheduler(store, ReadOptions(workers=2, limits=QueueLimits(depth_max=3)))
-    reads.start()
-    for number in range(3):
-        reads.submit(0, ReadRange(1, 1, 9), answers.of(number))
-    assert store.entered.acquire(timeout=DEADLINE_S)
-    with pytest.raises(Backpressure):
-        reads.submit(0, ReadRange(1, 1, 9), answers.of("refused"))
-    reads.submit(1, ReadRange(1, 1, 9), answers.of("other"))
-    assert answers.wait(1)[0][0] == "other", "a slow partition delays nobody else"
-    store.gate.set()
-    assert len(answers.wait(4)) == 4
-    reads.stop()
+    async def test() -> None:
+        store, answers = SlowReads(), Answers()
+        store.write([entry(0, 1), entry(1, 1)], sync=True)
+        async with reading(store, threads=2, limits=QueueLimits(depth_max=3)) as reads:
+            reads.start()
+            for number in range(3):
+                reads.submit(0, ReadRange(1, 1, 9), answers.of(number))
+            with pytest.raises(Backpressure):
+                reads.submit(0, ReadRange(1, 1, 9), answers.of("refused"))
+            reads.submit(1, ReadRange(1, 1, 9), answers.of("other"))
+            assert (await answers.wait(1))[0][0] == "other", "a slow partition delays no other"
+            store.gate.set()
+            assert len(await answers.wait(4)) == 4
+            status = reads.status()
+            assert (status.refusals, status.served, status.depth) == (1, 4, 0)
+
+    asyncio.run(test())
 
 
 def test_stop_answers_every_read_it_took_and_refuses_the_rest() -> None:
-    reads, answers = ReadScheduler(filled(10)), Answers()
-    for number in range(1_000):
-        reads.submit(1, ReadRange(1 + number % 10, 1, 9), answers.of(number))
-    reads.stop()
-    assert [name for name, _ in answers.given] == list(range(1_000))
-    with pytest.raises(Stopped):
-        reads.submit(1, ReadRange(1, 1, 9), answers.of("late"))
+    async def test() -> None:
+        answers = Answers()
+        async with reading(filled(10)) as reads:
+            for number in range(1_000):
+                reads.submit(1, ReadRange(1 + number % 10, 1, 9), answers.of(number))
+            await reads.stop()
+            assert [name for name, _ in answers.given] == list(range(1_000))
+            with pytest.raises(Stopped):
+                reads.submit(1, ReadRange(1, 1, 9), answers.of("late"))
+
+    asyncio.run(test())
 
 
 def test_a_callback_that_raises_harms_no_other() -> None:
-    reads, answers = ReadScheduler(filled(3)), Answers()
+    async def test() -> None:
+        answers = Answers()
 
-    def explode(_: object) -> None:
-        raise ZeroDivisionError
+        def explode(_: object) -> None:
+            raise ZeroDivisionError
 
-    reads.submit(1, ReadRange(1, 1, 9), explode)
-    reads.submit(1, ReadRange(2, 1, 9), answers.of("fine"))
-    reads.start()
-    assert indexes(answers.wait(1)[0][1]) == [2]
-    reads.stop()
+        async with reading(filled(3)) as reads:
+            reads.submit(1, ReadRange(1, 1, 9), explode)
+            reads.submit(1, ReadRange(2, 1, 9), answers.of("fine"))
+            reads.start()
+            assert indexes((await answers.wait(1))[0][1]) == [2]
+
+    asyncio.run(test())
 
 
 @pytest.mark.parametrize("wanted", [ReadRange(1, 0, 9), ReadRange(1, 1, -1)])
 def test_a_read_of_nothing_is_refused(wanted: ReadRange) -> None:
-    with pytest.raises(Rejected, match="at least one entry"):
-        ReadScheduler(filled(1)).submit(1, wanted, lambda _: None)
+    async def test() -> None:
+        async with reading(filled(1)) as reads:
+            with pytest.raises(Rejected, match="at least one entry"):
+                reads.submit(1, wanted, lambda _: None)
+
+    asyncio.run(test())
 
 
 RANGES = st.lists(

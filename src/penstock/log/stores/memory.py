@@ -17,6 +17,7 @@ from penstock.log.store import (
     Operation,
     SetHardState,
     StoreStatus,
+    Sync,
     Truncate,
 )
 from penstock.log.stores import rules
@@ -83,7 +84,7 @@ class MemoryStore:
             self._check_open()
             failed = rules.refusals(group, lambda partition: self._at(partition).bounds)
             for op in group:
-                if op.partition not in failed:
+                if op.partition not in failed and type(op) is not Sync:
                     self._partitions.setdefault(op.partition, _Partition()).apply(op)
             self._syncs += sync
             return failed

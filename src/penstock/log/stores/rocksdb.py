@@ -24,6 +24,7 @@ from penstock.log.store import (
     ReadOnly,
     SetHardState,
     StoreStatus,
+    Sync,
     Truncate,
     UnknownFormat,
 )
@@ -179,6 +180,10 @@ class RocksdbStore:
         """The term of an entry as the writer sees it."""
         return _term(self._db.get(_ENTRY_KEY.pack(b"e", partition, index)))
 
+    def knows(self, partition: int) -> bool:
+        """Whether the partition was ever written."""
+        return partition in self._states
+
     def state(self, partition: int) -> _State:
         """Bounds and hard state as the writer sees them."""
         return self._state(partition)
@@ -235,6 +240,9 @@ class _Batch:
         self.changed: dict[int, _State] = {}
 
     def add(self, op: Operation) -> None:
+        if type(op) is Sync and not self._store.knows(op.partition):
+            return  # nothing of it was written
+        # A sync puts the state that is there again: an empty batch would not be synced.
         bounds, hard = self.changed.get(op.partition) or self._store.state(op.partition)
         match op:
             case Append(partition, entries):

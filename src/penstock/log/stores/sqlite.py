@@ -31,6 +31,7 @@ from penstock.log.store import (
     ReadOnly,
     SetHardState,
     StoreStatus,
+    Sync,
     Truncate,
     UnknownFormat,
 )
@@ -211,6 +212,9 @@ class _Shard:
             self._set_sync(sync)
             self._writer.execute("begin immediate")
             for op in admitted:
+                if type(op) is Sync and op.partition not in self.states:
+                    continue  # nothing of it was written
+                # A sync writes the state that is there again: SQLite syncs no empty transaction.
                 before = changed.get(op.partition) or self.state(op.partition)
                 changed[op.partition] = self._apply(op, *before)
             rows = [(partition, *bounds, *hard) for partition, (bounds, hard) in changed.items()]

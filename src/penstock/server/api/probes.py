@@ -134,7 +134,7 @@ def _topic_sample(context: Context, topic: Topic, now_ms: int) -> TopicSample:
     shown = TopicSample(
         topic.name, topic.head_seq, topic.earliest_seq, topic.count, topic.size_bytes
     )
-    queue = context.engine.lane(topic.name).partition.queues.get(topic.name)
+    queue = context.engine.writer(topic.name).partition.queues.get(topic.name)
     if queue is None:
         return shown
     counts = queue.counts(now_ms)

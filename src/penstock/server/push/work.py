@@ -151,7 +151,7 @@ class WorkStream:
     def _forget_settled(self) -> None:
         """Room is made by jobs that are finished, given back, or whose lease is over."""
         topic = self._engine.topic(self._topic)
-        queue = self._engine.lane(self._topic).partition.queues.get(self._topic)
+        queue = self._engine.writer(self._topic).partition.queues.get(self._topic)
         if queue is None or topic.epoch != self._epoch:
             self._held.clear()
             raise NotAQueue(self._topic)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 
 from penstock.flow.drain import Drain
+from penstock.log.journal import LocalJournal
 from penstock.protocol.errors import Saturated, Throttled
 from penstock.topics.core.registry import Registry
-from penstock.topics.engine.journal import Journal
-from penstock.topics.engine.lane import Lane
+from penstock.topics.engine.writers import PartitionWriter
 
 
 class Admission:
@@ -20,7 +20,7 @@ class Admission:
     def __init__(
         self,
         registry: Registry,
-        journal: Journal,
+        journal: LocalJournal,
         *,
         hot_bytes_max: int,
         waiting_bytes_max: int,
@@ -42,7 +42,7 @@ class Admission:
         is_full = self._registry.hot_bytes > self._registry.refuse_bytes
         return is_full or self._backlog.waiting > self.room_bytes
 
-    def check(self, writer: Lane, *, disable: bool = False) -> None:
+    def check(self, writer: PartitionWriter, *, disable: bool = False) -> None:
         """Refuse a write if there is no room or no time for it; `disable` lifts the latter."""
         if self._registry.hot_bytes > self._registry.refuse_bytes:
             raise Throttled(

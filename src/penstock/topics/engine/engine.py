@@ -20,6 +20,7 @@ from penstock.flow.governor import Rung
 from penstock.kernel.clock import Clock, SteadyClock
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.kernel.shell import RunQueue, SystemClock
+from penstock.log.journal import LocalJournal
 from penstock.log.store import Store
 from penstock.protocol.config import TopicConfig
 from penstock.protocol.errors import (
@@ -46,8 +47,6 @@ from penstock.topics.core.segments import NotLoaded
 from penstock.topics.core.topic import Topic, Written, check_selector
 from penstock.topics.engine.admission import Admission
 from penstock.topics.engine.forwarder import Forwarder
-from penstock.topics.engine.journal import Journal
-from penstock.topics.engine.lane import UNSYNCED_SEQS_MAX, Audience, Lane, OnWritten
 from penstock.topics.engine.placement import Writers
 from penstock.topics.engine.queues import QueueCommands
 from penstock.topics.engine.routers import RouterCommands
@@ -55,6 +54,7 @@ from penstock.topics.engine.spaces import SpaceCommands
 from penstock.topics.engine.turns import Recency, Turns
 from penstock.topics.engine.views import Deletion, EngineOptions, TopicView
 from penstock.topics.engine.watch import Watchers
+from penstock.topics.engine.writers import UNSYNCED_SEQS_MAX, Audience, OnWritten, PartitionWriter
 from penstock.topics.persist.backup import BackupList, OnProgress, silent
 from penstock.topics.persist.cold import ColdCache
 from penstock.topics.persist.data_dir import COLD_DIR, SNAPSHOT_DIR, ColdFiles, SnapshotFiles
@@ -90,7 +90,7 @@ class Engine:
         self._boot_id = boot_id
         self._loop = loop = asyncio.get_running_loop()
         count = self.options.partitions
-        self.journal = Journal(
+        self.journal = LocalJournal(
             store,
             partitions=count,
             loop=loop,
@@ -103,7 +103,7 @@ class Engine:
         )
         self.writers = Writers(
             [
-                Lane(
+                PartitionWriter(
                     number,
                     Partition(self.registry),
                     self.journal,
@@ -155,13 +155,13 @@ class Engine:
         )
 
     def _on_busy(self, share: float) -> None:
-        self.journal.gather.set_busy(share)
+        self.journal.wal.window.set_busy(share)
         if self.compaction is not None:
             self.compaction.set_busy(share)
 
     def serving(self, watchers: int) -> None:
         """So many watchers are written to now, one rank after another; 0 when all have had it."""
-        self.journal.gather.set_round(watchers)
+        self.journal.wal.window.set_round(watchers)
 
     def _set_up_files(self) -> None:
         options, directory = self.options, self.options.data_dir
@@ -241,13 +241,13 @@ class Engine:
                 _LOGGER.error("the end was not clean: %s", error)
         self.hot.close()
         self.cold.close()
-        self.journal.stop_syncing()
+        self.journal.stop_timed_syncs()
         await self.journal.stop()
         self._run_queue.close()
 
     # Topics
 
-    def lane(self, name: str) -> Lane:
+    def writer(self, name: str) -> PartitionWriter:
         """The writer of a topic, whether the topic exists or not."""
         return self.writers.of(name)
 
@@ -261,14 +261,14 @@ class Engine:
     def write(self, name: str, write: Write, done: OnWritten) -> None:
         """Append a batch. `done` is called exactly once, maybe before this returns."""
         topic = self._topics.get(name)
-        lane = self._writer_of.get(name) or self.writers.of(name)
-        if lane.is_held:
+        writer = self._writer_of.get(name) or self.writers.of(name)
+        if writer.is_held:
             try:
-                self.admission.check(lane, disable=write.disable_backpressure)
+                self.admission.check(writer, disable=write.disable_backpressure)
             except PenstockError as error:
                 done(error)
             else:
-                lane.later(partial(self.write, name, write, done), write.batch.size_bytes)
+                writer.later(partial(self.write, name, write, done), write.batch.size_bytes)
             return
         if (
             topic is not None
@@ -279,19 +279,19 @@ class Engine:
             and self._backlog.waiting <= self.admission.room_bytes
             and self.registry.totals.hot_bytes <= self.registry.refuse_bytes
         ):
-            lane.append(topic, write.batch, self.clock.now_ms(), done)
+            writer.append(topic, write.batch, self.clock.now_ms(), done)
             return
         try:
-            self.admission.check(lane, disable=write.disable_backpressure)
-            decided = lane.partition.decide_write(name, write, self.clock.now_ms())
+            self.admission.check(writer, disable=write.disable_backpressure)
+            decided = writer.partition.decide_write(name, write, self.clock.now_ms())
         except PenstockError as error:
             done(error)
             return
         if isinstance(decided, Written):
-            self._answer_again(lane, name, decided, done)
+            self._answer_again(writer, name, decided, done)
             return
         finish = partial(_finish_write, done, decided)
-        lane.submit(decided, finish, sync=lane.is_synced(decided))
+        writer.submit(decided, finish, sync=writer.is_synced(decided))
 
     async def append(self, name: str, write: Write) -> Written:
         """As `write`, to be awaited."""
@@ -309,22 +309,22 @@ class Engine:
 
     async def write_many(self, writes: Sequence[tuple[str, Write]]) -> list[Written]:
         """Append to several topics of one partition, all or nothing."""
-        lane = self.lane(writes[0][0])
+        writer = self.writer(writes[0][0])
         names = [name for name, _ in writes]
         if len(set(names)) < len(names):
             raise InvalidRequest("expected each topic once in a write to several, found one twice")
         for name in names:
-            if self.lane(name) is not lane:
+            if self.writer(name) is not writer:
                 raise TopicsApart(names[0], name)
-        while lane.is_held:
-            await lane.settled()
+        while writer.is_held:
+            await writer.settled()
         self.registry.check_topics(len(set(names) - self._topics.keys()))
         now_ms = self.clock.now_ms()
         decided: list[Change | Written] = []
         new_bytes = 0  # what was written before is answered again, room or no room
         for name, write in writes:
-            self.admission.check(lane, disable=write.disable_backpressure)
-            decided.append(lane.partition.decide_write(name, write, now_ms))
+            self.admission.check(writer, disable=write.disable_backpressure)
+            decided.append(writer.partition.decide_write(name, write, now_ms))
             new_bytes += write.batch.size_bytes if isinstance(decided[-1], Change) else 0
         self.registry.check_total(new_bytes, now_ms)
         changes = [each for each in decided if isinstance(each, Change)]
@@ -332,7 +332,7 @@ class Engine:
             tuple(entry for each in changes for entry in each.entries),
             tuple(entry for each in changes for entry in each.to_log),
         )
-        answers = iter(await lane.commit(change, sync=lane.is_synced(change)))
+        answers = iter(await writer.commit(change, sync=writer.is_synced(change)))
         return [
             each
             if isinstance(each, Written)
@@ -349,11 +349,11 @@ class Engine:
 
     async def put_topic(self, name: str, body: dict[str, Any]) -> tuple[bool, TopicConfig]:
         """Make a topic or change the named keys of one: is it new, and how is it now."""
-        lane = self.lane(name)
-        async with lane.exclusive() as partition:
+        writer = self.writer(name)
+        async with writer.exclusive() as partition:
             change = partition.decide_config(name, body, self.clock.now_ms())
             if change.entries:
-                await lane.commit(change, sync=True)
+                await writer.commit(change, sync=True)
             created = bool(change.entries) and isinstance(change.entries[0], Created)
             self.turns.reconsider(name)
             return created, self.topic(name).config
@@ -363,13 +363,13 @@ class Engine:
     ) -> Deletion:
         """Delete records for good, by prefix, by tag, or by both at once."""
         check_selector(before_seq, match)
-        lane = self.lane(name)
+        writer = self.writer(name)
         await self.forwarder.settled(name)
         topic = self.topic(name)
-        change = lane.partition.decide_delete(
+        change = writer.partition.decide_delete(
             name, self.clock.now_ms(), before_seq=before_seq, match=match
         )
-        answers = await lane.commit(change, sync=topic.config.durability == "fsync")
+        answers = await writer.commit(change, sync=topic.config.durability == "fsync")
         return Deletion(
             answers[0], topic.earliest_seq, topic.head_seq, topic.count, topic.size_bytes
         )
@@ -491,13 +491,13 @@ class Engine:
         return self.turns.rung.deferring
 
     def _on_rung(self, rung: Rung) -> None:
-        self.journal.set_commit_window(rung.commit_window_ms)
+        self.journal.wal.window.commit_ms = rung.commit_window_ms
 
     # Helpers
 
     def _answer_again(
         self,
-        lane: Lane,
+        writer: PartitionWriter,
         name: str,
         written: Written,
         done: OnWritten,
@@ -507,7 +507,9 @@ class Engine:
         if topic is not None and topic.head_seq >= written.last_seq:
             done(written)
         else:
-            lane.after(lambda outcome: done(outcome if isinstance(outcome, Exception) else written))
+            writer.after(
+                lambda outcome: done(outcome if isinstance(outcome, Exception) else written)
+            )
 
     def _committed(self, entries: tuple[Entry, ...]) -> None:
         """Entries took effect: their topics are dirty."""
@@ -547,7 +549,7 @@ class Engine:
 
     def _view(self, topic: Topic, now_ms: int) -> TopicView:
         name = topic.name
-        queue = self.lane(name).partition.queues.get(name)
+        queue = self.writer(name).partition.queues.get(name)
         return TopicView(
             name,
             topic.config,

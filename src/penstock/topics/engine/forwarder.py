@@ -15,9 +15,9 @@ from penstock.topics.core.forward import Step
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.router import Router, RouterConfig
 from penstock.topics.core.segments import Block, NotLoaded
-from penstock.topics.engine.lane import Lane, LogFailed
 from penstock.topics.engine.placement import Writers
 from penstock.topics.engine.turns import SLICE_MS
+from penstock.topics.engine.writers import LogFailed, PartitionWriter
 from penstock.topics.persist.cold import ColdCache
 
 STEPS_MAX: Final = 8
@@ -167,12 +167,12 @@ class Forwarder:
 
     def _step(self, router: Router) -> None:
         """Take one step in the turn of the source."""
-        lane = self._writers.of(router.config.dest)
-        if lane.is_held:
-            lane.later(partial(self.ask, router.config))
+        writer = self._writers.of(router.config.dest)
+        if writer.is_held:
+            writer.later(partial(self.ask, router.config))
             return
         try:
-            step = self._decide(lane, router.config.name)
+            step = self._decide(writer, router.config.name)
         except NotLoaded as missing:
             assert self.cold is not None, "whoever has cold records can load them"
             self._loading[router.config.name] = missing.block
@@ -180,7 +180,7 @@ class Forwarder:
             return
         if step is None or step.entry is None:
             return
-        self._submit(lane, router, step, lambda _outcome: None)
+        self._submit(writer, router, step, lambda _outcome: None)
 
     async def _bring_up(self, router: Router) -> bool:
         """Let a router come to the head that its source has now. False if it is held."""
@@ -193,19 +193,19 @@ class Forwarder:
 
     async def _advance(self, router: Router) -> bool:
         """Take one step for a reader, or wait for the one that is on its way. False if held."""
-        lane = self._writers.of(router.config.dest)
+        writer = self._writers.of(router.config.dest)
         name = router.config.name
-        if name in self._moving or lane.is_held:
-            await lane.settled()
+        if name in self._moving or writer.is_held:
+            await writer.settled()
             return True
         try:
-            step = self._decide(lane, name)
+            step = self._decide(writer, name)
         except NotLoaded as missing:
             return await self._loaded(router, missing.block)
         if step is None or step.entry is None:
             return False
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self._submit(lane, router, step, partial(_answer, future))
+        self._submit(writer, router, step, partial(_answer, future))
         outcome = await future
         if isinstance(outcome, Exception):
             raise outcome
@@ -224,13 +224,13 @@ class Forwarder:
         return False
 
     def _submit(
-        self, lane: Lane, router: Router, step: Step, then: Callable[[object], None]
+        self, writer: PartitionWriter, router: Router, step: Step, then: Callable[[object], None]
     ) -> None:
         assert step.entry is not None
         self._moving.add(router.config.name)
-        change = lane.partition.change_of(step.entry)
+        change = writer.partition.change_of(step.entry)
         moved = partial(self._moved, router, then)
-        lane.submit(change, moved, sync=lane.is_synced(change))
+        writer.submit(change, moved, sync=writer.is_synced(change))
 
     def _moved(self, router: Router, then: Callable[[object], None], outcome: object) -> None:
         """A step is over. What came to the source meanwhile had its turn while this one ran."""
@@ -243,10 +243,10 @@ class Forwarder:
                 self.ask(found.config)
         then(outcome)
 
-    def _decide(self, lane: Lane, name: str) -> Step | None:
+    def _decide(self, writer: PartitionWriter, name: str) -> Step | None:
         self._loading.pop(name, None)
         try:
-            step = lane.partition.decide_step(name, self._clock.now_ms())
+            step = writer.partition.decide_step(name, self._clock.now_ms())
         except (TopicNotFound, RouterNotFound):
             return None
         if step.held:

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from penstock.kernel.ids import partition_of
-from penstock.topics.engine.lane import Lane
+from penstock.topics.engine.writers import PartitionWriter
 
 
 class Writers:
     """The writers of a node's partitions, by number and by topic."""
 
-    def __init__(self, writers: Sequence[Lane]) -> None:
+    def __init__(self, writers: Sequence[PartitionWriter]) -> None:
         self._writers = tuple(writers)
-        self.by_topic: dict[str, Lane] = {}  # of topics that exist: saves hashing their names
+        self.by_topic: dict[
+            str, PartitionWriter
+        ] = {}  # of topics that exist: saves hashing their names
 
-    def __iter__(self) -> Iterator[Lane]:
+    def __iter__(self) -> Iterator[PartitionWriter]:
         return iter(self._writers)
 
-    def of(self, topic: str) -> Lane:
+    def of(self, topic: str) -> PartitionWriter:
         """The writer of a topic, whether the topic exists or not."""
         return self.by_topic.get(topic) or self._writers[partition_of(topic, len(self._writers))]
 

@@ -25,8 +25,8 @@ from penstock.topics.core.queue import Queue, QueueCounts
 from penstock.topics.core.segments import Block, NotLoaded
 from penstock.topics.core.slots import Slot
 from penstock.topics.engine.forwarder import Forwarder
-from penstock.topics.engine.lane import Lane
 from penstock.topics.engine.placement import Writers
+from penstock.topics.engine.writers import PartitionWriter
 from penstock.topics.persist.cold import ColdCache, Hold
 
 _REFUSALS: Final = (TopicFull, RecordTooLarge, Throttled, IsASpace)
@@ -127,9 +127,11 @@ class QueueCommands:
     async def _settle(
         self, name: str, entry: Acked | Nacked | Extended, skipped: list[int]
     ) -> Settled:
-        lane = self._writers.of(name)
+        writer = self._writers.of(name)
         if entry.seqs:
-            await lane.commit(lane.partition.change_of(entry), sync=self._is_synced(lane, name))
+            await writer.commit(
+                writer.partition.change_of(entry), sync=self._is_synced(writer, name)
+            )
         return Settled(entry.seqs, skipped, self._counts(name))
 
     async def _claim_together(self, name: str, request: ClaimRequest, jitter_ms: int) -> list[Job]:
@@ -171,12 +173,12 @@ class QueueCommands:
         self, name: str, requests: Sequence[ClaimRequest], hold: Hold
     ) -> list[list[Job]]:
         """Bury near with the claim itself; far before it, and then decide the claim anew."""
-        lane = self._writers.of(name)
+        writer = self._writers.of(name)
         far_takes = True
         while True:
             queue, entry = await self._choose(await self._queue(name), requests, hold)
             dest = queue.topic.config.dead_letter
-            if entry.buried and dest is not None and self._writers.of(dest) is not lane:
+            if entry.buried and dest is not None and self._writers.of(dest) is not writer:
                 if far_takes:
                     far_takes = await self._bury_far(dest, queue, entry)
                     continue
@@ -231,29 +233,29 @@ class QueueCommands:
         jobs are then buried with it.
         """
         topic, letters = queue.topic, queue.letters(entry).records
-        dest_lane, now_ms = self._writers.of(dest), self._clock.now_ms()
-        while dest_lane.is_held:
-            await dest_lane.settled()
+        dest_writer, now_ms = self._writers.of(dest), self._clock.now_ms()
+        while dest_writer.is_held:
+            await dest_writer.settled()
         sent: list[asyncio.Future[object]] = []
         for seq, letter in zip(entry.buried, letters, strict=True):
             key = f"dead:{topic.name}:{topic.epoch}:{seq}"
             try:
-                change = dest_lane.partition.decide_dead_letters(
+                change = dest_writer.partition.decide_dead_letters(
                     dest, Batch.of([letter]), now_ms, key=key
                 )
             except _REFUSALS:
                 break
             sent.append(asyncio.get_running_loop().create_future())
-            dest_lane.submit(change, sent[-1].set_result, sync=True)
+            dest_writer.submit(change, sent[-1].set_result, sync=True)
         for outcome in [await each for each in sent]:
             if isinstance(outcome, Exception):
                 raise outcome
         queue = await self._queue(topic.name)
         if sent and queue.topic is topic:  # else it was made anew meanwhile
-            lane = self._writers.of(topic.name)
+            writer = self._writers.of(topic.name)
             buried = [seq for seq in entry.buried[: len(sent)] if queue.lease_of(seq) is None]
             burial = replace(entry, leases=(), buried=tuple(buried))
-            await lane.commit(lane.partition.change_of(burial), sync=True)
+            await writer.commit(writer.partition.change_of(burial), sync=True)
         return bool(sent)
 
     async def _lease(
@@ -269,16 +271,16 @@ class QueueCommands:
             assert slot is not None, "only live jobs are leased"
             jobs[lease.request].append(Job(lease, slot))
         if change.entries and (entry.leases or entry.buried):
-            lane = self._writers.of(entry.topic)
-            await lane.commit(change, sync=bool(change.to_log))
+            writer = self._writers.of(entry.topic)
+            await writer.commit(change, sync=bool(change.to_log))
         return jobs
 
     def _counts(self, name: str) -> QueueCounts:
         queue = self._writers.of(name).partition.queues.get(name)
         return queue.counts(self._clock.now_ms()) if queue else QueueCounts(0, 0, 0)
 
-    def _is_synced(self, lane: Lane, name: str) -> bool:
-        config = lane.partition.topics[name].config
+    def _is_synced(self, writer: PartitionWriter, name: str) -> bool:
+        config = writer.partition.topics[name].config
         return config.durability == "fsync" or config.leases_durable
 
 

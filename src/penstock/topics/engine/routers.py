@@ -16,8 +16,8 @@ from penstock.topics.core.partition import Change
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.router import Router, RouterConfig
 from penstock.topics.engine.forwarder import Forwarder
-from penstock.topics.engine.lane import Lane
 from penstock.topics.engine.placement import Writers
+from penstock.topics.engine.writers import PartitionWriter
 
 
 class RouterCommands:
@@ -54,7 +54,7 @@ class RouterCommands:
 
     async def remove(self, name: str) -> bool:
         """Remove a router; False if there is none."""
-        async with self._alone:  # else it might be put again meanwhile, to live on another lane
+        async with self._alone:  # else it might be put again meanwhile, to live on another writer
             router = self._routers.find(name)
             if router is None:
                 return False
@@ -76,48 +76,48 @@ class RouterCommands:
             self._registry.check_topics(len(missing))
         if config.source not in topics:
             await self._put_topic(config.source, {})
-        lane = self._writers.of(config.dest)
-        async with lane.exclusive() as partition:
+        writer = self._writers.of(config.dest)
+        async with writer.exclusive() as partition:
             created = self._routers.find(config.name) is None
             change = partition.decide_router(config, self._clock.now_ms(), create_dest=create_dest)
-            await lane.commit(change, sync=True)
+            await writer.commit(change, sync=True)
         self._forwarder.ask(config)  # the source may have grown since it was decided
         return created, config
 
     async def _drop_topic(self, name: str, *, if_empty: bool) -> tuple[bool, list[str]]:
-        lane, now_ms = self._writers.of(name), self._clock.now_ms
-        async with lane.exclusive() as partition:  # what is empty at first is empty at last
+        writer, now_ms = self._writers.of(name), self._clock.now_ms
+        async with writer.exclusive() as partition:  # what is empty at first is empty at last
             partition.check_drop(name, now_ms(), if_empty=if_empty)
-            removed = await self._remove_out_of(name, lane)
+            removed = await self._remove_out_of(name, writer)
             into = [router.config.name for router in self._routers.feeders_of(name)]
             change = partition.decide_drop(name, now_ms(), if_empty=if_empty)
             if change.entries:
-                await lane.commit(change, sync=True)
+                await writer.commit(change, sync=True)
         return bool(change.entries), sorted([*removed, *(into if change.entries else ())])
 
-    async def _remove_out_of(self, source: str, held: Lane) -> list[str]:
-        """Remove the routers that copy from a topic, whose own lane is held."""
-        names: dict[Lane, list[str]] = {}
+    async def _remove_out_of(self, source: str, held: PartitionWriter) -> list[str]:
+        """Remove the routers that copy from a topic, whose own writer is held."""
+        names: dict[PartitionWriter, list[str]] = {}
         for router in self._routers.fed_by(source):
             names.setdefault(self._writers.of(router.config.dest), []).append(router.config.name)
-        for lane, here in names.items():
-            if lane is held:
-                await _remove_on(lane, here)
+        for writer, here in names.items():
+            if writer is held:
+                await _remove_on(writer, here)
             else:
-                await self._remove_far(lane, here)
+                await self._remove_far(writer, here)
         return [name for here in names.values() for name in here]
 
-    async def _remove_far(self, lane: Lane, names: list[str]) -> None:
-        """Remove routers of a lane that is not held yet, though another one may be.
+    async def _remove_far(self, writer: PartitionWriter, names: list[str]) -> None:
+        """Remove routers of a writer that is not held yet, though another one may be.
 
-        Only whoever is `_alone` waits for a second lane, so no two wait for each other.
+        Only whoever is `_alone` waits for a second writer, so no two wait for each other.
         """
-        async with lane.exclusive():
-            await _remove_on(lane, names)
+        async with writer.exclusive():
+            await _remove_on(writer, names)
 
 
-async def _remove_on(lane: Lane, names: list[str]) -> None:
-    """Remove routers of a lane that is held, all or none."""
-    changes = [lane.partition.decide_router_removal(name) for name in names]
+async def _remove_on(writer: PartitionWriter, names: list[str]) -> None:
+    """Remove routers of a writer that is held, all or none."""
+    changes = [writer.partition.decide_router_removal(name) for name in names]
     entries = tuple(entry for change in changes for entry in change.entries)
-    await lane.commit(Change(entries, entries), sync=True)
+    await writer.commit(Change(entries, entries), sync=True)

@@ -22,8 +22,8 @@ from penstock.topics.core.registry import Registry
 from penstock.topics.core.segments import NotLoaded
 from penstock.topics.core.space import Rule, TopicSpace, commit_of
 from penstock.topics.engine.admission import Admission
-from penstock.topics.engine.lane import Lane
 from penstock.topics.engine.placement import Writers
+from penstock.topics.engine.writers import PartitionWriter
 from penstock.topics.model import Record
 from penstock.topics.persist.cold import ColdCache, Hold
 
@@ -112,39 +112,39 @@ class SpaceCommands:
 
         A refusal that rests on what is only on its way to the log is told once that is there.
         """
-        lane = self._writers.of(name)
-        if lane.is_held:
-            self._wait(lane, name, commit, done)
+        writer = self._writers.of(name)
+        if writer.is_held:
+            self._wait(writer, name, commit, done)
             return
-        partition = lane.partition
+        partition = writer.partition
         space = partition.spaces.get(name)
         decided: Change | Committed | Answer
         try:
             if self._admission.is_pressed:
-                self._admission.check(lane)
+                self._admission.check(writer)
             if space is None or partition.limits.total_bytes_max:
                 decided = partition.decide_commit(name, commit, self._clock.now_ms(), self.rule)
             else:
                 decided = space.decide(commit, self._clock.now_ms(), self.rule)
         except PenstockError as error:
-            self._tell(lane, name, error, done)
+            self._tell(writer, name, error, done)
             return
         if isinstance(decided, Committed):
             assert space is not None, "a space that is made comes with the entry that makes it"
-            lane.land(space, decided, partial(self._landed, space.topic.told_epoch, done))
+            writer.land(space, decided, partial(self._landed, space.topic.told_epoch, done))
         elif isinstance(decided, Change):
-            lane.submit(decided, partial(self._made, name, done), sync=True)
+            writer.submit(decided, partial(self._made, name, done), sync=True)
         else:
-            self._tell(lane, name, decided, done)
+            self._tell(writer, name, decided, done)
 
-    def _wait(self, lane: Lane, name: str, commit: Commit, done: OnAccepted) -> None:
+    def _wait(self, writer: PartitionWriter, name: str, commit: Commit, done: OnAccepted) -> None:
         """Commit once the exclusive command is over, if there is room to wait for that."""
         try:
-            self._admission.check(lane)
+            self._admission.check(writer)
         except PenstockError as error:
             done(error)
         else:
-            lane.later(partial(self.commit, name, commit, done), len(json.encode(commit)))
+            writer.later(partial(self.commit, name, commit, done), len(json.encode(commit)))
 
     async def entity(self, name: str, entity: str, at_seq: int | None = None) -> EntityView:
         """One entity, now or as it was."""
@@ -207,7 +207,7 @@ class SpaceCommands:
         return space
 
     def _tell(
-        self, lane: Lane, name: str, outcome: Answer | PenstockError, done: OnAccepted
+        self, writer: PartitionWriter, name: str, outcome: Answer | PenstockError, done: OnAccepted
     ) -> None:
         """Tell an answer that changes nothing, once what it may rest on is in the log."""
 
@@ -219,10 +219,10 @@ class SpaceCommands:
             else:
                 done(outcome)
 
-        if lane.is_idle:
+        if writer.is_idle:
             tell(None)
         else:
-            lane.after(tell)
+            writer.after(tell)
 
     def _landed(self, epoch: int, done: OnAccepted, outcome: Answer | Exception) -> None:
         if isinstance(outcome, Exception):

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Final
 
 from penstock.kernel.errors import Corrupt, Rejected
+from penstock.log.journal import LocalJournal
 from penstock.log.store import Bounds
 from penstock.topics.core.codec import decode_entries
 from penstock.topics.core.entries import Advanced, Skipped
 from penstock.topics.core.partition import Change, Entry
 from penstock.topics.core.registry import Registry
-from penstock.topics.engine.journal import Journal
-from penstock.topics.engine.lane import UNSYNCED_SEQS_MAX, Lane
+from penstock.topics.engine.writers import UNSYNCED_SEQS_MAX, PartitionWriter
 from penstock.topics.persist.data_dir import (
     Boot,
     ColdFiles,
@@ -55,8 +55,8 @@ class Recovery:
 
     def __init__(
         self,
-        journal: Journal,
-        lanes: Sequence[Lane],
+        journal: LocalJournal,
+        writers: Sequence[PartitionWriter],
         registry: Registry,
         *,
         directory: Path | None = None,
@@ -65,7 +65,7 @@ class Recovery:
         hot: HotLimit | None = None,
     ) -> None:
         self._journal = journal
-        self._lanes = lanes
+        self._writers = writers
         self._registry = registry
         self._directory = directory
         self._snapshots = snapshots
@@ -94,24 +94,24 @@ class Recovery:
     async def run(self) -> None:
         """Take in everything."""
         self._check_directory()
-        bounds = [self._journal.bounds(lane.number) for lane in self._lanes]
-        for lane, bound in zip(self._lanes, bounds, strict=True):
-            check_end(self._boot, lane.number, bound)
+        bounds = [self._journal.bounds(writer.number) for writer in self._writers]
+        for writer, bound in zip(self._writers, bounds, strict=True):
+            check_end(self._boot, writer.number, bound)
         self._total = 1 + sum(bound.last_index - bound.boundary_index for bound in bounds)
         chosen: list[FoundSnapshot | None] = []
-        for lane, bound in zip(self._lanes, bounds, strict=True):
-            found = await self._choose(lane.number, bound)
+        for writer, bound in zip(self._writers, bounds, strict=True):
+            found = await self._choose(writer.number, bound)
             chosen.append(found)
             if found is not None:
-                self.sizes[lane.number] = found.path.stat().st_size
-                self.indexes[lane.number] = found.index
-                self._total += self.sizes[lane.number] // _SNAPSHOT_UNIT_BYTES
+                self.sizes[writer.number] = found.path.stat().st_size
+                self.indexes[writer.number] = found.index
+                self._total += self.sizes[writer.number] // _SNAPSHOT_UNIT_BYTES
                 self._total -= max(found.index - bound.boundary_index, 0)
         was_enabled = gc.isenabled()
         gc.disable()  # what is taken in stays: looking through it again and again finds nothing
         try:
-            for lane, bound, found in zip(self._lanes, bounds, chosen, strict=True):
-                await self._restore(lane, bound, found)
+            for writer, bound, found in zip(self._writers, bounds, chosen, strict=True):
+                await self._restore(writer, bound, found)
         finally:
             if was_enabled:
                 gc.enable()
@@ -125,8 +125,8 @@ class Recovery:
 
         Leases that the log has, though they need not survive any more, are over.
         """
-        for lane in self._lanes:
-            for queue in lane.partition.queues.values():
+        for writer in self._writers:
+            for queue in writer.partition.queues.values():
                 if not queue.topic.config.leases_durable:
                     queue.forget_leases()
         if self._directory is None:
@@ -143,27 +143,27 @@ class Recovery:
         write_boot(self._directory, Boot(boot_id, clean=False, indexes=indexes))
 
     async def _skip(self) -> None:
-        for lane in self._lanes:
+        for writer in self._writers:
             entries: tuple[Entry, ...] = tuple(
                 Skipped(name, topic.head_seq + UNSYNCED_SEQS_MAX)
-                for name, topic in lane.partition.topics.items()
+                for name, topic in writer.partition.topics.items()
                 if topic.config.durability in ("memory", "disk")
             )
             if entries:
                 _LOGGER.warning(
                     "the machine crashed: %d topics of partition %d pass over %d seqs",
                     len(entries),
-                    lane.number,
+                    writer.number,
                     UNSYNCED_SEQS_MAX,
                 )
-                await lane.commit(Change(entries, entries), sync=True)
+                await writer.commit(Change(entries, entries), sync=True)
 
     def _check_directory(self) -> None:
         """Refuse a directory that was made for another store or number of partitions."""
         if self._directory is None:
             return
         kind = self._journal.store.status().kind
-        made = Layout(LAYOUT_VERSION, kind, len(self._lanes), mixes_epochs=True)
+        made = Layout(LAYOUT_VERSION, kind, len(self._writers), mixes_epochs=True)
         found = read_layout(self._directory)
         if found is None:
             found = made
@@ -214,16 +214,19 @@ class Recovery:
                 "cold segment %s is missing: reads of its records fail", self._cold.path / name
             )
 
-    async def _restore(self, lane: Lane, bounds: Bounds, found: FoundSnapshot | None) -> None:
+    async def _restore(
+        self, writer: PartitionWriter, bounds: Bounds, found: FoundSnapshot | None
+    ) -> None:
         self._began_s = time.monotonic()
         index = bounds.boundary_index
         if found is not None:
             index = found.index
-            await self._take_snapshot(lane, found)
-        lane.index = bounds.last_index
-        replay = lane.partition.apply_all
+            await self._take_snapshot(writer, found)
+        writer.executor.start()
+        writer.index = bounds.last_index
+        replay = writer.partition.apply_all
         before = self._done
-        for entry in self._journal.read(lane.number, index + 1):
+        for entry in self._journal.entries(writer.number, index + 1):
             payload = entry.payload
             replay(decode_entries(payload))
             self.log_bytes += len(payload)
@@ -232,12 +235,13 @@ class Recovery:
                 await self._breathe()
             if self._hot is not None and self._registry.hot_bytes > self._registry.hot_bytes_max:
                 await self._hot.enforce()
+        writer.executor.restored()
 
-    async def _take_snapshot(self, lane: Lane, found: FoundSnapshot) -> None:
+    async def _take_snapshot(self, writer: PartitionWriter, found: FoundSnapshot) -> None:
         before = self._done
         with File(found.path) as file:
             reader = SnapshotReader(found.path.name, file.read)
-            restoring = Restoring(lane.partition)
+            restoring = Restoring(writer.partition)
             for payload in reader.payloads():
                 restoring.take(decode_kept(reader.name, payload))
                 self._done = before + reader.offset // _SNAPSHOT_UNIT_BYTES
@@ -270,20 +274,23 @@ class Recovery:
 
 
 async def close_clean(
-    lanes: Sequence[Lane], journal: Journal, boot_id: str | None, directory: Path | None = None
+    writers: Sequence[PartitionWriter],
+    journal: LocalJournal,
+    boot_id: str | None,
+    directory: Path | None = None,
 ) -> None:
     """Log the heads that only memory knows, sync everything, and say that the end was clean."""
-    for lane in lanes:
+    for writer in writers:
         entries: list[Entry] = [
             Advanced(name, topic.head_seq)
-            for name, topic in lane.partition.topics.items()
+            for name, topic in writer.partition.topics.items()
             if topic.config.durability == "ephemeral" and topic.reserved_seq != topic.head_seq
         ]
         change = Change(tuple(entries), tuple(entries))
         if entries:
-            await lane.commit(change, sync=True)
+            await writer.commit(change, sync=True)
         else:
-            await lane.settled()
+            await writer.settled()
     if journal.unsynced or directory is not None:
         done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         journal.sync(done.set_result)
@@ -291,5 +298,5 @@ async def close_clean(
         if error is not None:
             raise error
     if directory is not None:
-        indexes = [journal.bounds(lane.number).last_index for lane in lanes]
+        indexes = [journal.bounds(writer.number).last_index for writer in writers]
         write_boot(directory, Boot(boot_id or this_boot_id(), clean=True, indexes=indexes))

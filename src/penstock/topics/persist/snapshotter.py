@@ -28,11 +28,11 @@ from penstock.flow.backoff import Backoff
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Corrupt, PenstockError, Unavailable
 from penstock.kernel.units import KIB, MIB
-from penstock.log.store import Compact, Operation, SetHardState, Store
+from penstock.log.journal import LocalJournal
+from penstock.log.store import Compact, Operation, Store, Sync
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.segments import Block, Tags
-from penstock.topics.engine.journal import Journal
-from penstock.topics.engine.lane import Lane
+from penstock.topics.engine.writers import PartitionWriter
 from penstock.topics.persist.backup import BackupList, OnProgress, Pin, copy_data, silent
 from penstock.topics.persist.compactor import (
     END,
@@ -90,8 +90,8 @@ class Compaction:
 
     def __init__(
         self,
-        journal: Journal,
-        lanes: Sequence[Lane],
+        journal: LocalJournal,
+        writers: Sequence[PartitionWriter],
         registry: Registry,
         snapshots: SnapshotFiles,
         cold: ColdFiles,
@@ -102,7 +102,7 @@ class Compaction:
     ) -> None:
         self._journal = journal
         self._store: Store = journal.store
-        self._lanes = lanes
+        self._writers = writers
         self._registry = registry
         self._snapshots = snapshots
         self._cold = cold
@@ -193,7 +193,7 @@ class Compaction:
         """
         async with self.lock:
             self._ending.clear()
-            pins = [self._pin(lane.number) for lane in self._lanes]
+            pins = [self._pin(writer.number) for writer in self._writers]
 
             def progress(what: str, done: int, total: int) -> None:
                 if self._ending.is_set():
@@ -260,13 +260,13 @@ class Compaction:
 
     async def _compact(self) -> int:
         counted_bytes = self._journal.counters.bytes_written
-        jobs = [job for lane in self._lanes if (job := self._job(lane)) is not None]
+        jobs = [job for writer in self._writers if (job := self._job(writer)) is not None]
         if not jobs:
             self._counted_bytes = counted_bytes
             return 0
         self._ending.clear()  # whoever says stop from now on is heard, also while it waits
         # What a snapshot holds must not be able to leave the log by a loss of power.
-        await asyncio.gather(*(self._logged(_sync_of(job.partition)) for job in jobs))
+        await asyncio.gather(*(self._logged(Sync(job.partition)) for job in jobs))
         with tempfile.TemporaryFile() as errors:
             process = await self._loop.run_in_executor(None, self._spawn, errors)
             try:
@@ -281,8 +281,8 @@ class Compaction:
         self._done += 1
         return len(jobs)
 
-    def _job(self, lane: Lane) -> Job | None:
-        number = lane.number
+    def _job(self, writer: PartitionWriter) -> Job | None:
+        number = writer.number
         index = self._store.bounds(number).last_index
         previous = self._indexes.get(number, 0)
         if index <= previous:
@@ -435,11 +435,6 @@ def _blocks_of(sealed: Sealed) -> list[Block]:
         )
         for place, tags in zip(sealed.blocks, sealed.tags, strict=True)
     ]
-
-
-def _sync_of(partition: int) -> Operation:
-    """An operation that says nothing new, and makes all before it durable."""
-    return SetHardState(partition, 1, 0)
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:

@@ -19,10 +19,10 @@ from penstock.topics.core.queue import BURIED_MAX
 from penstock.topics.core.read import ReadRequest
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.engine.engine import Engine
-from penstock.topics.engine.lane import LogFailed
 from penstock.topics.engine.scheduler_view import scheduler_view
 from penstock.topics.engine.views import EngineOptions
 from penstock.topics.engine.watch import Shape
+from penstock.topics.engine.writers import LogFailed
 from tests.integration.topics.engines import DEADLINE_S, body, data, engine_on, until, write
 from tests.integration.topics.gated import GatedStore
 
@@ -104,7 +104,7 @@ def test_every_partition_with_writes_to_disk_is_synced_by_itself() -> None:
             names = [f"t{number}" for number in range(12)]
             for name in names:
                 await engine.put_topic(name, {"durability": "disk"})
-            partitions = {engine.lane(name).number for name in names}
+            partitions = {engine.writer(name).number for name in names}
             assert len(partitions) > 1
             store.synced.clear()
             await asyncio.gather(*(write(engine, name, 1) for name in names))
@@ -124,12 +124,12 @@ def test_seqs_that_are_set_aside_for_copies_in_memory_are_synced() -> None:
         async with engine_on(store, partitions=8, disk_sync_ms=600_000) as engine:
             await engine.put_topic("a", {"durability": "ephemeral"})
             await engine.put_topic("b", {"durability": "ephemeral"})
-            assert engine.lane("a") is not engine.lane("b")
+            assert engine.writer("a") is not engine.writer("b")
             await engine.routers.put(RouterConfig("r", "a", "b"))
             store.synced.clear()
             await write(engine, "a", 1)
             assert await data(engine, "b") == [b"1"]
-            assert engine.lane("b").number in store.synced
+            assert engine.writer("b").number in store.synced
             store.synced.clear()
             await write(engine, "a", 2)
             assert await data(engine, "b") == [b"1", b"2"]
@@ -142,7 +142,7 @@ def test_what_could_not_be_synced_is_synced_before_the_end_is_called_clean() -> 
     async def main() -> None:
         store = GatedStore()
         async with engine_on(store, partitions=4) as engine:
-            names = {engine.lane(name).number: name for name in "abcdefghij"}
+            names = {engine.writer(name).number: name for name in "abcdefghij"}
             assert len(names) > 1
             number, name = max(names.items())
             await write(engine, name, 1)
@@ -330,7 +330,7 @@ def test_whoever_reads_a_destination_while_the_log_fails_lets_others_go_on() -> 
             await asyncio.sleep(0)
             slow.undo()
             answers[2](DiskFull("no space is left"))
-            engine.lane("a").index -= 1  # the log never had the first one
+            engine.writer("a").index -= 1  # the log never had the first one
             with pytest.raises(LogFailed):
                 await tasks[1]
             await asyncio.wait_for(asyncio.gather(tasks[0], reading, return_exceptions=True), 20)
@@ -405,20 +405,20 @@ def test_dead_letters_wait_for_whoever_drops_their_topic_meanwhile() -> None:
             config = {"type": "queue", "max_deliveries": 1, "dead_letter": "dead"}
             await engine.put_topic("q", config)
             await engine.put_topic("dead", {})
-            dest_lane = engine.lane("dead")
-            assert engine.lane("q") is not dest_lane
+            dest_writer = engine.writer("dead")
+            assert engine.writer("q") is not dest_writer
             await write(engine, "q", 1)
             await engine.queues.claim("q", ClaimRequest("n"))
             await engine.queues.nack("q", Settle("n", (1,)), 0)
             store.shut()
             writing = asyncio.create_task(write(engine, "dead", 0))
-            await until(lambda: dest_lane.waiting_bytes > 0)
+            await until(lambda: dest_writer.waiting_bytes > 0)
             dropping: list[asyncio.Task[Any]] = []
 
             def drop(_outcome: object) -> None:
                 dropping.append(asyncio.create_task(engine.routers.drop_topic("dead")))
 
-            dest_lane.after(drop)  # just before the claim below has waited long enough
+            dest_writer.after(drop)  # just before the claim below has waited long enough
             claiming = asyncio.create_task(engine.queues.claim("q", ClaimRequest("n")))
             for _ in range(9):
                 await asyncio.sleep(0)
@@ -439,16 +439,16 @@ def test_a_job_that_someone_got_while_its_letter_travelled_stays_with_its_holder
         async with engine_on(store, partitions=8) as engine:
             config = {"type": "queue", "max_deliveries": 1, "dead_letter": "dead"}
             await engine.put_topic("q", config)
-            dest_lane = engine.lane("dead")
-            assert engine.lane("q") is not dest_lane
+            dest_writer = engine.writer("dead")
+            assert engine.writer("q") is not dest_writer
             await write(engine, "q", 1)
             await engine.queues.claim("q", ClaimRequest("n"))
             await engine.queues.nack("q", Settle("n", (1,)), 0)
             store.shut()
             burying = asyncio.create_task(engine.queues.claim("q", ClaimRequest("n")))
-            await until(lambda: dest_lane.waiting_bytes > 0)
+            await until(lambda: dest_writer.waiting_bytes > 0)
             putting = asyncio.create_task(engine.put_topic("q", {"max_deliveries": 0}))
-            await until(lambda: engine.lane("q").is_held)
+            await until(lambda: engine.writer("q").is_held)
             claiming = asyncio.create_task(engine.queues.claim("q", ClaimRequest("m")))
             await asyncio.sleep(0)
             store.open()
@@ -517,7 +517,7 @@ def test_a_window_whose_claim_the_log_refused_takes_no_other_along() -> None:
             store.shut()
             store.failures.append(DiskFull("no space is left"))
             first = asyncio.create_task(engine.queues.claim("q", ClaimRequest("a")))
-            await until(lambda: engine.lane("q").waiting_bytes > 0)
+            await until(lambda: engine.writer("q").waiting_bytes > 0)
             second = asyncio.create_task(engine.queues.claim("q", ClaimRequest("b")))
             await asyncio.sleep(0)
             store.open()
@@ -596,7 +596,7 @@ def test_topics_that_live_apart_cannot_be_written_in_one_commit() -> None:
     async def main() -> None:
         async with engine_on(partitions=16) as engine:
             names = [f"t{number}" for number in range(32)]
-            other = next(name for name in names if engine.lane(name) is not engine.lane("t0"))
+            other = next(name for name in names if engine.writer(name) is not engine.writer("t0"))
             with pytest.raises(TopicsApart):
                 await engine.write_many(
                     [("t0", parse_write(body(1))), (other, parse_write(body(1)))]

@@ -158,17 +158,17 @@ async def test_a_router_removed_twice_and_put_elsewhere_between_is_there_after_a
     first, second = name_on(1, "first"), name_on(2, "second")
     async with node(tmp_path) as engine:
         await engine.routers.put(RouterConfig("r", "source", first))
-        lane = engine.lane(first)
-        await lane.hold()
+        writer = engine.writer(first)
+        await writer.hold()
         removing = asyncio.create_task(engine.routers.remove("r"))
-        holding = asyncio.create_task(lane.hold())
+        holding = asyncio.create_task(writer.hold())
         again = asyncio.create_task(engine.routers.remove("r"))
         await asyncio.sleep(0)  # all three are in line
-        lane.release()
+        writer.release()
         assert await removing
         await holding
         await engine.routers.put(RouterConfig("r", "source", second))
-        lane.release()
+        writer.release()
         await again
         live = [router.config.dest for router in engine.registry.routers]
     async with node(tmp_path) as engine:
@@ -229,7 +229,7 @@ async def test_a_new_router_begins_with_what_came_while_it_was_logged(tmp_path: 
     async with node(tmp_path) as engine:
         await engine.routers.put(RouterConfig("old", source, old))
         await engine.put_topic(new, {})
-        held, log, number = [], engine.journal.append, engine.lane(new).number
+        held, log, number = [], engine.journal.append, engine.writer(new).number
 
         def append(partition: int, *args: Any, sync: bool) -> None:
             if partition == number:

@@ -131,7 +131,7 @@ def test_a_log_that_takes_too_long_refuses_a_write_unless_it_says_otherwise() ->
             assert scheduler_view(engine)["drain_ms"] >= 150
             insisting = engine.append("t", parse_write(body(2, disable_backpressure=True)))
             taken = asyncio.create_task(insisting)
-            await until(lambda: engine.lane("t").waiting_bytes > 1_100)
+            await until(lambda: engine.writer("t").waiting_bytes > 1_100)
             store.open()
             assert (await filling).first_seq == 1
             assert (await taken).first_seq == 2
@@ -151,7 +151,7 @@ def test_without_a_limit_in_time_no_write_is_refused_for_it() -> None:
             first = asyncio.create_task(write(engine, "t", 1))
             await until(lambda: scheduler_view(engine)["drain_ms"] > 200)
             second = asyncio.create_task(write(engine, "t", 2))
-            await until(lambda: engine.lane("t").partition.topics["t"].next_seq == 3)
+            await until(lambda: engine.writer("t").partition.topics["t"].next_seq == 3)
             store.open()
             assert [(await first).first_seq, (await second).first_seq] == [1, 2]
 
@@ -178,7 +178,7 @@ def test_the_limit_in_bytes_names_itself_and_is_not_lifted_by_disable_backpressu
             assert "disable_backpressure does not lift" in refused.message
             store.open()
             await until(lambda: len(outcomes) == 3)
-            assert engine.waiting_bytes == engine.lane("t").waiting_bytes == 0
+            assert engine.waiting_bytes == engine.writer("t").waiting_bytes == 0
 
     asyncio.run(main())
 
@@ -191,13 +191,13 @@ def test_a_log_that_fails_leaves_nothing_that_is_counted_as_waiting() -> None:
             store.shut()
             outcomes: list[Any] = []
             engine.write("t", parse_write(body("x" * 1_000)), outcomes.append)
-            await until(lambda: engine.lane("t").waiting_bytes > 1_000)
+            await until(lambda: engine.writer("t").waiting_bytes > 1_000)
             engine.write("t", parse_write(body("x" * 1_000)), outcomes.append)
             store.failures.append(OSError("the disk is gone"))
             store.open()
             await until(lambda: len(outcomes) == 2)
             assert all(isinstance(outcome, Exception) for outcome in outcomes)
-            assert engine.waiting_bytes == engine.lane("t").waiting_bytes == 0
+            assert engine.waiting_bytes == engine.writer("t").waiting_bytes == 0
 
     asyncio.run(main())
 
@@ -207,10 +207,10 @@ def test_writes_behind_an_exclusive_command_count_as_waiting_until_they_run() ->
         store = GatedStore()
         async with engine_on(store, partitions=1, waiting_bytes_max=10_000) as engine:
             await engine.put_topic("t", {})
-            lane = engine.lane("t")
+            writer = engine.writer("t")
             store.shut()
             making = asyncio.create_task(engine.put_topic("other", {}))
-            await until(lambda: lane.waiting_bytes > 0)
+            await until(lambda: writer.waiting_bytes > 0)
             outcomes: list[Any] = []
             large = parse_write(body("x" * 1_000))
             for _ in range(20):
@@ -224,7 +224,7 @@ def test_writes_behind_an_exclusive_command_count_as_waiting_until_they_run() ->
             assert len(refused) == 11
             assert all(isinstance(outcome, Saturated) for outcome in refused)
             assert [outcome.first_seq for outcome in outcomes[11:]] == [*range(1, 11)]
-            assert lane.waiting_bytes == 0
+            assert writer.waiting_bytes == 0
 
     asyncio.run(main())
 

@@ -27,8 +27,8 @@ from penstock.protocol.errors import (
 from penstock.topics.core.leases import ClaimRequest, Settle
 from penstock.topics.core.space_parts import SpaceState, state_of
 from penstock.topics.engine.engine import Engine
-from penstock.topics.engine.lane import LogFailed
 from penstock.topics.engine.spaces import Accepted, PageRequest
+from penstock.topics.engine.writers import LogFailed
 from tests.integration.topics.engines import engine_on, until, write
 from tests.integration.topics.gated import GatedStore
 from tests.integration.topics.node import SMALL, node, on_a_loop
@@ -69,8 +69,8 @@ async def document(engine: Engine, entity: str, at_seq: int | None = None) -> An
 def states(engine: Engine) -> dict[str, SpaceState]:
     return {
         name: state_of(space.core, space.topic.earliest_seq)
-        for lane in engine.writers
-        for name, space in lane.partition.spaces.items()
+        for writer in engine.writers
+        for name, space in writer.partition.spaces.items()
     }
 
 
@@ -128,7 +128,7 @@ async def test_what_the_log_did_not_take_never_was() -> None:
         store.open()
         for each in (*lost, *rests_on_it):
             assert isinstance(await each, LogFailed)
-        await until(lambda: engine.lane("s").is_idle)
+        await until(lambda: engine.writer("s").is_idle)
         assert states(engine) == before
         assert engine.topic("s").head_seq == 1
         assert (await land(engine, commit(2, put("e", "another")))).seq == 2
@@ -145,7 +145,7 @@ async def test_a_space_whose_first_commit_failed_is_not_there() -> None:
         store.failures.append(DiskFull("no space is left"))
         with pytest.raises(LogFailed):
             await land(engine, commit(1, put("e", 1)))
-        await until(lambda: engine.lane("s").is_idle)
+        await until(lambda: engine.writer("s").is_idle)
         assert "s" not in engine.registry.topics
         assert (await land(engine, commit(1, put("e", 2)))).seq == 1
         assert await document(engine, "e") == 2
@@ -342,13 +342,13 @@ async def test_commits_behind_an_exclusive_command_count_as_waiting_and_are_refu
 ) -> None:
     async with node(tmp_path, waiting_bytes_max=100_000) as engine:
         await land(engine, commit(1, put("e", 1)))
-        lane = engine.lane("s")
-        async with lane.exclusive():
+        writer = engine.writer("s")
+        async with writer.exclusive():
             begun = [
                 begin(engine, commit(1, put("e", "x" * 60_000), session=f"b{number}"))
                 for number in range(4)
             ]
-            assert lane.waiting_bytes > 120_000
+            assert writer.waiting_bytes > 120_000
         outcomes = [await each for each in begun]
         assert [type(outcome) for outcome in outcomes] == [Accepted, Accepted, Saturated, Saturated]
-        assert lane.waiting_bytes == 0
+        assert writer.waiting_bytes == 0

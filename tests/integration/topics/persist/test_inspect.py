@@ -119,7 +119,7 @@ def compacted_twice(data: Path) -> int:
         async with node(data, seal=SMALL) as engine:
             await write(engine, "t", 100, 20)
             await engine.compact()
-            return engine.lane("t").number
+            return engine.writer("t").number
 
     return asyncio.run(compact())
 

@@ -12,8 +12,8 @@ from penstock.kernel.errors import Rejected
 from penstock.log.store import Operation
 from penstock.log.stores import open_store
 from penstock.topics.engine.engine import Engine
-from penstock.topics.engine.lane import UNSYNCED_SEQS_MAX
 from penstock.topics.engine.views import EngineOptions
+from penstock.topics.engine.writers import UNSYNCED_SEQS_MAX
 from tests.integration.topics.node import drained, node, on_a_loop, write
 
 CLASSES = ("ephemeral", "memory", "disk", "fsync")

@@ -43,7 +43,7 @@ async def fill(engine: Engine, first: int = 0) -> None:
 
 def seen(engine: Engine) -> dict[str, Any]:
     """All that replay must bring back."""
-    states = [lane.partition.state() for lane in engine.writers]
+    states = [writer.partition.state() for writer in engine.writers]
     topics = {
         topic.name: topic._replace(now_ms=0, reserved_seq=0)
         for state in states

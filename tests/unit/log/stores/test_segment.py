@@ -27,7 +27,7 @@ from penstock.log.store import (
 from penstock.log.stores.segment import SegmentOptions, SegmentStore, open_segment
 from penstock.log.stores.segment import format as fmt
 from penstock.testing import FakeDisk, InlineExecutor
-from tests.unit.log.gated_store import wait_until
+from tests.unit.log.entries import wait_until
 
 
 def options(**more: object) -> SegmentOptions:

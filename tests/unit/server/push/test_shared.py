@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from unittest import mock
 
+from penstock.log.wal import ROUND_NS_A_WATCHER
 from penstock.server.http.message import Direct, as_chunk
 from penstock.server.push.shared import BATCH_MEMBERS_MAX, Batch, Cursor
-from penstock.topics.engine.gather import ROUND_NS_A_WATCHER
 from penstock.topics.engine.watch import Shape
 from tests.unit.server.fakes import Client, FakeStream, run, serving, until
 from tests.unit.server.push.test_pushing import kinds, payloads
@@ -79,16 +79,16 @@ def test_a_round_can_be_seen_and_writes_gather_until_it_is_over():
     async def go():
         async with serving() as client:
             streams = await watchers(client, MANY)
-            gather = client.application.context.engine.journal.gather
-            assert gather.round_ns == 0
+            window = client.application.context.engine.journal.wal.window
+            assert window.round_ns == 0
             async with first_batch_served(client, streams):
                 shown = (await client.ask("GET", "/v0/scheduler?topic=t")).json["topic"]
                 assert shown["watchers"] == MANY
                 behind = MANY - BATCH_MEMBERS_MAX
                 assert shown["watchers_behind"] == behind
                 assert shown["reason"] == f"watchers yet to have their turn in this round: {behind}"
-                assert gather.round_ns == MANY * ROUND_NS_A_WATCHER
-            assert gather.round_ns == 0
+                assert window.round_ns == MANY * ROUND_NS_A_WATCHER
+            assert window.round_ns == 0
             shown = (await client.ask("GET", "/v0/scheduler?topic=t")).json["topic"]
             assert shown["watchers_behind"] == 0
             assert shown["reason"].startswith("nothing to push")

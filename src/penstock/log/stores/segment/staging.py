@@ -17,6 +17,7 @@ from penstock.log.store import (
     InstallBoundary,
     Operation,
     SetHardState,
+    Sync,
     Truncate,
 )
 from penstock.log.stores import rules
@@ -186,6 +187,8 @@ def _stage_other(op: Operation, catalog: Catalog, staged: Staged) -> None:
     match op:
         case SetHardState(_, term, vote):
             row = (vote, term, 0, partition, fmt.HARD_STATE)
+        case Sync():
+            return  # nothing to write: the store syncs what it wrote before
         case Truncate(_, from_index):
             if from_index > last:
                 return

@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock.log.shell import LocalLog
+from penstock.log.store import Store
+from penstock.log.stores.segment import open_segment
 from penstock.testing import seeded, seeds
 
-WRITER = Path(__file__).with_name("local_writer.py")
+WRITER = Path(__file__).with_name("journal_writer.py")
 PARTITIONS = 4
 KILLS = 20
 
@@ -32,9 +33,9 @@ def lines_until_killed(path: Path, life: int, acknowledged: int) -> list[str]:
     return [line.rstrip("\n") for line in lines if line.endswith("\n")]
 
 
-def entries_of(log: LocalLog, partition: int) -> list[str]:
+def entries_of(store: Store, partition: int) -> list[str]:
     found: list[str] = []
-    while batch := log.read(partition, len(found) + 1).result(60):
+    while batch := store.read(partition, len(found) + 1, max_entries=256, max_bytes=1 << 20):
         assert [entry.index for entry in batch] == [len(found) + 1 + n for n in range(len(batch))]
         found += [entry.payload.decode() for entry in batch]
     return found
@@ -51,12 +52,11 @@ def test_whatever_a_killed_log_had_acknowledged_is_there_in_order_and_once(tmp_p
                 partition, index, payload = line.split(" ")
                 assert int(index) not in acknowledged[int(partition)], "an index given twice"
                 acknowledged[int(partition)][int(index)] = payload
-            with LocalLog.open(
-                "segment", tmp_path / "log", partitions=PARTITIONS, segment_bytes=65_536
-            ) as log:
-                for partition in range(PARTITIONS):
-                    found = entries_of(log, partition)
-                    assert len(found) == len(set(found)), "an entry is there twice"
-                    for index, payload in acknowledged[partition].items():
-                        assert found[index - 1] == payload
+            store = open_segment(tmp_path / "log", segment_bytes=65_536)
+            for partition in range(PARTITIONS):
+                found = entries_of(store, partition)
+                assert len(found) == len(set(found)), "an entry is there twice"
+                for index, payload in acknowledged[partition].items():
+                    assert found[index - 1] == payload
+            store.close()
     assert total > KILLS

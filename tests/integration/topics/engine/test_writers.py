@@ -1,4 +1,4 @@
-"""A lane alone, with a log whose answers come when the test says so."""
+"""A writer alone, with a log whose answers come when the test says so."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 
 from penstock.kernel.errors import Unavailable
 from penstock.kernel.shell import SystemClock
+from penstock.log.executor import PartitionExecutor
+from penstock.log.journal import Backlog
+from penstock.log.stores.memory import MemoryStore
+from penstock.log.wal import Wal
 from penstock.topics.core.batch import Batch, parse_write
 from penstock.topics.core.entries import Appended, Feed
 from penstock.topics.core.leases import ClaimRequest
 from penstock.topics.core.partition import Change, Partition
-from penstock.topics.engine.gather import Gather
-from penstock.topics.engine.journal import Backlog, WalCounters
-from penstock.topics.engine.lane import UNSYNCED_SEQS_MAX, Audience, Lane
+from penstock.topics.engine.writers import UNSYNCED_SEQS_MAX, Audience, PartitionWriter
 from tests.integration.topics.engines import DEADLINE_S, body, until
 
 
@@ -22,17 +24,22 @@ class HeldJournal:
     """A log that keeps its answers back."""
 
     def __init__(self) -> None:
-        self.gather = Gather(asyncio.get_running_loop(), SystemClock())
+        loop, clock = asyncio.get_running_loop(), SystemClock()
+        self.wal = Wal(MemoryStore(), loop=loop, clock=clock)
+        executor = PartitionExecutor(0, call_soon=loop.call_soon, now_ns=clock.monotonic_ns)
+        executor.start()
+        executor.restored()
+        self.executors = [executor]
         self.sync_round = 0
         self.synced: list[bool] = []
         self.answers: list[Callable[[Exception | None], None]] = []
         self.refusal: Exception | None = None
-        self.counters = WalCounters()
         self.backlog = Backlog()
         self.resumed: list[int] = []
+        self.failures: list[tuple[int, Exception]] = []
 
-    def tell_failure(self, partition: int, error: Exception) -> None:
-        self.failure = (partition, error)
+    def failed(self, partition: int, error: Exception) -> None:
+        self.failures.append((partition, error))
 
     def append(self, _number: int, _payload: bytes, done: Any, *, sync: bool) -> None:
         if self.refusal is not None:
@@ -44,14 +51,14 @@ class HeldJournal:
         self.resumed.append(number)
 
 
-def lane_on(journal: HeldJournal) -> Lane:
+def writer_on(journal: HeldJournal) -> PartitionWriter:
     audience = Audience(lambda _entries: None, lambda _topic: None, (), ())
     loop = asyncio.get_running_loop()
-    return Lane(0, Partition(), journal, loop=loop, audience=audience)  # type: ignore[arg-type]
+    return PartitionWriter(0, Partition(), journal, loop=loop, audience=audience)  # type: ignore[arg-type]
 
 
-async def logged(lane: Lane, journal: HeldJournal, change: Change) -> None:
-    waiting = asyncio.create_task(lane.commit(change, sync=True))
+async def logged(writer: PartitionWriter, journal: HeldJournal, change: Change) -> None:
+    waiting = asyncio.create_task(writer.commit(change, sync=True))
     await until(lambda: bool(journal.answers))
     journal.answers.pop()(None)
     await waiting
@@ -62,26 +69,26 @@ def test_who_waits_for_an_idle_lane_is_woken_by_changes_that_need_no_log() -> No
 
     async def main() -> None:
         journal = HeldJournal()
-        lane = lane_on(journal)
-        partition = lane.partition
-        await logged(lane, journal, partition.decide_config("q", {"type": "queue"}, 1))
+        writer = writer_on(journal)
+        partition = writer.partition
+        await logged(writer, journal, partition.decide_config("q", {"type": "queue"}, 1))
         write = partition.decide_write("q", parse_write(body(1, 2)), 2)
         assert isinstance(write, Change)
-        await logged(lane, journal, write)
+        await logged(writer, journal, write)
         write = partition.decide_write("q", parse_write(body(3)), 3)
         assert isinstance(write, Change)
-        writing = asyncio.create_task(lane.commit(write, sync=True))
+        writing = asyncio.create_task(writer.commit(write, sync=True))
         await until(lambda: bool(journal.answers))
         claim = partition.decide_claim("q", [ClaimRequest("n")], 4, 0)
-        claiming = asyncio.create_task(lane.commit(claim, sync=False))
-        holding = asyncio.create_task(lane.hold())
+        claiming = asyncio.create_task(writer.commit(claim, sync=False))
+        holding = asyncio.create_task(writer.hold())
         await asyncio.sleep(0)
         journal.answers.pop()(None)
-        assert not lane.is_idle, "the claim waits for its turn"
+        assert not writer.is_idle, "the claim waits for its turn"
         await writing
         await asyncio.wait_for(asyncio.gather(claiming, holding), DEADLINE_S)
-        assert lane.is_idle
-        lane.release()
+        assert writer.is_idle
+        writer.release()
 
     asyncio.run(main())
 
@@ -89,18 +96,18 @@ def test_who_waits_for_an_idle_lane_is_woken_by_changes_that_need_no_log() -> No
 def test_what_the_log_does_not_take_fails_alone_after_all_that_it_took_before() -> None:
     async def main() -> None:
         journal = HeldJournal()
-        lane = lane_on(journal)
-        partition = lane.partition
-        await logged(lane, journal, partition.decide_config("t", {}, 1))
+        writer = writer_on(journal)
+        partition = writer.partition
+        await logged(writer, journal, partition.decide_config("t", {}, 1))
         told: list[tuple[int, bool]] = []
 
         def write(number: int) -> None:
             change = partition.decide_write("t", parse_write(body(number)), 2)
             assert isinstance(change, Change)
-            lane.submit(
+            writer.submit(
                 change, lambda got: told.append((number, isinstance(got, Exception))), sync=True
             )
-            lane.flush()
+            writer.flush()
 
         write(1)
         journal.refusal = Unavailable("it is stopping")
@@ -110,7 +117,7 @@ def test_what_the_log_does_not_take_fails_alone_after_all_that_it_took_before() 
         assert (told, len(journal.answers)) == ([], 1)
         journal.answers.pop()(None)
         assert told == [(1, False), (2, True), (3, True)]
-        assert (partition.topic("t").head_seq, journal.resumed, lane.is_idle) == (1, [0], True)
+        assert (partition.topic("t").head_seq, journal.resumed, writer.is_idle) == (1, [0], True)
         write(4)
         journal.answers.pop()(None)
         assert (told[-1], partition.topic("t").head_seq) == ((4, False), 2)
@@ -121,14 +128,14 @@ def test_what_the_log_does_not_take_fails_alone_after_all_that_it_took_before() 
 def test_a_hole_that_takes_too_many_seqs_is_synced_though_it_brings_no_record() -> None:
     async def main() -> None:
         journal = HeldJournal()
-        lane = lane_on(journal)
-        await logged(lane, journal, lane.partition.decide_config("t", {}, 1))
+        writer = writer_on(journal)
+        await logged(writer, journal, writer.partition.decide_config("t", {}, 1))
         for source_seq, trimmed in ((10, 10), (5_000, UNSYNCED_SEQS_MAX // 2)):
             feed = Feed("r", 1, source_seq, trimmed)
-            first_seq = lane.partition.topic("t").next_seq + trimmed
-            fed = lane.partition.change_of(Appended("t", first_seq, 2, Batch.of([]), feed=feed))
-            assert not lane.is_synced(fed), "it is the sum that is too much"
-            feeding = asyncio.create_task(lane.commit(fed, sync=False))
+            first_seq = writer.partition.topic("t").next_seq + trimmed
+            fed = writer.partition.change_of(Appended("t", first_seq, 2, Batch.of([]), feed=feed))
+            assert not writer.is_synced(fed), "it is the sum that is too much"
+            feeding = asyncio.create_task(writer.commit(fed, sync=False))
             await until(lambda: bool(journal.answers))
             journal.answers.pop()(None)
             await feeding

@@ -11,10 +11,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Container, Iterable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from penstock.commits.sessions import Answer
-from penstock.kernel.errors import Unavailable
+from penstock.kernel.errors import PenstockError, Unavailable, Unknown
+from penstock.log.executor import Phase, Work
+from penstock.log.journal import LocalJournal
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.codec import encode_entries
 from penstock.topics.core.entries import Appended, Committed
@@ -22,11 +24,11 @@ from penstock.topics.core.partition import Change, Entry, Partition
 from penstock.topics.core.router import RouterEntry
 from penstock.topics.core.space import TopicSpace
 from penstock.topics.core.topic import Topic, Written
-from penstock.topics.engine.journal import Journal
 
 Done = Callable[[list[Any] | Exception], None]
 OnWritten = Callable[[Written | Exception], None]
 OnLanded = Callable[[Answer | Exception], None]
+T = TypeVar("T")
 Waiting = list[tuple[Change | Appended | Committed, Any]]
 
 _LOGGER: Final = logging.getLogger("penstock.topics")
@@ -43,23 +45,24 @@ class Audience(NamedTuple):
     appended: Callable[[str], None]
     listened: Container[str]
     routed: Container[str]
+    partition_failed: Callable[[int], None] = lambda _number: None
 
 
 class Exclusive:
-    """`async with` a lane held."""
+    """`async with` a writer held."""
 
-    def __init__(self, lane: Lane) -> None:
-        self._lane = lane
+    def __init__(self, writer: PartitionWriter) -> None:
+        self._writer = writer
 
     async def __aenter__(self) -> Partition:
-        await self._lane.hold()
-        return self._lane.partition
+        await self._writer.hold()
+        return self._writer.partition
 
     async def __aexit__(self, *_error: object) -> None:
         try:
-            await self._lane.until_idle()
+            await self._writer.until_idle()
         finally:
-            self._lane.release()
+            self._writer.release()
 
 
 class LogFailed(Unavailable):
@@ -68,14 +71,14 @@ class LogFailed(Unavailable):
     code = "log_failed"
 
 
-class Lane:
+class PartitionWriter:
     """The pipeline of one partition. Used on the loop's thread only."""
 
     def __init__(
         self,
         number: int,
         partition: Partition,
-        journal: Journal,
+        journal: LocalJournal,
         *,
         loop: asyncio.AbstractEventLoop,
         audience: Audience,
@@ -88,12 +91,15 @@ class Lane:
         self._backlog = journal.backlog
         self.is_held = False  # an exclusive command runs or waits: others must go through `later`
         self._journal = journal
-        self._gather = journal.gather
+        self.executor = journal.executors[number]
+        self.executor.on_failed = self._on_partition_failed
+        self._wal = journal.wal
         self._loop = loop
         self._committed = audience.committed
         self._appended = audience.appended
         self._listened = audience.listened
         self._routed = audience.routed
+        self._failed_for_good = audience.partition_failed
         self._pending: Waiting = []
         self._entries: list[Entry] = []
         self._sync = False
@@ -102,6 +108,7 @@ class Lane:
         self._refused: Callable[[], None] | None = None  # the last of these was not taken: fail it
         self._committing = False  # whatever an answer leads to comes after what is committed now
         self._failed: Exception | None = None  # until nothing that was on its way is left
+        self.refusal: PenstockError | None = None  # why no change is taken at present
         self._held: deque[Callable[[], None]] | None = None  # commands behind an exclusive one
         self._held_bytes = 0
         self._idle: list[asyncio.Future[None]] = []
@@ -117,8 +124,9 @@ class Lane:
     def later(self, command: Callable[[], None], size_bytes: int = 0) -> None:
         """Run a command once the exclusive one is over, in the order of coming.
 
-        Its bytes count as waiting until then.
+        Its bytes count as waiting until then. `PartitionFailed` if it will never run.
         """
+        self.check()
         assert self._held is not None, "only while it is held"
         self._held.append(command)
         self._held_bytes += size_bytes
@@ -139,8 +147,8 @@ class Lane:
 
     def submit(self, change: Change, done: Done, *, sync: bool) -> None:
         """Stage a change and log it with all others of this turn of the loop."""
-        if self._failed is not None:
-            done(LogFailed(f"expected the log to take a write, found: {self._failed}"))
+        if self.refusal is not None:
+            done(self.refusal)
             return
         self.partition.stage(change)
         if not change.to_log and self.is_idle and not self._committing:
@@ -151,18 +159,18 @@ class Lane:
         self._stage_bytes(_size_of(change))
         if sync:
             self._sync = True
-        self._gather.writes += 1
+        self._wal.writes += 1
         if not self._scheduled:
             self._scheduled = True
-            self._gather.join(self)
+            self._wal.join(self)
 
     def append(self, topic: Topic, batch: Batch, now_ms: int, done: OnWritten) -> None:
         """Take the usual write: `submit` for one append that cannot be refused, made cheap.
 
         In a profile of single writes `Change`, `stage` and `commit` were most of the engine.
         """
-        if self._failed is not None:
-            done(LogFailed(f"expected the log to take a write, found: {self._failed}"))
+        if self.refusal is not None:
+            done(self.refusal)
             return
         entry = topic.stage_append(batch, now_ms)
         self._pending.append((entry, done))
@@ -170,24 +178,24 @@ class Lane:
         self._stage_bytes(batch.size_bytes)
         if topic.config.durability == "fsync":
             self._sync = True
-        self._gather.writes += 1
+        self._wal.writes += 1
         if not self._scheduled:
             self._scheduled = True
-            self._gather.join(self)
+            self._wal.join(self)
 
     def land(self, space: TopicSpace, entry: Committed, done: OnLanded) -> None:
         """Take a commit that was just decided: `submit` for it alone, made cheap as `append` is."""
-        if self._failed is not None:
-            done(LogFailed(f"expected the log to take a write, found: {self._failed}"))
+        if self.refusal is not None:
+            done(self.refusal)
             return
         space.stage(entry)
         self._pending.append((entry, done))
         self._entries.append(entry)
         self._sync = True
-        self._gather.writes += 1
+        self._wal.writes += 1
         if not self._scheduled:
             self._scheduled = True
-            self._gather.join(self)
+            self._wal.join(self)
 
     def after(self, done: Done) -> None:
         """Answer once everything that is staged now is committed, or failed."""
@@ -199,8 +207,30 @@ class Lane:
         self.submit(change, partial(_resolve, future), sync=sync)
         return await future
 
+    def check(self) -> None:
+        """Raise `PartitionFailed` if the partition is out of service."""
+        if self.executor.phase is Phase.FAILED:
+            raise self.executor.failure()
+
+    async def run(self, kind: Work, call: Callable[[], T]) -> T:
+        """Run something as one piece of the executor's work, and wait for it."""
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def turn() -> None:
+            try:
+                result = call()
+            except Exception as error:
+                _refuse(future, error)
+            else:
+                if not future.done():
+                    future.set_result(result)
+
+        self.executor.submit(kind, turn, partial(_refuse, future))
+        return await future
+
     async def settled(self) -> None:
         """Wait until everything that is staged now is committed or failed, and nothing is held."""
+        self.check()
         while self._held is not None:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._held.append(partial(_wake, waiter))
@@ -220,9 +250,10 @@ class Lane:
     async def hold(self) -> None:
         """Begin an exclusive command: keep others waiting, and wait until nothing is staged."""
         await self._exclusive.acquire()
-        self._held = deque()
-        self.is_held = True
         try:
+            self.check()
+            self._held = deque()
+            self.is_held = True
             await self.until_idle()
         except BaseException:
             self.release()
@@ -230,22 +261,39 @@ class Lane:
 
     def release(self) -> None:
         """End an exclusive command: those that waited run now, in the order of coming."""
+        self._exclusive.release()
+        if self.executor.phase is Phase.FAILED:
+            return
         held, self._held = self._held, None
         self._count(-self._held_bytes)  # none is refused for those that waited with it
         self._held_bytes = 0
         self.is_held = False
-        self._exclusive.release()
         for command in held or ():
             self._guarded(command)
 
     async def until_idle(self) -> None:
-        """Wait until nothing is staged."""
+        """Wait until nothing is staged: a drain barrier, which the executor puts up in its turn."""
         while not self.is_idle:
             waiter: asyncio.Future[None] = self._loop.create_future()
-            self._idle.append(waiter)
+            wait = partial(self._wake_when_idle, waiter)
+            self.executor.submit(Work.MAINTENANCE, wait, partial(_refuse, waiter))
             await waiter
 
+    def _wake_when_idle(self, waiter: asyncio.Future[None]) -> None:
+        if self.is_idle:
+            _wake(waiter)
+        else:
+            self._idle.append(waiter)
+
     def flush(self) -> None:
+        """A group commit is being formed: hand over what is staged, in the executor's turn."""
+        try:
+            self.executor.submit(Work.CLIENT, self._flush)
+        except PenstockError as error:
+            self._scheduled = False
+            self._fail_pending(error)
+
+    def _flush(self) -> None:
         """Hand what is staged over to the log, as one entry."""
         self._scheduled = False
         waiting, entries, sync = self._pending, self._entries, self._sync
@@ -264,18 +312,20 @@ class Lane:
                 self._settle()
             return
         if sync or self._is_far(entries):
-            # Whatever comes later in this lane is answered after this: it counts from here.
+            # Whatever comes later in this writer is answered after this: it counts from here.
             self._unsynced_seqs.clear()
             sync = True
-        payload = encode_entries(entries)
-        self._count(len(payload))
         self._flying.append(waiting)
+        size_bytes = 0
         try:
+            payload = encode_entries(entries)
+            size_bytes = len(payload)
+            self._count(size_bytes)
             self._journal.append(
-                self.number, payload, partial(self._written, len(payload)), sync=sync
+                self.number, payload, partial(self._on_written, size_bytes), sync=sync
             )
         except Exception as error:
-            self._refused = partial(self._written, len(payload), error)
+            self._refused = partial(self._written, size_bytes, error)
             self._tell_refused()
 
     def _count(self, size_bytes: int) -> None:
@@ -308,15 +358,21 @@ class Lane:
                 far = far or count > UNSYNCED_SEQS_MAX // 2
         return far
 
+    def _on_written(self, size_bytes: int, error: Exception | None) -> None:
+        """The log answers: take it in as one piece of replication work."""
+        try:
+            self.executor.submit(Work.REPLICATION, partial(self._written, size_bytes, error))
+        except PenstockError:  # the partition failed meanwhile, and the writers know
+            self._count(-size_bytes)
+
     def _written(self, size_bytes: int, error: Exception | None) -> None:
         """The oldest entry on its way is in the log, or is not."""
         self._count(-size_bytes)
         waiting = self._flying.popleft()
         if error is not None and self._failed is None:
-            self._journal.tell_failure(self.number, error)
+            self._journal.failed(self.number, error)  # what fails behind it is not counted
             self._failed = error
-            self._journal.counters.failures += 1  # what fails behind it is not counted
-            self._journal.counters.last_failure = str(error)
+            self.refusal = LogFailed(f"the log did not take a write: {error}")
             self.partition.abandon(_topics_of((waiting, *self._flying, self._pending)))
         if self._failed is not None:
             self._fail(waiting)
@@ -334,20 +390,45 @@ class Lane:
 
     def _fail(self, waiting: Waiting) -> None:
         """Nothing that was on its way counts any more: what came later was decided on it."""
-        assert self._failed is not None
-        error = LogFailed(f"expected the log to take a write, found: {self._failed}")
+        error = self.refusal
+        assert error is not None
         for _, done in waiting:
             self._guarded(partial(done, error))
         if not self._flying:
-            waiting, self._pending, self._entries = self._pending, [], []
-            self._stage_bytes(-self._staged_bytes)
+            self._fail_pending(error)
+
+    def _fail_pending(self, error: Exception) -> None:
+        """Answer what is staged and was not handed over."""
+        waiting, self._pending, self._entries, self._sync = self._pending, [], [], False
+        self._stage_bytes(-self._staged_bytes)
+        for _, done in waiting:
+            self._guarded(partial(done, error))
+
+    def _on_partition_failed(self, error: Exception) -> None:
+        """The executor took the partition out of service: answer every waiter."""
+        _LOGGER.error("partition %d is out of service: %s", self.number, error, exc_info=error)
+        self.refusal = self.executor.failure()
+        self.is_held = True  # so that every command looks at `check` before it goes on
+        flying, self._flying = self._flying, deque()
+        unknown = Unknown(f"this may be durable or not: {self.refusal}")
+        for waiting in flying:
             for _, done in waiting:
-                self._guarded(partial(done, error))
+                self._guarded(partial(done, unknown))
+        self._fail_pending(self.refusal)
+        held, self._held = self._held, None
+        self._count(-self._held_bytes)
+        self._held_bytes = 0
+        for command in held or ():
+            self._guarded(command)  # each finds the partition out of service, and says so
+        idle, self._idle = self._idle, []
+        for waiter in idle:
+            _refuse(waiter, self.refusal)
+        self._failed_for_good(self.number)
 
     def _settle(self) -> None:
         """Nothing is on its way."""
         if self._failed is not None:
-            self._failed = None
+            self._failed = self.refusal = None
             self._journal.resume(self.number)
         if not self._pending:
             idle, self._idle = self._idle, []
@@ -414,6 +495,11 @@ def _resolve(future: asyncio.Future[list[Any]], outcome: list[Any] | Exception) 
         future.set_exception(outcome)
     else:
         future.set_result(outcome)
+
+
+def _refuse(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from penstock.testing.clock import ManualClock
-from penstock.topics.engine.gather import (
+from penstock.log.stores.memory import MemoryStore
+from penstock.log.wal import (
     GROUP_WRITES,
     HOLD_NS_MAX,
     QUIET_NS,
     ROUND_NS_A_WATCHER,
     ROUND_NS_MAX,
-    Gather,
+    Wal,
 )
+from penstock.testing.clock import ManualClock
 from tests.unit.server.http.fake_loop import FakeLoop
 
 MS = 1_000_000
@@ -29,104 +30,104 @@ class Turns(FakeLoop):
             callback(*parts)
 
 
-class Lane:
+class Writer:
     """Something with writes; counts how often it was flushed."""
 
-    def __init__(self, gather: Gather) -> None:
-        self._gather = gather
+    def __init__(self, wal: Wal) -> None:
+        self._wal = wal
         self.flushed = 0
 
     def write(self) -> None:
-        self._gather.writes += 1
-        if self._gather.writes == 1:
-            self._gather.join(self)
+        self._wal.writes += 1
+        if self._wal.writes == 1:
+            self._wal.join(self)
 
     def flush(self) -> None:
         self.flushed += 1
 
 
-def start() -> tuple[Gather, Lane, Turns]:
+def start() -> tuple[Wal, Writer, Turns]:
     clock = ManualClock()
     loop = Turns(clock)
-    gather = Gather(loop, clock)  # type: ignore[arg-type]
-    return gather, Lane(gather), loop
+    wal = Wal(MemoryStore(), loop=loop, clock=clock)  # type: ignore[arg-type]
+    return wal, Writer(wal), loop
 
 
 def test_writes_go_in_the_next_turn_while_there_is_time():
-    _, lane, loop = start()
-    lane.write()
-    lane.write()
+    _, writer, loop = start()
+    writer.write()
+    writer.write()
     loop.turn(1)
-    assert lane.flushed == 1
+    assert writer.flushed == 1
 
 
 def test_a_lone_write_does_not_wait_though_the_loop_is_busy():
-    gather, lane, loop = start()
-    gather.set_busy(1.0)
-    lane.write()
+    wal, writer, loop = start()
+    wal.window.set_busy(1.0)
+    writer.write()
     loop.turn(1)
-    assert lane.flushed == 1
+    assert writer.flushed == 1
 
 
 def test_a_busy_loop_waits_while_more_comes_and_not_longer_than_its_time():
-    gather, lane, loop = start()
-    gather.set_busy(1.0)
+    wal, writer, loop = start()
+    wal.window.set_busy(1.0)
     spent_ns = 0
-    lane.write()
-    while not lane.flushed:
-        lane.write()
+    writer.write()
+    while not writer.flushed:
+        writer.write()
         loop.turn(QUIET_NS // 2)
         spent_ns += QUIET_NS // 2
     assert HOLD_NS_MAX <= spent_ns < HOLD_NS_MAX + QUIET_NS
 
 
 def test_a_busy_loop_waits_no_more_when_nothing_comes():
-    gather, lane, loop = start()
-    gather.set_busy(1.0)
-    lane.write()
-    lane.write()
+    wal, writer, loop = start()
+    wal.window.set_busy(1.0)
+    writer.write()
+    writer.write()
     loop.turn(1)
-    assert not lane.flushed
+    assert not writer.flushed
     loop.turn(QUIET_NS)
-    assert lane.flushed == 1
+    assert writer.flushed == 1
 
 
 def test_while_many_watchers_are_served_even_a_lone_write_waits_for_company():
-    gather, lane, loop = start()
-    gather.set_round(1_000)
-    lane.write()
+    wal, writer, loop = start()
+    wal.window.set_round(1_000)
+    writer.write()
     turns = 0
-    while not lane.flushed:
+    while not writer.flushed:
         loop.turn(MS // 2)
         turns += 1
     assert turns == -(-1_000 * ROUND_NS_A_WATCHER // (MS // 2))
 
 
 def test_no_round_is_so_large_that_writes_wait_for_ever():
-    gather, lane, loop = start()
-    gather.set_round(1_000_000)
-    lane.write()
+    wal, writer, loop = start()
+    wal.window.set_round(1_000_000)
+    writer.write()
     loop.turn(ROUND_NS_MAX - 1)
-    assert not lane.flushed
+    assert not writer.flushed
     loop.turn(1)
-    assert lane.flushed == 1
+    assert writer.flushed == 1
 
 
 def test_the_end_of_a_round_lets_go_of_what_waited():
-    gather, lane, loop = start()
-    gather.set_round(1_000)
-    lane.write()
+    wal, writer, loop = start()
+    wal.window.set_round(1_000)
+    writer.write()
     loop.turn(1)
-    assert not lane.flushed
-    gather.set_round(0)
+    assert not writer.flushed
+    wal.window.set_round(0)
     loop.turn(1)
-    assert lane.flushed == 1
+    assert writer.flushed == 1
 
 
 def test_a_group_that_is_large_enough_waits_for_no_round():
-    gather, lane, loop = start()
-    gather.set_round(1_000)
+    wal, writer, loop = start()
+    wal.window.set_round(1_000)
     for _ in range(GROUP_WRITES):
-        lane.write()
+        writer.write()
     loop.turn(1)
-    assert lane.flushed == 1
+    assert writer.flushed == 1

@@ -1,0 +1,267 @@
+"""The journal: the port through which partitions append to the log, make it durable and read it.
+
+`LocalJournal` is the log of this machine alone; a replicated one will stand behind the same port.
+It runs on the event loop's thread. Only the WAL (see `wal`) and the read scheduler (see `reads`)
+wait for the disk, elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+from penstock.kernel.clock import Clock
+from penstock.kernel.errors import Rejected
+from penstock.kernel.seldom import Seldom, and_others
+from penstock.kernel.units import MIB
+from penstock.log.executor import PartitionExecutor
+from penstock.log.queues import QueueLimits, SchedulerStatus
+from penstock.log.reads import ReadRange, ReadScheduler
+from penstock.log.store import Append, Bounds, Entry, Operation, SetHardState, Store, Sync
+from penstock.log.wal import Wal, WalOptions
+
+OnDurable = Callable[[Exception | None], None]
+
+_TERM: Final = 1
+_LOGGER: Final = logging.getLogger("penstock.log")
+_READ_ENTRIES: Final = 1_024
+_READ_BYTES: Final = 4 * MIB
+_RETRY_S: Final = 1.0
+"""How long after a timed sync that failed the next one begins, though nothing is written."""
+
+
+class Journal(Protocol):
+    """What a partition's writer needs of the log."""
+
+    def append(self, partition: int, payload: bytes, on_durable: OnDurable, *, sync: bool) -> None:
+        """Append one entry; the answer comes once it is written, and synced if asked."""
+        ...
+
+    def sync(self, on_durable: OnDurable) -> None:
+        """Make everything durable that was appended before."""
+        ...
+
+    async def read(self, partition: int, wanted: ReadRange) -> list[Entry]:
+        """Entries of a partition, from the read scheduler."""
+        ...
+
+
+@dataclass(slots=True)
+class Backlog:
+    """Bytes of all partitions that were taken and wait for the log, and what it has written."""
+
+    waiting: int = 0
+    finished: int = 0
+
+
+class LocalJournal:
+    """Appends payloads to the logs of many partitions of one store."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        partitions: int,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        disk_sync_ms: int = 100,
+    ) -> None:
+        check_partitions(store, partitions)
+        self.store = store
+        self.partitions = partitions
+        self._loop = loop
+        self._clock = clock
+        self._failures_told = Seldom()
+        self.backlog = Backlog()  # counted by the writers
+        limits = QueueLimits(depth_max=1 << 20)
+        options = WalOptions(group_bytes_max=16 * MIB, limits=limits)
+        self.wal = Wal(store, options, loop=loop, clock=clock)
+        self.counters = self.wal.counters
+        self.reads = ReadScheduler(store, loop=loop)
+        self.executors = [
+            PartitionExecutor(number, call_soon=loop.call_soon, now_ns=clock.monotonic_ns)
+            for number in range(partitions)
+        ]
+        self._next_index = [store.bounds(number).last_index + 1 for number in range(partitions)]
+        self._in_flight = 0
+        self._disk_sync_s = disk_sync_ms / 1e3
+        self._sync_timer: asyncio.TimerHandle | None = None
+        self._unsynced: set[int] = set()  # partitions
+        self.sync_round = 0  # grows when a sync begins and none is under way
+        self._syncing = False
+        self._closing = False
+
+    def start(self) -> None:
+        """Begin to write. A new log first gets a mark of each partition, which tells how many."""
+        numbers = range(self.partitions)
+        marks = [
+            SetHardState(number, _TERM, 0)
+            for number in numbers
+            if not self.store.hard_state(number).term
+        ]
+        if marks:
+            for error in self.store.write(marks, sync=True).values():
+                raise error
+        self.wal.start()
+        self.reads.start()
+
+    async def stop(self) -> None:
+        """Write and answer everything that was taken."""
+        await self.wal.stop()
+        await self.reads.stop()
+
+    def stop_timed_syncs(self) -> None:
+        """Sync no more by time: the journal is about to stop."""
+        self._closing = True
+        if self._sync_timer is not None:
+            self._sync_timer.cancel()
+
+    def append(self, partition: int, payload: bytes, on_durable: OnDurable, *, sync: bool) -> None:
+        """Append one entry; the answer comes once it is written, and synced if asked."""
+        index = self._next_index[partition]
+        operation = Append(partition, (Entry(index, _TERM, payload),))
+        synced = partition if sync else None
+        self.wal.submit(operation, partial(self._answer, on_durable, synced), sync=sync)
+        self._next_index[partition] = index + 1
+        self._in_flight += 1
+        counters = self.counters
+        counters.bytes_written += len(payload)
+        if self._in_flight > counters.queue_depth_peak:
+            counters.queue_depth_peak = self._in_flight
+        if not sync:
+            self._unsynced.add(partition)
+            if self._sync_timer is None:
+                self._sync_timer = self._loop.call_later(self._disk_sync_s, self._sync_by_time)
+
+    def sync(self, on_durable: OnDurable) -> None:
+        """Make everything durable that was appended before.
+
+        Each partition takes part: a store may keep them in several files. A partition whose part
+        fails remains to be synced.
+        """
+        numbers = self._unsynced or {0}
+        self._unsynced = set()
+        if not self._syncing:
+            self._syncing = True
+            self.sync_round += 1
+            on_durable = partial(self._synced, on_durable)
+        left = len(numbers)
+        failed: Exception | None = None
+
+        def one_done(number: int, error: Exception | None) -> None:
+            nonlocal left, failed
+            left -= 1
+            if error is not None:
+                failed = failed or error
+                self._unsynced.add(number)
+            if not left:
+                on_durable(failed)
+
+        for number in numbers:
+            self.submit(Sync(number), partial(one_done, number))
+
+    def submit(self, operation: Operation, on_durable: OnDurable) -> None:
+        """Do something else to a partition's log, durably."""
+        self._in_flight += 1
+        self.wal.submit(operation, partial(self._answer, on_durable, operation.partition))
+
+    async def read(self, partition: int, wanted: ReadRange) -> list[Entry]:
+        """Entries of a partition, from the read scheduler."""
+        return await self.reads.read(partition, wanted)
+
+    def entries(self, partition: int, first_index: int) -> Iterator[Entry]:
+        """Every entry of a partition from an index on, read here and now: for a restore."""
+        while True:
+            found = self.store.read(
+                partition, first_index, max_entries=_READ_ENTRIES, max_bytes=_READ_BYTES
+            )
+            if not found:
+                return
+            yield from found
+            first_index = found[-1].index + 1
+
+    def bounds(self, partition: int) -> Bounds:
+        """Where a partition's log begins and ends."""
+        return self.store.bounds(partition)
+
+    def failed(self, partition: int, error: Exception) -> None:
+        """A writer was told that the log did not take its entry; logged once a second at most."""
+        self.counters.failures += 1
+        self.counters.last_failure = str(error)
+        left_out = self._failures_told.take(self._clock.monotonic_ms())
+        if left_out is not None:
+            text = "partition %d: the log failed: %s%s"
+            _LOGGER.error(text, partition, error, and_others(left_out))
+
+    def resume(self, partition: int) -> None:
+        """After a failure, with nothing of the partition in flight: go on where its log ends."""
+        self._next_index[partition] = self.store.bounds(partition).last_index + 1
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether something was written that a power loss could take."""
+        return bool(self._unsynced)
+
+    @property
+    def queue_depth(self) -> int:
+        """Operations that were taken and not answered."""
+        return self._in_flight
+
+    @property
+    def written_by(self) -> str:
+        """See `Wal.written_by`."""
+        return self.wal.written_by()
+
+    def status(self) -> SchedulerStatus:
+        """A snapshot of the WAL for people."""
+        return self.wal.status()
+
+    def _synced(self, on_durable: OnDurable, error: Exception | None) -> None:
+        self._syncing = False
+        on_durable(error)
+
+    def _sync_by_time(self) -> None:
+        self._sync_timer = None
+        if self._unsynced:
+            self.sync(self._synced_by_time)
+
+    def _synced_by_time(self, error: Exception | None) -> None:
+        if error is None:
+            return
+        _LOGGER.error("the log could not be synced: %s", error)
+        if self._sync_timer is None and not self._closing:
+            self._sync_timer = self._loop.call_later(_RETRY_S, self._sync_by_time)
+
+    def _answer(self, on_durable: OnDurable, synced: int | None, error: Exception | None) -> None:
+        """A write is over; `synced` is its partition, if nothing of it remains to be synced."""
+        self._in_flight -= 1
+        if synced is not None and error is None and not self._in_flight:
+            self._unsynced.discard(synced)
+        on_durable(error)
+
+
+def partitions_of(store: Store) -> int:
+    """The number of partitions a log was made with; 0 for a new one."""
+    known = store.partitions()
+    return known[-1] + 1 if known else 0
+
+
+def check_partitions(store: Store, partitions: int) -> None:
+    """Refuse a number of partitions other than the one the log was made with.
+
+    With another number names would live elsewhere and their entries would seem to be gone. Every
+    partition leaves its term in the store before the first entry is taken, which tells the number;
+    a log without entries may be one whose first start was cut short, and may still grow.
+    """
+    made_with = partitions_of(store)
+    used = any(store.bounds(partition).last_index for partition in range(made_with))
+    if made_with > partitions or (used and made_with != partitions):
+        raise Rejected(
+            f"this log was made with {made_with} partitions and cannot be opened with {partitions}",
+            expected=made_with,
+            found=partitions,
+        )
