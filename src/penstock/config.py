@@ -1,9 +1,9 @@
-"""Settings of the server, the ingest edge and Spark: typed, checked once, from flags to file.
+"""Settings of the server, ingest, tables and Spark: typed, checked once, from flags to file.
 
 A flag wins over the environment, the environment over the file, the file over the default. In the
-file the keys stand in the tables `[server]`, `[ingest]` and `[spark]`; in the environment each is
-`PENSTOCK_`, `PENSTOCK_INGEST_` or `PENSTOCK_SPARK_` and its name in capitals. A name that nobody
-knows is refused with the nearest one that exists.
+file the keys stand in the tables `[server]`, `[ingest]`, `[tables]` and `[spark]`; in the
+environment each is `PENSTOCK_`, `PENSTOCK_INGEST_`, `PENSTOCK_TABLES_` or `PENSTOCK_SPARK_` and its
+name in capitals. An unknown name is refused with the nearest known one.
 
 >>> settings = load({"PENSTOCK_HOST": "127.0.0.1:0", "PENSTOCK_MAX_BODY_BYTES": "1 MiB"})
 >>> settings.host, settings.port, settings.max_body_bytes
@@ -32,12 +32,16 @@ from penstock.kernel.units import KIB, MIB, parse_bytes
 from penstock.log.stores import KINDS as STORES
 from penstock.protocol.limits import TopicLimits
 from penstock.spark.options import SparkOptions, named, spark_options
+from penstock.tables.core.schedule import parse_duration_ms
 
 PREFIX: Final = "PENSTOCK_"
 FILE_NAME: Final = "penstock.toml"
 FILE_TABLE: Final = "server"
 INGEST_TABLE: Final = "ingest"
+TABLES_TABLE: Final = "tables"
 SPARK_TABLE: Final = "spark"
+DEFAULT_CATALOG: Final = "sqlite:warehouse.sqlite"
+PARALLEL: Final = ("off", "dry_run", "on")
 GROWTHS: Final = ("aimd", "cubic")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error", "off")
 OTHER_VARIABLES: Final = frozenset(
@@ -289,11 +293,49 @@ class IngestSettings:
         return TopicNames(self.raw_topic, self.reject_topic)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablesSettings:
+    """Where the warehouse of stream tables is, and how its tables are kept fresh."""
+
+    catalog: str = _setting(
+        DEFAULT_CATALOG, "Catalog of the lake: sqlite:<path> or postgres:<connection words>."
+    )
+    data_path: str = _setting(
+        "", "Where a new lake keeps its files; beside the SQLite file if not said."
+    )
+    api_key: str = field(
+        default="", repr=False,
+        metadata={"doc": "The key for topics that tables read, where their server has keys."},
+    )  # fmt: skip
+    parallel: str = _setting("on", "Refresh side by side in workers: on, off or dry_run.")
+    max_concurrent_refreshes: int = _setting(4, "Refreshes at the same time.", least=1)
+    max_workers: int = _setting(4, "Permits of the cluster, shared by all coordinators.", least=1)
+    pool: str = _setting("", "Address of the database of the permits; the catalog if not said.")
+    keep_snapshots: str = _setting(
+        "",
+        "How long the lake's snapshots are kept, such as 7d; 0s keeps all. If not said: 1d in a "
+        "lake that Penstock made, else all.",
+    )
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            _check_bounds(setting.name, getattr(self, setting.name), setting.metadata)
+        _check_choice("parallel", self.parallel, PARALLEL)
+        _ = self.snapshot_retention_ms
+
+    @property
+    def snapshot_retention_ms(self) -> int | None:
+        """`keep_snapshots` in milliseconds; None where it is not said."""
+        return parse_duration_ms(self.keep_snapshots) if self.keep_snapshots else None
+
+
 _KINDS: Final[dict[str, type[Any]]] = {
-    FILE_TABLE: Settings, INGEST_TABLE: IngestSettings, SPARK_TABLE: SparkOptions,
+    FILE_TABLE: Settings, INGEST_TABLE: IngestSettings, TABLES_TABLE: TablesSettings,
+    SPARK_TABLE: SparkOptions,
 }  # fmt: skip
 _PREFIXES: Final = {
-    FILE_TABLE: PREFIX, INGEST_TABLE: f"{PREFIX}INGEST_", SPARK_TABLE: f"{PREFIX}SPARK_",
+    FILE_TABLE: PREFIX, INGEST_TABLE: f"{PREFIX}INGEST_", TABLES_TABLE: f"{PREFIX}TABLES_",
+    SPARK_TABLE: f"{PREFIX}SPARK_",
 }  # fmt: skip
 _FIELDS_OF: Final = {
     table: {setting.name: setting for setting in fields(kind)} for table, kind in _KINDS.items()
@@ -327,6 +369,24 @@ def load_ingest(
     0
     """
     return IngestSettings(**_merged(INGEST_TABLE, environ, file, flags))
+
+
+def load_tables(
+    environ: Mapping[str, str] | None = None,
+    *,
+    file: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> TablesSettings:
+    """As `load`, for stream tables; PENSTOCK_CATALOG and PENSTOCK_DATA_PATH count for them too.
+
+    >>> load_tables({"PENSTOCK_CATALOG": "sqlite:a"}).catalog
+    'sqlite:a'
+    """
+    environ = os.environ if environ is None else environ
+    near = {name: environ.get(variable(name, TABLES_TABLE)) or environ.get(variable(name))
+            for name in ("catalog", "data_path")}  # fmt: skip
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    return TablesSettings(**_merged(TABLES_TABLE, environ, file, near | given))
 
 
 def load_spark(
@@ -427,6 +487,12 @@ def described(table: str = FILE_TABLE) -> list[tuple[str, str, str]]:
         )
         for setting in _FIELDS_OF[table].values()
     ]
+
+
+def child_environ(own: Mapping[str, str], *, inherit: bool = True) -> dict[str, str]:
+    """The environment of a child process; without `inherit`, none of our own variables is left."""
+    kept = {key: text for key, text in os.environ.items() if inherit or not key.startswith(PREFIX)}
+    return {**kept, **own}
 
 
 def is_loopback(host: str) -> bool:

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config import Settings, described, is_loopback, load, load_spark, variable
+from penstock.config import (
+    Settings,
+    described,
+    is_loopback,
+    load,
+    load_spark,
+    load_tables,
+    variable,
+)
 from penstock.kernel.errors import Rejected
 from penstock.kernel.units import MIB
 
@@ -189,3 +197,31 @@ def test_a_bad_setting_of_spark_is_refused(tmp_path, text, said):
     file.write_text(f"[spark]\n{text}\n")
     with pytest.raises(Rejected, match=re.escape(said)):
         load_spark({}, file=file)
+
+
+def test_tables_have_a_table_of_their_own_and_the_variables_of_the_warehouse(tmp_path):
+    file = tmp_path / "penstock.toml"
+    file.write_text('[tables]\ncatalog = "sqlite:a"\nmax_workers = 2\nkeep_snapshots = "7d"\n')
+    found = load_tables({}, file=file)
+    assert (found.catalog, found.max_workers) == ("sqlite:a", 2)
+    assert found.snapshot_retention_ms == 7 * 86_400_000
+    assert load_tables({"PENSTOCK_CATALOG": "sqlite:b"}, file=file).catalog == "sqlite:b"
+    both = {"PENSTOCK_CATALOG": "sqlite:b", "PENSTOCK_TABLES_CATALOG": "sqlite:c"}
+    assert load_tables(both, file=file).catalog == "sqlite:c"
+    assert load_tables(both, file=file, flags={"catalog": "sqlite:d"}).catalog == "sqlite:d"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("max_worker = 2", "did you mean max_workers?"),
+        ("max_workers = 0", "expected max_workers at least 1"),
+        ('parallel = "yes"', "expected parallel to be one of"),
+        ('keep_snapshots = "long"', "long"),
+    ],
+)
+def test_a_bad_setting_of_tables_is_refused(tmp_path, text, said):
+    file = tmp_path / "penstock.toml"
+    file.write_text(f"[tables]\n{text}\n")
+    with pytest.raises(Rejected, match=said.replace("?", r"\?")):
+        load_tables({}, file=file)

@@ -6,7 +6,16 @@ from click import Command
 
 from penstock.cli.ingest_edge import edge
 from penstock.cli.serve import serve
-from penstock.config import FILE_NAME, FILE_TABLE, INGEST_TABLE, SPARK_TABLE, described, variable
+from penstock.cli.table import run
+from penstock.config import (
+    FILE_NAME,
+    FILE_TABLE,
+    INGEST_TABLE,
+    SPARK_TABLE,
+    TABLES_TABLE,
+    described,
+    variable,
+)
 from penstock.kernel.units import format_bytes
 from tools.reference.names import cell
 
@@ -21,6 +30,9 @@ def settings_page() -> str:
     lines += _table(FILE_TABLE, serve)
     lines += ["", f"What `penstock ingest` can be told; its table is `[{INGEST_TABLE}]`.", ""]
     lines += _table(INGEST_TABLE, edge)
+    lines += ["", f"What `penstock table run` can be told; its table is `[{TABLES_TABLE}]`. The"]
+    lines += ["catalog and its data path count for all commands about tables, and for ingest.", ""]
+    lines += _table(TABLES_TABLE, run)
     lines += ["", "What `penstock table`, `query` and `ingest run` tell Spark; its table is"]
     lines += [f"`[{SPARK_TABLE}]`. `--spark` names a server or a master and wins over both.", ""]
     lines += _table(SPARK_TABLE)

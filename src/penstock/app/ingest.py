@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.request import urlopen
 
 import uvloop
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.spark.ingest.runner import PipelineRunner
 
 LOOK_S: Final = 0.5
+STATUS_S: Final = 5.0
 END_S: Final = 60.0
 
 Say = Callable[[str], None]
@@ -192,6 +195,13 @@ def read_tokens(path: Path | None) -> DeviceTokens | None:
         raise Rejected(f"expected device tokens in {path}: {error}") from error
     except Rejected as error:
         raise Rejected(f"{path}: {error.message}") from error
+
+
+def fetch_status(url: str) -> dict[str, Any]:
+    """The status of an edge, from its port for status; OSError or ValueError without one."""
+    with urlopen(f"{url.rstrip('/')}/status", timeout=STATUS_S) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
 
 
 class Whole:

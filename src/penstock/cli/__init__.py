@@ -13,6 +13,7 @@ import penstock
 from penstock.cli.failing import leave_broken_output, leave_output, open_closed_streams, told
 
 COMMANDS: Final = {
+    "up": ("up", "Run server, ingest and tables on this machine until Ctrl-C."),
     "serve": ("serve", "Serve topics over HTTP until Ctrl-C."),
     "topic": ("topic", "Write, read and follow topics of a running server."),
     "entity": (

@@ -46,7 +46,7 @@ def demo(check: bool, seconds: float | None, directory: Path | None) -> None:
     check = check or not (sys.stdin.isatty() and sys.stdout.isatty())
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     made = directory is None
-    place = directory or Path(tempfile.mkdtemp(prefix="penstock-demo-"))
+    place = (directory or Path(tempfile.mkdtemp(prefix="penstock-demo-"))).absolute()
     place.mkdir(parents=True, exist_ok=True)
     if any(place.iterdir()):
         raise click.ClickException(f"expected an empty directory, found files in {place}")

@@ -10,7 +10,7 @@ import click
 from penstock.cli import placing
 from penstock.cli.ingest_run import lake_options
 from penstock.cli.placing import api_key_option, usage
-from penstock.config import load_ingest, load_spark
+from penstock.config import load_ingest, load_spark, load_tables
 from penstock.kernel.errors import PenstockError
 
 
@@ -28,7 +28,7 @@ from penstock.kernel.errors import PenstockError
     help="Settings file. [default: penstock.toml if it is here]",
 )
 def replay(
-    catalog: str,
+    catalog: str | None,
     data_path: str | None,
     spark: str | None,
     tariffs: str,
@@ -51,12 +51,13 @@ def replay(
         with usage():
             settings = load_ingest(file=config, flags=flags)
             options = load_spark(file=config, place=spark)
-            check_address(catalog)
+            tables = load_tables(file=config, flags={"catalog": catalog, "data_path": data_path})
+            check_address(tables.catalog)
         key = settings.api_key or None
         pipeline = metering(settings.url, settings.raw_topic, tariffs=tariffs, api_key=key)
         with (
             SparkLink(options) as link,
-            open_catalog(catalog, data_path, create=False) as lake,
+            open_catalog(tables.catalog, tables.data_path or None, create=False) as lake,
         ):
             link.require(*pipeline_checks(lake.storage, is_ours=link.is_ours))
             done = replay_letters(link.session(), lake, pipeline, reason=reason)

@@ -7,27 +7,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from penstock.cli import placing
 from penstock.cli.ingest_status import line_of, table_of
 from penstock.cli.placing import api_key_option, usage
-from penstock.config import load_ingest, load_spark
+from penstock.config import DEFAULT_CATALOG, load_ingest, load_spark, load_tables
 from penstock.kernel.errors import PenstockError
 from penstock.metering.tariffs import SPACE
 
 F = TypeVar("F", bound=Callable[..., Any])
-DEFAULT_CATALOG: Final = "sqlite:warehouse.sqlite"
 
 
 def lake_options(function: F) -> F:
     """Where the lake is, which Spark works on it, and which prices count."""
     for option in (
         click.option(
-            "--catalog", default=DEFAULT_CATALOG, show_default=True, envvar="PENSTOCK_CATALOG",
-            show_envvar=True, help="sqlite:<path> or postgres:<connection words>.",
+            "--catalog", envvar="PENSTOCK_CATALOG", show_envvar=True,
+            help=f"sqlite:<path> or postgres:<connection words>. [default: {DEFAULT_CATALOG}]",
         ),
         click.option(
             "--data-path", envvar="PENSTOCK_DATA_PATH", show_envvar=True,
@@ -60,7 +59,7 @@ def lake_options(function: F) -> F:
     help="Settings file. [default: penstock.toml if it is here]",
 )
 def run(
-    catalog: str,
+    catalog: str | None,
     data_path: str | None,
     spark: str | None,
     tariffs: str,
@@ -81,8 +80,10 @@ def run(
     try:
         with usage():
             settings = load_ingest(file=config, flags=flags)
-            place = IngestPlace(catalog, data_path, load_spark(file=config, place=spark), tariffs)
-            check_address(catalog)
+            tables = load_tables(file=config, flags={"catalog": catalog, "data_path": data_path})
+            options = load_spark(file=config, place=spark)
+            check_address(tables.catalog)
+        place = IngestPlace(tables.catalog, tables.data_path or None, options, tariffs)
         with _shown(sys.stderr.isatty() if live is None else live) as on_look:
             run_ingest(settings, place, say=partial(click.echo, err=True), on_look=on_look)
     except PenstockError as error:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
 from typing import Any
 
 import click
@@ -38,11 +36,11 @@ def status(url: str, as_json: bool) -> None:
 
 def fetch(url: str) -> dict[str, Any]:
     """The status of the edge at a URL."""
+    from penstock.app.ingest import fetch_status
+
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/status", timeout=5) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
-    except (OSError, ValueError, urllib.error.URLError) as error:
+        return fetch_status(url)
+    except (OSError, ValueError) as error:
         raise click.ClickException(f"expected an edge at {url}, found none: {error}") from error
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -11,18 +10,18 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from penstock.cli.placing import behind, placed, usage
+from penstock.app.tables import run_tables
+from penstock.cli.placing import behind, placed
 from penstock.cli.spark_said import spark_said
 from penstock.cli.table_bars import refresh_with_bar
 from penstock.cli.table_place import WAREHOUSE, command, open_warehouse, place_options, told
 from penstock.cli.table_run_view import shown
 from penstock.cli.table_source import source, topics_url
 from penstock.cli.table_view import TableOutput
+from penstock.config import PARALLEL
 from penstock.kernel.errors import Rejected
-from penstock.lake.database import check_address, open_database
-from penstock.tables.core.capacity import ParallelMode
 from penstock.tables.core.model import Consistency, Mode
-from penstock.tables.core.schedule import parse_duration_ms, parse_schedule
+from penstock.tables.core.schedule import parse_schedule
 from penstock.tables.warehouse import Warehouse
 
 
@@ -275,34 +274,28 @@ def health(warehouse: Warehouse, output: TableOutput) -> None:
 
 @table.command()
 @click.option(
-    "--parallel", type=click.Choice([mode.value for mode in ParallelMode]), default="on",
-    show_default=True, help="Side by side in workers, or one by one here.",
+    "--parallel", type=click.Choice(PARALLEL),
+    help="Side by side in workers, or one by one here. [default: on]",
 )  # fmt: skip
 @click.option(
-    "--max-concurrent-refreshes", type=click.IntRange(min=1), default=4, show_default=True
-)
-@click.option("--max-workers", type=click.IntRange(min=1), default=4, show_default=True,
-              help="Permits of the cluster, shared by all coordinators.")  # fmt: skip
+    "--max-concurrent-refreshes", type=click.IntRange(min=1),
+    help="Refreshes at the same time. [default: 4]",
+)  # fmt: skip
+@click.option("--max-workers", type=click.IntRange(min=1),
+              help="Permits of the cluster, shared by all coordinators. [default: 4]")  # fmt: skip
 @click.option("--pool", help="Address of the database of the permits. [default: the catalog]")
 @click.option("--keep-snapshots", metavar="SPAN",
               help="Forget the lake's snapshots after so long, such as 7d; 0s keeps all of them. "
                    "[default: 1d in a lake that Penstock made, else all]")  # fmt: skip
 @behind(WAREHOUSE)
 @told
-def run(parallel: str, keep_snapshots: str | None, **settings: Any) -> None:
-    """Keep tables fresh until Ctrl-C: the coordinator with its workers, in the foreground."""
-    place = placed(WAREHOUSE, settings)
-    if keep_snapshots is not None:
-        with usage():
-            settings["snapshot_retention_ms"] = parse_duration_ms(keep_snapshots)
-    if settings["pool"] is not None:
-        with usage():
-            check_address(settings["pool"])
-        open_database(settings["pool"]).close()  # refuses one whose driver is missing
-    warehouse = open_warehouse(place, make=True, parallel_refresh_mode=parallel, **settings)
+def run(**flags: Any) -> None:
+    """Keep tables fresh until Ctrl-C: the coordinator with its workers, in the foreground.
+
+    Every setting can also stand in the file, in its table [tables], or in the environment as
+    PENSTOCK_TABLES_ and its name in capitals.
+    """
+    place = placed(WAREHOUSE, flags)
+    warehouse = open_warehouse(place, make=True, **flags)
     with warehouse, shown(warehouse) as say:
-        warehouse.check_engine()
-        loop = warehouse.coordinator(say=say)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: loop.stop())
-        loop.run()
+        run_tables(warehouse, say=say)

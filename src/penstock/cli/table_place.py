@@ -10,31 +10,28 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from penstock.app import tables as tables_app
 from penstock.cli.output import json_flag
 from penstock.cli.placing import Placing, before, behind, placed, usage
 from penstock.cli.table_view import TableOutput
-from penstock.config import load_spark
+from penstock.config import DEFAULT_CATALOG, load_spark, load_tables
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.lake.database import check_address
 from penstock.spark.options import named, plain_options
-from penstock.tables.settings import SPARK
 from penstock.tables.warehouse import Warehouse
 
 F = TypeVar("F", bound=Callable[..., Any])
-DEFAULT_CATALOG = "sqlite:warehouse.sqlite"
-
-
 WAREHOUSE: Final = (
     Placing("--catalog", {
-        "default": DEFAULT_CATALOG, "show_default": True, "envvar": "PENSTOCK_CATALOG",
-        "show_envvar": True, "help": "sqlite:<path> or postgres:<connection words>.",
+        "envvar": "PENSTOCK_CATALOG", "show_envvar": True,
+        "help": f"sqlite:<path> or postgres:<connection words>. [default: {DEFAULT_CATALOG}]",
     }),
     Placing("--data-path", {
         "envvar": "PENSTOCK_DATA_PATH", "show_envvar": True,
         "help": "Where a new lake keeps its files. [default: beside the SQLite file]",
     }),
     Placing("--runner", {
-        "default": SPARK, "show_default": True, "envvar": "PENSTOCK_RUNNER",
+        "default": tables_app.SPARK, "show_default": True, "envvar": "PENSTOCK_RUNNER",
         "show_envvar": True, "help": "The engine, as package.module:function.",
     }),
     Placing("--spark", {
@@ -44,7 +41,7 @@ WAREHOUSE: Final = (
     }),
     Placing("--config", {
         "type": click.Path(dir_okay=False, path_type=Path),
-        "help": "Settings file, for its table [spark]. [default: penstock.toml if it is here]",
+        "help": "Settings file, for [tables] and [spark]. [default: penstock.toml if it is here]",
     }),
     Placing("--api-key", {
         "envvar": "PENSTOCK_API_KEY", "show_envvar": True,
@@ -60,15 +57,19 @@ WAREHOUSE: Final = (
 place_options = before(WAREHOUSE)
 
 
-def open_warehouse(place: dict[str, Any], *, make: bool, **settings: Any) -> Warehouse:
-    """Open the warehouse that the options name, or say that there is none."""
+def open_warehouse(place: dict[str, Any], *, make: bool, **flags: Any) -> Warehouse:
+    """Open the warehouse that options, environment and file name, or say that there is none.
+
+    `flags` are settings of the table [tables] that a command was told.
+    """
     with usage():
+        near = {name: place[name] for name in ("catalog", "data_path", "api_key")}
+        tables = load_tables(file=place["config"], flags=near | flags)
         options = _runner_options(place)
-        check_address(place["catalog"])
-    return Warehouse.open(
-        place["catalog"], place["data_path"], runner=place["runner"], runner_options=options,
-        make=make, topics_api_key=place["api_key"] or None, **settings,
-    )  # fmt: skip
+        check_address(tables.catalog)
+        if tables.pool:
+            check_address(tables.pool)
+    return tables_app.open_warehouse(tables, place["runner"], options, make=make)
 
 
 def _runner_options(place: dict[str, Any]) -> dict[str, Any]:
@@ -79,7 +80,7 @@ def _runner_options(place: dict[str, Any]) -> dict[str, Any]:
         raise Rejected(f"expected JSON in --runner-options, found: {error}") from error
     if not isinstance(options, dict):
         raise Rejected(f"expected a JSON object in --runner-options, found {options!r}")
-    if place["runner"] != SPARK:
+    if place["runner"] != tables_app.SPARK:
         return options | named(place["spark"])
     settings = load_spark(file=place["config"], place=place["spark"])
     return plain_options(settings) | options

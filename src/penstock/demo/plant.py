@@ -1,4 +1,4 @@
-"""All of Penstock on one machine: server, ingest on Spark, stream tables, and a fleet of meters.
+"""What the demonstration shows: `penstock up` in a directory, and a fleet of meters before it.
 
 Five kinds of processes: the topic server, a JVM with Spark, the pipeline, the coordinator with its
 workers, and this one, which plays the devices. Each can be killed; the data stays.
@@ -7,7 +7,6 @@ workers, and this one, which plays the devices. Each can be killed; the data sta
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import time
@@ -17,10 +16,11 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.request import urlopen
 
+from penstock.app.up import INGEST, SERVER, Up, UpSettings, ingest_status
+from penstock.app.up import TABLES as TABLES_PART
 from penstock.client import AsyncClient, ClientSettings
-from penstock.demo.part import DemoServer, Part
+from penstock.config import IngestSettings, Settings, TablesSettings
 from penstock.demo.story import (
     BURST,
     FLEET,
@@ -36,11 +36,11 @@ from penstock.lake.catalog import open_catalog
 from penstock.metering.load import Load, Target
 from penstock.metering.tariffs import SPACE
 from penstock.protocol.errors import CallError, NotCoordinated
+from penstock.spark.options import Archive, SparkOptions
 from penstock.tables.processes import pid_of
 from penstock.tables.warehouse import Answered, Warehouse
 
 if TYPE_CHECKING:
-    from penstock.spark.jvm.embedded import EmbeddedSpark
     from penstock.tables.core.health import TableStatus
 
 START_S: Final = 180.0
@@ -76,62 +76,46 @@ class Plant:
         self.directory = directory
         self.say = say
         self.catalog = f"sqlite:{directory / 'lake.sqlite'}"
-        self.server = DemoServer(directory)
-        self.ingest = Part("ingest", directory, [])
-        self.tables = Part("tables", directory, [])
+        self.up = Up(_settings(directory, self.catalog), say=say, on_line=self._log)
         self.acked: dict[str, set[int]] = {FLEET.name(n): set() for n in range(FLEET.devices)}
         self.is_paused = False
         self.is_bursting = False
         self.load: Load | None = None
-        self._spark: EmbeddedSpark | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._warehouse: Warehouse | None = None
         self._client: AsyncClient | None = None
         self._loading: asyncio.Task[Any] | None = None
         self._priced_seq = 0
         self._changes = 0
         self._prices: dict[int, dict[str, Any]] = {}
-        self._status_url = ""
         self._began_s = 0.0
 
     # Life
 
     async def start(self) -> None:
-        """Start everything, in the order in which one stands on the other."""
-        self.say("the topic server starts")
-        await self.server.start()
-        self._client = AsyncClient(ClientSettings(self.server.url))
-        self.say("meters get tariffs and districts; Spark starts (some seconds)")
+        """Start everything, then the fleet, and the tables once there is something to read."""
+        self.say("server, Spark, ingest and tables start (some seconds)")
+        await self.up.start()
+        self._watching = asyncio.ensure_future(self.up.watch())
+        self._client = AsyncClient(ClientSettings(self.up.server_url))
+        self.say("meters get tariffs and districts")
         await asyncio.to_thread(self._prepare)
-        assert self._spark is not None
-        place = ("--catalog", self.catalog, "--spark", self._spark.url)
-        sign = self.directory / "edge-address"
-        self.ingest.arguments = ["ingest", "run", *place, "--url", self.server.url, "--no-live"]
-        self.ingest.own = {
-            "PENSTOCK_INGEST_PORT": "0",
-            "PENSTOCK_INGEST_STATUS_PORT": "0",
-            "PENSTOCK_INGEST_PORT_FILE": str(sign),
-        }
-        self.ingest.start()
-        edge, status = (await self.ingest.started(sign, START_S)).split()
-        self._status_url = f"http://{status}"
-        host, _, port = edge.rpartition(":")
-        self._start_fleet(Target(host, int(port)))
+        assert self.up.edge is not None
+        self._start_fleet(Target(*self.up.edge))
         self.say("meters send; the pipeline stores its first batch")
         await self._until(self._has_readings, START_S, "the first readings in the lake")
-        self.say("stream tables are created and kept fresh by a coordinator and its workers")
+        self.say("stream tables are created, and kept fresh by a coordinator and its workers")
         await asyncio.to_thread(self._create_tables)
-        self.tables.arguments = ["table", *place, "run", "--max-concurrent-refreshes", "2"]
-        self.tables.start()
 
     def _prepare(self) -> None:
-        from penstock.spark.jvm.embedded import start_spark
-        from penstock.spark.options import Archive, SparkOptions
-
         with open_catalog(self.catalog) as lake:
             prepare_lake(lake, FLEET)
-        self._priced_seq = prepare_tariffs(self.server.url, FLEET)
-        self._spark = start_spark(SparkOptions(archive=Archive.BUILD), self.say)
+        self._priced_seq = prepare_tariffs(self.up.server_url, FLEET)
         self._warehouse = Warehouse.open(self.catalog)
+
+    def _log(self, part: str, line: str) -> None:
+        with (self.directory / f"{part}.log").open("a", encoding="utf-8") as log:
+            log.write(f"{line}\n")
 
     def _create_tables(self) -> None:
         assert self._warehouse is not None
@@ -166,18 +150,18 @@ class Plant:
             self._loading.cancel()
             with suppress(asyncio.CancelledError, PenstockError):
                 await self._loading
-        await asyncio.gather(self.tables.end(), self.ingest.end())
         if self._client is not None:
             await self._client.aclose()
-        await self.server.end()
+        await self.up.stop()
+        if self._watching is not None:
+            self._watching.cancel()
+            with suppress(asyncio.CancelledError, PenstockError):
+                await self._watching
         await asyncio.to_thread(self.end_now)
 
     def end_now(self) -> None:
         """See that nothing is left, from wherever that is called."""
-        for part in (self.tables, self.ingest, self.server):
-            part.end_now()
-        if self._spark is not None:
-            self._spark.stop(5)
+        self.up.kill()
         if self._warehouse is not None:
             self._warehouse.close()
             self._warehouse = None
@@ -193,7 +177,7 @@ class Plant:
 
     def pause(self) -> None:
         """Hold the store stage, or let it go on."""
-        self.ingest.signal(signal.SIGUSR1)
+        self.up.parts[INGEST].signal(signal.SIGUSR1)
         self.is_paused = not self.is_paused
         self.say(
             "store is held: windows before it shrink, devices wait"
@@ -204,7 +188,7 @@ class Plant:
     async def change_tariff(self) -> None:
         """Make a tariff dearer while readings come in."""
         self._changes += 1
-        seq = await asyncio.to_thread(change_tariff, self.server.url, self._changes)
+        seq = await asyncio.to_thread(change_tariff, self.up.server_url, self._changes)
         self.say(f"the flat tariff is dearer since seq {seq}: batches from now on are priced so")
 
     async def kill_worker(self) -> None:
@@ -220,19 +204,17 @@ class Plant:
     async def kill_server(self) -> None:
         """SIGKILL the topic server and start it again."""
         self.say("the topic server is killed with SIGKILL and started again")
-        await self.server.kill()
-        await self.server.start()
+        await self.up.parts[SERVER].replace()
         self.say("the topic server listens again: edge and pipeline go on where they were")
 
     # Looking
 
     async def look(self) -> Moment:
         """Everything at once; nobody is waited for longer than a second or so."""
-        for part in (self.ingest, self.tables):
-            part.check()
+        self._check()
         load = self.load
         ingest, scheduler, lake = await asyncio.gather(
-            asyncio.to_thread(self._ingest_status),
+            ingest_status(self.up.status_url),
             self._scheduler(),
             asyncio.to_thread(self._lake_status),
         )
@@ -247,6 +229,11 @@ class Plant:
             tables,
             workers,
         )
+
+    def _check(self) -> None:
+        """Raise what ended `up`, if it has ended."""
+        if self._watching is not None and self._watching.done():
+            self._watching.result()
 
     def claim(self) -> dict[str, Any]:
         """What must be in the lake: of each device how many messages, and the sum of its energy."""
@@ -266,16 +253,6 @@ class Plant:
         for seq in range(self._priced_seq, head + 1):
             found = self._client.list_entities(SPACE, at_seq=seq)
             self._prices[seq] = {state.entity: state.doc async for state in found}
-
-    def _ingest_status(self) -> dict[str, Any] | None:
-        if not self._status_url:
-            return None
-        try:
-            with urlopen(f"{self._status_url}/status", timeout=5) as answer:
-                found: dict[str, Any] = json.load(answer)
-        except (OSError, ValueError):
-            return None
-        return found
 
     async def _scheduler(self) -> dict[str, Any] | None:
         assert self._client is not None
@@ -312,7 +289,7 @@ class Plant:
             if not asked:
                 with suppress(NotCoordinated):  # the coordinator is not there yet
                     asked.append(await asyncio.to_thread(warehouse.ask, name))
-                self.tables.check()
+                self._check()
             if asked:
                 found = await asyncio.to_thread(warehouse.answer, asked[0])
                 answers.extend([found] if found else [])
@@ -334,3 +311,20 @@ class Plant:
 
 def _ignore(_state: object) -> None:
     """Progress is looked at when it is wanted; asking for it keeps the counts up to date."""
+
+
+def _settings(directory: Path, catalog: str) -> UpSettings:
+    """Everything in one directory and on free ports; nothing of the visitor's own settings."""
+    data = directory / "topics-data"
+    return UpSettings(
+        Settings(port=0, data_dir=data),
+        IngestSettings(port=0, status_port=0),
+        TablesSettings(catalog=catalog),
+        SparkOptions(archive=Archive.BUILD),
+        directory=directory,
+        own={
+            SERVER: {"PENSTOCK_PORT": "0", "PENSTOCK_DATA_DIR": str(data)},
+            INGEST: {"PENSTOCK_INGEST_PORT": "0", "PENSTOCK_INGEST_STATUS_PORT": "0"},
+            TABLES_PART: {"PENSTOCK_TABLES_MAX_CONCURRENT_REFRESHES": "2"},
+        },
+    )

@@ -118,7 +118,7 @@ class Tour:
             moment = await self.plant.look()
             if self._live is not None:
                 width, height = self._console.size
-                shown = view(moment, self._event, self.plant.server.url, width, height)
+                shown = view(moment, self._event, self.plant.up.server_url, width, height)
                 self._live.update(shown, refresh=True)
             else:
                 click.echo(moment_line(moment))

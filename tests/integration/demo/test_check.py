@@ -125,3 +125,18 @@ def test_a_directory_with_files_is_refused(tmp_path):
     )  # fmt: skip
     assert done.returncode == 1
     assert "expected an empty directory" in done.stderr
+
+
+def test_a_server_that_cannot_start_is_told_in_one_line(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nif 'serve' in sys.argv:\n    sys.exit('no server today')\n"
+    )
+    done = subprocess.run(
+        COMMAND, env=os.environ | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("Error: server ended before it was ready (exit code 1)")
+    assert line.endswith("no server today")
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,70 @@
+"""`penstock up`: server, ingest and tables on this machine, in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.output import Output, json_flag
+from penstock.cli.placing import usage
+from penstock.config import load, load_ingest, load_spark, load_tables
+
+if TYPE_CHECKING:
+    from penstock.app.up import UpSettings
+
+
+@click.command()
+@click.option(
+    "--without", multiple=True, type=click.Choice(["ingest", "tables"]),
+    help="Leave a part out; may be repeated.",
+)  # fmt: skip
+@click.option("--check", is_flag=True, help="Only say whether the parts run; exit code 1 if not.")
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Settings file. [default: penstock.toml if it is here]",
+)
+@json_flag
+def up(without: tuple[str, ...], check: bool, config: Path | None, as_json: bool) -> None:
+    """Run server, ingest and tables on this machine until Ctrl-C.
+
+    Each part is a process of its own and is started again when it ends; what it says stands behind
+    its name. Ingest and tables share one Spark. Settings stand in the tables [server], [ingest],
+    [tables] and [spark] of the file; without a file the defaults count, with data in the current
+    directory. Ctrl-C ends the parts in order, a second one at once.
+    """
+    from penstock.app.up import PARTS, UpSettings, run_up
+
+    with usage():
+        settings = UpSettings(
+            load(file=config), load_ingest(file=config), load_tables(file=config),
+            load_spark(file=config), config, tuple(part for part in PARTS if part not in without),
+        )  # fmt: skip
+        settings.check()
+    if check:
+        _check(settings, Output(as_json))
+        return
+    asyncio.run(run_up(settings, say=_say, on_line=_show))
+
+
+def _say(line: str) -> None:
+    click.echo(line)
+
+
+def _show(part: str, line: str) -> None:
+    click.echo(f"{click.style(f'{part:<7}', dim=True)} {line}", err=True)
+
+
+def _check(settings: UpSettings, output: Output) -> None:
+    """Print a line for each part; ends with 1 if one does not run."""
+    from penstock.app.up import states
+
+    found = asyncio.run(states(settings))
+    for part, (runs, text) in found.items():
+        output.say(f"{part:<7} {text}", part=part, runs=runs, text=text)
+    if not all(runs for runs, _ in found.values()):
+        sys.exit(1)
