@@ -21,6 +21,10 @@ COMMANDS: Final = {
         "Look at and change the entities of a running server: JSON documents in a space.",
     ),
     "ingest": ("ingest", "Take in the messages of devices."),
+    "metering": (
+        "metering",
+        "Run the shipped example: readings of meters, priced by tariffs.",
+    ),
     "table": ("table", "Define stream tables, look at them, have them refreshed."),
     "query": ("query", "Print the rows of a table, or of a SELECT over tables of the lake."),
     "backup": ("backup", "Copy a data directory to DEST, which must be empty or not there yet."),

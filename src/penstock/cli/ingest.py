@@ -1,4 +1,4 @@
-"""`penstock ingest`: messages of devices into topics and tables, load for it, how it is going."""
+"""`penstock ingest`: messages of devices into topics and tables, and how it is going."""
 
 from __future__ import annotations
 
@@ -18,18 +18,25 @@ COMMANDS: Final = {
         "ingest_status",
         "Show each stage's window, occupancy, rate and latency, and which one is the bottleneck.",
     ),
-    "load": (
-        "ingest_load",
-        "Offer the load of a meter fleet to an edge, and wait until all is acknowledged.",
-    ),
-    "replay": (
-        "ingest_replay",
-        "Try the dead letters of the metering pipeline again: what goes through now is stored.",
-    ),
-    "tariffs": ("ingest_tariffs", "Look at and change tariffs, and which meter has which."),
 }
+MOVED: Final = ("load", "replay", "tariffs")
+"""Commands that are those of `penstock metering` now."""
 
 
-@click.group(cls=LazyGroup, lazy=COMMANDS)
+class _Ingest(LazyGroup):
+    """Still runs the commands that moved, with a note on standard error."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in MOVED:
+            return super().get_command(ctx, cmd_name)
+        from penstock.cli.metering import metering  # help does not import commands
+
+        click.echo(
+            f"note: `penstock ingest {cmd_name}` is now `penstock metering {cmd_name}`", err=True
+        )
+        return metering.get_command(ctx, cmd_name)
+
+
+@click.group(cls=_Ingest, lazy=COMMANDS)
 def ingest() -> None:
     """Take in the messages of devices."""

@@ -69,8 +69,8 @@ def run(
 ) -> None:
     """Take meter messages of devices into the tables `readings` and `charges` until Ctrl-C.
 
-    Prices are those of `penstock ingest tariffs`. Edge and Spark stages share one planner: when the
-    lake is slow, devices wait. SIGUSR1 holds the store stage, and the next one lets it go on.
+    Prices are those of `penstock metering tariffs`. Edge and Spark stages share one planner: when
+    the lake is slow, devices wait. SIGUSR1 holds the store stage, and the next one lets it go on.
     Settings of the edge stand in the table [ingest] of the file, those of Spark in [spark]; or in
     the environment as PENSTOCK_INGEST_… and PENSTOCK_SPARK_…
     """

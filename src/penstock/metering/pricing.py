@@ -48,7 +48,7 @@ class Pricing:
                 raise TopicMissing(
                     f"expected tariffs in the space {self._address.topic!r} at "
                     f"{self._address.url}, found no such space: load them with "
-                    "`penstock ingest tariffs load`"
+                    "`penstock metering tariffs load`"
                 ) from error
             self._books.update(self._copy.documents, changed)
             book, basis = self._books.book, self._copy.basis

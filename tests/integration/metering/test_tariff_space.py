@@ -112,7 +112,7 @@ def test_a_change_that_makes_no_sense_leaves_everything_as_it_was(url: str, spac
 
 def called(url: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "penstock", "ingest", "tariffs", *words],
+        [sys.executable, "-m", "penstock", "metering", "tariffs", *words],
         env=os.environ | {"PENSTOCK_URL": url}, capture_output=True, text=True, timeout=LIMIT_S,
         check=False,
     )  # fmt: skip

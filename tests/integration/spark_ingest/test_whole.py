@@ -111,7 +111,7 @@ async def priced_late(
             )
             told = line_of(whole.status())
             assert f"expected tariffs in the space '{space_of(topic)}'" in told
-            assert "found no such space: load them with `penstock ingest tariffs load`" in told
+            assert "found no such space: load them with `penstock metering tariffs load`" in told
             await asyncio.to_thread(fill, url, topic, fleet)
             load.end()
             state = await running

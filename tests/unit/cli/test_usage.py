@@ -86,9 +86,9 @@ def test_a_missing_argument_is_wrong_usage(path):
         ["ingest", "run", "--catalog", "mysql://x"],
         ["ingest", "run", "--spark", "nonsense"],
         ["ingest", "edge", "--port", "70000"],
-        ["ingest", "replay", "--catalog", "mysql://x"],
+        ["metering", "replay", "--catalog", "mysql://x"],
         ["ingest", "status", "--url", "nonsense"],
-        ["ingest", "load", "nowhere"],
+        ["metering", "load", "nowhere"],
         ["backup", "x"],
         ["table", "--catalog", "mysql://x", "list"],
         ["table", "--runner-options", "{", "list"],
@@ -120,7 +120,7 @@ def test_what_can_be_seen_to_be_wrong_without_looking_anywhere_is_wrong_usage(
         ["topic", "--url", NOWHERE, "--timeout-s", "0.2", "list"],
         ["entity", "--url", NOWHERE, "--timeout-s", "0.2", "list", "s"],
         ["ingest", "status", "--url", NOWHERE],
-        ["ingest", "tariffs", "--url", NOWHERE, "--timeout-s", "0.2", "meters"],
+        ["metering", "tariffs", "--url", NOWHERE, "--timeout-s", "0.2", "meters"],
         ["backup", "x", "--url", NOWHERE, "--timeout-s", "0.2"],
         ["restore", ".", "--data-dir", "y"],
         ["inspect", "."],
@@ -147,9 +147,18 @@ def test_a_host_and_a_port_are_a_url(url):
 
 @pytest.mark.parametrize("words", [["topic", "list"], ["entity", "list", "s"], ["table", "list"],
                                    ["query", "t"], ["backup", "x", "--url", NOWHERE],
-                                   ["ingest", "run"], ["ingest", "tariffs", "meters"]],
+                                   ["ingest", "run"], ["metering", "tariffs", "meters"]],
                          ids=" ".join)  # fmt: skip
 def test_the_name_that_api_keys_had_before_is_refused_with_the_one_they_have(words):
     for result in (run(*words, "--token", "secret"), run(*words, PENSTOCK_TOKEN="secret")):
         assert result.exit_code == 2
         assert "expected an API key as --api-key or PENSTOCK_API_KEY" in result.stderr
+
+
+@pytest.mark.parametrize("word", ["load", "replay", "tariffs"])
+def test_words_that_moved_to_metering_still_work_with_a_note(word):
+    old, new = run("ingest", word, "--help"), run("metering", word, "--help")
+    assert (old.exit_code, new.exit_code) == (0, 0)
+    assert old.stderr == f"note: `penstock ingest {word}` is now `penstock metering {word}`\n"
+    assert old.stdout == new.stdout.replace(f"metering {word}", f"ingest {word}")
+    assert word not in run("ingest", "--help").stdout.split("Commands:")[1]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.client.errors import ClientClosed
 from penstock.client.blocking.runtime import Runtime
+from penstock.client.errors import ClientClosed
 from tests.unit.client.scripted import DEADLINE_S
 
 NOBODY = "http://127.0.0.1:9"

@@ -1,4 +1,4 @@
-"""`penstock ingest load` where there is no edge."""
+"""`penstock metering load` where there is no edge."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.cli import main
 
 
 def test_an_edge_that_is_not_there_is_told_and_given_up():
-    words = ["ingest", "load", "127.0.0.1:1", "--give-up-s", "0.2", "--seconds", "1000"]
+    words = ["metering", "load", "127.0.0.1:1", "--give-up-s", "0.2", "--seconds", "1000"]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 1
     first, last = result.output.splitlines()

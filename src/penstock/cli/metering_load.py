@@ -1,4 +1,4 @@
-"""`penstock ingest load`: a made-up fleet of meters that sends to an edge."""
+"""`penstock metering load`: a made-up fleet of meters that sends to an edge."""
 
 from __future__ import annotations
 

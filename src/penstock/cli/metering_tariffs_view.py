@@ -1,4 +1,4 @@
-"""What `penstock ingest tariffs` prints: for people, or lines of JSON for programs."""
+"""What `penstock metering tariffs` prints: for people, or lines of JSON for programs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-import msgspec
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
+from penstock.cli.output import DIM, Output, many
 from penstock.client.space_calls import EntityState
 from penstock.metering.errors import BadTariff
 from penstock.metering.hours import instant_of
@@ -22,51 +17,52 @@ if TYPE_CHECKING:
     from penstock.metering.tariff_space import Changed
 
 
-class Output:
-    """Prints answers; plain JSON unless standard output is a terminal and nobody asked for it."""
-
-    def __init__(self, as_json: bool) -> None:
-        self._console = Console(highlight=False)
-        self._plain = as_json or not self._console.is_terminal
+class TariffOutput(Output):
+    """What `penstock metering tariffs` prints."""
 
     def checked(self, sheet: Sheet) -> None:
         """Files that are right."""
         count = {"tariffs": len(sheet.tariffs), "assignments": len(sheet.assignments)}
-        if self._plain:
-            self._json(count)
+        if self.plain:
+            self.json(count)
         else:
-            self._say(f"right: {_many(count['tariffs'], 'tariff')}, "
-                      f"{_many(count['assignments'], 'assignment')}")  # fmt: skip
+            self._say(f"right: {many(count['tariffs'], 'tariff')}, "
+                      f"{many(count['assignments'], 'assignment')}")  # fmt: skip
 
     def changed(self, changed: Changed, space: str) -> None:
         """A change that is on the server."""
-        if self._plain:
-            self._json(changed._asdict())
+        if self.plain:
+            self.json(changed._asdict())
         elif changed.seq is None:
             self._say(f"nothing to change: {space} has all of it")
         else:
             rest = f" · {changed.unchanged:,} were so already" if changed.unchanged else ""
-            said = [_many(n, what) for n, what in
+            said = [many(n, what) for n, what in
                     ((changed.tariffs, "tariff"), (changed.meters, "meter")) if n]  # fmt: skip
             self._say(f"changed {' and '.join(said)} in {space} at seq {changed.seq}{rest}")
 
     def tariffs(self, tariffs: Sequence[EntityState], meters: Sequence[EntityState]) -> None:
         """Tariffs with all their versions."""
         counts = _counts(meters)
-        if self._plain:
+        if self.plain:
             for state in tariffs:
                 name = name_of(state.entity)
                 _, problem = _parsed(state.doc)
                 facts = {"tariff": name, "seq": state.seq, "head": state.head}
-                self._json(facts | {"meters": counts[name], "problem": problem, "doc": state.doc})
+                self.json(facts | {"meters": counts[name], "problem": problem, "doc": state.doc})
             return
+        from rich.text import Text
+
         for state in tariffs:
             self._tariff(name_of(state.entity), state.doc, counts)
         said = f"as of seq {tariffs[0].head}" if tariffs else "no tariffs"
-        self._console.print(Text(said, "bright_black"))
+        self.console.print(Text(said, DIM))
 
     def meters(self, meters: Sequence[EntityState], tariff: str | None) -> None:
         """Meters with their assignments."""
+        from rich.table import Table
+        from rich.text import Text
+
         table = Table("meter", "from", "tariff")
         for state in meters:
             name = name_of(state.entity)
@@ -76,24 +72,26 @@ class Output:
                 assigned, problem = (), error.message
             if tariff is not None and tariff not in {each.tariff for each in assigned}:
                 continue
-            if self._plain:
+            if self.plain:
                 facts = {"meter": name, "seq": state.seq, "head": state.head}
-                self._json(facts | {"problem": problem, "doc": state.doc})
+                self.json(facts | {"problem": problem, "doc": state.doc})
             elif problem is not None:
                 table.add_row(Text(name), "", Text(problem, "bold red"))
             for number, each in enumerate(assigned):
                 begin = f"{each.valid_from:%Y-%m-%d %H:%M} UTC"
                 table.add_row(Text("" if number else name), begin, Text(each.tariff))
-        if not self._plain:
-            self._console.print(table if table.row_count else "no meters")
+        if not self.plain:
+            self.console.print(table if table.row_count else "no meters")
 
     def _tariff(self, name: str, doc: Any, counts: Mapping[str, int]) -> None:
+        from rich.text import Text
+
         tariff, problem = _parsed(doc)
         if tariff is None:
-            self._console.print(Text.assemble((name, "cyan"), " ", (problem or "", "bold red")))
+            self.console.print(Text.assemble((name, "cyan"), " ", (problem or "", "bold red")))
             return
-        facts = f" · {tariff.zone.key} · {_many(counts[name], 'meter')}"
-        self._console.print(Text.assemble((name, "cyan"), facts))
+        facts = f" · {tariff.zone.key} · {many(counts[name], 'meter')}"
+        self.console.print(Text.assemble((name, "cyan"), facts))
         for version in doc["versions"]:
             begin = instant_of(version["valid_from"]).astimezone(tariff.zone)
             self._say(f"  from {begin:%Y-%m-%d %H:%M}: {version['kind']}")
@@ -101,10 +99,9 @@ class Output:
                 self._say(f"    {price:>8}  {when}".rstrip())
 
     def _say(self, text: str) -> None:
-        self._console.print(Text(text), soft_wrap=True)
+        from rich.text import Text
 
-    def _json(self, value: Any) -> None:
-        click.echo(msgspec.json.encode(value))
+        self.console.print(Text(text), soft_wrap=True)
 
 
 def prices_of(version: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -138,7 +135,3 @@ def _counts(meters: Sequence[EntityState]) -> Counter[str]:
         except BadTariff:
             continue
     return found
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

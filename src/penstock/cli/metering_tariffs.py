@@ -1,4 +1,4 @@
-"""`penstock ingest tariffs`: what power costs and which meter has which tariff."""
+"""`penstock metering tariffs`: what power costs and which meter has which tariff."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from penstock.cli.ingest_tariffs_view import Output
+from penstock.cli.metering_tariffs_view import TariffOutput
 from penstock.cli.output import json_flag
 from penstock.cli.server_place import server_options
 from penstock.cli.topic import command
@@ -67,7 +67,7 @@ def load(
     All files are read and checked first. Loading them once more changes nothing.
     """
     sheet = read_sheets(files)
-    output = Output(as_json)
+    output = TariffOutput(as_json)
     if check:
         output.checked(sheet)
         return
@@ -105,7 +105,7 @@ def set_(
     """
     version = version_of(price, bands, otherwise) | {"valid_from": valid_from}
     with _space(client, space) as there:
-        Output(as_json).changed(there.add(name, [version], zone=zone), space)
+        TariffOutput(as_json).changed(there.add(name, [version], zone=zone), space)
 
 
 @tariffs.command()
@@ -120,7 +120,7 @@ def assign(
 ) -> None:
     """Give meters a tariff from a day on."""
     with _space(client, space) as there:
-        Output(as_json).changed(there.assign(name, meters, valid_from), space)
+        TariffOutput(as_json).changed(there.assign(name, meters, valid_from), space)
 
 
 @tariffs.command()
@@ -138,7 +138,7 @@ def show(
     meters = list(client.list_entities(space, METER, at_seq=found[0].head)) if found else []
     chosen = [state for state in found if not wanted or state.entity in wanted]
     _check_found(names, {state.entity for state in found}, tariff_id, "a tariff")
-    Output(as_json).tariffs(chosen, meters)
+    TariffOutput(as_json).tariffs(chosen, meters)
 
 
 @tariffs.command("meters")
@@ -160,7 +160,7 @@ def meters_(
     wanted = {meter_id(name) for name in names}
     found = list(client.list_entities(space, METER, at_seq=at_seq))
     _check_found(names, {state.entity for state in found}, meter_id, "a meter")
-    Output(as_json).meters([s for s in found if not wanted or s.entity in wanted], tariff)
+    TariffOutput(as_json).meters([s for s in found if not wanted or s.entity in wanted], tariff)
 
 
 def read_sheets(files: tuple[Path, ...]) -> Sheet:
