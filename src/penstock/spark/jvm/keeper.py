@@ -114,12 +114,12 @@ class JvmKeeper:
     def _failed(self, text: str, is_polled: bool) -> None:
         first_ms, most_ms = _WAIT_MS
         wait_ms = min(first_ms * 2 ** min(self._failures, 10), most_ms)
+        again = f", next try in {wait_ms / 1_000:g} s" if is_polled else ""
+        self._tell(f"Spark did not start{again}: {text}")
         with self._lock:
             self._coming, self.trouble = None, text
             self._failures += 1
             self._start_at_ms = self._clock.monotonic_ms() + wait_ms
-        again = f", next try in {wait_ms / 1_000:g} s" if is_polled else ""
-        self._tell(f"Spark did not start{again}: {text}")
 
     def _watch(self, jvm: EmbeddedSpark) -> None:
         jvm.wait()
