@@ -28,7 +28,7 @@ TESTS_client := $(addprefix tests/integration/,client commits ingest metering)
 TESTS_topics := tests/integration/topics
 TESTS_lake := tests/integration/lake
 TESTS_tables := $(addprefix tests/integration/,tables tables_spark)
-TESTS_spark := $(addprefix tests/integration/,spark spark_ingest)
+TESTS_spark := tests/integration/spark
 TESTS_cluster := tests/integration/spark_cluster
 TESTS_integration = $(filter-out %/__pycache__ $(TESTS_cluster) \
 	$(TESTS_server) $(TESTS_client) $(TESTS_topics) $(TESTS_lake) $(TESTS_tables) $(TESTS_spark), \

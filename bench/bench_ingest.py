@@ -25,12 +25,12 @@ from penstock.metering.pipeline import metering
 from penstock.metering.readings import READING_DTYPE, pack_rows, unpack
 from penstock.metering.tariff_files import Row, Sheet
 from penstock.metering.tariff_space import TariffSpace
-from penstock.spark.ingest.pipeline import Pipeline, parsed_frame, raw_frame
-from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions, _messages
-from penstock.spark.ingest.stage import SHARE
 from penstock.spark.lake.writing import write_table
 from penstock.spark.link import SparkLink
 from penstock.spark.options import SparkOptions
+from penstock.spark.pipeline.definition import Pipeline, parsed_frame, raw_frame
+from penstock.spark.pipeline.runner import PipelineRunner, RunnerOptions, _messages
+from penstock.spark.pipeline.stages import SHARE
 from penstock.spark.topics.http import TopicAddress
 from penstock.spark.topics.pages import SeqRange
 from penstock.spark.topics.source import fetch

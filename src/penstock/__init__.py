@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.protocol.answers import StoredRecord as StoredRecord
     from penstock.protocol.answers import Written as Written
     from penstock.protocol.config import TopicConfig as TopicConfig
-    from penstock.spark.ingest.pipeline import Pipeline as Pipeline
+    from penstock.spark.pipeline.definition import Pipeline as Pipeline
     from penstock.tables.warehouse import Warehouse as Warehouse
 
 __version__ = "0.1.0.dev0"
@@ -57,7 +57,7 @@ _HOMES: Final = {
     "CommitBackpressure": "penstock.client.runtime.policy",
     "Device": "penstock.ingest.device",
     "Job": "penstock.client.blocking.work",
-    "Pipeline": "penstock.spark.ingest.pipeline",
+    "Pipeline": "penstock.spark.pipeline.definition",
     "Record": "penstock.client.records",
     "Records": "penstock.client.watching",
     "RetryPolicy": "penstock.client.retry",

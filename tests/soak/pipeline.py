@@ -21,8 +21,8 @@ import uvloop
 from penstock.testing import seeded
 from tests.conformance.servers import ServerProcess
 from tests.integration.spark.one import one_spark
+from tests.integration.spark.pipeline.pipeline_kills import kill_pipeline
 from tests.integration.spark.topics.place import url_of
-from tests.integration.spark_ingest.pipeline_kills import kill_pipeline
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from penstock.kernel.errors import Rejected
 from penstock.spark.options import SparkOptions
 
 if TYPE_CHECKING:
-    from penstock.spark.ingest.runner import PipelineRunner
+    from penstock.spark.pipeline.runner import PipelineRunner
 
 LOOK_S: Final = 0.5
 STATUS_S: Final = 5.0
@@ -65,9 +65,9 @@ def run_ingest(
     """
     from penstock.lake.catalog import open_catalog
     from penstock.metering.pipeline import metering
-    from penstock.spark.ingest.runner import PipelineRunner
     from penstock.spark.lake.object_store import check_store
     from penstock.spark.link import SparkLink, check_installed
+    from penstock.spark.pipeline.runner import PipelineRunner
 
     set_up_logging(settings.log)
     check_installed(place.spark)

@@ -43,8 +43,8 @@ def replay(
     from penstock.lake.catalog import open_catalog
     from penstock.lake.database import check_address
     from penstock.metering.pipeline import metering
-    from penstock.spark.ingest.replay import replay as replay_letters
     from penstock.spark.link import SparkLink
+    from penstock.spark.pipeline.replay import replay as replay_letters
     from penstock.spark.probes import pipeline_checks
 
     try:

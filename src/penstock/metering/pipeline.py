@@ -12,7 +12,7 @@ from penstock.ingest.raw_topic import RAW_TOPIC
 from penstock.metering.parsing import PARSED_DDL, parse_batches
 from penstock.metering.pricing import Pricing
 from penstock.metering.tariffs import SPACE
-from penstock.spark.ingest.pipeline import Pipeline
+from penstock.spark.pipeline.definition import Pipeline
 from penstock.spark.topics.http import TopicAddress
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from penstock.metering.price_book import Book, Books
-from penstock.spark.ingest.held import held, let_go
-from penstock.spark.ingest.pipeline import Pinned
-from penstock.spark.ingest.space import Basis, SpaceCopy
+from penstock.spark.checkpoint import checkpoint, release
+from penstock.spark.pipeline.definition import Pinned
+from penstock.spark.pipeline.space import Basis, SpaceCopy
 from penstock.spark.topics.http import TopicAddress, TopicMissing
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ class Pricing:
                     _frame(spark, book.lists),
                 )
                 if older is not None:
-                    let_go(older[2])
-                    let_go(older[3])
+                    release(older[2])
+                    release(older[3])
             return known[2], known[3]
 
 
@@ -127,4 +127,4 @@ def _frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     from penstock.spark.lake.reading import local_frame
 
     frame = local_frame(spark, rows, columns_of(rows.schema))
-    return held(frame.coalesce(1))
+    return checkpoint(frame.coalesce(1))

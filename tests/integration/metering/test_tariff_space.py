@@ -187,9 +187,7 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_is_written(
 
 def test_a_server_that_is_not_there_is_said_so_soon() -> None:
     words = ("--timeout-s", "0.5", "set", "flat", "--from", "2026-01-01", "--price", "1")
-    assert "cannot connect to http://127.0.0.1:1" in refused(
-        "http://127.0.0.1:1", *words
-    )
+    assert "cannot connect to http://127.0.0.1:1" in refused("http://127.0.0.1:1", *words)
 
 
 def test_a_document_that_somebody_broke_by_hand_stands_out(url: str, space: str) -> None:

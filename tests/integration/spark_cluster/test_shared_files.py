@@ -11,12 +11,12 @@ import pytest
 from penstock.client import Client
 from penstock.lake.catalog import Catalog, open_catalog
 from penstock.spark.errors import FilesNotShared
-from penstock.spark.ingest.cursors import cursor_of, take_over
-from penstock.spark.ingest.pipeline import RAW, Pipeline
-from penstock.spark.ingest.store import Store
 from penstock.spark.jvm.command import SESSION_CONF
 from penstock.spark.lake.task_files import FilesDiffer
 from penstock.spark.link import connect
+from penstock.spark.pipeline.cursors import cursor_of, take_over
+from penstock.spark.pipeline.definition import RAW, Pipeline
+from penstock.spark.pipeline.store import Store
 from penstock.spark.probes import check_shared
 from penstock.spark.refresh import make
 from tests.integration.cluster import HAS_NAMESPACES, Cluster, Connect

@@ -165,7 +165,7 @@ def _batch(spark: SparkSession) -> None:
     import pyarrow as pa
     from pyspark.sql.connect import functions as F  # noqa: N812 - as everybody calls it
 
-    from penstock.spark.ingest.held import held
+    from penstock.spark.checkpoint import checkpoint
     from penstock.spark.lake.collect import arriving
 
     messages = pa.table(
@@ -182,12 +182,12 @@ def _batch(spark: SparkSession) -> None:
         "from_json(payload, 'at DATE').at AS at",
         "try_to_binary(payload, 'base64') AS bytes", "CAST(NULL AS STRING) AS _reason",
     )  # fmt: skip
-    parsed = held(parsed)
+    parsed = checkpoint(parsed)
     prices = spark.createDataFrame(pa.table({"x": list(range(50)), "price": [1.5] * 50}))
     good = parsed.where("_reason IS NULL").join(F.broadcast(prices), "x", "left")
     made = good.selectExpr("_seq", "x * price AS charge").withColumn("_stage", F.lit("evaluate"))
     bad = parsed.where("_reason IS NOT NULL").select("_seq", F.lit("parse").alias("_stage"))
-    evaluated = held(made.unionByName(bad, allowMissingColumns=True))
+    evaluated = checkpoint(made.unionByName(bad, allowMissingColumns=True))
     for _ in arriving(evaluated, bytes_max=None).batches():
         pass
 

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from penstock.kernel.errors import Conflict, Rejected
 from penstock.lake.catalog import Catalog
 from penstock.lake.model import TableVersion
-from penstock.spark.ingest.pipeline import (
+from penstock.spark.pipeline.definition import (
     DEAD_LETTERS,
     RAW,
     Pipeline,
     evaluated_frame,
     parsed_frame,
 )
-from penstock.spark.ingest.store import (
+from penstock.spark.pipeline.store import (
     RESERVE_MS,
     Store,
     collected,

@@ -3,8 +3,8 @@ from __future__ import annotations
 import threading
 
 from penstock.ingest.windows import Windows
-from penstock.spark.ingest.duplicates import Seen
-from penstock.spark.ingest.stage import BatchStage, batch_messages
+from penstock.spark.pipeline.duplicates import Seen
+from penstock.spark.pipeline.stages import BatchStage, batch_messages
 
 
 def test_a_full_stage_lets_nothing_in_until_a_batch_leaves() -> None:

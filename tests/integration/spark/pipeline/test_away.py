@@ -11,12 +11,12 @@ import pytest
 from penstock.client import Client
 from penstock.lake.catalog import open_catalog
 from penstock.metering.pipeline import metering
-from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions
 from penstock.spark.link import SparkLink
+from penstock.spark.pipeline.runner import PipelineRunner, RunnerOptions
 from tests.integration.lake.duck import Duck
 from tests.integration.postgres import PROGRAMS, new_database, postgres_server
-from tests.integration.spark_ingest.fleet import Fleet, fill_tariffs, space_of
-from tests.integration.spark_ingest.test_metering import Running, until
+from tests.integration.spark.pipeline.fleet import Fleet, fill_tariffs, space_of
+from tests.integration.spark.pipeline.test_metering import Running, until
 from tests.integration.tables.test_coordinator import stopped
 
 

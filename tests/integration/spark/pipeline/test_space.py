@@ -10,7 +10,7 @@ import pytest
 
 from penstock.client import Client
 from penstock.commits.model import Commit, Write
-from penstock.spark.ingest.space import PAGE_ENTITIES, Basis, SpaceCopy
+from penstock.spark.pipeline.space import PAGE_ENTITIES, Basis, SpaceCopy
 from penstock.spark.topics.http import TopicAddress, TopicMissing
 from penstock.testing import seeded, seeds
 

@@ -23,10 +23,10 @@ from penstock.metering.fleet import Fleet
 from penstock.metering.load import Load, LoadState, Target
 from penstock.metering.readings import Reading
 from penstock.metering.shapes import Steady
-from penstock.spark.ingest.cursors import cursor_of
+from penstock.spark.pipeline.cursors import cursor_of
 from tests.integration.ingest.place import EdgeProcess, until
 from tests.integration.lake.duck import Duck
-from tests.integration.spark_ingest.fleet import (
+from tests.integration.spark.pipeline.fleet import (
     BAD,
     BEGIN,
     Key,
@@ -68,7 +68,7 @@ class DriverProcess:
     def launch(self) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.spark_ingest.driver", *self._arguments],
+                [sys.executable, "-m", "tests.integration.spark.pipeline.driver", *self._arguments],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT,
             )  # fmt: skip
 

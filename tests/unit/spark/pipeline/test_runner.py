@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from penstock.lake.catalog import Catalog, open_catalog
-from penstock.spark.ingest.cursors import Cursor, take_over
-from penstock.spark.ingest.pipeline import Pipeline
-from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions
+from penstock.spark.pipeline.cursors import Cursor, take_over
+from penstock.spark.pipeline.definition import Pipeline
+from penstock.spark.pipeline.runner import PipelineRunner, RunnerOptions
 
 PIPELINE = Pipeline("raw", lambda raw: raw, lambda rows: rows, "t")
 SOON = RunnerOptions(failures_max=4, retry_base_ms=1, retry_cap_ms=1)

@@ -9,8 +9,16 @@ import pytest
 
 from penstock.kernel.errors import Conflict
 from penstock.lake.catalog import open_catalog
-from penstock.spark.ingest.cursors import CREATE, GROUP, Moved, cursor_of, cursors, move, take_over
-from penstock.spark.ingest.space import Basis
+from penstock.spark.pipeline.cursors import (
+    CREATE,
+    GROUP,
+    Moved,
+    cursor_of,
+    cursors,
+    move,
+    take_over,
+)
+from penstock.spark.pipeline.space import Basis
 
 
 def test_what_a_batch_was_evaluated_with_moves_with_the_cursor_or_not_at_all(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 import pyarrow as pa
 
 from penstock.kernel.errors import Rejected
-from penstock.spark.ingest.space import Basis
+from penstock.spark.pipeline.space import Basis
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame

@@ -9,7 +9,7 @@ from typing import Any, Final
 from penstock.kernel.errors import Conflict, Rejected
 from penstock.lake.catalog import Catalog
 from penstock.lake.transaction import Transaction
-from penstock.spark.ingest.space import Basis
+from penstock.spark.pipeline.space import Basis
 
 GROUP: Final = "pipelines"
 VERSION: Final = 2

@@ -24,12 +24,12 @@ from penstock.metering.load import Load, LoadState, Target
 from penstock.metering.pipeline import metering
 from penstock.metering.readings import READING_DTYPE
 from penstock.metering.shapes import Shape, Steady, named_shape
-from penstock.spark.ingest.runner import PipelineRunner
 from penstock.spark.link import SparkLink
+from penstock.spark.pipeline.runner import PipelineRunner
 from tests.integration.ingest.place import until
+from tests.integration.spark.pipeline.fleet import space_of
+from tests.integration.spark.pipeline.test_whole import fill, rows
 from tests.integration.spark.topics.place import new_topic
-from tests.integration.spark_ingest.fleet import space_of
-from tests.integration.spark_ingest.test_whole import fill, rows
 
 LIMIT_S = 600.0
 SHAPES = ("square", "sawtooth", "random", "day")

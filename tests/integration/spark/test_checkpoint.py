@@ -7,23 +7,25 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.ingest.held import held, let_go
+from penstock.spark.checkpoint import checkpoint, release
+from penstock.spark.jvm.embedded import EmbeddedSpark
 from penstock.spark.link import connect
 
 
 def test_rows_are_held_until_they_are_let_go(spark: Any) -> None:
-    frame = held(spark.range(5).selectExpr("id", "uuid() AS mark"))
+    frame = checkpoint(spark.range(5).selectExpr("id", "uuid() AS mark"))
     first = frame.collect()
     assert frame.collect() == first, "a query that is run again would give other marks"
-    unused = held(spark.range(5))  # of one that was used, Spark remembers the plan for a while
+    # Of rows that were used, Spark remembers the plan for a while.
+    unused = checkpoint(spark.range(5))
     for each in (frame, unused):
-        let_go(each)
+        release(each)
     with pytest.raises(Exception, match="DATAFRAME_NOT_FOUND"):
         unused.collect()
 
 
 def test_the_end_of_a_frame_makes_no_call(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    frame = held(spark.range(5))
+    frame = checkpoint(spark.range(5))
     asked: list[object] = []
     monkeypatch.setattr(spark.client, "_channel", Channel(asked))
     del frame
@@ -31,10 +33,10 @@ def test_the_end_of_a_frame_makes_no_call(spark: Any, monkeypatch: pytest.Monkey
     assert asked == []
 
 
-def test_a_session_that_is_closed_holds_nothing(spark_url: str) -> None:
-    with connect(spark_url) as session:
-        frame = held(session.range(5))
-    let_go(frame)
+def test_a_session_that_is_closed_holds_nothing(embedded: EmbeddedSpark) -> None:
+    with connect(embedded.url) as session:
+        frame = checkpoint(session.range(5))
+    release(frame)
 
 
 class Channel:

@@ -35,11 +35,12 @@ from penstock.kernel.text import shortened
 from penstock.kernel.units import MIB
 from penstock.lake.catalog import Catalog
 from penstock.lake.s3 import is_s3
+from penstock.spark.checkpoint import checkpoint, release
 from penstock.spark.errors import SparkMissing, SparkNotStarted, is_lost
-from penstock.spark.ingest.cursors import Cursor, TakenOver, cursor_of, take_over
-from penstock.spark.ingest.duplicates import Seen
-from penstock.spark.ingest.held import held, let_go
-from penstock.spark.ingest.pipeline import (
+from penstock.spark.lake.object_store import check_session
+from penstock.spark.link import SparkLink, reason
+from penstock.spark.pipeline.cursors import Cursor, TakenOver, cursor_of, take_over
+from penstock.spark.pipeline.definition import (
     RAW,
     Known,
     Pinned,
@@ -48,11 +49,10 @@ from penstock.spark.ingest.pipeline import (
     parsed_frame,
     raw_frame,
 )
-from penstock.spark.ingest.space import Basis
-from penstock.spark.ingest.stage import BatchStage, batch_messages
-from penstock.spark.ingest.store import HERE_BYTES_MAX, Store
-from penstock.spark.lake.object_store import check_session
-from penstock.spark.link import SparkLink, reason
+from penstock.spark.pipeline.duplicates import Seen
+from penstock.spark.pipeline.space import Basis
+from penstock.spark.pipeline.stages import BatchStage, batch_messages
+from penstock.spark.pipeline.store import HERE_BYTES_MAX, Store
 from penstock.spark.probes import explained, pipeline_checks
 from penstock.spark.topics.http import TopicAddress, TopicConnection, TopicMissing, TopicRecreated
 from penstock.spark.topics.pages import SCHEMA, SeqRange, check_continuity, in_range
@@ -415,7 +415,7 @@ class _Round:
         spark = self._spark()
         if batch.messages.num_rows:
             raw = raw_frame(spark, self._pipeline, batch.messages)
-            batch.frame = held(parsed_frame(self._pipeline, raw, self._known))
+            batch.frame = checkpoint(parsed_frame(self._pipeline, raw, self._known))
 
     def _spark(self) -> SparkSession:
         """The one session of a round: rows that another one held are gone."""
@@ -433,8 +433,8 @@ class _Round:
         pinned = self._pinned()
         if pinned is not None:
             batch.basis = pinned.basis
-            batch.frame = held(evaluated_frame(pinned, parsed, self._known))
-            let_go(parsed)
+            batch.frame = checkpoint(evaluated_frame(pinned, parsed, self._known))
+            release(parsed)
 
     def _pinned(self) -> Pinned | None:
         """What evaluates a batch; tries again until it can be had, or this is over."""
@@ -474,7 +474,7 @@ class _Round:
             self._runner.tell_progress()
             self._stored.set()
             if batch.frame is not None:
-                let_go(batch.frame)
+                release(batch.frame)
             return
 
     def _pass(self, number: int, work: Callable[[Batch], None]) -> None:

@@ -16,13 +16,12 @@ from penstock.lake.catalog import Catalog
 from penstock.metering.pipeline import metering
 from penstock.metering.pipeline import parse as metering_parse
 from penstock.metering.tariff_space import TariffSpace
-from penstock.spark.ingest.replay import replay
-from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions
 from penstock.spark.link import SparkLink
+from penstock.spark.pipeline.replay import replay
+from penstock.spark.pipeline.runner import PipelineRunner, RunnerOptions
 from tests.conformance.servers import ServerProcess
 from tests.integration.lake.duck import Duck
-from tests.integration.spark.topics.place import url_of
-from tests.integration.spark_ingest.fleet import (
+from tests.integration.spark.pipeline.fleet import (
     OLD,
     STORED,
     UNKNOWN,
@@ -32,7 +31,8 @@ from tests.integration.spark_ingest.fleet import (
     fill_tariffs,
     space_of,
 )
-from tests.integration.spark_ingest.test_metering import DEADLINE_S, Running, until
+from tests.integration.spark.pipeline.test_metering import DEADLINE_S, Running, until
+from tests.integration.spark.topics.place import url_of
 
 ROUNDS = 6
 

@@ -6,7 +6,7 @@ import pytest
 import uvloop
 
 from penstock.testing import seeded, seeds
-from tests.integration.spark_ingest.pipeline_kills import kill_pipeline
+from tests.integration.spark.pipeline.pipeline_kills import kill_pipeline
 
 
 @pytest.mark.parametrize("seed", seeds(1))

@@ -1,4 +1,4 @@
-"""Rows that stay inside Spark from one job to the next, until they are let go."""
+"""Rows that stay inside Spark from one job to the next, until they are released."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
 
 
-def held(frame: DataFrame) -> DataFrame:
-    """Run a query now and keep its rows inside Spark, until `let_go` or the end of the session.
+def checkpoint(frame: DataFrame) -> DataFrame:
+    """Run a query now and keep its rows inside Spark, until `release` or the end of the session.
 
     pyspark gives the result to the session that is active in this thread, which need not be the
     frame's where a process has several.
@@ -30,7 +30,7 @@ def held(frame: DataFrame) -> DataFrame:
     return made
 
 
-def let_go(frame: DataFrame) -> None:
+def release(frame: DataFrame) -> None:
     """Have Spark forget rows that it holds; a session that is closed has none."""
     from pyspark.sql.connect.plan import RemoveRemoteCachedRelation
 

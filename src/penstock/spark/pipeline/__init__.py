@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.spark.ingest.pipeline import Pipeline
+from penstock.spark.pipeline.definition import Pipeline
 
 __all__ = ["Pipeline"]

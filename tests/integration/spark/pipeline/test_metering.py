@@ -17,13 +17,13 @@ from penstock.kernel.errors import Rejected
 from penstock.lake.catalog import Catalog
 from penstock.metering.pipeline import metering
 from penstock.metering.tariff_space import TariffSpace
-from penstock.spark.ingest import Pipeline
-from penstock.spark.ingest.cursors import TakenOver, cursor_of
-from penstock.spark.ingest.replay import Replayed, replay
-from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions
 from penstock.spark.link import SparkLink
+from penstock.spark.pipeline import Pipeline
+from penstock.spark.pipeline.cursors import TakenOver, cursor_of
+from penstock.spark.pipeline.replay import Replayed, replay
+from penstock.spark.pipeline.runner import PipelineRunner, RunnerOptions
 from tests.integration.lake.duck import Duck
-from tests.integration.spark_ingest.fleet import (
+from tests.integration.spark.pipeline.fleet import (
     KNOWN,
     OLD,
     UNKNOWN,

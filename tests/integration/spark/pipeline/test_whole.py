@@ -26,11 +26,11 @@ from penstock.metering.pipeline import metering
 from penstock.metering.shapes import Steady
 from penstock.metering.tariff_files import Row, Sheet
 from penstock.metering.tariff_space import TariffSpace
-from penstock.spark.ingest.runner import PipelineRunner
 from penstock.spark.link import SparkLink
+from penstock.spark.pipeline.runner import PipelineRunner
 from tests.integration.ingest.place import until
+from tests.integration.spark.pipeline.fleet import space_of
 from tests.integration.spark.topics.place import new_topic
-from tests.integration.spark_ingest.fleet import space_of
 
 LIMIT_S = 600.0
 SMALL_WITHIN_MS = 5_000

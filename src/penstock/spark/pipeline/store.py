@@ -20,12 +20,12 @@ from penstock.lake.catalog import Catalog
 from penstock.lake.model import NewFile, TableInfo
 from penstock.lake.parquet import write_file
 from penstock.lake.transaction import Transaction
-from penstock.spark.ingest.cursors import Cursor, Moved, TakenOver, cursor_of, move
-from penstock.spark.ingest.pipeline import DEAD_LETTERS, OWN, Pipeline
-from penstock.spark.ingest.space import Basis
 from penstock.spark.lake.collect import TooLarge, arriving
 from penstock.spark.lake.types import arrived_schema, for_lake, lake_schema
 from penstock.spark.lake.writing import WriteOptions, write_table
+from penstock.spark.pipeline.cursors import Cursor, Moved, TakenOver, cursor_of, move
+from penstock.spark.pipeline.definition import DEAD_LETTERS, OWN, Pipeline
+from penstock.spark.pipeline.space import Basis
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame

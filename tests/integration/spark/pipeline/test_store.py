@@ -13,18 +13,18 @@ import pytest
 from penstock.client import Client
 from penstock.lake.catalog import Catalog
 from penstock.metering.pipeline import metering
-from penstock.spark.ingest import Pipeline
-from penstock.spark.ingest.cursors import Cursor, cursor_of, take_over
-from penstock.spark.ingest.pipeline import DEAD_LETTERS, RAW
-from penstock.spark.ingest.replay import replay
-from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions
-from penstock.spark.ingest.store import HERE_BYTES_MAX, RESERVE_MS, Store
 from penstock.spark.lake import task_files
 from penstock.spark.lake.reading import read_table
 from penstock.spark.link import SparkLink
+from penstock.spark.pipeline import Pipeline
+from penstock.spark.pipeline.cursors import Cursor, cursor_of, take_over
+from penstock.spark.pipeline.definition import DEAD_LETTERS, RAW
+from penstock.spark.pipeline.replay import replay
+from penstock.spark.pipeline.runner import PipelineRunner, RunnerOptions
+from penstock.spark.pipeline.store import HERE_BYTES_MAX, RESERVE_MS, Store
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.one import on_both
-from tests.integration.spark_ingest.fleet import Fleet, fill_tariffs, space_of
+from tests.integration.spark.pipeline.fleet import Fleet, fill_tariffs, space_of
 
 ON_BOTH = on_both("spark_url")
 

@@ -10,11 +10,11 @@ import sys
 
 from penstock.lake.catalog import open_catalog
 from penstock.metering.pipeline import metering
-from penstock.spark.ingest.runner import PipelineRunner, RunnerOptions
 from penstock.spark.link import SparkLink
 from penstock.spark.options import SparkOptions
+from penstock.spark.pipeline.runner import PipelineRunner, RunnerOptions
 from tests.integration.spark.one import OPTIONS
-from tests.integration.spark_ingest.fleet import space_of
+from tests.integration.spark.pipeline.fleet import space_of
 
 
 def main() -> None:
