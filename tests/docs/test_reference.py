@@ -8,7 +8,7 @@ import penstock
 from bench.report import Report, Row
 from penstock import errors
 from penstock.config import Settings
-from penstock.server.api.routes import ROUTES
+from penstock.server.api.app import ROUTES
 from tools.reference.pages import DIRECTORY, pages
 from tools.reference.readme import line, table, with_numbers
 from tools.reference.routes import BEYOND_QUERY, PROTOCOL

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.server.api.auth import scope_names
+from penstock.protocol.routes import Param, Route, scope_names
+from penstock.server.api.app import ROUTES
 from penstock.server.api.openapi import document
-from penstock.server.api.routes import ROUTES, Param, Route
 from tools.reference.names import cell
 
 PROTOCOL: Final = {
@@ -86,7 +86,7 @@ def answered() -> dict[tuple[str, str], list[int]]:
     by_route = {(route.method, route.path): route for route in ROUTES.routes}
     for path, methods in document(ROUTES, "")["paths"].items():
         for method, operation in methods.items():
-            own = by_route[method.upper(), path].errors
+            own = {kind.status for kind in by_route[method.upper(), path].errors}
             found = sorted(map(int, operation["responses"]))
             shown[method.upper(), path] = [s for s in found if s not in everywhere or s in own]
     return shown

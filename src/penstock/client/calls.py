@@ -21,6 +21,7 @@ from penstock.client.wire import Answer, HttpRequest
 from penstock.protocol import answers
 from penstock.protocol.config import config_fields
 from penstock.protocol.errors import InvalidRequest
+from penstock.protocol.routes import ARROW
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +30,6 @@ T = TypeVar("T")
 
 AUTO_KEY: Final = "<generated>"
 """As an idempotency key: the client makes one, so that the write can be sent again safely."""
-ARROW: Final = "application/vnd.apache.arrow.stream"
 _ENCODER: Final = msgspec.json.Encoder()
 
 

@@ -13,10 +13,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.client.calls import ARROW, Call, query_text, reads
+from penstock.client.calls import Call, query_text, reads
 from penstock.client.errors import NotPenstock
 from penstock.client.wire import Answer, HttpRequest
 from penstock.protocol.errors import InvalidRequest
+from penstock.protocol.routes import ARROW
 
 Facts = dict[str, Any]
 

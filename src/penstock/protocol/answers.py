@@ -8,7 +8,7 @@ it without a detour through dicts (`data_as`). The text is `data_json`.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
@@ -19,6 +19,8 @@ from penstock.protocol.config import TopicConfig
 T = TypeVar("T")
 
 _ANY: Final = msgspec.json.Decoder()
+_NULL: Final = partial(Raw, b"null")
+"""The default of a payload; a plain default would have no place in a schema."""
 
 
 class TopicPut(Struct, frozen=True, kw_only=True):
@@ -107,8 +109,8 @@ class StoredRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ts_ms: int = field(name="$ts")
     node: str | None = field(name="$node", default=None)
     tag: str | None = field(name="$tag", default=None)
-    raw_data: Raw = field(name="data", default=Raw(b"null"))
-    raw_meta: Raw = field(name="meta", default=Raw(b"null"))
+    raw_data: Raw = field(name="data", default_factory=_NULL)
+    raw_meta: Raw = field(name="meta", default_factory=_NULL)
 
     @property
     def data(self) -> Any:
@@ -243,8 +245,8 @@ class ClaimedJob(Struct, frozen=True, kw_only=True):
     ts_ms: int = field(name="$ts")
     deliveries: int
     tag: str | None = field(name="$tag", default=None)
-    raw_data: Raw = field(name="data", default=Raw(b"null"))
-    raw_meta: Raw = field(name="meta", default=Raw(b"null"))
+    raw_data: Raw = field(name="data", default_factory=_NULL)
+    raw_meta: Raw = field(name="meta", default_factory=_NULL)
 
     @property
     def data(self) -> Any:
@@ -344,4 +346,240 @@ class BackupMade(Struct, frozen=True, kw_only=True):
     directory: str
     files: int
     size_bytes: int = field(name="bytes")
+    performance: dict[str, float] = {}
+
+
+class WrittenMany(Struct, frozen=True, kw_only=True):
+    """Where the records of an atomic write are, topic by topic."""
+
+    writes: list[dict[str, Any]]
+    performance: dict[str, float] = {}
+
+
+class WatchSession(Struct, frozen=True, kw_only=True):
+    """A watch session, and where each of its topics begins."""
+
+    wid: str
+    stream_url: str
+    session_ttl_ms: int
+    topics: dict[str, dict[str, int]]
+    performance: dict[str, float] = {}
+
+
+class CommitAccepted(Struct, frozen=True, kw_only=True):
+    """A commit took effect at a seq of its space; `replayed` if that was at an earlier try."""
+
+    seq: int
+    ts: int
+    replayed: bool
+    epoch: int
+    performance: dict[str, float] = {}
+
+
+class EntityRow(Struct, frozen=True, kw_only=True):
+    """An entity in a list, last written at `seq`."""
+
+    entity: str
+    seq: int
+    doc: Any
+
+
+class Entity(Struct, frozen=True, kw_only=True):
+    """An entity as it was at `head`, last written at `seq`."""
+
+    entity: str
+    seq: int
+    doc: Any
+    head: int
+    performance: dict[str, float] = {}
+
+
+class EntityList(Struct, frozen=True, kw_only=True):
+    """A page of entities, all as they were at `head`; `next` is None on the last."""
+
+    entities: list[EntityRow]
+    head: int
+    next: str | None = None
+    performance: dict[str, float] = {}
+
+
+class EntityHistory(Struct, frozen=True, kw_only=True):
+    """Commits that wrote an entity, oldest first. Not `complete` if older ones have left."""
+
+    entity: str
+    commits: list[dict[str, Any]]
+    head: int
+    complete: bool
+    next: int | None = None
+    performance: dict[str, float] = {}
+
+
+class SchedulerView(Struct, frozen=True, kw_only=True):
+    """What the scheduler is about to do, and why; further fields are for people."""
+
+    performance: dict[str, float] = {}
+
+
+class TableRow(Struct, frozen=True, kw_only=True):
+    """A table: its definition and, where asked for, its status."""
+
+    name: str
+    query: str
+    sources: list[str]
+    schedule: str
+    mode: str
+    consistency: str
+    status: str
+    description: str | None = None
+    created: bool | None = None
+    performance: dict[str, float] = {}
+
+
+class TableList(Struct, frozen=True, kw_only=True):
+    """A page of tables; `next_cursor` is None on the last."""
+
+    tables: list[dict[str, Any]]
+    next_cursor: str | None = None
+    performance: dict[str, float] = {}
+
+
+class TablesDropped(Struct, frozen=True, kw_only=True):
+    """The tables that were dropped."""
+
+    dropped: list[str]
+    performance: dict[str, float] = {}
+
+
+class TableStatus(Struct, frozen=True, kw_only=True):
+    """A table and its status now."""
+
+    table: str
+    status: str
+    performance: dict[str, float] = {}
+
+
+class TableWhy(Struct, frozen=True, kw_only=True):
+    """Why a table waits."""
+
+    table: str
+    unit_key: str
+    reason: str
+    text: str
+    coordinated: bool
+    performance: dict[str, float] = {}
+
+
+class TableExplained(Struct, frozen=True, kw_only=True):
+    """A table's unit, inputs, mode and reason, and its last refresh."""
+
+    table: str
+    query: str
+    mode: str
+    differential: dict[str, Any]
+    unit: dict[str, Any]
+    inputs: dict[str, Any]
+    last_refresh: dict[str, Any] | None = None
+    performance: dict[str, float] = {}
+
+
+class TableRefresh(Struct, frozen=True, kw_only=True):
+    """A refresh that was asked for; `ok` and `detail` once it is done."""
+
+    table: str
+    request_id: str
+    done: bool
+    ok: bool | None = None
+    detail: str | None = None
+    performance: dict[str, float] = {}
+
+
+class Refreshes(Struct, frozen=True, kw_only=True):
+    """Refreshes, the newest first."""
+
+    refreshes: list[dict[str, Any]]
+    performance: dict[str, float] = {}
+
+
+class ColumnFacts(Struct, frozen=True, kw_only=True):
+    """A column of a table."""
+
+    name: str
+    type: str
+
+
+class Rows(Struct, frozen=True, kw_only=True):
+    """A page of the rows of a table at a snapshot."""
+
+    table: str
+    snapshot: int
+    columns: list[ColumnFacts]
+    rows: list[dict[str, Any]]
+    offset: int
+    rows_total: int
+    next_offset: int | None = None
+    performance: dict[str, float] = {}
+
+
+class WarehouseState(Struct, frozen=True, kw_only=True):
+    """Whether tables are kept fresh: health, workers, permits, what runs, closed gates."""
+
+    state: str
+    text: str
+    workers: list[dict[str, Any]]
+    running: list[dict[str, Any]]
+    permits: dict[str, Any]
+    permits_max: int
+    gates: list[str]
+    pool: dict[str, Any] | None = None
+    performance: dict[str, float] = {}
+
+
+class Jobs(Struct, frozen=True, kw_only=True):
+    """What was started, the newest first."""
+
+    jobs: list[dict[str, Any]]
+    performance: dict[str, float] = {}
+
+
+class Drained(Struct, frozen=True, kw_only=True):
+    """Whether nothing new is started, and whether nothing runs any more."""
+
+    draining: bool
+    idle: bool
+    performance: dict[str, float] = {}
+
+
+class Gated(Struct, frozen=True, kw_only=True):
+    """A relation that is closed or open, and all that are closed."""
+
+    relation: str
+    closed: bool
+    gates: list[str]
+    performance: dict[str, float] = {}
+
+
+class Source(Struct, frozen=True, kw_only=True):
+    """A topic that tables may read."""
+
+    topic: str
+    relation: str
+    schema: str
+    key: list[str]
+    url: str
+    created: bool | None = None
+    performance: dict[str, float] = {}
+
+
+class SourceList(Struct, frozen=True, kw_only=True):
+    """Topics that tables may read."""
+
+    sources: list[dict[str, Any]]
+    performance: dict[str, float] = {}
+
+
+class SourceDropped(Struct, frozen=True, kw_only=True):
+    """Whether a topic was declared before."""
+
+    topic: str
+    dropped: bool
     performance: dict[str, float] = {}

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from penstock.kernel.units import MIB
-from penstock.server.api.routes import ROUTES
+from penstock.server.api.app import ROUTES
 from penstock.server.http.message import Exchange, TransportLimits
 from penstock.testing import seeded, seeds
 from tests.conformance.servers import ServerProcess
@@ -121,7 +121,7 @@ def test_a_body_without_sense_is_refused_on_every_route(server, what):
 )
 def test_an_impossible_name_is_refused_on_every_route(server, name):
     for route in ROUTES.routes:
-        if route.named and "open_" not in route.handler:
+        if route.named and "open_" not in route.name:
             path = route.path.replace("{name}", name).encode()
             body = b'{"records":[{"data":1}],"node":"n","seqs":[1],"lease_ms":1,"before_seq":1}'
             request = b"%b %b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" % (

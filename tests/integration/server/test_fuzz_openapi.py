@@ -13,8 +13,8 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 
+from penstock.server.api.app import ROUTES
 from penstock.server.api.openapi import document
-from penstock.server.api.routes import ROUTES
 from penstock.testing.seeds import RUNS_VARIABLE
 from tests.conformance.servers import ServerProcess
 from tests.conformance.wire import Api

@@ -20,8 +20,8 @@ from schemathesis.specs.openapi.checks import (
 
 from penstock.app.server import Server
 from penstock.config import Settings
+from penstock.server.api.app import ROUTES
 from penstock.server.api.openapi import document
-from penstock.server.api.routes import ROUTES
 
 CHECKS = [
     not_a_server_error,

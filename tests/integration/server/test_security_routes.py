@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock.protocol.errors import NoWarehouse
+from penstock.protocol.routes import ADMIN, DELETE, READ, WRITE, Route
 from penstock.server.api import auth
-from penstock.server.api.routes import ROUTES, Route
-from penstock.server.api.tables_routes import TABLE_ROUTES
+from penstock.server.api.app import ROUTES
 from tests.conformance.servers import ServerProcess
 from tests.conformance.sockets import Socket
 from tests.conformance.streams import EventStream
@@ -30,13 +31,13 @@ KEYS = (
     + f",{SECRETS['root']},{SECRETS['team']}::team-"
 )
 SCOPES = {
-    "read": auth.READ,
-    "write": auth.WRITE,
-    "delete": auth.DELETE,
-    "admin": auth.ADMIN,
+    "read": READ,
+    "write": WRITE,
+    "delete": DELETE,
+    "admin": ADMIN,
 }
 BODIES = {
-    "Config": {},
+    "TopicConfig": {},
     "Write": {"records": [{"data": 1}]},
     "Read": {},
     "Delete": {"before_seq": 1},
@@ -80,10 +81,10 @@ def call(api: Api, route: Route, prefix: str = "other-") -> Answer:
     name = names.get(route.named, "")
     name = name if route.named == "session" else prefix + name
     path = route.path.replace("{name}", name)
-    body = BODIES.get(route.body, {"directory": "x"}) if route.body else None
+    body = BODIES.get(route.body.__name__, {"directory": "x"}) if route.body else None
     text = json.dumps(body).replace("other-", prefix)
-    query = {"open_work": {"node": "n"}, "metrics": {"topics": "true"}}.get(route.handler, {})
-    headers = {"Accept": "application/json"} if route.handler == "open_work" else {}
+    query = {"open_work": {"node": "n"}, "metrics": {"topics": "true"}}.get(route.name, {})
+    headers = {"Accept": "application/json"} if route.name == "open_work" else {}
     return api.request(
         route.method, path, None if body is None else text.encode(), headers, **query
     )
@@ -126,21 +127,22 @@ def test_a_key_without_the_scope_is_forbidden(root, route, key):
 
 FILTERED = ("list_topics", "list_routers", "metrics")
 ABOUT_NOBODY = ("openapi", "scheduler", "make_backup")
-ABOUT_TABLES = tuple(route.handler for route in TABLE_ROUTES)  # for keys without prefixes only
+# For keys without prefixes only.
+ABOUT_TABLES = tuple(r.name for r in ROUTES.routes if NoWarehouse in r.errors)
 
 
 @EACH_GUARDED
 def test_a_key_with_another_prefix_is_forbidden_or_sees_nothing(root, route):
     team = root.with_key(SECRETS["team"])
     answer = call(team, route)
-    if route.handler in FILTERED:
+    if route.name in FILTERED:
         assert answer.status == 200
         assert b"other-" not in answer.body, str(answer)
         assert b"team-t" in answer.body or b"team-r" in answer.body
-    elif route.handler not in ABOUT_NOBODY:
+    elif route.name not in ABOUT_NOBODY:
         assert answer.status == 403, str(answer)
         assert b"secret of" not in answer.body
-    if route.handler not in (*ABOUT_NOBODY, *ABOUT_TABLES) and (route.named or route.body):
+    if route.name not in (*ABOUT_NOBODY, *ABOUT_TABLES) and (route.named or route.body):
         within = call(team, route, "team-")
         assert within.status not in (401, 403), str(within)
         restore(root)
@@ -219,7 +221,7 @@ def test_a_watch_id_is_no_credential(root):
 
 @EACH_GUARDED
 def test_a_token_in_the_query_counts_only_for_streams(root, route):
-    if route.handler == "open_work":
+    if route.name == "open_work":
         return
     path = route.path.replace("{name}", "other-q") + f"?token={SECRETS['root']}"
     body = None if not route.body else json.dumps(BODIES.get(route.body, {})).encode()

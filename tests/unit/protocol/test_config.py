@@ -20,8 +20,8 @@ from penstock.protocol.config import (
     parse_config,
 )
 from penstock.protocol.errors import InvalidRequest, TopicExistsIncompatible
+from penstock.server.api.app import ROUTES
 from penstock.server.api.openapi import document
-from penstock.server.api.routes import ROUTES
 
 
 def merged(body: dict[str, Any], old: TopicConfig | None = None) -> TopicConfig:
@@ -159,7 +159,7 @@ def test_every_key_is_an_option_of_the_cli_a_keyword_of_the_client_and_in_openap
     keys = set(config_fields())
     assert keys <= {option.name for option in topic.create.params}
     assert calls.known_options(dict.fromkeys(keys)) is not None
-    shown = document(ROUTES, "0")["components"]["schemas"]["Config"]["properties"]
+    shown = document(ROUTES, "0")["components"]["schemas"]["TopicConfig"]["properties"]
     assert set(shown) == keys
     assert all(shown[key]["description"] for key in keys)
 

@@ -6,41 +6,78 @@ A handler answers at once, or later in a task of its own, or takes the exchange 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable
 from functools import partial
 from typing import Final
 
 from penstock.kernel.errors import PenstockError
-from penstock.protocol.errors import Replaying, ShuttingDown
+from penstock.protocol import answers, requests
+from penstock.protocol.errors import (
+    CommitConflict,
+    CommitProtocol,
+    IsASpace,
+    NotASpace,
+    PreconditionFailed,
+    RecordTooLarge,
+    RefusedByRule,
+    Replaying,
+    ShuttingDown,
+    TopicExistsIncompatible,
+    TopicFull,
+    TopicNotFound,
+)
+from penstock.protocol.routes import ADMIN, WRITE, Param, Route
 from penstock.server.api import backup, probes, queues, routers, spaces, tables, topics
 from penstock.server.api.answers import Flags, Numbers, Spent, written, written_new
-from penstock.server.api.auth import ADMIN, Grant, bearer, query_token
+from penstock.server.api.auth import Grant, bearer, query_token
 from penstock.server.api.call import Call, Context
 from penstock.server.api.queries import Query, check_json, keyed
-from penstock.server.api.routes import ROUTES, TOKEN_IN_QUERY, Route
+from penstock.server.api.routes import FLAG, IDEMPOTENCY_KEY, ROUTES
 from penstock.server.http.message import USUAL, Answer, Exchange, Request
 from penstock.server.http.origins import preflight
-from penstock.server.push import watch, websocket
+from penstock.server.push import watch, websocket, work
 from penstock.topics.core.batch import parse_write
 from penstock.topics.core.topic import Written
-
-Handler = Callable[[Call], Answer | Awaitable[Answer | None] | None]
 
 _TOPICS: Final = "/v0/topics/"
 _JSON: Final = "application/json"
 _PATHS_MAX: Final = 10_000
 
-HANDLERS: Final[Mapping[str, Handler]] = {
-    **topics.HANDLERS,
-    **routers.HANDLERS,
-    **spaces.HANDLERS,
-    **tables.HANDLERS,
-    **queues.HANDLERS,
-    **watch.HANDLERS,
-    **websocket.HANDLERS,
-    **probes.HANDLERS,
-    **backup.HANDLERS,
-}
+HANDLERS: Final = (
+    topics, routers, queues, work, watch, websocket, spaces, tables, backup, probes,
+)  # fmt: skip
+"""The modules whose handlers are in the table."""
+
+WRITE_ROUTE: Final = ROUTES.add(
+    Route(
+        "POST",
+        "/v0/topics/{name}",
+        "write",
+        "Append records, all of them or none.",
+        answer=answers.Written,
+        scopes=WRITE,
+        named="topic",
+        body=requests.Write,
+        query=(Param("return_seqs", FLAG, "List every seq."),),
+        headers=(IDEMPOTENCY_KEY,),
+        statuses=(200, 201),
+        errors=(TopicNotFound, IsASpace, TopicExistsIncompatible, TopicFull, RecordTooLarge),
+    )
+)
+COMMIT_ROUTE: Final = ROUTES.add(
+    Route(
+        "POST",
+        "/v0/spaces/{name}/commits",
+        "commit",
+        "Change entities of a space at once, if nothing that was read has changed.",
+        answer=answers.CommitAccepted,
+        scopes=WRITE,
+        named="topic",
+        body=requests.Commit,
+        errors=(CommitConflict, CommitProtocol, NotASpace, PreconditionFailed, RefusedByRule),
+    )
+)
+"""These two have no handler: they come so often that the application answers them itself."""
 
 
 class TopicApplication:
@@ -186,13 +223,15 @@ class TopicApplication:
             if grant is not None and not route.is_stream:
                 self.context.caps.enter(grant)
                 entered = grant
-            if route.handler == "write":
+            if route is WRITE_ROUTE:
                 self._write(exchange, name, grant)
                 return
-            if route.handler == "commit":
+            if route is COMMIT_ROUTE:
                 self._commits.take(exchange, name, grant, started_ns)
                 return
-            result = HANDLERS[route.handler](Call(self.context, exchange, name, grant, started_ns))
+            handler = route.handler
+            assert handler is not None, "only the two routes above have none"
+            result = handler(Call(self.context, exchange, name, grant, started_ns))
             if result is None or isinstance(result, Answer):
                 self._finish(exchange, result, entered)
             else:
@@ -229,7 +268,7 @@ class TopicApplication:
         if keys is None:
             return None
         key = bearer(request.headers)
-        if key is None and route is not None and route.handler == TOKEN_IN_QUERY:
+        if key is None and route is not None and route.key_in_query:
             key = query_token(request.query)
         return keys.identify(key)
 

@@ -21,12 +21,7 @@ from urllib.parse import parse_qsl
 
 from penstock.kernel.errors import Rejected
 from penstock.protocol.errors import Forbidden, Unauthorized
-
-READ: Final = 1
-WRITE: Final = 2
-DELETE: Final = 4
-ADMIN: Final = 8
-EVERYTHING: Final = READ | WRITE | DELETE | ADMIN
+from penstock.protocol.routes import ADMIN, DELETE, EVERYTHING, READ, WRITE, scope_names
 
 SUBPROTOCOL: Final = "penstock.v0"
 _BEARER_PROTOCOL: Final = "bearer."
@@ -34,7 +29,6 @@ _SCOPES: Final = {
     "read": READ, "r": READ, "write": WRITE, "w": WRITE, "rw": READ | WRITE,
     "delete": DELETE, "del": DELETE, "d": DELETE, "admin": ADMIN, "a": ADMIN,
 }  # fmt: skip
-_SCOPE_NAMES: Final = ((READ, "read"), (WRITE, "write"), (DELETE, "delete"), (ADMIN, "admin"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +146,6 @@ def protocol_token(offered: list[str]) -> str | None:
             except (ValueError, binascii.Error):
                 return None
     return None
-
-
-def scope_names(scopes: int) -> str:
-    """Scopes as people write them."""
-    return "+".join(name for scope, name in _SCOPE_NAMES if scopes & scope)
 
 
 def _parse_scopes(text: str) -> int:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from penstock.protocol import answers, requests
 from penstock.protocol.errors import InvalidRequest
+from penstock.protocol.routes import ADMIN
 from penstock.server.api.call import Call
+from penstock.server.api.routes import ROUTES
 from penstock.server.http.message import Answer
 
 
+@ROUTES.post("/v0/backup", answer=answers.BackupMade, scope=ADMIN, body=requests.BackupBody)
 async def make_backup(call: Call) -> Answer:
-    """Copy what is committed now, while all goes on."""
+    """Copy everything to a directory of the server."""
     call.check_unbounded()
     dest = place_of(call.body().get("directory"), call.context.backup_dir)
     made = await call.context.engine.backup(dest)
@@ -32,6 +35,3 @@ def place_of(wanted: Any, root: Path | None) -> Path:
     if dest == allowed or not dest.is_relative_to(allowed):
         raise InvalidRequest(f"expected a directory below the server's backup_dir, found {wanted}")
     return dest
-
-
-HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {"make_backup": make_backup}

@@ -6,10 +6,11 @@ import penstock
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
 from penstock.protocol.errors import CallError, Replaying
+from penstock.protocol.routes import Route
 from penstock.server.api.answers import encode
 from penstock.server.api.auth import KeyRing, bearer, query_token
 from penstock.server.api.errors import error_answer
-from penstock.server.api.routes import ROUTES, TOKEN_IN_QUERY, Route
+from penstock.server.api.routes import ROUTES
 from penstock.server.http.message import Answer, Application, Exchange, Sender
 from penstock.server.http.origins import preflight
 
@@ -59,11 +60,11 @@ class Gate:
             finally:
                 if self._keys is not None and not self._is_open(route):
                     key = bearer(request.headers)
-                    if key is None and route is not None and route.handler == TOKEN_IN_QUERY:
+                    if key is None and route is not None and route.key_in_query:
                         key = query_token(request.query)
                     self._keys.identify(key)
             sender.check(changes=route.changes)
-            if route.handler != "health":
+            if route.name != "health":
                 raise Replaying(0.0)
         except PenstockError as error:
             return error_answer(error)

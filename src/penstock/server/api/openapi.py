@@ -1,49 +1,56 @@
-"""The OpenAPI document, made from the table of routes."""
+"""The OpenAPI document, made from the table of routes and the structs of the protocol."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from http import HTTPStatus
 from typing import Any, Final
 
-from penstock.server.api.auth import scope_names
-from penstock.server.api.queries import ARROW
+import msgspec
+
+from penstock.protocol.answers import ErrorAnswer
+from penstock.protocol.errors import (
+    CallError,
+    Forbidden,
+    ForeignHost,
+    ForeignOrigin,
+    Internal,
+    InvalidRequest,
+    NotReady,
+    PayloadTooLarge,
+    ShuttingDown,
+    Throttled,
+    Unauthorized,
+    UnsupportedMediaType,
+)
+from penstock.protocol.requests import PREDICATE, OriginCommitted, ReceiptAbsent
+from penstock.protocol.routes import Param, Route, RouteTable, scope_names
 from penstock.server.api.routes import NAME_SHAPES
-from penstock.server.api.routing import Param, Route, RouteTable
-from penstock.server.api.schemas import COMPONENTS, ref
-from penstock.server.api.tables_schemas import TABLE_COMPONENTS
+
+Shape = dict[str, Any]
 
 _TEXTS: Final = {
     101: "The connection becomes a WebSocket.",
     200: "Done.",
     201: "Done; the resource is new.",
     202: "Asked for; not done yet.",
-    400: "The request is wrong.",
-    401: "No known key was presented.",
-    403: "The key does not reach as far, or a web page of another origin asks for a change.",
-    404: "There is no such thing.",
-    406: "The client does not take an event stream.",
-    409: "What exists cannot become what was asked for.",
-    410: "What is needed to tell has left.",
-    412: "What was asked for is not so, and never will be.",
-    413: "The body is too large.",
-    415: "The body is not declared to be JSON.",
-    421: "The Host is not one that a server without keys answers to.",
-    422: "The topic is full.",
-    429: "A limit is reached; try again after `Retry-After` seconds.",
-    500: "The server failed.",
-    503: "The server is starting or ending.",
 }
 _RETRY_AFTER: Final = {
     "description": "Seconds after which it is worth another try.",
     "required": True,
     "schema": {"type": "integer", "minimum": 1},
 }
+_EVERYWHERE: Final = (Unauthorized, Forbidden, ForeignOrigin, ForeignHost, InvalidRequest)
+_DATA: Final = (Internal, NotReady, ShuttingDown)
+_BODY: Final = (PayloadTooLarge, UnsupportedMediaType)
 
 
 def document(table: RouteTable, version: str) -> dict[str, Any]:
     """OpenAPI 3.1 of all routes."""
+    shapes, components = _schemas(table.routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in table.routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = operation(route)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, shapes)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -53,20 +60,65 @@ def document(table: RouteTable, version: str) -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": {**COMPONENTS, **TABLE_COMPONENTS},
+            "schemas": components,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"key": []}],
     }
 
 
-def operation(route: Route) -> dict[str, Any]:
+def errors_of(route: Route) -> list[type[CallError]]:
+    """Every error that a route may answer with."""
+    found: list[type[CallError]] = [*_EVERYWHERE, *route.errors]
+    found += _DATA if route.is_data else ()
+    found += _BODY if route.body is not None else ()
+    found += (Throttled,) if route.guard == "key" else ()  # requests of a key are limited
+    return list(dict.fromkeys(found))
+
+
+def _schemas(routes: Iterable[Route]) -> tuple[dict[Any, Shape], dict[str, Shape]]:
+    """The shapes of bodies and answers, and the components that they are made of."""
+    answers = [route.answer for route in routes if route.answer is not None]
+    bodies = [route.body for route in routes if route.body is not None]
+    kinds = list(dict.fromkeys([*answers, *bodies, ErrorAnswer, ReceiptAbsent, OriginCommitted]))
+    refs, components = msgspec.json.schema_components(
+        kinds, ref_template="#/components/schemas/{name}"
+    )
+    for kind in answers:
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            components[kind.__name__]["required"] = _always_sent(kind)
+    for shape in components.values():
+        for member in shape.get("properties", {}).values():
+            if "$ref" in member:
+                member.pop("default", None)  # that of an optional predicate, which is not null
+    components["Predicate"] = dict(PREDICATE)
+    return dict(zip(kinds, refs, strict=True)), components
+
+
+def _always_sent(kind: type[msgspec.Struct]) -> list[str]:
+    """The fields of an answer that this server always sends.
+
+    Most have defaults for the sake of clients of older servers; only those of which the default is
+    null, or made by a factory for a payload, may be missing.
+    """
+    return [
+        field.encode_name
+        for field in msgspec.structs.fields(kind)
+        if field.required or field.default not in (None, msgspec.NODEFAULT) or _is_plain(field)
+    ]
+
+
+def _is_plain(field: msgspec.structs.FieldInfo) -> bool:
+    return field.default_factory in (list, dict)
+
+
+def _operation(route: Route, shapes: dict[Any, Shape]) -> dict[str, Any]:
     """One route as an operation."""
     is_alias = not route.path.startswith("/v0")
     shown: dict[str, Any] = {
-        "operationId": f"{route.handler}_alias" if is_alias else route.handler,
+        "operationId": f"{route.name}_alias" if is_alias else route.name,
         "summary": route.summary,
-        "responses": _responses(route),
+        "responses": _responses(route, shapes),
     }
     if route.scopes:
         shown["description"] = f"Needs the scope {scope_names(route.scopes)}."
@@ -80,10 +132,10 @@ def operation(route: Route) -> dict[str, Any]:
         parameters.insert(1, entity)
     if parameters:
         shown["parameters"] = parameters
-    if route.body:
+    if route.body is not None:
         shown["requestBody"] = {
             "required": not route.body_optional,
-            "content": {"application/json": {"schema": ref(route.body)}},
+            "content": {"application/json": {"schema": shapes[route.body]}},
         }
     return shown
 
@@ -98,35 +150,31 @@ def _parameter(param: Param, place: str) -> dict[str, Any]:
     }
 
 
-def _responses(route: Route) -> dict[str, Any]:
-    common: tuple[int, ...] = (401, 403, 421, 500, 503) if route.is_data else (401, 403, 421)
-    if route.guard == "key":
-        common += (429,)  # a key may have only so many requests under way
-    of_body: tuple[int, ...] = (400, 413, 415) if route.body else (400,)
+def _responses(route: Route, shapes: dict[Any, Shape]) -> dict[str, Any]:
     responses: dict[str, Any] = {}
     for status in route.statuses:
         responses[str(status)] = {"description": _TEXTS[status]}
         if route.media:
-            responses[str(status)]["content"] = _content(route)
-    for status in sorted({*common, *of_body, *route.errors}):
+            responses[str(status)]["content"] = _content(route, shapes)
+    by_status: dict[int, list[type[CallError]]] = {}
+    for kind in errors_of(route):
+        by_status.setdefault(kind.status, []).append(kind)
+    for status, kinds in sorted(by_status.items()):
+        codes = dict.fromkeys(kind.code for kind in kinds)
         responses[str(status)] = {
-            "description": _TEXTS[status],
-            "content": {"application/json": {"schema": ref("Error")}},
+            "description": f"{HTTPStatus(status).phrase}: {', '.join(codes)}.",
+            "content": {"application/json": {"schema": shapes[ErrorAnswer]}},
         }
         if status in (429, 503):
             responses[str(status)]["headers"] = {"Retry-After": _RETRY_AFTER}
     return responses
 
 
-def _content(route: Route) -> dict[str, Any]:
-    if not route.answer:
+def _content(route: Route, shapes: dict[Any, Shape]) -> dict[str, Any]:
+    if route.answer is None:
         return {route.media: {"schema": {"type": "string"}}}
-    content: dict[str, Any] = {route.media: {"schema": ref(route.answer)}}
-    if route.handler == "metrics":
-        content["text/plain"] = {"schema": {"type": "string"}}
-    if route.handler == "diff":
-        content[ARROW] = {"schema": {"type": "string", "format": "binary"}}
-    if route.handler == "table_rows":
-        content[ARROW] = {"schema": {"type": "string", "format": "binary"}}
-        content["text/csv"] = {"schema": {"type": "string"}}
+    content: dict[str, Any] = {route.media: {"schema": shapes[route.answer]}}
+    for media in route.also:
+        binary = {} if media.startswith("text/") else {"format": "binary"}
+        content[media] = {"schema": {"type": "string", **binary}}
     return content

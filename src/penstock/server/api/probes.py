@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
 import penstock
-from penstock.protocol.errors import NotWritable, Replaying, ShuttingDown
+from penstock.protocol import answers
+from penstock.protocol.errors import NotReady, NotWritable, Replaying, ShuttingDown, TopicNotFound
+from penstock.protocol.routes import READ, Param
 from penstock.server.api.answers import encode
 from penstock.server.api.call import Call, Context
 from penstock.server.api.metrics import (
@@ -24,21 +26,25 @@ from penstock.server.api.metrics import (
     prometheus_lines,
 )
 from penstock.server.api.openapi import document
-from penstock.server.api.routes import ROUTES
+from penstock.server.api.routes import FLAG, ROUTES, TEXT
 from penstock.server.api.slices import in_slices
 from penstock.server.http.message import Answer
 from penstock.topics.core.topic import Topic
 from penstock.topics.engine.scheduler_view import scheduler_view, storage_view
 
 
+@ROUTES.get("/v0/health", "/healthz", answer=answers.Health, guard="probe", is_data=False)
 def health(call: Call) -> Answer:
-    """The server runs."""
+    """Whether the server runs."""
     uptime_ms = call.context.clock.monotonic_ms() - call.context.started_ms
     return Answer(
         200, encode({"status": "ok", "version": penstock.__version__, "uptime_ms": uptime_ms})
     )
 
 
+@ROUTES.get(
+    "/v0/ready", "/readyz", answer=answers.Ready, errors=(NotReady,), guard="probe", is_data=False
+)
 def ready(call: Call) -> Answer:
     """Whether the log is replayed and takes writes."""
     context = call.context
@@ -53,8 +59,19 @@ def ready(call: Call) -> Answer:
     return Answer(200, encode({"status": "ready", "wal_replay_complete": True, "topics": topics}))
 
 
+@ROUTES.get(
+    "/v0/metrics",
+    answer=dict[str, Any],
+    scope=READ,
+    query=(
+        Param("topics", FLAG, "Also the numbers of single topics, of 1000 at most."),
+        Param("prefix", TEXT, "Of those whose names begin like this only."),
+    ),
+    is_data=False,
+    also=("text/plain",),
+)
 async def metrics(call: Call) -> Answer:
-    """Numbers, for Prometheus or as JSON; those of single topics if they are asked for."""
+    """Numbers, for Prometheus or as JSON."""
     context = call.context
     engine, clock = context.engine, context.clock
     now_ms = engine.clock.now_ms()
@@ -72,8 +89,9 @@ async def metrics(call: Call) -> Answer:
     return Answer(200, prometheus(await in_slices(prometheus_lines(found), clock)), CONTENT_TYPE)
 
 
+@ROUTES.get("/v0/openapi.json", answer=dict[str, Any], is_data=False)
 def openapi(_call: Call) -> Answer:
-    """The document of all routes."""
+    """This document."""
     return Answer(200, _document())
 
 
@@ -82,21 +100,19 @@ def _document() -> bytes:
     return encode(document(ROUTES, penstock.__version__))
 
 
+@ROUTES.get(
+    "/v0/scheduler",
+    answer=answers.SchedulerView,
+    scope=READ,
+    query=(Param("topic", TEXT, "Explain this topic."),),
+    errors=(TopicNotFound,),
+)
 def scheduler(call: Call) -> Answer:
-    """What the scheduler is about to do; why, for one topic."""
+    """What the scheduler is about to do, and why."""
     topic = call.query.text("topic") or None
     if topic is not None:
         call.check_topic(topic)
     return call.answer(**scheduler_view(call.context.engine, topic, call.reaches))
-
-
-HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {
-    "health": health,
-    "ready": ready,
-    "metrics": metrics,
-    "openapi": openapi,
-    "scheduler": scheduler,
-}
 
 
 def sample(context: Context) -> Sample:

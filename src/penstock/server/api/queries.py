@@ -25,13 +25,13 @@ from penstock.protocol.errors import (
     UnsupportedMediaType,
 )
 from penstock.protocol.limits import PAGE_SIZE, PAGE_SIZE_MAX, TopicLimits
+from penstock.protocol.routes import ARROW
 from penstock.protocol.values import U64_MAX, check_text
 from penstock.topics.core.batch import Write
 
 OBJECT_BYTES_MAX: Final = MIB
 """A body that becomes objects, whatever is in it, has no more: they are many times as large."""
 EVENT_STREAM: Final = "text/event-stream"
-ARROW: Final = "application/vnd.apache.arrow.stream"
 _JSON: Final = "application/json"
 _WEIGHT: Final = re.compile(r";\s*q\s*=\s*([01](?:\.[0-9]*)?)\s*(?:;|$)")
 _DIGITS_MAX: Final = len(str(U64_MAX))

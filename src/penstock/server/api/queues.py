@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
-
-from penstock.protocol.errors import InvalidRequest, NotAQueue
+from penstock.protocol import answers, requests
+from penstock.protocol.errors import InvalidRequest, NotAQueue, TopicNotFound
+from penstock.protocol.routes import READ, WRITE
 from penstock.server.api.answers import performance, spliced
 from penstock.server.api.call import Call
 from penstock.server.api.jobs import job_json
+from penstock.server.api.routes import ROUTES
 from penstock.server.http.message import Answer
-from penstock.server.push.work import open_work
 from penstock.topics.core.leases import (
     Settle,
     parse_claim,
@@ -21,8 +20,19 @@ from penstock.topics.core.leases import (
 )
 
 
+@ROUTES.post(
+    "/v0/topics/{name}/claim",
+    answer=answers.Claims,
+    scope=READ | WRITE,
+    named="topic",
+    body=requests.Claim,
+    errors=(
+        TopicNotFound,
+        NotAQueue,
+    ),
+)
 async def claim(call: Call) -> Answer:
-    """Lease jobs: the body is read, then the queue looked for, then the node asked for."""
+    """Lease jobs of a queue."""
     if not call.request.body:
         raise InvalidRequest("expected a JSON object with a node, found an empty body")
     body = call.body()
@@ -45,6 +55,17 @@ async def claim(call: Call) -> Answer:
     return Answer(200, spliced(fields, "claimed", b",".join(map(job_json, claims.jobs))))
 
 
+@ROUTES.post(
+    "/v0/topics/{name}/ack",
+    answer=answers.Acked,
+    scope=WRITE,
+    named="topic",
+    body=requests.Ack,
+    errors=(
+        TopicNotFound,
+        NotAQueue,
+    ),
+)
 async def ack(call: Call) -> Answer:
     """Finish jobs."""
     engine = call.context.engine
@@ -59,6 +80,17 @@ async def ack(call: Call) -> Answer:
     )
 
 
+@ROUTES.post(
+    "/v0/topics/{name}/nack",
+    answer=answers.Nacked,
+    scope=WRITE,
+    named="topic",
+    body=requests.Nack,
+    errors=(
+        TopicNotFound,
+        NotAQueue,
+    ),
+)
 async def nack(call: Call) -> Answer:
     """Give jobs back."""
     engine = call.context.engine
@@ -74,8 +106,19 @@ async def nack(call: Call) -> Answer:
     )
 
 
+@ROUTES.post(
+    "/v0/topics/{name}/extend",
+    answer=answers.Extended,
+    scope=WRITE,
+    named="topic",
+    body=requests.Extend,
+    errors=(
+        TopicNotFound,
+        NotAQueue,
+    ),
+)
 async def extend(call: Call) -> Answer:
-    """Let leases end at another time."""
+    """Let leases end later."""
     engine = call.context.engine
     body = call.body()
     settle = parse_settle(body, engine.limits)
@@ -86,12 +129,3 @@ async def extend(call: Call) -> Answer:
         skipped=settled.skipped,
         deadlines={str(seq): settled.deadline_ms for seq in settled.seqs},
     )
-
-
-HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {
-    "claim": claim,
-    "ack": ack,
-    "nack": nack,
-    "extend": extend,
-    "open_work": open_work,
-}

@@ -5,14 +5,23 @@ A refusal names no topic or router that its reader does not reach and has not na
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.kernel.errors import PenstockError
-from penstock.protocol.errors import Forbidden, RouterCycle, TopicExistsIncompatible
+from penstock.protocol import answers, requests
+from penstock.protocol.errors import (
+    Forbidden,
+    RouterCycle,
+    RouterNotFound,
+    Throttled,
+    TopicExistsIncompatible,
+    TopicNotFound,
+)
+from penstock.protocol.routes import ADMIN, DELETE, READ, Param
 from penstock.protocol.values import parse_bool
 from penstock.server.api.call import Call
 from penstock.server.api.queries import make_cursor
+from penstock.server.api.routes import PAGES, ROUTES, TEXT
 from penstock.server.http.message import Answer
 from penstock.topics.core.router import Router, RouterConfig, parse_router
 
@@ -20,6 +29,20 @@ HIDDEN: Final = "…"
 """Stands in a cycle for a topic that the asker does not reach."""
 
 
+@ROUTES.put(
+    "/v0/routers/{name}",
+    answer=answers.RouterPut,
+    scope=ADMIN,
+    named="router",
+    body=requests.RouterBody,
+    statuses=(200, 201),
+    errors=(
+        TopicNotFound,
+        RouterCycle,
+        TopicExistsIncompatible,
+        Throttled,
+    ),
+)
 async def put_router(call: Call) -> Answer:
     """Make a router, or change it where it stands."""
     body = call.body()
@@ -35,6 +58,13 @@ async def put_router(call: Call) -> Answer:
     return call.answer(201 if created else 200, router=echo.pop("router"), created=created, **echo)
 
 
+@ROUTES.get(
+    "/v0/routers/{name}",
+    answer=answers.RouterState,
+    scope=READ,
+    named="router",
+    errors=(RouterNotFound,),
+)
 async def show_router(call: Call) -> Answer:
     """A router and how far it has come."""
     engine = call.context.engine
@@ -44,6 +74,7 @@ async def show_router(call: Call) -> Answer:
     return call.answer(**router.config.echo(), forwarded_total=router.forwarded_total)
 
 
+@ROUTES.delete("/v0/routers/{name}", answer=answers.RouterDeletion, scope=DELETE, named="router")
 async def drop_router(call: Call) -> Answer:
     """Remove a router."""
     engine = call.context.engine
@@ -53,8 +84,18 @@ async def drop_router(call: Call) -> Answer:
     return call.answer(router=call.name, deleted=await engine.routers.remove(call.name))
 
 
+@ROUTES.get(
+    "/v0/routers",
+    answer=answers.RouterPage,
+    scope=READ,
+    query=(
+        *PAGES,
+        Param("source", TEXT, "Only those from this topic."),
+        Param("dest", TEXT, "Only those to this topic."),
+    ),
+)
 def list_routers(call: Call) -> Answer:
-    """Routers by name, a page at a time."""
+    """Routers by name."""
     query = call.query
     prefix, after, page_size = query.text("prefix") or "", query.after(), query.page_size()
     source, dest = query.text("source"), query.text("dest")
@@ -74,14 +115,6 @@ def list_routers(call: Call) -> Answer:
     if len(found) > page_size:
         shown["next_cursor"] = make_cursor(found[page_size - 1].config.name)
     return call.answer(**shown)
-
-
-HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {
-    "put_router": put_router,
-    "show_router": show_router,
-    "drop_router": drop_router,
-    "list_routers": list_routers,
-}
 
 
 def _out_of_reach(name: str) -> Forbidden:

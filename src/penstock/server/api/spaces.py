@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from penstock.protocol.errors import InvalidRequest
+from penstock.protocol import answers
+from penstock.protocol.errors import (
+    EntityNotFound,
+    InvalidRequest,
+    NotASpace,
+    PastGone,
+    TopicNotFound,
+)
+from penstock.protocol.routes import READ, Param
 from penstock.server.api.auth import Grant
 from penstock.server.api.call import Call, Context
 from penstock.server.api.queries import check_json
+from penstock.server.api.routes import NUMBER, ROUTES, TEXT
 from penstock.server.api.space_pages import (
     Row,
     accepted,
@@ -108,8 +117,20 @@ class SameSpace:
         self._door.answer(self.exchange, self.started_ns, outcome)
 
 
+@ROUTES.get(
+    "/v0/spaces/{name}/entities/{id}",
+    answer=answers.Entity,
+    scope=READ,
+    named="topic",
+    query=(Param("at", NUMBER, "As it was at this seq of the space; as it is, if not said."),),
+    errors=(
+        EntityNotFound,
+        NotASpace,
+        PastGone,
+    ),
+)
 async def show_entity(call: Call) -> Answer:
-    """An entity, now or as it was at a seq."""
+    """An entity, now or as it was."""
     found = await call.context.engine.spaces.entity(
         call.name, _entity_id(call), number(call.query, "at")
     )
@@ -117,8 +138,25 @@ async def show_entity(call: Call) -> Answer:
     return Answer(200, entity_body(row, found.head_seq, call.total_ms()))
 
 
+@ROUTES.get(
+    "/v0/spaces/{name}/entities",
+    answer=answers.EntityList,
+    scope=READ,
+    named="topic",
+    query=(
+        Param("prefix", TEXT, "Only ids that begin like this."),
+        Param("limit", NUMBER, "Rows of a page, 1 to 1000; 100 if not said."),
+        Param("after", TEXT, "`next` of the page before."),
+        Param("at", NUMBER, "As it was at this seq of the space; as it is, if not said."),
+    ),
+    errors=(
+        TopicNotFound,
+        NotASpace,
+        PastGone,
+    ),
+)
 async def list_entities(call: Call) -> Answer:
-    """A page of entities; the next page is of the same seq."""
+    """Entities by id, all as of one seq."""
     query = call.query
     at_seq, after = number(query, "at"), ""
     cursor = query.text("after")
@@ -134,8 +172,22 @@ async def list_entities(call: Call) -> Answer:
     return Answer(200, list_body(rows, page.head_seq, after_next, call.total_ms()))
 
 
+@ROUTES.get(
+    "/v0/spaces/{name}/entities/{id}/history",
+    answer=answers.EntityHistory,
+    scope=READ,
+    named="topic",
+    query=(
+        Param("after", NUMBER, "Only commits after this seq; `next` of the page before."),
+        Param("limit", NUMBER, "Rows of a page, 1 to 1000; 100 if not said."),
+    ),
+    errors=(
+        EntityNotFound,
+        NotASpace,
+    ),
+)
 async def entity_history(call: Call) -> Answer:
-    """The commits that wrote an entity."""
+    """The commits that wrote an entity, oldest first."""
     entity, after_seq = _entity_id(call), number(call.query, "after")
     page = await call.context.engine.spaces.history(
         call.name, entity, after_seq or 0, page_limit(call.query)
@@ -151,10 +203,3 @@ async def entity_history(call: Call) -> Answer:
 
 def _entity_id(call: Call) -> str:
     return call.request.path.split("/")[5]
-
-
-HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {
-    "show_entity": show_entity,
-    "list_entities": list_entities,
-    "entity_history": entity_history,
-}

@@ -15,8 +15,9 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.protocol.errors import InvalidRequest
+from penstock.protocol.routes import ARROW
 from penstock.server.api.answers import encode
-from penstock.server.api.queries import ARROW, preferred
+from penstock.server.api.queries import preferred
 from penstock.server.http.message import Answer
 
 if TYPE_CHECKING:

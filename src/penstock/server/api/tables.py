@@ -9,10 +9,29 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.protocol.errors import InvalidRequest, NoWarehouse
+from penstock.protocol import answers, requests
+from penstock.protocol.errors import (
+    ChangedMeanwhile,
+    InvalidRequest,
+    NoContents,
+    NotCoordinated,
+    NoWarehouse,
+    RelationNotFound,
+    SnapshotExpired,
+    SourceExists,
+    SourceNotFound,
+    TableCycle,
+    TableExists,
+    TableInUse,
+    TableNotFound,
+    Throttled,
+    WarehouseAway,
+)
+from penstock.protocol.routes import ADMIN, ARROW, DELETE, READ, WRITE, Param
 from penstock.server.api.answers import data_body
 from penstock.server.api.call import Call
 from penstock.server.api.queries import arrow_compression, make_cursor
+from penstock.server.api.routes import FLAG, NUMBER, PAGES, ROUTES, TEXT
 from penstock.server.api.table_pages import (
     OPTIONS,
     ROWS,
@@ -36,8 +55,19 @@ LIMIT: Final = 100
 LIMIT_MAX: Final = 1_000
 
 
+@ROUTES.get(
+    "/v0/tables",
+    answer=answers.TableList,
+    scope=READ,
+    query=(*PAGES,),
+    errors=(
+        NoWarehouse,
+        Throttled,
+        WarehouseAway,
+    ),
+)
 async def list_tables(call: Call) -> Answer:
-    """Tables by name with their status, a page at a time."""
+    """Tables with how fresh each is and what it waits for."""
     query = call.query
     prefix, after, size = query.text("prefix") or "", query.after(), query.page_size()
     found = await desk(call).do(_statuses)
@@ -48,6 +78,20 @@ async def list_tables(call: Call) -> Answer:
     return call.answer(**shown)
 
 
+@ROUTES.post(
+    "/v0/tables",
+    answer=answers.TableRow,
+    scope=ADMIN,
+    body=requests.NewTable,
+    statuses=(201,),
+    errors=(
+        NoWarehouse,
+        TableExists,
+        ChangedMeanwhile,
+        Throttled,
+        WarehouseAway,
+    ),
+)
 async def create_table(call: Call) -> Answer:
     """Create a table that is not there yet."""
     tables = desk(call)
@@ -63,6 +107,21 @@ async def create_table(call: Call) -> Answer:
     return _told(call, {**await tables.do(work), "created": True}, 201)
 
 
+@ROUTES.put(
+    "/v0/tables/{name}",
+    answer=answers.TableRow,
+    scope=ADMIN,
+    named="table",
+    body=requests.TableBody,
+    statuses=(200, 201),
+    errors=(
+        NoWarehouse,
+        TableCycle,
+        ChangedMeanwhile,
+        Throttled,
+        WarehouseAway,
+    ),
+)
 async def put_table(call: Call) -> Answer:
     """Create a table, or give it another definition."""
     tables, name = desk(call), call.name
@@ -77,13 +136,39 @@ async def put_table(call: Call) -> Answer:
     return _told(call, {**shown, "created": created}, 201 if created else 200)
 
 
+@ROUTES.get(
+    "/v0/tables/{name}",
+    answer=answers.TableRow,
+    scope=READ,
+    named="table",
+    errors=(
+        NoWarehouse,
+        TableNotFound,
+        Throttled,
+        WarehouseAway,
+    ),
+)
 async def show_table(call: Call) -> Answer:
     """All that is known of a table."""
     return _told(call, await desk(call).do(partial(_shown, name=call.name)))
 
 
+@ROUTES.post(
+    "/v0/tables/{name}/alter",
+    answer=answers.TableRow,
+    scope=ADMIN,
+    named="table",
+    body=requests.TableChange,
+    errors=(
+        NoWarehouse,
+        TableNotFound,
+        ChangedMeanwhile,
+        Throttled,
+        WarehouseAway,
+    ),
+)
 async def alter_table(call: Call) -> Answer:
-    """Change how a table is refreshed; its contents stay."""
+    """Change how a table is refreshed."""
     tables, name = desk(call), call.name
     options = texts_of(call.body(), OPTIONS)
     if not options:
@@ -95,15 +180,46 @@ async def alter_table(call: Call) -> Answer:
     return _told(call, await tables.do(work))
 
 
+@ROUTES.delete(
+    "/v0/tables/{name}",
+    answer=answers.TablesDropped,
+    scope=DELETE,
+    named="table",
+    query=(Param("cascade", FLAG, "Drop what reads it as well."),),
+    errors=(
+        NoWarehouse,
+        TableNotFound,
+        TableInUse,
+        ChangedMeanwhile,
+        Throttled,
+        WarehouseAway,
+    ),
+)
 async def drop_table(call: Call) -> Answer:
-    """Drop a table, and what reads it if asked to."""
+    """Drop a table with its contents."""
     cascade, name = call.query.flag("cascade", False), call.name
     gone = await desk(call).do(lambda warehouse: warehouse.drop(name, cascade=cascade))
     return call.answer(dropped=list(gone))
 
 
+@ROUTES.post(
+    "/v0/tables/{name}/refresh",
+    answer=answers.TableRefresh,
+    scope=WRITE,
+    named="table",
+    body=requests.RefreshBody,
+    body_optional=True,
+    statuses=(200, 202),
+    errors=(
+        NoWarehouse,
+        TableNotFound,
+        NotCoordinated,
+        Throttled,
+        WarehouseAway,
+    ),
+)
 async def refresh_table(call: Call) -> Answer:
-    """Have the coordinator refresh a table; wait for its answer, though not for ever."""
+    """Have the coordinator refresh a table now; waits for it if asked to."""
     tables, name = desk(call), call.name
     body = call.body(may_be_empty=True)
     check_names(body, ("force", "wait_ms"))
@@ -117,18 +233,54 @@ async def refresh_table(call: Call) -> Answer:
     return call.answer(**shown, done=True, ok=answered.ok, detail=answered.detail)
 
 
+@ROUTES.post(
+    "/v0/tables/{name}/pause",
+    answer=answers.TableStatus,
+    scope=ADMIN,
+    named="table",
+    errors=(
+        NoWarehouse,
+        TableNotFound,
+        Throttled,
+        WarehouseAway,
+    ),
+)
 async def pause_table(call: Call) -> Answer:
     """Stop refreshing a table."""
     name = call.name
     return await _set_status(call, lambda warehouse: warehouse.pause(name))
 
 
+@ROUTES.post(
+    "/v0/tables/{name}/resume",
+    answer=answers.TableStatus,
+    scope=ADMIN,
+    named="table",
+    errors=(
+        NoWarehouse,
+        TableNotFound,
+        Throttled,
+        WarehouseAway,
+    ),
+)
 async def resume_table(call: Call) -> Answer:
-    """Refresh a table again."""
+    """Refresh a table again that was paused, suspended or in error."""
     name = call.name
     return await _set_status(call, lambda warehouse: warehouse.resume(name))
 
 
+@ROUTES.get(
+    "/v0/tables/{name}/why",
+    answer=answers.TableWhy,
+    scope=READ,
+    named="table",
+    errors=(
+        NoWarehouse,
+        TableNotFound,
+        Throttled,
+        WarehouseAway,
+    ),
+)
 async def why_table(call: Call) -> Answer:
     """Why a table waits."""
     name = call.name
@@ -136,14 +288,39 @@ async def why_table(call: Call) -> Answer:
     return call.answer(**found._asdict())
 
 
+@ROUTES.get(
+    "/v0/tables/{name}/explain",
+    answer=answers.TableExplained,
+    scope=READ,
+    named="table",
+    errors=(
+        NoWarehouse,
+        TableNotFound,
+        Throttled,
+        WarehouseAway,
+    ),
+)
 async def explain_table(call: Call) -> Answer:
-    """How a table is refreshed, and why so."""
+    """A table's unit, inputs, mode and reason, and its last refresh."""
     name = call.name
     return call.answer(**await desk(call).do(lambda warehouse: warehouse.explain(name)))
 
 
+@ROUTES.get(
+    "/v0/tables/{name}/history",
+    answer=answers.Refreshes,
+    scope=READ,
+    named="table",
+    query=(Param("limit", NUMBER, "Rows at most, 1 to 1000; 100 if not said."),),
+    errors=(
+        NoWarehouse,
+        TableNotFound,
+        Throttled,
+        WarehouseAway,
+    ),
+)
 async def table_history(call: Call) -> Answer:
-    """Refreshes of a table."""
+    """Refreshes of a table, the newest first."""
     limit, name = _limit(call), call.name
 
     def work(warehouse: Warehouse) -> list[dict[str, Any]]:
@@ -152,8 +329,34 @@ async def table_history(call: Call) -> Answer:
     return call.answer(refreshes=await desk(call).do(work))
 
 
+@ROUTES.get(
+    "/v0/tables/{name}/rows",
+    answer=answers.Rows,
+    scope=READ,
+    named="table",
+    query=(
+        Param("limit", NUMBER, "Rows of a page; 1000 if not said, at most 100000."),
+        Param("offset", NUMBER, "Rows to leave out; `next_offset` of the page before."),
+        Param("snapshot", NUMBER, "As of this snapshot of the lake; the newest if not said."),
+        Param("columns", TEXT, "Only these columns, joined by commas."),
+        Param(
+            "format",
+            {"enum": ["json", "csv", "arrow"]},
+            "Instead of what the Accept header asks for.",
+        ),
+    ),
+    errors=(
+        NoWarehouse,
+        TableNotFound,
+        NoContents,
+        SnapshotExpired,
+        Throttled,
+        WarehouseAway,
+    ),
+    also=(ARROW, "text/csv"),
+)
 async def table_rows(call: Call) -> Answer:
-    """Rows of a table, in one of three forms."""
+    """Rows of a table, as JSON, CSV or Arrow, now or at a snapshot."""
     tables, query, name = desk(call), call.query, call.name
     headers = call.request.headers
     kind = format_of(query.text("format"), headers.get("accept", ""))
@@ -171,13 +374,37 @@ async def table_rows(call: Call) -> Answer:
     return await tables.do(work)
 
 
+@ROUTES.get(
+    "/v0/warehouse",
+    answer=answers.WarehouseState,
+    scope=READ,
+    errors=(
+        NoWarehouse,
+        Throttled,
+        WarehouseAway,
+    ),
+)
 async def show_warehouse(call: Call) -> Answer:
-    """Whether tables are kept fresh, and by whom."""
+    """Whether tables are kept fresh: health, workers, permits, what runs, closed gates."""
     return call.answer(**await desk(call).do(_warehouse))
 
 
+@ROUTES.get(
+    "/v0/warehouse/jobs",
+    answer=answers.Jobs,
+    scope=READ,
+    query=(
+        Param("limit", NUMBER, "Rows at most, 1 to 1000; 100 if not said."),
+        Param("live", FLAG, "Only jobs that are queued or running."),
+    ),
+    errors=(
+        NoWarehouse,
+        Throttled,
+        WarehouseAway,
+    ),
+)
 async def warehouse_jobs(call: Call) -> Answer:
-    """What was started."""
+    """What was started, the newest first."""
     limit, live = _limit(call), call.query.flag("live", False)
 
     def work(warehouse: Warehouse) -> list[dict[str, Any]]:
@@ -188,14 +415,37 @@ async def warehouse_jobs(call: Call) -> Answer:
     return call.answer(jobs=await desk(call).do(work))
 
 
+@ROUTES.get(
+    "/v0/warehouse/history",
+    answer=answers.Refreshes,
+    scope=READ,
+    query=(Param("limit", NUMBER, "Rows at most, 1 to 1000; 100 if not said."),),
+    errors=(
+        NoWarehouse,
+        Throttled,
+        WarehouseAway,
+    ),
+)
 async def warehouse_history(call: Call) -> Answer:
-    """Refreshes of all tables."""
+    """Refreshes of all tables, the newest first."""
     limit = _limit(call)
     return call.answer(refreshes=await desk(call).do(lambda w: _history(w, None, limit)))
 
 
+@ROUTES.post(
+    "/v0/warehouse/drain",
+    answer=answers.Drained,
+    scope=ADMIN,
+    body=requests.DrainBody,
+    body_optional=True,
+    errors=(
+        NoWarehouse,
+        Throttled,
+        WarehouseAway,
+    ),
+)
 async def drain_warehouse(call: Call) -> Answer:
-    """Start nothing new, or go on."""
+    """Start nothing new and let what runs end; or go on."""
     tables = desk(call)
     body = call.body(may_be_empty=True)
     check_names(body, ("draining", "wait_ms"))
@@ -211,8 +461,20 @@ async def drain_warehouse(call: Call) -> Answer:
     return call.answer(draining=True, idle=bool(idle))
 
 
+@ROUTES.post(
+    "/v0/warehouse/gate",
+    answer=answers.Gated,
+    scope=ADMIN,
+    body=requests.GateBody,
+    errors=(
+        NoWarehouse,
+        RelationNotFound,
+        Throttled,
+        WarehouseAway,
+    ),
+)
 async def gate_relation(call: Call) -> Answer:
-    """Close a relation, or open it."""
+    """Close a relation, so that nothing that reads it is refreshed; or open it."""
     tables = desk(call)
     body = call.body()
     check_names(body, ("relation", "closed", "detail"))
@@ -231,6 +493,16 @@ async def gate_relation(call: Call) -> Answer:
     return call.answer(relation=relation, closed=closed, gates=await tables.do(work))
 
 
+@ROUTES.get(
+    "/v0/sources",
+    answer=answers.SourceList,
+    scope=READ,
+    errors=(
+        NoWarehouse,
+        Throttled,
+        WarehouseAway,
+    ),
+)
 async def list_sources(call: Call) -> Answer:
     """Topics that tables may read."""
 
@@ -242,8 +514,23 @@ async def list_sources(call: Call) -> Answer:
     return call.answer(sources=await desk(call).do(work))
 
 
+@ROUTES.put(
+    "/v0/sources/{name}",
+    answer=answers.Source,
+    scope=ADMIN,
+    named="source",
+    body=requests.SourceBody,
+    statuses=(200, 201),
+    errors=(
+        NoWarehouse,
+        SourceExists,
+        ChangedMeanwhile,
+        Throttled,
+        WarehouseAway,
+    ),
+)
 async def put_source(call: Call) -> Answer:
-    """Declare the columns of a topic, which is this server's unless another is named."""
+    """Say which columns the records of a topic have."""
     tables, name = desk(call), call.name
     body = call.body()
     check_names(body, ("schema", "key", "url"))
@@ -266,6 +553,18 @@ async def put_source(call: Call) -> Answer:
     return call.answer(201 if created else 200, **shown, created=created)
 
 
+@ROUTES.get(
+    "/v0/sources/{name}",
+    answer=answers.Source,
+    scope=READ,
+    named="source",
+    errors=(
+        NoWarehouse,
+        SourceNotFound,
+        Throttled,
+        WarehouseAway,
+    ),
+)
 async def show_source(call: Call) -> Answer:
     """A topic that tables may read."""
     name = call.name
@@ -278,6 +577,19 @@ async def show_source(call: Call) -> Answer:
     return call.answer(**await desk(call).do(work))
 
 
+@ROUTES.delete(
+    "/v0/sources/{name}",
+    answer=answers.SourceDropped,
+    scope=DELETE,
+    named="source",
+    errors=(
+        NoWarehouse,
+        SourceNotFound,
+        TableInUse,
+        Throttled,
+        WarehouseAway,
+    ),
+)
 async def drop_source(call: Call) -> Answer:
     """Let no table read a topic any more."""
     name = call.name

@@ -4,27 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final
 
 import msgspec
 
-from penstock.protocol.errors import BatchTooLarge, InvalidRequest
+from penstock.protocol import answers, requests
+from penstock.protocol.config import TopicConfig
+from penstock.protocol.errors import (
+    BatchTooLarge,
+    InvalidRequest,
+    IsASpace,
+    PayloadTooLarge,
+    RecordsUnreadable,
+    Throttled,
+    TopicExistsIncompatible,
+    TopicFull,
+    TopicNotEmpty,
+    TopicNotFound,
+    TopicsApart,
+)
+from penstock.protocol.routes import ADMIN, ARROW, DELETE, READ, WRITE, Param
 from penstock.protocol.values import check_topic_name, parse_u64
 from penstock.server.api.answers import data_body, encode, performance, spliced
 from penstock.server.api.arrow import arrow_stream, larger, page_facts
-from penstock.server.api.auth import ADMIN
 from penstock.server.api.call import Call
 from penstock.server.api.columns import Columns, Wanted, record_batch
 from penstock.server.api.queries import (
-    ARROW,
     arrow_compression,
     check_json,
     keyed,
     make_cursor,
     wants_arrow,
 )
+from penstock.server.api.routes import FLAG, KEY, NUMBER, PAGES, ROUTES
 from penstock.server.http.message import Answer
 from penstock.topics.core.batch import Write, parse_write
 from penstock.topics.core.predicate import parse_predicate
@@ -37,6 +50,19 @@ from penstock.topics.engine.views import TopicView
 WRITES_MAX: Final = 256
 
 
+@ROUTES.put(
+    "/v0/topics/{name}",
+    answer=answers.TopicPut,
+    scope=ADMIN,
+    named="topic",
+    body=TopicConfig,
+    body_optional=True,
+    statuses=(200, 201),
+    errors=(
+        TopicExistsIncompatible,
+        Throttled,
+    ),
+)
 async def put_topic(call: Call) -> Answer:
     """Make a topic, or change the named keys of one."""
     body = call.body(may_be_empty=True)
@@ -45,6 +71,14 @@ async def put_topic(call: Call) -> Answer:
     return call.answer(201 if created else 200, topic=call.name, created=created, config=config)
 
 
+@ROUTES.get(
+    "/v0/topics/{name}",
+    answer=answers.TopicState,
+    scope=READ,
+    named="topic",
+    query=(Param("touch", FLAG, "Count this as a use of the topic, which raises its priority."),),
+    errors=(TopicNotFound,),
+)
 async def show_topic(call: Call) -> Answer:
     """How a topic stands."""
     touch = call.query.flag("touch", True)
@@ -68,8 +102,17 @@ async def show_topic(call: Call) -> Answer:
     return call.answer(**shown)
 
 
+@ROUTES.get(
+    "/v0/topics",
+    answer=answers.TopicPage,
+    scope=READ,
+    query=(
+        *PAGES,
+        Param("touch", FLAG, "Count this as a use of the topic, which raises its priority."),
+    ),
+)
 def list_topics(call: Call) -> Answer:
-    """Topics by name, a page at a time."""
+    """Topics by name."""
     query = call.query
     views, more = call.context.engine.list_topics(
         query.text("prefix") or "",
@@ -84,6 +127,14 @@ def list_topics(call: Call) -> Answer:
     return call.answer(**shown)
 
 
+@ROUTES.delete(
+    "/v0/topics/{name}",
+    answer=answers.TopicDeletion,
+    scope=DELETE,
+    named="topic",
+    query=(Param("if_empty", FLAG, "Refuse if it holds records."),),
+    errors=(TopicNotEmpty,),
+)
 async def drop_topic(call: Call) -> Answer:
     """Remove a topic and the routers at its ends."""
     if_empty = call.query.flag("if_empty", False)
@@ -94,6 +145,14 @@ async def drop_topic(call: Call) -> Answer:
     return call.answer(topic=call.name, deleted=deleted, routers_removed=sorted(routers))
 
 
+@ROUTES.post(
+    "/v0/topics/{name}/delete",
+    answer=answers.RecordDeletion,
+    scope=DELETE,
+    named="topic",
+    body=requests.DeleteBody,
+    errors=(TopicNotFound,),
+)
 async def delete(call: Call) -> Answer:
     """Delete records by prefix, by tag, or by both."""
     body = call.body()
@@ -113,8 +172,28 @@ async def delete(call: Call) -> Answer:
     )
 
 
+@ROUTES.post(
+    "/v0/topics/{name}/diff",
+    answer=answers.Diff,
+    scope=READ,
+    named="topic",
+    body=requests.Read,
+    body_optional=True,
+    query=(
+        Param(
+            "from_ts",
+            NUMBER,
+            "Begin with the first record at or after this time; `from_seq` counts if it is later.",
+        ),
+    ),
+    errors=(
+        TopicNotFound,
+        RecordsUnreadable,
+    ),
+    also=(ARROW,),
+)
 async def diff(call: Call) -> Answer:
-    """Records after a cursor, as JSON or Arrow; a caller that goes away waits no more.
+    """Records after a cursor; waits for them if asked to. As Arrow if that is accepted.
 
     If a time is said as well, the later of the two counts.
     """
@@ -133,8 +212,30 @@ async def diff(call: Call) -> Answer:
     return Answer(200, _page(call, await _read(call, request), request))
 
 
+@ROUTES.post(
+    "/v0/write",
+    answer=answers.WrittenMany,
+    scope=WRITE,
+    body=requests.WriteMany,
+    headers=(
+        Param(
+            "Idempotency-Key",
+            KEY,
+            "For every write that names no `idempotency_key` itself: the same again lands once.",
+        ),
+    ),
+    statuses=(200, 201),
+    errors=(
+        TopicNotFound,
+        IsASpace,
+        TopicsApart,
+        PayloadTooLarge,
+        TopicFull,
+        Throttled,
+    ),
+)
 async def write_many(call: Call) -> Answer:
-    """Append to several topics of one partition in one commit, all or nothing."""
+    """Append to several topics of one partition in one commit."""
     check_json(call.request.headers)
     engine = call.context.engine
     writes = _parse_writes(call)
@@ -146,17 +247,6 @@ async def write_many(call: Call) -> Answer:
         fsync_ms = max(engine.fsync_ms(name) for name, _ in writes)
         spent = {"wal_append_ms": round(total_ms, 3), "fsync_ms": fsync_ms}
     return Answer(201 if created else 200, data_body({"writes": shown}, total_ms, **spent))
-
-
-HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {
-    "put_topic": put_topic,
-    "show_topic": show_topic,
-    "list_topics": list_topics,
-    "drop_topic": drop_topic,
-    "delete": delete,
-    "diff": diff,
-    "write_many": write_many,
-}
 
 
 def _routers_in_reach(call: Call) -> set[str]:

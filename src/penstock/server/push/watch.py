@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from penstock.kernel.errors import PenstockError
-from penstock.protocol.errors import NotFound, TopicNotFound
+from penstock.protocol import answers, requests
+from penstock.protocol.errors import NotAcceptable, NotFound, Throttled, TopicNotFound
+from penstock.protocol.routes import EVENT_STREAM, READ, Param
 from penstock.server.api.auth import bearer, query_token
 from penstock.server.api.call import Call
 from penstock.server.api.queries import check_accepts_events
+from penstock.server.api.routes import FLAG, ROUTES, TEXT
 from penstock.server.http.message import Answer, Direct
 from penstock.server.push import sse
 from penstock.server.push.pusher import Pusher
@@ -33,8 +35,19 @@ TOO_OLD: Final = "from_seq_too_old"
 _LOGGER: Final = logging.getLogger("penstock.server")
 
 
+@ROUTES.post(
+    "/v0/watch",
+    answer=answers.WatchSession,
+    scope=READ,
+    body=requests.Watch,
+    query=(Param("lenient", FLAG, "Leave out topics that do not exist."),),
+    errors=(
+        TopicNotFound,
+        Throttled,
+    ),
+)
 async def make_watch(call: Call) -> Answer:
-    """Begin a session: resolve where each topic begins."""
+    """Begin a watch session."""
     context = call.context
     defaults = WatchDefaults(
         context.engine.limits.read_records,
@@ -95,8 +108,21 @@ def matching(call: Call, request: WatchRequest) -> list[str]:
     return sorted(n for n in topics if n.startswith(request.prefixes) and call.reaches(n))
 
 
+@ROUTES.get(
+    "/v0/watch/{name}",
+    named="session",
+    query=(Param("token", TEXT, "The key, for browsers."),),
+    headers=(Param("Last-Event-ID", TEXT, "`id` of the last event seen; only ever goes back."),),
+    errors=(
+        NotFound,
+        NotAcceptable,
+        Throttled,
+    ),
+    guard="own",
+    media=EVENT_STREAM,
+)
 def open_watch(call: Call) -> None:
-    """Open the event stream of a session."""
+    """The event stream of a watch session."""
     check_accepts_events(call.request.headers)
     context = call.context
     session = context.sessions.find(call.name, context.clock.monotonic_ms())
@@ -118,12 +144,6 @@ def open_watch(call: Call) -> None:
             session.resume(*sse.parse_event_id(last_id))
         stream = WatchStream(call, session)
     stream.start()
-
-
-HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {
-    "make_watch": make_watch,
-    "open_watch": open_watch,
-}
 
 
 class WatchStream(Pusher):

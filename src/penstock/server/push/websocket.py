@@ -5,28 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from penstock.kernel.errors import PenstockError
 from penstock.protocol.errors import (
     InvalidRequest,
     RecordsUnreadable,
     ShuttingDown,
+    Throttled,
     UnsupportedMessage,
 )
+from penstock.protocol.routes import ADMIN, READ, WRITE
 from penstock.server.api.answers import Flags, Numbers, Spent, written
-from penstock.server.api.auth import (
-    ADMIN,
-    READ,
-    SUBPROTOCOL,
-    WRITE,
-    bearer,
-    offered_protocols,
-    protocol_token,
-)
+from penstock.server.api.auth import SUBPROTOCOL, bearer, offered_protocols, protocol_token
 from penstock.server.api.call import Call
+from penstock.server.api.routes import ROUTES
 from penstock.server.push import sse, ws
 from penstock.server.push.pusher import Pusher
 from penstock.server.push.watch import matching, resolve
@@ -54,17 +49,15 @@ _LOGGER: Final = logging.getLogger("penstock.server")
 _OPS: Final = {"record": b"record", "caught-up": b"caught_up", "tombstone": b"tombstone"}
 
 
+@ROUTES.get("/v0/ws", statuses=(101,), errors=(Throttled,), guard="own", media="")
 def open_ws(call: Call) -> None:
-    """Turn the connection into a WebSocket."""
+    """Subscribe and publish over a WebSocket."""
     offered = offered_protocols(call.request.headers)
     keys = call.context.keys
     if keys is not None:
         call.grant = keys.identify(bearer(call.request.headers) or protocol_token(offered))
     with call.context.caps.opening(call.grant):
         Socket(call, SUBPROTOCOL if SUBPROTOCOL in offered else None).start()
-
-
-HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {"open_ws": open_ws}
 
 
 class Socket(Pusher):

@@ -14,11 +14,13 @@ from typing import Final
 
 from penstock.kernel.errors import PenstockError
 from penstock.kernel.units import KIB
-from penstock.protocol.errors import NotAQueue, TopicNotFound
+from penstock.protocol.errors import NotAcceptable, NotAQueue, Throttled, TopicNotFound
 from penstock.protocol.limits import clamp_lease_ms
+from penstock.protocol.routes import EVENT_STREAM, READ, WRITE, Param
 from penstock.server.api.call import Call
 from penstock.server.api.jobs import job_event
 from penstock.server.api.queries import check_accepts_events
+from penstock.server.api.routes import NUMBER, ROUTES, TEXT
 from penstock.server.push import sse
 from penstock.topics.core.leases import ClaimRequest, Settle, parse_node
 from penstock.topics.engine.queues import Job
@@ -32,8 +34,27 @@ HEARTBEAT_S: Final = 15.0
 _LOGGER: Final = logging.getLogger("penstock.server")
 
 
+@ROUTES.get(
+    "/v0/topics/{name}/work",
+    scope=READ | WRITE,
+    named="topic",
+    query=(
+        Param("node", TEXT, "Who works.", required=True),
+        Param("max", NUMBER, "Jobs at a time, 1 to 1000; 1 if not said."),
+        Param("lease_ms", NUMBER, "How long each job is leased."),
+        Param("token", TEXT, "The key, for browsers."),
+    ),
+    errors=(
+        TopicNotFound,
+        NotAcceptable,
+        NotAQueue,
+        Throttled,
+    ),
+    media=EVENT_STREAM,
+    key_in_query=True,
+)
 def open_work(call: Call) -> None:
-    """Open the stream of a worker."""
+    """Jobs of a queue as an event stream."""
     check_accepts_events(call.request.headers)
     engine, query = call.context.engine, call.query
     node = parse_node({"node": query.text("node")}, engine.limits)

@@ -6,12 +6,8 @@ import pytest
 
 from penstock.kernel.errors import Rejected
 from penstock.protocol.errors import Forbidden, Unauthorized
+from penstock.protocol.routes import ADMIN, DELETE, EVERYTHING, READ, WRITE
 from penstock.server.api.auth import (
-    ADMIN,
-    DELETE,
-    EVERYTHING,
-    READ,
-    WRITE,
     bearer,
     offered_protocols,
     parse_keys,

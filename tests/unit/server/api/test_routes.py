@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.protocol.errors import MethodNotAllowed, NotFound
+from penstock.server.api.app import ROUTES
 from penstock.server.api.openapi import document
-from penstock.server.api.routes import ROUTES
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from penstock.server.api.routes import ROUTES
 )
 def test_a_path_leads_to_its_handler(method, path, handler, name):
     route, found = ROUTES.find(method, path)
-    assert (route.handler, found) == (handler, name)
+    assert (route.name, found) == (handler, name)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from penstock.server.api.app import ROUTES
 from penstock.server.api.openapi import document
-from penstock.server.api.routes import ROUTES
 
 COMPONENTS = document(ROUTES, "1")["components"]
 LEASE = "lease_0123456789abcdef"
@@ -38,7 +38,7 @@ def fits(name: str, value: Any) -> bool:
             True,
         ),
         ("Write", {"records": [{"data": 1}], "idempotency_key": "k" * 257}, False),
-        ("Record", {"$seq": 1, "$ts": 1, "meta": {str(n): n for n in range(67)}}, True),
+        ("StoredRecord", {"$seq": 1, "$ts": 1, "meta": {str(n): n for n in range(67)}}, True),
         ("Claim", {"node": "n" * 128}, True),
         ("Claim", {"node": "n" * 129}, False),
         ("Ack", {**SETTLE, "node": "n" * 128, "lease_ids": [LEASE]}, True),

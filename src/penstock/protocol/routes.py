@@ -1,0 +1,163 @@
+"""What a route is, and finding the one of a request: two dict look-ups.
+
+A route is declared where its handler is, with its answer, scope and errors:
+
+>>> table = RouteTable()
+>>> @table.post("/v0/topics/{name}/claim", scope=READ | WRITE, named="topic")
+... def claim(call):
+...     "Lease jobs of a queue."
+>>> route, name = table.find("POST", "/v0/topics/jobs/claim")
+>>> route.name, route.summary, name, scope_names(route.scopes)
+('claim', 'Lease jobs of a queue.', 'jobs', 'read+write')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import getdoc
+from typing import Any, Final, NamedTuple, TypeVar
+
+from penstock.protocol.errors import CallError, MethodNotAllowed, NotFound
+from penstock.protocol.values import Schema
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+READ: Final = 1
+WRITE: Final = 2
+DELETE: Final = 4
+ADMIN: Final = 8
+EVERYTHING: Final = READ | WRITE | DELETE | ADMIN
+_SCOPE_NAMES: Final = ((READ, "read"), (WRITE, "write"), (DELETE, "delete"), (ADMIN, "admin"))
+
+JSON: Final = "application/json"
+EVENT_STREAM: Final = "text/event-stream"
+ARROW: Final = "application/vnd.apache.arrow.stream"
+
+
+def scope_names(scopes: int) -> str:
+    """Scopes as people write them."""
+    return "+".join(name for scope, name in _SCOPE_NAMES if scopes & scope)
+
+
+class Param(NamedTuple):
+    """A value in the query, or a header."""
+
+    name: str
+    shape: Schema
+    text: str = ""
+    required: bool = False
+
+
+class Route(NamedTuple):
+    """One method on one path. `named` is what the name in the path stands for, if it has one.
+
+    An `{id}` in the path is that of an entity. `guard` says what checks the API key: the
+    application before anything else ("key"), the handler itself ("own"), or nothing unless
+    configured ("probe").
+    `is_data` routes wait until the log is replayed.
+    """
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    handler: Callable[..., Any] | None = None
+    """None for the routes that the application answers on its short way."""
+    answer: Any = None
+    """The type of the answer's body; None if it has none that a schema describes."""
+    scopes: int = 0
+    named: str = ""
+    body: Any = None
+    """The type of the request's body; None if it has none."""
+    body_optional: bool = False
+    query: tuple[Param, ...] = ()
+    headers: tuple[Param, ...] = ()
+    statuses: tuple[int, ...] = (200,)
+    errors: tuple[type[CallError], ...] = ()
+    """Errors beside those that every route may have."""
+    guard: str = "key"
+    is_data: bool = True
+    media: str = JSON
+    also: tuple[str, ...] = ()
+    """Other media types that a client may ask for."""
+    key_in_query: bool = False
+    """Whether the API key may be in the query, for browsers, which cannot send headers there."""
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the answer is a connection that stays open."""
+        return self.media == EVENT_STREAM or 101 in self.statuses
+
+    @property
+    def changes(self) -> bool:
+        """Whether a call may change something; streams take leases and move cursors."""
+        return self.method != "GET" or self.is_stream
+
+
+class RouteTable:
+    """Every route of a server, and finding that of a request."""
+
+    def __init__(self) -> None:
+        self.routes: list[Route] = []
+        self._exact: dict[str, dict[str, Route]] = {}
+        self._named: dict[tuple[str, str], dict[str, Route]] = {}
+
+    def add(self, route: Route) -> Route:
+        """Have a route found from now on."""
+        self.routes.append(route)
+        parts = route.path.split("/")
+        if "{name}" in parts:
+            key = (parts[2], "/".join(parts[4:]))
+            self._named.setdefault(key, {})[route.method] = route
+        else:
+            self._exact.setdefault(route.path, {})[route.method] = route
+        return route
+
+    def route(
+        self, method: str, path: str, /, *more: str, scope: int = 0, **facts: Any
+    ) -> Callable[[F], F]:
+        """Declare the decorated function as the handler of a path; its docstring is the summary."""
+
+        def declare(handler: F) -> F:
+            summary = (getdoc(handler) or "").partition("\n")[0]
+            for each in (path, *more):
+                name = handler.__name__
+                self.add(Route(method, each, name, summary, handler, scopes=scope, **facts))
+            return handler
+
+        return declare
+
+    def get(self, path: str, /, *more: str, **facts: Any) -> Callable[[F], F]:
+        """Declare a handler of GET."""
+        return self.route("GET", path, *more, **facts)
+
+    def put(self, path: str, /, **facts: Any) -> Callable[[F], F]:
+        """Declare a handler of PUT."""
+        return self.route("PUT", path, **facts)
+
+    def post(self, path: str, /, **facts: Any) -> Callable[[F], F]:
+        """Declare a handler of POST."""
+        return self.route("POST", path, **facts)
+
+    def delete(self, path: str, /, **facts: Any) -> Callable[[F], F]:
+        """Declare a handler of DELETE."""
+        return self.route("DELETE", path, **facts)
+
+    def find(self, method: str, path: str) -> tuple[Route, str]:
+        """The route and the name in its path, or `NotFound`, or `MethodNotAllowed`."""
+        name = ""
+        methods = self._exact.get(path)
+        if methods is None:
+            parts = path.split("/")
+            if 4 <= len(parts) <= 7 and parts[1] == "v0" and parts[3]:
+                name = parts[3]
+                if len(parts) > 5 and parts[5]:
+                    parts[5] = "{id}"
+                if len(parts) == 4 or parts[4]:
+                    methods = self._named.get((parts[2], "/".join(parts[4:])))
+        if methods is None:
+            raise NotFound(f"expected a known path, found {path}")
+        route = methods.get("GET" if method == "HEAD" else method)
+        if route is None:
+            raise MethodNotAllowed(method, methods)
+        return route, name
