@@ -18,12 +18,12 @@ from uuid import uuid4
 import pyarrow as pa
 
 from bench.cpu import Meter
+from penstock.app.tables import Warehouse
 from penstock.spark.jvm.embedded import EmbeddedSpark, start_spark
 from penstock.spark.options import SparkOptions
 from penstock.tables.core.health import HealthState
 from penstock.tables.core.jobs import Job
 from penstock.tables.processes import pid_of
-from penstock.tables.warehouse import Warehouse
 
 ROWS = 20_000
 PATIENCE_S = 240

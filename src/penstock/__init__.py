@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from penstock import errors as errors
+    from penstock.app.tables import Warehouse as Warehouse
     from penstock.client.aio.client import AsyncClient as AsyncClient
     from penstock.client.aio.runtime import AsyncRuntime as AsyncRuntime
     from penstock.client.aio.watch import AsyncWatch as AsyncWatch
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from penstock.protocol.answers import Written as Written
     from penstock.protocol.config import TopicConfig as TopicConfig
     from penstock.spark.pipeline.definition import Pipeline as Pipeline
-    from penstock.tables.warehouse import Warehouse as Warehouse
 
 __version__ = "0.1.0.dev0"
 
@@ -67,7 +67,7 @@ _HOMES: Final = {
     "TopicConfig": "penstock.protocol.config",
     "TopicDeleted": "penstock.client.watching",
     "Transaction": "penstock.client.runtime.transaction",
-    "Warehouse": "penstock.tables.warehouse",
+    "Warehouse": "penstock.app.tables",
     "Watch": "penstock.client.blocking.watch",
     "Work": "penstock.client.blocking.work",
     "Writer": "penstock.client.blocking.writer",

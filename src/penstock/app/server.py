@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 
@@ -45,6 +45,9 @@ from penstock.topics.engine.engine import Engine
 from penstock.topics.engine.views import EngineOptions
 from penstock.topics.persist.data_dir import check_log_is_there
 from penstock.topics.persist.sealing import SealOptions
+
+if TYPE_CHECKING:
+    from penstock.app.tables import Warehouse
 
 SHARDS_MAX: Final = 8
 SWITCH_S: Final = 0.0002
@@ -236,7 +239,7 @@ class Server:
         host, port = self.address
         url = own_url(settings, host, port)
         place = WarehousePlace(settings.catalog, settings.data_path or None, url)
-        self.tables = TablesDesk(place)
+        self.tables = TablesDesk(place, partial(_open_warehouse, place))
         return self.tables
 
     async def close(self, on_slow: Callable[[], None] = lambda: None) -> None:
@@ -427,3 +430,10 @@ async def _show_progress(engine: Engine, on_progress: OnProgress) -> None:
     while True:
         on_progress(engine.replay_progress)
         await asyncio.sleep(0.1)
+
+
+def _open_warehouse(place: WarehousePlace) -> Warehouse:
+    # Loaded here: a server without tables has no use for Arrow's readers.
+    from penstock.app.tables import Warehouse
+
+    return Warehouse.open(place.catalog, place.data_path)

@@ -4,14 +4,33 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from penstock.config import TablesSettings
 from penstock.lake.database import open_database
-from penstock.tables.warehouse import Warehouse
+from penstock.tables import warehouse
+from penstock.tables.engine import Factory
 
 SPARK: Final = "penstock.spark.refresh:make"
 """The engine unless another one is named. A name, as workers make an engine each."""
+TOPICS: Final = "penstock.client.heads:make"
+"""What is asked where topics stand."""
+
+
+class Warehouse(warehouse.Warehouse):
+    """A warehouse of stream tables whose engine is Spark unless another one is named."""
+
+    @classmethod
+    def open(
+        cls, catalog: str, data_path: str | None = None, *, runner: str = SPARK, **options: Any
+    ) -> Self:
+        """Open a warehouse, or with `make` make one where there is none.
+
+        `runner` names the engine; it is loaded when something has to be run. Other options are
+        those of `WarehouseSettings`.
+        """
+        options.setdefault("topics", Factory(TOPICS))
+        return super().open(catalog, data_path, runner=runner, **options)
 
 
 def open_warehouse(
@@ -39,10 +58,10 @@ def open_warehouse(
     )
 
 
-def run_tables(warehouse: Warehouse, *, say: Callable[[str], None]) -> None:
+def run_tables(tables: warehouse.Warehouse, *, say: Callable[[str], None]) -> None:
     """Keep tables fresh until SIGINT or SIGTERM."""
-    warehouse.check_engine()
-    loop = warehouse.coordinator(say=say)
+    tables.check_engine()
+    loop = tables.coordinator(say=say)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: loop.stop())
     loop.run()

@@ -17,6 +17,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.app.tables import Warehouse
 from penstock.app.up import INGEST, SERVER, Up, UpSettings, ingest_status
 from penstock.app.up import TABLES as TABLES_PART
 from penstock.client import AsyncClient, ClientSettings
@@ -38,7 +39,7 @@ from penstock.metering.tariffs import SPACE
 from penstock.protocol.errors import CallError, NotCoordinated
 from penstock.spark.options import Archive, SparkOptions
 from penstock.tables.processes import pid_of
-from penstock.tables.warehouse import Answered, Warehouse
+from penstock.tables.warehouse import Answered
 
 if TYPE_CHECKING:
     from penstock.tables.core.health import TableStatus

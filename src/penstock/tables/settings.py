@@ -13,12 +13,6 @@ from penstock.tables.core.jobs import RETENTION_MS
 from penstock.tables.core.retry import RetryPolicy
 from penstock.tables.engine import Factory, TopicPositions
 
-SPARK: Final = "penstock.spark.refresh:make"
-"""The engine unless another one is named."""
-
-TOPICS: Final = "penstock.client.heads:make"
-"""What is asked where topics stand, unless something else is named."""
-
 LEASE_MS: Final = 10_000
 LEASES_MS: Final = {"sqlite": 120_000}
 
@@ -27,6 +21,8 @@ LEASES_MS: Final = {"sqlite": 120_000}
 class WarehouseSettings:
     """Everything a coordinator, a worker or a person needs to know of a warehouse.
 
+    `runner` makes engines, and `topics` what knows where topics stand; programs choose them
+    (`penstock.app.tables`), as this package knows of no engine and of no client.
     `pool` is the address of the database that holds the cluster's permits, for warehouses that
     share machines; None: the catalog's own. `catalog_timeout_ms` is how long one step waits for
     others that write to the catalog. `tick_ms` is how often the coordinator looks at the
@@ -41,9 +37,9 @@ class WarehouseSettings:
     """
 
     catalog: str
+    runner: Factory
     data_path: str | None = None
-    runner: Factory = field(default_factory=lambda: Factory(SPARK))
-    topics: Factory | None = field(default_factory=lambda: Factory(TOPICS))
+    topics: Factory | None = None
     topics_api_key: str | None = field(default=None, repr=False)
     parallel_refresh_mode: ParallelMode = ParallelMode.ON
     max_concurrent_refreshes: int = 4

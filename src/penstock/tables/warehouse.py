@@ -1,6 +1,7 @@
 """A warehouse of stream tables: define them, look at them, have them refreshed.
 
 >>> import tempfile
+>>> from penstock import Warehouse
 >>> home = tempfile.mkdtemp()
 >>> with Warehouse.open(f"sqlite:{home}/lake.sqlite") as warehouse:
 ...     _ = warehouse.declare_topic("orders", "id BIGINT, day DATE")
@@ -54,7 +55,7 @@ from penstock.tables.query.hints import did_you_mean, listed, not_there
 from penstock.tables.query.ordering import final_order
 from penstock.tables.query.resolve import nearest_relation, resolve
 from penstock.tables.query.sources import read_sources
-from penstock.tables.settings import SPARK, WarehouseSettings
+from penstock.tables.settings import WarehouseSettings
 from penstock.tables.status import Looker, PoolStatus, Why
 from penstock.tables.store import TableStore
 
@@ -96,7 +97,7 @@ class Warehouse:
         catalog: str,
         data_path: str | None = None,
         *,
-        runner: str = SPARK,
+        runner: str,
         runner_options: Mapping[str, Any] | None = None,
         make: bool = True,
         **settings: Any,
@@ -109,7 +110,7 @@ class Warehouse:
         if isinstance(settings.get("parallel_refresh_mode"), str):
             settings["parallel_refresh_mode"] = ParallelMode(settings["parallel_refresh_mode"])
         factory = Factory(runner, dict(runner_options or {}))
-        return cls(WarehouseSettings(catalog, data_path, factory, **settings), make=make)
+        return cls(WarehouseSettings(catalog, factory, data_path, **settings), make=make)
 
     def __enter__(self) -> Self:
         return self

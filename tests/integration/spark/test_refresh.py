@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.app.tables import Warehouse
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.lake.catalog import Catalog
 from penstock.spark.jvm.embedded import EmbeddedSpark
@@ -17,7 +18,6 @@ from penstock.spark.refresh import FullRefresh, make, query_frame, shared
 from penstock.tables.core.failures import FailureKind
 from penstock.tables.core.history import ReasonCode
 from penstock.tables.core.model import Mode
-from penstock.tables.warehouse import Warehouse
 from penstock.tables.worker.outcomes import kind_of
 from tests.integration.lake.agree import bag
 from tests.integration.lake.duck import Duck

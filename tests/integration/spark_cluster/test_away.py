@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.app.tables import Warehouse
 from penstock.client import Client
 from penstock.kernel.errors import Rejected
 from penstock.spark.lake.object_store import check_session
 from penstock.spark.link import connect
-from penstock.tables.warehouse import Warehouse
 from tests.integration.cluster import PATIENCE_S, Cluster, Connect
 from tests.integration.spark.topics.place import topic_server, url_of
 from tests.integration.spark_cluster.place import Running, fill, until_rows, write

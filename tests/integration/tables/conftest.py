@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.tables.warehouse import Warehouse
+from penstock.app.tables import Warehouse
 from tests.integration.tables.place import Place
 
 NUMBERS = count()

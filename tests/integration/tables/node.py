@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from penstock.app.tables import Warehouse
 from penstock.tables.core.retry import RetryPolicy
-from penstock.tables.warehouse import Warehouse
 from tests.integration.tables.place import ENGINE, Place
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.app.tables import Warehouse
 from penstock.kernel.errors import Conflict, Rejected
 from penstock.lake.scan import scan
 from penstock.tables.core.frontier import Frontier, LakePosition
 from penstock.tables.core.retry import RetryPolicy
-from penstock.tables.warehouse import Warehouse
 from tests.integration.tables.engine import DuckEngine, bag
 
 ENGINE = "tests.integration.tables.engine:make"

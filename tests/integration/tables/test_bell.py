@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.app.tables import Warehouse
 from penstock.tables.notify import CALLERS_MAX, Bell, BellCall, bell_name
-from penstock.tables.warehouse import Warehouse
 from tests.conformance.servers import ServerProcess
 from tests.conformance.wire import Api
 from tests.integration.tables import node

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from penstock.app.tables import Warehouse
 from penstock.kernel.errors import Unavailable
 from penstock.kernel.shell import SystemClock
 from penstock.tables.coordinator.lease import LeaseKeeper, LeaseLost, take_lease
@@ -21,8 +22,8 @@ from penstock.tables.coordinator.session import new_identity
 from penstock.tables.core.health import HealthState
 from penstock.tables.core.history import Outcome
 from penstock.tables.core.verdict import Reason
+from penstock.tables.engine import Factory
 from penstock.tables.settings import WarehouseSettings
-from penstock.tables.warehouse import Warehouse
 from tests.integration.postgres import PROGRAMS, new_database, postgres_server, run_as_owner
 from tests.integration.tables.place import Place
 
@@ -176,7 +177,7 @@ def everything(place: Place) -> dict[str, list[Any]]:
 
 
 def test_only_a_coordinator_that_has_a_lease_of_its_own_choice_says_so_often() -> None:
-    settings = WarehouseSettings("sqlite:x")
+    settings = WarehouseSettings("sqlite:x", Factory("a:b"))
     assert (settings.lease_of("sqlite"), settings.lease_of("postgres")) == (120_000, 10_000)
     assert replace(settings, lease_ms=7_000).lease_of("sqlite") == 7_000
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.app.tables import Warehouse
 from penstock.kernel.errors import Rejected
 from penstock.protocol.errors import (
     InvalidQuery,
@@ -17,7 +18,6 @@ from penstock.protocol.errors import (
     TableInUse,
 )
 from penstock.tables.core.history import ReasonCode
-from penstock.tables.warehouse import Warehouse
 from tests.integration.tables.place import Place
 
 

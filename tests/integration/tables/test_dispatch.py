@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from penstock.app.tables import Warehouse
 from penstock.tables.coordinator.loop import prune
 from penstock.tables.core.history import Outcome
 from penstock.tables.core.jobs import Job, JobStatus
 from penstock.tables.core.model import Status
-from penstock.tables.warehouse import Warehouse
 from penstock.tables.worker.claim import LockHeld
 from tests.integration.tables.frail import FRAIL
 from tests.integration.tables.node import children_of, kill

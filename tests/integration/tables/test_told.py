@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.app.tables import Warehouse
 from penstock.tables.coordinator.lease import take_lease
 from penstock.tables.coordinator.session import new_identity
 from penstock.tables.core.health import HealthState
 from penstock.tables.core.retry import RetryPolicy
 from penstock.tables.core.verdict import Reason
-from penstock.tables.warehouse import Warehouse
 from tests.integration.tables import node
 from tests.integration.tables.place import Place
 

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
+from penstock.app.tables import TOPICS, Warehouse
 from penstock.client import Client, Record
 from penstock.kernel.errors import Conflict, Rejected
 from penstock.protocol.errors import InvalidTable, SourceExists, SourceNotFound, TableInUse
 from penstock.tables.core.frontier import TopicPosition
 from penstock.tables.core.history import ReasonCode
 from penstock.tables.engine import Factory
-from penstock.tables.settings import TOPICS
-from penstock.tables.warehouse import Warehouse
 from tests.conformance.servers import ServerProcess
 from tests.integration.tables.place import Place
 

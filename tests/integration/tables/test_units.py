@@ -9,13 +9,13 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
+from penstock.app.tables import Warehouse
 from penstock.lake.catalog import Catalog, open_catalog
 from penstock.lake.model import Snapshot
 from penstock.lake.scan import scan
 from penstock.lake.selection import FileRows
 from penstock.tables.core.model import Mode
 from penstock.tables.engine import Made
-from penstock.tables.warehouse import Warehouse
 from penstock.tables.worker.pending import pending_changes, pending_version
 from penstock.testing.seeds import RUNS_VARIABLE
 from tests.integration.tables.engine import bag

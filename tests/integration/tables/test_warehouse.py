@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.tables.warehouse import Warehouse
+from penstock.app.tables import Warehouse
 from tests.integration.tables.place import Place
 
 

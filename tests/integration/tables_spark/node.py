@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from penstock.app.tables import Warehouse
 from penstock.lake.catalog import Catalog
 from penstock.tables.core.retry import RetryPolicy
-from penstock.tables.warehouse import Warehouse
 from tests.integration.tables.node import children_of
 from tests.integration.tables_spark.engine import Counting, Fault
 from tests.integration.tables_spark.place import SparkPlace

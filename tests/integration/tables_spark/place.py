@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from penstock.app.tables import Warehouse
 from penstock.tables.core.frontier import LakePosition
 from penstock.tables.core.retry import RetryPolicy
-from penstock.tables.warehouse import Warehouse
 from tests.integration.lake.agree import bag
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.one import CACHE, one_spark

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from penstock.app.tables import Warehouse
 from penstock.tables.core.history import Outcome
 from penstock.tables.core.jobs import JobStatus
-from penstock.tables.warehouse import Warehouse
 from penstock.testing.seeds import RUNS_VARIABLE
 from tests.integration.lake.duck import Duck
 from tests.integration.postgres import KINDS

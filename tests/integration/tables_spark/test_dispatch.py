@@ -6,10 +6,10 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+from penstock.app.tables import Warehouse
 from penstock.tables.core.history import Outcome
 from penstock.tables.core.jobs import Job
 from penstock.tables.core.model import Mode, Status
-from penstock.tables.warehouse import Warehouse
 from tests.integration.postgres import KINDS
 from tests.integration.tables_spark.place import SparkPlace
 

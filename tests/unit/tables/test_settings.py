@@ -27,7 +27,7 @@ def test_settings_reach_a_worker_as_they_are() -> None:
 )
 def test_settings_that_cannot_work_are_refused(options: dict[str, int], text: str) -> None:
     with pytest.raises(Rejected, match=text):
-        WarehouseSettings("sqlite:x", **options)  # type: ignore[arg-type]
+        WarehouseSettings("sqlite:x", Factory("a:b"), **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["nothing", "no.such.module:make", "json:no_such_thing", ":x"])

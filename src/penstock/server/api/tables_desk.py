@@ -35,8 +35,9 @@ class WarehousePlace:
 class TablesDesk:
     """Takes work for the warehouse and does it in a few threads."""
 
-    def __init__(self, place: WarehousePlace) -> None:
+    def __init__(self, place: WarehousePlace, open_warehouse: Callable[[], Warehouse]) -> None:
         self.place = place
+        self._open_warehouse = open_warehouse
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-tables")
         self._opening = threading.Lock()
         self._warehouse: Warehouse | None = None
@@ -77,11 +78,8 @@ class TablesDesk:
     def _open(self) -> Warehouse:
         with self._opening:
             if self._warehouse is None:
-                # Loaded here: a server without tables has no use for Arrow's readers.
-                from penstock.tables.warehouse import Warehouse
-
                 try:
-                    self._warehouse = Warehouse.open(self.place.catalog, self.place.data_path)
+                    self._warehouse = self._open_warehouse()
                 except Exception as error:
                     raise WarehouseAway(
                         f"expected to open the warehouse of tables, found: {error}"

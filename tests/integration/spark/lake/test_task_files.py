@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.app.tables import Warehouse
 from penstock.lake.catalog import Catalog
 from penstock.lake.columns import Column, columns_of
 from penstock.lake.footer import WrongFields, check_fields
@@ -21,7 +22,6 @@ from penstock.spark.lake.types import lake_schema
 from penstock.spark.lake.writing import WriteOptions, write_table
 from penstock.spark.options import SparkOptions
 from penstock.spark.refresh import query_frame, shared
-from penstock.tables.warehouse import Warehouse
 from tests.integration.lake.agree import bag
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.agree import THERE, THERE_ONLY, assert_agree

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from penstock.app.tables import Warehouse
 from penstock.kernel.errors import Rejected
 from penstock.lake.catalog import Catalog
 from penstock.protocol.errors import InvalidQuery
 from penstock.spark.jvm.embedded import EmbeddedSpark
-from penstock.tables.warehouse import Warehouse
 from tests.integration.lake.duck import Duck
 
 WIDE = 5_000
