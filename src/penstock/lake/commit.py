@@ -15,10 +15,10 @@ from penstock.kernel.errors import Conflict
 from penstock.lake.changes import parse_all
 from penstock.lake.conflicts import check
 from penstock.lake.database import Database, Retry, fetch, time_text
+from penstock.lake.draft import State, TableState
 from penstock.lake.errors import CatalogLocked
 from penstock.lake.model import Snapshot
 from penstock.lake.plan import Plan, plan, touched_tables
-from penstock.lake.plan_files import State, TableState
 from penstock.lake.reader import Reader
 from penstock.lake.stats import TableColumnStats, TableStats
 from penstock.lake.transaction import (
