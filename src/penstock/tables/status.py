@@ -78,14 +78,14 @@ class PoolStatus(NamedTuple):
     topics_trouble: str | None = None
 
 
-class Looker:
+class StatusReader:
     """Looks at one warehouse. Threads may share it."""
 
     def __init__(self, store: TableStore, settings: WarehouseSettings, clock: Clock) -> None:
         self._store, self._settings, self._clock = store, settings, clock
         self._lake: Catalog = store.lake
 
-    def board(self) -> dict[str, Any] | None:
+    def report(self) -> dict[str, Any] | None:
         """What a coordinator last said of itself, in words of this version."""
         said = self._lake.query(rows.REPORT_IS, (rows.COORDINATOR,))
         found: dict[str, Any] | None = json.loads(said[0][0]) if said else None
@@ -109,23 +109,23 @@ class Looker:
         return [_explained(row, found.details.get(row.table)) for row in tables]
 
     def _rows(self, tables: set[str]) -> list[TableStatus]:
-        board, now_ms = self.board(), self._clock.now_ms()
+        report, now_ms = self.report(), self._clock.now_ms()
         coordinated = self.is_coordinated()
-        if board is not None and coordinated:
-            told = read_tables(board, now_ms)
+        if report is not None and coordinated:
+            told = read_tables(report, now_ms)
             if {row.table for row in told} == tables:
                 return told
         return table_rows(self._replica(coordinated), now_ms)
 
     def why(self, table: str) -> Why:
         """Why a table waits."""
-        coordinated, board = self.is_coordinated(), self.board()
+        coordinated, report = self.is_coordinated(), self.report()
         row = next(row for row in self.status() if row.table == table)
         text = row.waiting_for
         if not coordinated and row.reason is not Reason.NO_COORDINATOR:
             text += "; no coordinator is running"
-        elif board and board["unfit"] and _waits_for_a_worker(row, board):
-            text = f"it waits for a worker, and workers cannot start: {board['unfit']}"
+        elif report and report["unfit"] and _waits_for_a_worker(row, report):
+            text = f"it waits for a worker, and workers cannot start: {report['unfit']}"
         return Why(table, row.unit_key, row.reason, text, coordinated)
 
     def jobs(self, *, live_only: bool = False, limit: int | None = None) -> list[Job]:
@@ -155,18 +155,18 @@ class Looker:
     def pool(self) -> PoolStatus:
         """The coordinator's work as it last told, its workers, and the permits."""
         lease, now_ms = self._coordinator(), self._clock.now_ms()
-        board = self.board() if lease is not None else None
+        report = self.report() if lease is not None else None
         permits = self._permits(now_ms)
-        if board is None:
+        if report is None:
             return PoolStatus(None, (), None, permits, self._settings.max_workers)
         return PoolStatus(
-            read_pool(board, now_ms),
-            tuple(board["workers"]),
-            board["unfit"],
+            read_pool(report, now_ms),
+            tuple(report["workers"]),
+            report["unfit"],
             permits,
-            int(board["permits_max"]),
-            tuple(_running(found) for found in board["running"]),
-            board["topics_trouble"],
+            int(report["permits_max"]),
+            tuple(_running(found) for found in report["running"]),
+            report["topics_trouble"],
         )
 
     def _permits(self, now_ms: int) -> dict[str, int]:
@@ -179,7 +179,7 @@ class Looker:
 
     def health(self) -> Health:
         """One word and one sentence: ok, starting, degraded, draining, saturated, stalled, …"""
-        lease, board, now_ms = self._store.lease(), self.board(), self._clock.now_ms()
+        lease, report, now_ms = self._store.lease(), self.report(), self._clock.now_ms()
         if lease is not None and not self._store.is_alive(lease.holder, now_ms):
             text = f"no coordinator is running: {lease.holder} is gone and left its lease"
             return Health(HealthState.NOT_RUNNING, text)
@@ -191,11 +191,11 @@ class Looker:
         if lease is not None and self._is_locked():
             text = f"{lease.holder} runs, but another process keeps the catalog locked"
             return Health(HealthState.STALLED, text)
-        seen = read_pool(board, now_ms) if board else None
+        seen = read_pool(report, now_ms) if report else None
         found = health(seen, lease=lease, now_ms=now_ms)
-        if board and board["unfit"] and found.state is not HealthState.NOT_RUNNING:
-            return Health(HealthState.STALLED, f"workers cannot start: {board['unfit']}")
-        trouble = board["topics_trouble"] if board else None
+        if report and report["unfit"] and found.state is not HealthState.NOT_RUNNING:
+            return Health(HealthState.STALLED, f"workers cannot start: {report['unfit']}")
+        trouble = report["topics_trouble"] if report else None
         if trouble and found.state is HealthState.OK:
             return Health(HealthState.DEGRADED, f"topics cannot be asked: {trouble}")
         return found
@@ -257,8 +257,8 @@ class Looker:
         return core
 
 
-def _waits_for_a_worker(row: TableStatus, board: Mapping[str, Any]) -> bool:
-    at_work = {found["unit_key"] for found in board["running"]}
+def _waits_for_a_worker(row: TableStatus, report: Mapping[str, Any]) -> bool:
+    at_work = {found["unit_key"] for found in report["running"]}
     return row.reason is Reason.IN_FLIGHT and row.unit_key not in at_work
 
 

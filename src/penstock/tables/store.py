@@ -60,7 +60,7 @@ class Definitions:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class CatalogView:
     """What a coordinator sees of the catalog at one moment."""
 
     graph_version: int
@@ -104,10 +104,10 @@ class TableStore:
             for name, text, snapshot, fresh_at, job_id in reader.rows(select, *(names or ()))
         }
 
-    def sight(self, reader: Reader) -> Sight:
+    def view(self, reader: Reader) -> CatalogView:
         """Everything people may have changed."""
         select = reader.rows
-        return Sight(
+        return CatalogView(
             graph_version=_version(reader),
             draining=_value(reader, rows.DRAINING) == "1",
             statuses={name: Status(status) for name, status in select(rows.SELECT_STATUSES)},

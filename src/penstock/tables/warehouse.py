@@ -48,7 +48,7 @@ from penstock.tables.definitions import Definer, lake_shapes
 from penstock.tables.engine import Explains, Factory, Refresher
 from penstock.tables.manual import refresh_here
 from penstock.tables.names import lake_name, relation_name, topic_of, topic_source
-from penstock.tables.notify import BellCall, bell_name
+from penstock.tables.notify import NotifierCall, notify_address
 from penstock.tables.pages import Page, read_page
 from penstock.tables.plan import TablePlan
 from penstock.tables.query.hints import did_you_mean, listed, not_there
@@ -56,7 +56,7 @@ from penstock.tables.query.ordering import final_order
 from penstock.tables.query.resolve import nearest_relation, resolve
 from penstock.tables.query.sources import read_sources
 from penstock.tables.settings import WarehouseSettings
-from penstock.tables.status import Looker, PoolStatus, Why
+from penstock.tables.status import PoolStatus, StatusReader, Why
 from penstock.tables.store import TableStore
 
 UNFIT_MS: Final = 10_000
@@ -88,7 +88,7 @@ class Warehouse:
         )
         self._store = TableStore(self.lake)
         self._definer = Definer(self._store)
-        self._looker = Looker(self._store, settings, self._clock)
+        self._status = StatusReader(self._store, settings, self._clock)
         self._made: Refresher | None = None
 
     @classmethod
@@ -133,14 +133,14 @@ class Warehouse:
         """
         table = define(name, query, **options)
         self._definer.put(table, may_exist=False)
-        self._ring()
+        self._notify()
         return table
 
     def create_or_replace(self, name: str, query: str, **options: str) -> TableDefinition:
         """Create a table or give it another definition; another query makes its contents anew."""
         table = define(name, query, **options)
         self._definer.put(table, may_exist=True)
-        self._ring()
+        self._notify()
         return table
 
     def alter(self, name: str, **options: str) -> TableDefinition:
@@ -238,14 +238,14 @@ class Warehouse:
         name = relation_name(relation.split("."))
         self._check_relation(name)
         self._store.run(rows.CLOSE_GATE, name, self._clock.now_ms(), detail)
-        self._ring()
+        self._notify()
 
     def ungate(self, relation: str) -> None:
         """Open a source again. Idempotent."""
         name = relation_name(relation.split("."))
         if not self._store.run(rows.OPEN_GATE, name):
             self._check_relation(name)
-        self._ring()
+        self._notify()
 
     def gates(self) -> tuple[str, ...]:
         """The sources that are closed."""
@@ -254,14 +254,14 @@ class Warehouse:
     def drain(self, *, wait_ms: int | None = None) -> bool:
         """Start nothing new; returns whether nothing runs any more, having waited so long."""
         self._store.run(rows.SET_VALUE, rows.DRAINING, "1")
-        with self.bell() as call:
-            call.ring()
+        with self.notifier() as call:
+            call.notify()
             return self._until(call, lambda: not self.jobs(live_only=True), wait_ms or 0)
 
     def undrain(self) -> None:
         """Start refreshes again."""
         self._store.run(rows.SET_VALUE, rows.DRAINING, "0")
-        self._ring()
+        self._notify()
 
     def refresh(
         self,
@@ -279,13 +279,13 @@ class Warehouse:
         locks are the same. `tell` is told how far a refresh in this process has come.
         """
         table = self.table(name).name
-        if here or not self._looker.is_coordinated():
+        if here or not self._status.is_coordinated():
             return Answered(
                 *refresh_here(self._store, self.settings, self._engine(), table, force, tell)
             )
-        with self.bell() as call:
+        with self.notifier() as call:
             request_id = self._ask(table, force=force)
-            call.ring()
+            call.notify()
             if wait_ms is None:
                 return Answered(True, "asked for")
             return self._await(call, table, request_id, wait_ms)
@@ -293,12 +293,12 @@ class Warehouse:
     def ask(self, name: str, *, force: bool = False) -> str:
         """Ask the coordinator for a refresh and do not wait; returns what `answer` is asked by."""
         table = self.table(name).name
-        if not self._looker.is_coordinated():
+        if not self._status.is_coordinated():
             raise NotCoordinated(
                 f"expected a coordinator to refresh {table}, found none: run `penstock table run`"
             )
         request_id = self._ask(table, force=force)
-        self._ring()
+        self._notify()
         return request_id
 
     def _ask(self, table: str, *, force: bool) -> str:
@@ -307,16 +307,16 @@ class Warehouse:
         self._store.run(rows.INSERT_REQUEST, request_id, table, int(force), now_ms)
         return request_id
 
-    def bell(self) -> BellCall:
-        """A line to the coordinator, to ring it and to hear it ring; the caller closes it."""
-        return BellCall(bell_name(self._store))
+    def notifier(self) -> NotifierCall:
+        """A connection to the coordinator, for notifications both ways; the caller closes it."""
+        return NotifierCall(notify_address(self._store))
 
     def answer(self, request_id: str) -> Answered | None:
         """What became of a refresh that was asked for; None while nothing did."""
         found = self.lake.query(rows.ANSWER_IS, (request_id,))
         return Answered(bool(found[0][0]), str(found[0][1])) if found else None
 
-    def _await(self, call: BellCall, table: str, request_id: str, wait_ms: int) -> Answered:
+    def _await(self, call: NotifierCall, table: str, request_id: str, wait_ms: int) -> Answered:
         found: list[Answered] = []
 
         def answered() -> bool:
@@ -326,9 +326,9 @@ class Warehouse:
 
         patience_ms = min(wait_ms, UNFIT_MS)
         if not self._until(call, answered, patience_ms):
-            board = self._looker.board()
-            if board is not None and board["unfit"]:
-                raise Unavailable(f"expected workers to start, found: {board['unfit']}")
+            report = self._status.report()
+            if report is not None and report["unfit"]:
+                raise Unavailable(f"expected workers to start, found: {report['unfit']}")
         if not self._until(call, answered, wait_ms - patience_ms):
             raise Busy(f"expected {table} to be refreshed within {wait_ms} ms, found it waiting")
         return found[0]
@@ -349,7 +349,7 @@ class Warehouse:
 
     def status(self) -> list[TableStatus]:
         """Every table: whether it is fresh, and what it waits for."""
-        return self._looker.status()
+        return self._status.status()
 
     def details(self) -> dict[str, str]:
         """Why tables were suspended or are in error."""
@@ -357,7 +357,7 @@ class Warehouse:
 
     def why(self, name: str) -> Why:
         """Why a table waits."""
-        return self._looker.why(self.table(name).name)
+        return self._status.why(self.table(name).name)
 
     def history(self, name: str | None = None, *, limit: int = 100) -> list[RefreshRecord]:
         """Refreshes, the newest first."""
@@ -366,20 +366,20 @@ class Warehouse:
 
     def jobs(self, *, live_only: bool = False, limit: int | None = 100) -> list[Job]:
         """Jobs, the newest first."""
-        return self._looker.jobs(live_only=live_only, limit=limit)
+        return self._status.jobs(live_only=live_only, limit=limit)
 
     def pool(self) -> PoolStatus:
         """The coordinator's work as it last told, its workers, and the permits."""
-        return self._looker.pool()
+        return self._status.pool()
 
     def health(self) -> Health:
         """One word and one sentence: ok, degraded, draining, saturated, stalled, not running."""
-        return self._looker.health()
+        return self._status.health()
 
     def explain(self, name: str) -> dict[str, Any]:
         """What is known of a table: its unit, inputs, last refresh, and the engine's own words."""
         table = self.table(name)
-        found = self._looker.explain(table)
+        found = self._status.explain(table)
         if self._made is not None and isinstance(self._made, Explains):
             found["engine"] = dict(self._made.explain(table))
         return found
@@ -462,14 +462,14 @@ class Warehouse:
     def _set_status(self, name: str, status: Status) -> None:
         table = self.table(name).name
         self._store.run(rows.SET_STATUS, status.value, table)
-        self._ring()
+        self._notify()
 
-    def _ring(self) -> None:
+    def _notify(self) -> None:
         """Have a coordinator on this machine look at once at what was changed."""
-        with self.bell() as call:
-            call.ring()
+        with self.notifier() as call:
+            call.notify()
 
-    def _until(self, call: BellCall, condition: Callable[[], bool], wait_ms: int) -> bool:
+    def _until(self, call: NotifierCall, condition: Callable[[], bool], wait_ms: int) -> bool:
         """Wait for something in the catalog that the coordinator rings for."""
         until_ms = self._clock.monotonic_ms() + wait_ms
         while not condition():

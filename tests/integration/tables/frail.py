@@ -1,4 +1,4 @@
-"""The engine of tests, in a nursery that dies as often as the file named by FRAIL says."""
+"""The engine of tests, in a forker that dies as often as the file named by FRAIL says."""
 
 from __future__ import annotations
 

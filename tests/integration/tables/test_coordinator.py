@@ -260,7 +260,7 @@ def test_a_lease_that_another_held_meanwhile_is_not_taken_back(
     now_ms = SystemClock().now_ms()
     clock = MovedClock()
     assert take_lease(store, ours, now_ms=now_ms, lease_ms=400)
-    with LeaseKeeper(store, ours, lease_ms=400, now_ms=clock.now_ms, told=lambda: None) as keeper:
+    with LeaseKeeper(store, ours, lease_ms=400, now_ms=clock.now_ms, report=lambda: None) as keeper:
         keeper.check()
         store.run("UPDATE penstock_leases SET holder = ?, expires_at = 0", theirs)
         with pytest.raises(LeaseLost, match="another coordinator"):

@@ -58,7 +58,7 @@ def started(warehouse: Warehouse, table: str) -> list[Any]:
     return [job for job in warehouse.jobs() if job.root == table and job.started_at_ms is not None]
 
 
-def test_a_nursery_that_dies_twice_in_a_row_takes_no_worker_with_it(
+def test_a_forker_that_dies_twice_in_a_row_takes_no_worker_with_it(
     places: Callable[..., Place], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = places()
@@ -76,10 +76,10 @@ def test_a_nursery_that_dies_twice_in_a_row_takes_no_worker_with_it(
     with warehouse, warehouse.coordinator(say=said.append):
         place.until((place.faults / "a.held").exists, "a to run")
         (job,) = warehouse.jobs(live_only=True)
-        (nursery,) = (pid for pid in children_of(os.getpid()) if children_of(pid))
-        idle = {f"{pid}" for pid in children_of(nursery)} - {pid_text(job)}
+        (forker,) = (pid for pid in children_of(os.getpid()) if children_of(pid))
+        idle = {f"{pid}" for pid in children_of(forker)} - {pid_text(job)}
         frail.write_text("1")
-        for pid in (nursery, *map(int, idle)):
+        for pid in (forker, *map(int, idle)):
             kill(pid)
         place.until(lambda: frail.read_text() == "0", "the next one to die as well")
         warehouse.create("b", "SELECT id FROM raw", schedule=EVERY)

@@ -9,9 +9,20 @@ from typing import Any
 
 import pytest
 
+from tests.integration.spark.one import one_spark
 from tests.integration.tables_spark.place import SparkPlace
 
 NUMBERS = count()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def started_spark() -> None:
+    """Start the shared Spark before the first test.
+
+    In a fresh checkout that builds the class archive as well, for a minute or two. It looked as if
+    the first test were slow, and only on SQLite, whose tests come first.
+    """
+    one_spark()
 
 
 @pytest.fixture

@@ -51,9 +51,8 @@ from penstock.tables.core.facts import TableMemory
 from penstock.tables.core.failures import FailureKind
 from penstock.tables.core.frontier import Frontier, LakePosition, Position
 from penstock.tables.core.graph import StreamGraph
-from penstock.tables.core.jobs import Job, JobStatus
+from penstock.tables.core.jobs import Job, JobStatus, recover
 from penstock.tables.core.model import Consistency, Mode, Status, TableDefinition
-from penstock.tables.core.recovery import recover, surplus_tokens
 from penstock.tables.core.schedule import CALCULATED, Schedule
 from penstock.tables.core.units import ExecutionUnitGraph
 
@@ -226,8 +225,8 @@ class Warehouse:
         for job in found.interrupt:
             del self.running[job.job_id]
         ours = {who: n for who, n in self.cluster.pool.held().items() if self._is_ours(who)}
-        for holder, surplus in surplus_tokens(ours, self.jobs.values()).items():
-            self.cluster.pool.release(holder, surplus)
+        for holder, held in ours.items():  # every job of theirs is closed
+            self.cluster.pool.release(holder, held)
         assert not any(self._is_ours(holder) for holder in self.cluster.pool.held())
         self.alive = True
         self.begin()
@@ -447,10 +446,10 @@ class Warehouse:
         if not self.alive:
             return
         assert len(self.running) <= self.settings.running_max, "more running than the warehouse may"
-        assert set(self.running) <= set(self.coordinator.board.jobs)
+        assert set(self.running) <= set(self.coordinator.facts.jobs)
         if self.parallel:
             held = self.cluster.pool.held().get(self.coordinator.identity, 0)
-            assert held >= len(self.coordinator.board.jobs), "a job without a permit"
+            assert held >= len(self.coordinator.facts.jobs), "a job without a permit"
 
     def expected(self) -> dict[str, int]:
         """The contents that all tables must have in the end."""

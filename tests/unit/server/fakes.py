@@ -178,7 +178,7 @@ class Client:
         trouble: str = "",
         **headers: str,
     ) -> FakeExchange:
-        """Hand a request over and do not wait for its answer."""
+        """WorkerHandle a request over and do not wait for its answer."""
         path, _, query = target.partition("?")
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         raw = b""
@@ -193,7 +193,7 @@ class Client:
         return exchange
 
     async def ask(self, method: str, target: str, body: Any = None, **headers: Any) -> FakeExchange:
-        """Hand a request over and wait for its answer."""
+        """WorkerHandle a request over and wait for its answer."""
         exchange = self.start(method, target, body, **headers)
         await until(lambda: exchange.status is not None)
         return exchange

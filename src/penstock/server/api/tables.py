@@ -636,27 +636,27 @@ async def _set_status(call: Call, change: Callable[[Warehouse], None]) -> Answer
 @asynccontextmanager
 async def _rung(tables: TablesDesk) -> AsyncIterator[Rung]:
     """Something to await until the coordinator may have news, or it is time to look again."""
-    bell = await tables.do(lambda warehouse: warehouse.bell())
+    notifier = await tables.do(lambda warehouse: warehouse.notifier())
     loop, heard = asyncio.get_running_loop(), asyncio.Event()
 
     def take() -> None:
-        loop.remove_reader(bell)
+        loop.remove_reader(notifier)
         heard.set()
 
     async def wait(timeout_s: float) -> None:
-        if bell.is_open:
-            loop.add_reader(bell, take)
+        if notifier.is_open:
+            loop.add_reader(notifier, take)
         with suppress(TimeoutError):
-            await asyncio.wait_for(heard.wait(), min(timeout_s, bell.patience_s))
-        if bell.is_open:
-            loop.remove_reader(bell)
+            await asyncio.wait_for(heard.wait(), min(timeout_s, notifier.patience_s))
+        if notifier.is_open:
+            loop.remove_reader(notifier)
         heard.clear()
-        bell.hear()
+        notifier.receive()
 
     try:
         yield wait
     finally:
-        bell.close()
+        notifier.close()
 
 
 async def _wait(

@@ -17,7 +17,7 @@ _PAUSE_S: Final = (0.1, 1.0)
 
 
 class CatalogWait:
-    """Who waits for the catalog, such as a coordinator's loop. Threads may share it."""
+    """The parts of a coordinator that wait for the catalog. Threads may share it."""
 
     def __init__(self, say: Callable[[str], None], clock: Clock, stop: threading.Event) -> None:
         self._say, self._clock, self._stop = say, clock, stop

@@ -1,7 +1,8 @@
-"""The coordinator's lease: one holder at a time, and a thread that says so again and again.
+"""The coordinator's lease: one holder at a time, and a thread that renews it.
 
-What the coordinator does is said in the same transaction, where it is news. One that has nothing
-to do writes nothing but its lease: in a SQLite file every write may be in another tool's way.
+The coordinator's report is stored in the same transaction when it has changed. A coordinator that
+has nothing to do writes nothing but its lease: in a SQLite file every write may be in another
+tool's way.
 """
 
 from __future__ import annotations
@@ -10,32 +11,26 @@ import json
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 from penstock.kernel.errors import Conflict
 from penstock.lake.errors import CatalogAway
 from penstock.tables import rows
 from penstock.tables.coordinator.catalog_wait import CatalogWait
+from penstock.tables.coordinator.report import Report
 from penstock.tables.rows import COORDINATOR
 from penstock.tables.store import FOREIGN_MS, TableStore
 
 _LOG: Final = logging.getLogger("penstock.tables")
 _LEASE: Final = "lease"
 _LOOK_S: Final = 1.0
-"""How often the keeper looks whether there is something to say."""
+"""How often the keeper checks whether the report has changed."""
 
 
 class LeaseLost(Conflict):
     """Another coordinator took over; this one must stop at once."""
 
     code = "lease_lost"
-
-
-class Told(NamedTuple):
-    """What a coordinator says of itself. `late`: its loop has not come round for too long."""
-
-    board: dict[str, Any]
-    late: bool
 
 
 def take_lease(
@@ -60,14 +55,14 @@ def take_lease(
             return False
         store.execute(
             cursor, rows.DELETE_REPORT, COORDINATOR
-        )  # what the last one said holds no more
+        )  # the last one's report is out of date
         return True
 
     return bool(store.lake.retrying(work))
 
 
 def give_up_lease(store: TableStore, identity: str) -> None:
-    """Let somebody else be the coordinator at once."""
+    """Let another coordinator take over at once."""
     store.run(rows.DELETE_LEASE, COORDINATOR, identity)
 
 
@@ -85,12 +80,12 @@ class LeaseKeeper:
         *,
         lease_ms: int,
         now_ms: Callable[[], int],
-        told: Callable[[], Told | None],
+        report: Callable[[], Report | None],
         catalog: CatalogWait | None = None,
     ) -> None:
         self._store, self._identity, self._catalog = store, identity, catalog
-        self._lease_ms, self._now_ms, self._told = lease_ms, now_ms, told
-        self._said: Told | None = None
+        self._lease_ms, self._now_ms, self._report = lease_ms, now_ms, report
+        self._stored: Report | None = None
         self._seen_ms = 0
         self._stop = threading.Event()
         self._lost: str | None = None
@@ -115,12 +110,12 @@ class LeaseKeeper:
         renewed_ms = self._now_ms()
         pause_s = min(_LOOK_S, self._lease_ms / 4_000)
         while not self._stop.wait(pause_s):
-            now_ms, told = self._now_ms(), self._told()
-            if now_ms - renewed_ms < self._lease_ms / 3 and not self._is_news(told):
+            now_ms, report = self._now_ms(), self._report()
+            if now_ms - renewed_ms < self._lease_ms / 3 and not self._has_changed(report):
                 continue
             try:
-                if not self._renew(now_ms, told):
-                    self._lost = "expected to hold the lease, found that another coordinator does"
+                if not self._renew(now_ms, report):
+                    self._lost = "lost the lease: another coordinator holds it"
                     return
             except CatalogAway as error:  # it may come back
                 if self._catalog is not None:
@@ -129,21 +124,21 @@ class LeaseKeeper:
             except Exception as error:
                 _LOG.warning("the lease could not be renewed: %s", error)
                 continue
-            renewed_ms, self._said = now_ms, told
+            renewed_ms, self._stored = now_ms, report
             if self._catalog is not None:
                 self._catalog.back(_LEASE)
 
-    def _is_news(self, told: Told | None) -> bool:
-        return told is not None and told != self._said
+    def _has_changed(self, report: Report | None) -> bool:
+        return report is not None and report != self._stored
 
-    def _renew(self, now_ms: int, told: Told | None) -> bool:
+    def _renew(self, now_ms: int, report: Report | None) -> bool:
         store, run = self._store, self._store.execute
         with store.lake.transact(synced=False) as cursor:
             values = (now_ms + self._lease_ms, COORDINATOR, self._identity)
             if run(cursor, rows.RENEW_LEASE, *values) != 1:
                 return False
-            if told is not None and self._is_news(told):
-                text = json.dumps({**told.board, "late": told.late})
+            if report is not None and self._has_changed(report):
+                text = json.dumps({**report.values, "late": report.late})
                 run(cursor, rows.STORE_REPORT, COORDINATOR, text, now_ms)
             if now_ms - self._seen_ms >= FOREIGN_MS / 4:
                 store.show_life_in(cursor, self._identity.partition("#")[0], now_ms)

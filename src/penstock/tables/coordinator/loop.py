@@ -1,4 +1,4 @@
-"""The coordinator of a warehouse: waits for the lease, lives, and lives again after a mishap."""
+"""The coordinator of a warehouse: waits for the lease, coordinates, starts again after errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.tables import rows
 from penstock.tables.coordinator.catalog_wait import CatalogWait
 from penstock.tables.coordinator.host import Host, host_of
 from penstock.tables.coordinator.lease import LeaseKeeper, LeaseLost, give_up_lease, take_lease
-from penstock.tables.coordinator.session import Life, new_identity
+from penstock.tables.coordinator.session import CoordinatorSession, new_identity
 from penstock.tables.coordinator.upkeep import tidy
 from penstock.tables.core.retry import RetryPolicy
 from penstock.tables.settings import WarehouseSettings
@@ -30,7 +30,7 @@ TIDY_EVERY_MS: Final = 10_000
 SNAPSHOTS_KEPT_MS: Final = 86_400_000
 """How long snapshots of a lake of ours are kept, unless something else is set."""
 AGAIN: Final = RetryPolicy(base_ms=1_000, cap_ms=10_000)
-"""How long to wait before the next life, after lives in a row that did not begin."""
+"""How long to wait before the next session, after sessions in a row that failed to begin."""
 
 _LOG: Final = logging.getLogger("penstock.tables")
 
@@ -52,7 +52,7 @@ class CoordinatorLoop:
         self._random = random or Random()
         self._say = say or _LOG.info
         self._stop = threading.Event()
-        self._life: Life | None = None
+        self._session: CoordinatorSession | None = None
         self._mishaps = 0
         self._mishap: str | None = None
         self._left: str | None = None
@@ -71,9 +71,9 @@ class CoordinatorLoop:
     def stop(self) -> None:
         """End after what runs has ended, or soon; from any thread."""
         self._stop.set()
-        life = self._life
-        if life is not None:
-            life.wake()
+        session = self._session
+        if session is not None:
+            session.wake()
 
     @property
     def trouble(self) -> str | None:
@@ -85,21 +85,21 @@ class CoordinatorLoop:
         host = host_of(self._settings.runner, self._say)
         try:
             while not self._stop.is_set():
-                self._one_life(new_identity(self._store.warehouse), host)
+                self._one_session(new_identity(self._store.warehouse), host)
         finally:
             host.close()
 
-    def _one_life(self, identity: str, host: Host) -> None:
+    def _one_session(self, identity: str, host: Host) -> None:
         """Wait for the lease and coordinate, until it is lost or anything else goes wrong."""
         try:
             if self._take(identity):
-                self._live(identity, host)
+                self._coordinate(identity, host)
         except LeaseLost as error:
             self._say(error.message)
         except CatalogAway as error:
             self._catalog.away(error)
             self._catalog.pause()
-        except Exception as error:  # whatever it was, the next life starts from the rows
+        except Exception as error:  # whatever it was, the next session starts from the rows
             self._mishaps += 1
             self._mishap = str(error) or type(error).__name__
             wait_ms = AGAIN.delay_ms(self._mishaps, self._random)
@@ -127,19 +127,19 @@ class CoordinatorLoop:
             self._stop.wait(min(1.0, self._settings.tick_ms / 1_000))
         return False
 
-    def _live(self, identity: str, host: Host) -> None:
+    def _coordinate(self, identity: str, host: Host) -> None:
         try:
-            life = Life(
+            session = CoordinatorSession(
                 self._store, self._settings, identity, self._clock, self._random, host,
                 self._catalog,
             )  # fmt: skip
-            self._life = life
+            self._session = session
             keeper = LeaseKeeper(
                 self._store,
                 identity,
                 lease_ms=self._lease_ms,
                 now_ms=self._clock.now_ms,
-                told=life.told,
+                report=session.report,
                 catalog=self._catalog,
             )
             ended = threading.Event()
@@ -147,24 +147,24 @@ class CoordinatorLoop:
             try:
                 with keeper:
                     housekeeper.start()
-                    self._turns(life, keeper)
+                    self._turns(session, keeper)
             finally:
-                self._life = None
+                self._session = None
                 ended.set()
-                life.close()
+                session.close()
                 housekeeper.join()
         finally:
             with suppress(Exception):  # it runs out by itself
                 give_up_lease(self._store, identity)
 
-    def _turns(self, life: Life, keeper: LeaseKeeper) -> None:
-        life.begin()
+    def _turns(self, session: CoordinatorSession, keeper: LeaseKeeper) -> None:
+        session.begin()
         self._mishaps, self._mishap = 0, None
         while not self._stop.is_set():
             keeper.check()
-            life.turn()
+            session.turn()
         give_up_ms = self._clock.now_ms() + self._settings.cancel_ms
-        while not life.drain() and self._clock.now_ms() < give_up_ms:
+        while not session.drain() and self._clock.now_ms() < give_up_ms:
             keeper.check()
 
     def _keep_house(self, ended: threading.Event) -> None:

@@ -1,15 +1,17 @@
-"""What a coordinator says of itself for people in other processes, written when it is news.
+"""What a coordinator reports of itself to other processes, stored when it has changed.
 
 What only time changes is left to the reader: a table that is fresh, and whose inputs have not
-moved, is found right whenever it is due; that is no news.
+moved, is found fresh again whenever it is due, and that is not reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from penstock.kernel.clock import Clock
 from penstock.kernel.units import format_ms
 from penstock.tables.core.capacity import ParallelMode
 from penstock.tables.core.dispatch import Coordinator
@@ -24,31 +26,71 @@ _FIELDS: Final = tuple(field.name for field in fields(TableStatus))
 _QUIET: Final = frozenset({Reason.NOT_DUE, Reason.NO_CHANGE})
 
 
-def picture(core: Coordinator, now_ms: int) -> dict[str, Any]:
-    """A coordinator's work and its tables, as plain values."""
-    return {
-        "pool": asdict(pool(core)),
-        "tables": [_table(core, row) for row in table_rows(core, now_ms)],
-    }
+LATE_MS: Final = 5_000
+"""A loop that has not come round for so long is stuck, and people are told."""
+_EVERY_MS: Final = 500
 
 
-def news(shown: Mapping[str, Any]) -> Any:
-    """The part of a picture by which two of them are told apart."""
-    return {
-        **shown,
-        "pool": {**shown["pool"], "ticked_ms": None},
-        "tables": [_news(row) for row in shown["tables"]],
-    }
+class Report(NamedTuple):
+    """What a coordinator says of itself. `late`: its loop has not come round for too long."""
+
+    values: dict[str, Any]
+    late: bool
 
 
-def read_tables(shown: Mapping[str, Any], now_ms: int) -> list[TableStatus]:
-    """The tables of a picture, with what time has changed since."""
-    return [_read(row, now_ms) for row in shown["tables"]]
+class Reporter:
+    """Keeps a coordinator's report up to date, at little cost. `current` is for any thread."""
+
+    def __init__(self, core: Coordinator, clock: Clock) -> None:
+        self._core, self._clock = core, clock
+        self.ticked_ms: int | None = clock.now_ms()
+        """When the loop last came round; None while it is known to take long."""
+        self._values: dict[str, Any] | None = None
+        self._compared: Any = None
+        self._next_ms = 0
+
+    def current(self) -> Report | None:
+        """The newest report; None before the first one."""
+        if self._values is None:
+            return None
+        ticked_ms = self.ticked_ms
+        late = ticked_ms is not None and self._clock.now_ms() - ticked_ms > LATE_MS
+        return Report(self._values, late)
+
+    def is_due(self) -> bool:
+        """Whether it is time for an update."""
+        return self._clock.now_ms() >= self._next_ms
+
+    @contextmanager
+    def paced(self) -> Iterator[None]:
+        """An update; the next one waits long enough that they take a twentieth of the time."""
+        began_ms = self._clock.now_ms()
+        yield
+        took_ms = self._clock.now_ms() - began_ms
+        self._next_ms = began_ms + max(_EVERY_MS, 20 * took_ms)
+
+    def update(self, *, progress: Mapping[int | None, Any], **shown: Any) -> None:
+        """Report the core's state, with what others know; unchanged if only time has passed."""
+        core = self._core
+        values = {
+            "pool": asdict(pool(core)),
+            "tables": [_table(core, row) for row in table_rows(core, self._clock.now_ms())],
+            "running": _running(core, progress),
+            **shown,
+        }
+        compared = _without_time(values)
+        if compared != self._compared:
+            self._compared, self._values = compared, values
 
 
-def read_pool(shown: Mapping[str, Any], now_ms: int) -> Pool:
-    """The coordinator's work. It is at work now, unless it was said that it is late."""
-    found = shown["pool"]
+def read_tables(values: Mapping[str, Any], now_ms: int) -> list[TableStatus]:
+    """The tables of a report, with what time has changed since."""
+    return [_read(row, now_ms) for row in values["tables"]]
+
+
+def read_pool(values: Mapping[str, Any], now_ms: int) -> Pool:
+    """The coordinator's work. It is at work now, unless it was reported late."""
+    found = values["pool"]
     read = Pool(
         **{
             **found,
@@ -57,12 +99,36 @@ def read_pool(shown: Mapping[str, Any], now_ms: int) -> Pool:
             "troubles": tuple((table, text) for table, text in found["troubles"]),
         }
     )
-    return read if shown["late"] else replace(read, ticked_ms=now_ms)
+    return read if values["late"] else replace(read, ticked_ms=now_ms)
+
+
+def _running(core: Coordinator, progress: Mapping[int | None, Any]) -> list[dict[str, Any]]:
+    """The jobs under way, and how far each has come."""
+    return [
+        {
+            "job_id": job.job_id,
+            "unit_key": job.unit_key,
+            "worker": job.worker,
+            "started_ms": job.started_at_ms,
+            "progress": progress.get(job.job_id),
+        }
+        for job in core.live_jobs
+        if job.worker is not None
+    ]
+
+
+def _without_time(values: Mapping[str, Any]) -> Any:
+    """A report without what time alone changes, to compare it with another."""
+    return {
+        **values,
+        "pool": {**values["pool"], "ticked_ms": None},
+        "tables": [_row_without_time(row) for row in values["tables"]],
+    }
 
 
 def _table(core: Coordinator, row: TableStatus) -> dict[str, Any]:
-    state = core.board.states[row.unit_key]
-    steady = row.reason in _QUIET and not core.board.changed(state.unit)
+    state = core.facts.states[row.unit_key]
+    steady = row.reason in _QUIET and not core.facts.changed(state.unit)
     return {
         **{name: getattr(row, name) for name in _FIELDS},
         "frontier": row.frontier.to_json() if row.frontier else None,
@@ -71,7 +137,7 @@ def _table(core: Coordinator, row: TableStatus) -> dict[str, Any]:
     }
 
 
-def _news(row: Mapping[str, Any]) -> Mapping[str, Any]:
+def _row_without_time(row: Mapping[str, Any]) -> Mapping[str, Any]:
     if row["reason"] not in _QUIET:
         return row
     told = {**row, "waiting_for": None, "reason": None}

@@ -32,8 +32,8 @@ from penstock.tables.names import topic_of
 from penstock.tables.positions import Positions
 from penstock.tables.store import (
     Asked,
+    CatalogView,
     Known,
-    Sight,
     TableStore,
     read_definitions,
     read_sources_of,
@@ -77,38 +77,38 @@ class Watcher:
         Holders in `dead` are passed over: their locks are nobody's.
         """
         with self._store.lake.look() as reader:
-            sight = self._store.sight(reader)
-            events = list(self._graph(reader, sight))
+            view = self._store.view(reader)
+            events = list(self._graph(reader, view))
             graph = self._graph_after(events)
             events = [*self._sources(reader, graph), *events]
-            events += self._made_by_hand(reader, sight, graph)
-        events += self._controls(sight, graph, mine | dead)
+            events += self._made_by_hand(reader, view, graph)
+        events += self._controls(view, graph, mine | dead)
         events += self._topic_heads()
         return events
 
     def _graph_after(self, events: list[Event]) -> StreamGraph:
         graphs = [event.graph for event in events if isinstance(event, GraphChanged)]
-        return graphs[-1] if graphs else self._core.board.graph
+        return graphs[-1] if graphs else self._core.facts.graph
 
-    def _graph(self, reader: Reader, sight: Sight) -> Iterator[Event]:
-        if sight.graph_version == self._core.graph_version:
+    def _graph(self, reader: Reader, view: CatalogView) -> Iterator[Event]:
+        if view.graph_version == self._core.graph_version:
             return
         found = read_definitions(reader)
         read = [name for name in found.graph.sources if topic_of(name) is not None]
         self._topics.follow(tuple(read_sources_of(reader, read).values()))
         known = {name for (name,) in reader.rows(rows.SELECT_FRONTIER_NAMES)}
-        board = self._core.board
+        facts = self._core.facts
         # A table that was dropped and made again between two looks has no contents any more, but
         # looks the same: it is taken out first, so that the core forgets what it knew.
         again = {
             name
-            for name, table in board.tables.items()
+            for name, table in facts.tables.items()
             if table.frontier is not None
             and name in found.graph.tables
             and name not in known
             and (
-                name not in board.graph.tables
-                or board.graph.tables[name].query == found.graph.tables[name].query
+                name not in facts.graph.tables
+                or facts.graph.tables[name].query == found.graph.tables[name].query
             )
         }
         if again:
@@ -119,34 +119,36 @@ class Watcher:
     def _sources(self, reader: Reader, graph: StreamGraph) -> Iterator[Event]:
         """Where lake tables that are no stream tables stand."""
         self.positions.advance(reader)
-        if self.positions.through == self._seen_snapshot and graph is self._core.board.graph:
+        if self.positions.through == self._seen_snapshot and graph is self._core.facts.graph:
             return
         self._seen_snapshot = self.positions.through
         names = [name for name in graph.sources if topic_of(name) is None]
-        known = self._core.board.positions
+        known = self._core.facts.positions
         found: dict[str, Position] = dict(self.positions.of_all(reader, names))
         moved = {name: at for name, at in found.items() if known.get(name) != at}
         if moved:
             yield SourcesMoved(moved)
         missing = frozenset(name for name in names if name not in found)
-        if missing != self._core.board.missing:
+        if missing != self._core.facts.missing:
             yield SourcesMissing(missing)
 
     def _topic_heads(self) -> Iterator[Event]:
-        known = self._core.board.positions
+        known = self._core.facts.positions
         moved = {n: at for n, at in self._topics.heard().items() if known.get(n) != at}
         if moved:
             yield SourcesMoved(moved)
 
-    def _made_by_hand(self, reader: Reader, sight: Sight, graph: StreamGraph) -> Iterator[Event]:
+    def _made_by_hand(
+        self, reader: Reader, view: CatalogView, graph: StreamGraph
+    ) -> Iterator[Event]:
         """Refreshes that people made by themselves."""
-        before = self._known_by_hand(reader, sight) if self._by_hand is None else self._by_hand
+        before = self._known_by_hand(reader, view) if self._by_hand is None else self._by_hand
         news = {
             name
-            for name, job in sight.by_hand.items()
+            for name, job in view.by_hand.items()
             if before.get(name) != job and name in graph.tables
         }
-        self._by_hand = sight.by_hand
+        self._by_hand = view.by_hand
         if news:
             known = self._store.frontiers(reader)
             yield MadeByHand(
@@ -156,42 +158,42 @@ class Watcher:
                 }
             )
 
-    def _known_by_hand(self, reader: Reader, sight: Sight) -> dict[str, int]:
+    def _known_by_hand(self, reader: Reader, view: CatalogView) -> dict[str, int]:
         """What is no news at the first look: the core started with it, and it mended nothing."""
-        if not sight.by_hand:
+        if not view.by_hand:
             return {}
         mended = {name for (name,) in reader.rows(rows.MENDED_BY_HAND)}
         memory = memory_of(self._store.frontiers(reader))
-        started_with = self._core.board.tables
+        started_with = self._core.facts.tables
         return {
             name: job
-            for name, job in sight.by_hand.items()
+            for name, job in view.by_hand.items()
             if name not in mended and memory[name] == started_with.get(name)
         }
 
-    def _controls(self, sight: Sight, graph: StreamGraph, mine: frozenset[str]) -> list[Event]:
-        board = self._core.board
+    def _controls(self, view: CatalogView, graph: StreamGraph, mine: frozenset[str]) -> list[Event]:
+        facts = self._core.facts
         events: list[Event] = []
-        if sight.draining != board.draining:
-            events.append(DrainChanged(sight.draining))
-        events += [GateChanged(name, True) for name in sorted(sight.gates - board.gates)]
-        events += [GateChanged(name, False) for name in sorted(board.gates - sight.gates)]
-        locks = frozenset(table for table, holder in sight.locks.items() if holder not in mine)
-        if locks != board.locks:
+        if view.draining != facts.draining:
+            events.append(DrainChanged(view.draining))
+        events += [GateChanged(name, True) for name in sorted(view.gates - facts.gates)]
+        events += [GateChanged(name, False) for name in sorted(facts.gates - view.gates)]
+        locks = frozenset(table for table, holder in view.locks.items() if holder not in mine)
+        if locks != facts.locks:
             events.append(LocksChanged(locks))
-        if graph is board.graph:  # a new graph brings its statuses with it
+        if graph is facts.graph:  # a new graph brings its statuses with it
             events += [
                 StatusChanged(name, status)
-                for name, status in sight.statuses.items()
-                if name in board.statuses and board.statuses[name] is not status
+                for name, status in view.statuses.items()
+                if name in facts.statuses and facts.statuses[name] is not status
             ]
-        return events + list(self._requests(sight, graph))
+        return events + list(self._requests(view, graph))
 
-    def _requests(self, sight: Sight, graph: StreamGraph) -> Iterator[Event]:
-        open_ids = {asked.request_id for asked in sight.asked}
+    def _requests(self, view: CatalogView, graph: StreamGraph) -> Iterator[Event]:
+        open_ids = {asked.request_id for asked in view.asked}
         self._told &= open_ids
         self.forced &= open_ids
-        for asked in sight.asked:
+        for asked in view.asked:
             if asked.request_id in self._told:
                 continue
             self._told.add(asked.request_id)

@@ -1,8 +1,8 @@
 """A process that has loaded everything a worker needs, and forks workers that are ready at once.
 
-Loading an engine's packages can take seconds. The nursery does it once, has no threads and opens
-nothing, and so can be forked safely. It ends when its coordinator does; workers that it forked stay
-with their own sockets.
+Loading an engine's packages can take seconds. The forker loads them once. It has no threads and
+opens nothing, so it can be forked safely. It ends when its coordinator does; workers that it forked
+stay with their own sockets.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _PROGRAM: Final = (
 )
 
 
-class NurseryLost(Unavailable):
-    """The process that makes workers is gone, or does not answer."""
+class ForkerLost(Unavailable):
+    """The process that forks workers is gone, or does not answer."""
 
-    code = "nursery_lost"
+    code = "worker_forker_lost"
 
 
-class Nursery:
+class WorkerForker:
     """A coordinator's end: asks for workers. For one thread."""
 
     def __init__(self, runner: Factory) -> None:
@@ -60,7 +60,7 @@ class Nursery:
 
     @property
     def pid(self) -> int:
-        """The nursery's own process id."""
+        """Its process id."""
         return self._process.pid
 
     def is_ready(self) -> bool:
@@ -70,7 +70,7 @@ class Nursery:
         if select.select([self._line], [], [], 0)[0]:
             self._ready = bool(self._answer()["ready"])
         elif time.monotonic() > self._until_s:
-            raise NurseryLost(f"expected it to load within {_PATIENCE_S} s, found it loading")
+            raise ForkerLost(f"the worker forker has not loaded its engine within {_PATIENCE_S} s")
         return self._ready
 
     def fork(self, theirs: socket.socket) -> int:
@@ -78,16 +78,16 @@ class Nursery:
         try:
             socket.send_fds(self._line, [b"fork"], [theirs.fileno()])
         except OSError as error:
-            raise NurseryLost(f"expected a worker, found: {error}") from error
+            raise ForkerLost(f"no worker was forked: {error}") from error
         return int(self._answer()["pid"])
 
     def _answer(self) -> dict[str, int]:
         try:
             answer = self._line.recv(_MESSAGE_BYTES)
         except OSError as error:
-            raise NurseryLost(f"expected a worker, found: {error}") from error
+            raise ForkerLost(f"no worker was forked: {error}") from error
         if not answer:
-            raise NurseryLost("expected a worker, found that the process that makes them is gone")
+            raise ForkerLost("no worker was forked: the forker has died and will be started again")
         found: dict[str, int] = json.loads(answer)
         return found
 
@@ -99,7 +99,7 @@ class Nursery:
 
 
 def main(number: str, runner: str) -> None:
-    """Fork workers for whoever holds the other end of a socket."""
+    """Fork workers for the coordinator at the other end of a socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to handle
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets workers that end
     line = socket.socket(fileno=int(number))
@@ -120,15 +120,15 @@ def main(number: str, runner: str) -> None:
         pid = os.fork()
         if not pid:
             line.close()
-            _be(process.main, fds[0])
+            _become(process.main, fds[0])
         os.close(fds[0])
         try:
             line.send(json.dumps({"pid": pid}).encode())
         except OSError:
-            return  # who asked is gone, and the worker will see that too
+            return  # the coordinator is gone, and the worker will see that too
 
 
-def _be(work: Callable[[int], None], number: int) -> NoReturn:
+def _become(work: Callable[[int], None], number: int) -> NoReturn:
     """What a forked process does, and nothing after it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:

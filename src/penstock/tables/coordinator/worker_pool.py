@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from penstock.tables import processes
 from penstock.tables.coordinator.host import Host
-from penstock.tables.coordinator.worker_forker import Nursery, NurseryLost
+from penstock.tables.coordinator.worker_forker import ForkerLost, WorkerForker
 from penstock.tables.engine import Factory
 from penstock.tables.settings import WarehouseSettings
 from penstock.tables.worker.messages import Line
@@ -23,7 +23,7 @@ _POLL_S: Final = 0.001
 
 
 @dataclass(slots=True)
-class Hand:
+class WorkerHandle:
     """One worker process as the coordinator sees it."""
 
     name: str
@@ -35,88 +35,88 @@ class Hand:
     progress: dict[str, Any] | None = None
 
 
-class Crew:
-    """Starts, feeds and buries worker processes. For one thread."""
+class WorkerPool:
+    """Starts and ends worker processes. For one thread."""
 
     def __init__(self, settings: WarehouseSettings, size: int) -> None:
         self._settings = settings
         self.size = size
-        self.hands: dict[str, Hand] = {}
+        self.workers: dict[str, WorkerHandle] = {}
         self._left: list[Factory] = []
-        self._nursery: Nursery | None = None
+        self._forker: WorkerForker | None = None
 
-    def __iter__(self) -> Iterator[Hand]:
-        return iter(list(self.hands.values()))
+    def __iter__(self) -> Iterator[WorkerHandle]:
+        return iter(list(self.workers.values()))
 
     def prepare(self) -> None:
         """Load what workers need, while whatever they share is being started."""
-        if self.size and self._nursery is None:
-            self._nursery = Nursery(self._settings.runner)
+        if self.size and self._forker is None:
+            self._forker = WorkerForker(self._settings.runner)
 
-    def fill(self, host: Host) -> Iterator[Hand]:
+    def fill(self, host: Host) -> Iterator[WorkerHandle]:
         """Start workers until there are as many as may be busy, if what makes them is ready.
 
-        Each takes the place of one that died, if one did. `NurseryLost` says that what makes them
-        could not be started.
+        Each takes the place of one that died, if one did. `ForkerLost` says that the
+        forker could not be started.
         """
-        while len(self.hands) < self.size:
-            nursery = self._ready_nursery()
-            if nursery is None:
+        while len(self.workers) < self.size:
+            forker = self._ready_forker()
+            if forker is None:
                 return
-            hand = self._start(nursery, host.factory(self._left[-1] if self._left else None))
-            if hand is not None:
+            worker = self._start(forker, host.factory(self._left[-1] if self._left else None))
+            if worker is not None:
                 self._left = self._left[:-1]
-                yield hand
+                yield worker
         self._left.clear()
 
-    def idle(self) -> Hand | None:
+    def idle(self) -> WorkerHandle | None:
         """A worker that is warm and has no job."""
-        return next((h for h in self.hands.values() if h.ready and h.job_id is None), None)
+        return next((w for w in self.workers.values() if w.ready and w.job_id is None), None)
 
-    def bury(self, hand: Hand) -> None:
-        """A worker is gone, or has to go."""
-        if self.hands.pop(hand.name, None) is not None:
-            self._left.append(hand.factory)
-        hand.line.close()
-        kill(hand.name)
+    def remove(self, worker: WorkerHandle) -> None:
+        """End a worker, or take note that it is gone."""
+        if self.workers.pop(worker.name, None) is not None:
+            self._left.append(worker.factory)
+        worker.line.close()
+        kill(worker.name)
 
     def close(self) -> None:
         """End every worker."""
-        if self._nursery is not None:
-            self._nursery.close()
-        for hand in self:
-            self.bury(hand)
+        if self._forker is not None:
+            self._forker.close()
+        for worker in self:
+            self.remove(worker)
 
-    def _ready_nursery(self) -> Nursery | None:
-        """What forks workers; None while it loads."""
+    def _ready_forker(self) -> WorkerForker | None:
+        """The process that forks workers; None while it loads."""
         self.prepare()
-        nursery = self._nursery
+        forker = self._forker
         try:
-            return nursery if nursery is not None and nursery.is_ready() else None
-        except NurseryLost:
-            self._drop_nursery()
+            return forker if forker is not None and forker.is_ready() else None
+        except ForkerLost:
+            self._drop_forker()
             raise
 
-    def _start(self, nursery: Nursery, factory: Factory) -> Hand | None:
-        """A new worker; None if what forks them is gone, and has to be loaded again first."""
+    def _start(self, forker: WorkerForker, factory: Factory) -> WorkerHandle | None:
+        """A new worker; None if the forker is gone and has to load again first."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                pid = nursery.fork(theirs)
-        except NurseryLost:
+                pid = forker.fork(theirs)
+        except ForkerLost:
             ours.close()
-            self._drop_nursery()
+            self._drop_forker()
             return None
         ours.setblocking(False)
-        hand = Hand(processes.process_name(pid), Line(ours), factory)
-        hand.line.send({"settings": replace(self._settings, runner=factory).to_json()})
-        self.hands[hand.name] = hand
-        return hand
+        worker = WorkerHandle(processes.process_name(pid), Line(ours), factory)
+        worker.line.send({"settings": replace(self._settings, runner=factory).to_json()})
+        self.workers[worker.name] = worker
+        return worker
 
-    def _drop_nursery(self) -> None:
-        if self._nursery is not None:
-            self._nursery.close()
-            self._nursery = None
+    def _drop_forker(self) -> None:
+        if self._forker is not None:
+            self._forker.close()
+            self._forker = None
 
 
 def kill(worker: str) -> None:

@@ -1,10 +1,10 @@
 """How many jobs may run: the slots of one coordinator, and its share of the cluster's permits.
 
->>> slots = Slots(DispatchSettings(max_concurrent_refreshes=2))
->>> slots.to_ask(ready=5, running=0, now_ms=0)
+>>> capacity = Capacity(DispatchSettings(max_concurrent_refreshes=2))
+>>> capacity.to_ask(ready=5, running=0, now_ms=0)
 2
->>> slots.lost()
->>> slots.free(running=0, now_ms=0)
+>>> capacity.lost()
+>>> capacity.free(running=0, now_ms=0)
 0
 """
 
@@ -57,7 +57,7 @@ class DispatchSettings:
         return self.max_concurrent_refreshes if self.parallel else 1
 
 
-class Slots:
+class Capacity:
     """Counts permits that are asked for, and remembers when there were none."""
 
     def __init__(self, settings: DispatchSettings) -> None:

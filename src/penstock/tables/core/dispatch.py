@@ -13,7 +13,7 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from random import Random
 
-from penstock.tables.core.capacity import DispatchSettings, ParallelMode, Slots
+from penstock.tables.core.capacity import Capacity, DispatchSettings, ParallelMode
 from penstock.tables.core.events import (
     Answer,
     AskToken,
@@ -47,7 +47,7 @@ from penstock.tables.core.events import (
     WorkerDied,
     WouldDispatch,
 )
-from penstock.tables.core.facts import Board, Request, TableMemory, UnitState
+from penstock.tables.core.facts import Facts, Request, TableMemory, UnitState
 from penstock.tables.core.failures import FailureKind
 from penstock.tables.core.graph import StreamGraph
 from penstock.tables.core.jobs import Job, JobStatus, job_for
@@ -85,13 +85,13 @@ class Coordinator:
     ) -> None:
         self.identity = identity
         self.settings = settings
-        self.board = Board(memory or {}, coordinated=coordinated)
+        self.facts = Facts(memory or {}, coordinated=coordinated)
         self.ready = ReadyQueue()
         self.graph_version = 0
         self.now_ms = 0
         self._random = random
         self._next_job_id = next_job_id
-        self._slots = Slots(settings)
+        self._capacity = Capacity(settings)
         self._serving: dict[int, dict[str, Request]] = {}
         self._outdated: set[int] = set()
         self._wakes: list[tuple[int, str]] = []
@@ -116,7 +116,7 @@ class Coordinator:
         """
         while self._wakes:
             at_ms, key = self._wakes[0]
-            state = self.board.states.get(key)
+            state = self.facts.states.get(key)
             if state is not None and state.wake_ms == at_ms:
                 return at_ms
             heappop(self._wakes)
@@ -124,30 +124,30 @@ class Coordinator:
 
     def why(self, table: str, now_ms: int) -> Verdict:
         """Why a table's unit waits, or that it may run."""
-        unit = self.board.units.unit_of(table)
+        unit = self.facts.units.unit_of(table)
         return may_run(self._facts(unit.key, self.free_slots), max(self.now_ms, now_ms))
 
     @property
     def free_slots(self) -> int:
         """How many more jobs may start now."""
-        return self._slots.free(len(self.board.jobs), self.now_ms)
+        return self._capacity.free(len(self.facts.jobs), self.now_ms)
 
     @property
     def starved(self) -> bool:
         """Whether the cluster's pool had no permit when it was last asked."""
-        return self._slots.starved
+        return self._capacity.starved
 
     @property
     def live_jobs(self) -> tuple[Job, ...]:
         """Jobs that are queued or running."""
-        return tuple(self.board.jobs.values())
+        return tuple(self.facts.jobs.values())
 
     # events --------------------------------------------------------------------------------------
 
     def _take(self, event: Event) -> None:
         match event:
             case Tick():
-                self._slots.starved = False
+                self._capacity.starved = False
             case JobStarted() | JobSucceeded() | JobFailed() | JobCancelled() | WorkerDied():
                 self._take_outcome(event)
             case TokenWon() | TokenLost() | PoolContended():
@@ -168,7 +168,7 @@ class Coordinator:
         | LocksChanged
         | DrainChanged,
     ) -> None:
-        board = self.board
+        board = self.facts
         match event:
             case SourcesMoved(positions):
                 moved = [name for name, at in positions.items() if board.positions.get(name) != at]
@@ -201,7 +201,7 @@ class Coordinator:
         self, event: JobStarted | JobSucceeded | JobFailed | JobCancelled | WorkerDied
     ) -> None:
         """Learn how a job went. One that ended already, or was never ours, is passed over."""
-        jobs = self.board.jobs
+        jobs = self.facts.jobs
         if isinstance(event, WorkerDied):
             for job in [job for job in jobs.values() if job.worker == event.worker]:
                 self._lost(job)
@@ -225,18 +225,18 @@ class Coordinator:
     def _take_token(self, event: TokenWon | TokenLost | PoolContended) -> None:
         match event:
             case TokenWon():
-                self._slots.won()
+                self._capacity.won()
                 if not self._start_next():
                     self._effects.append(ReleaseToken())
             case TokenLost():
-                self._slots.lost()
+                self._capacity.lost()
             case PoolContended(contended):
-                self._slots.contend(contended)
+                self._capacity.contend(contended)
 
     # how jobs end --------------------------------------------------------------------------------
 
     def _succeeded(self, job: Job, event: JobSucceeded) -> None:
-        board = self.board
+        board = self.facts
         fresh_ms = job.started_at_ms if job.started_at_ms is not None else job.enqueued_at_ms
         outdated = job.job_id in self._outdated
         for name, made in event.refreshed.items():
@@ -270,7 +270,7 @@ class Coordinator:
         Else a query that ends the engine each time could be the one that asks for all.
         """
         ready, until_ms = set(self.ready.in_order()), asking.retry.retry_at_ms
-        for key, state in self.board.states.items():
+        for key, state in self.facts.states.items():
             if state is not asking and (key in ready or state.retry.away is not None):
                 state.retry = replace(state.retry, retry_at_ms=until_ms, away=asking.retry.away)
                 asking.retry = replace(asking.retry, retry_at_ms=(until_ms or 0) + AWAY_MS_MAX)
@@ -281,9 +281,9 @@ class Coordinator:
         if not self._is_away:
             return
         self._is_away = False
-        waiting = [key for key, state in self.board.states.items() if state.retry.away is not None]
+        waiting = [key for key, state in self.facts.states.items() if state.retry.away is not None]
         for key in waiting:
-            state = self.board.states[key]
+            state = self.facts.states[key]
             state.retry = replace(state.retry, retry_at_ms=None, aways=0, away=None)
         self._consider_all(waiting)
 
@@ -334,8 +334,8 @@ class Coordinator:
 
     def _note_failure(self, tables: Iterable[str], error: str) -> None:
         for name in tables:
-            if name in self.board.tables:
-                self.board.tables[name].failed(error)
+            if name in self.facts.tables:
+                self.facts.tables[name].failed(error)
 
     def _lost(self, job: Job) -> None:
         """The worker is gone: the unit runs again, unless it loses every worker it gets.
@@ -372,11 +372,11 @@ class Coordinator:
 
     def _stop(self, tables: Iterable[str], status: Status, detail: str) -> None:
         for name in tables:
-            if self.board.statuses.get(name) is Status.ACTIVE:
+            if self.facts.statuses.get(name) is Status.ACTIVE:
                 self._set_status(name, status, detail)
 
     def _set_status(self, table: str, status: Status, detail: str) -> None:
-        self.board.statuses[table] = status
+        self.facts.statuses[table] = status
         self._effects.append(SetStatus(table, status, detail))
 
     def _close(self, job: Job) -> None:
@@ -389,15 +389,15 @@ class Coordinator:
     def _ask_again(self, job: Job) -> None:
         """What people asked for and nobody has served is served by the next try."""
         for request_id, request in self._serving.pop(job.job_id, {}).items():
-            if request.table in self.board.tables:
-                unit = self.board.units.unit_of(request.table)
-                self.board.states[unit.key].requests[request_id] = request
+            if request.table in self.facts.tables:
+                unit = self.facts.units.unit_of(request.table)
+                self.facts.states[unit.key].requests[request_id] = request
             else:
                 self._effects.append(Answer(request_id, False, f"{request.table} was dropped"))
 
     def _free(self, job: Job, *, finished: bool = False) -> None:
         """Forget a job; its members are free, its permit goes back, its unit is looked at again."""
-        board = self.board
+        board = self.facts
         del board.jobs[job.job_id]
         self._serving.pop(job.job_id, None)
         self._outdated.discard(job.job_id)
@@ -405,7 +405,7 @@ class Coordinator:
             del board.busy[name]
         if self.settings.parallel:
             self._effects.append(ReleaseToken())
-            self._slots.given_back(self.now_ms)
+            self._capacity.given_back(self.now_ms)
         state = self._home(job)
         if state is not None and finished:
             state.finished_ms = self.now_ms
@@ -414,12 +414,12 @@ class Coordinator:
 
     def _home(self, job: Job) -> UnitState | None:
         """The state of a job's unit; None if the graph no longer has it."""
-        return self.board.states.get(job.unit_key)
+        return self.facts.states.get(job.unit_key)
 
     # changes by people ---------------------------------------------------------------------------
 
     def _change_status(self, table: str, status: Status) -> None:
-        board = self.board
+        board = self.facts
         unit = board.units.unit_of(table)
         before, board.statuses[table] = board.statuses[table], status
         if status is Status.ACTIVE and before is not Status.ACTIVE:
@@ -431,7 +431,7 @@ class Coordinator:
 
     def _made_by_hand(self, tables: Mapping[str, Contents]) -> None:
         """Take in what people made; a table that stood still has just shown to be well."""
-        board = self.board
+        board = self.facts
         known = [name for name in tables if name in board.tables]
         for name in known:
             made = tables[name]
@@ -448,7 +448,7 @@ class Coordinator:
         self._consider_all(board.readers(known))
 
     def _change_graph(self, graph: StreamGraph, version: int) -> None:
-        old, board = self.board.graph, self.board
+        old, board = self.facts.graph, self.facts
         asked = {key: request for s in board.states.values() for key, request in s.requests.items()}
         board.change_graph(graph)
         for known in board.tables.values():
@@ -472,7 +472,7 @@ class Coordinator:
         due = set()
         while self._wakes and self._wakes[0][0] <= self.now_ms:
             at_ms, key = heappop(self._wakes)
-            state = self.board.states.get(key)
+            state = self.facts.states.get(key)
             if state is not None and state.wake_ms == at_ms:
                 state.wake_ms = None
                 due.add(key)
@@ -486,7 +486,7 @@ class Coordinator:
 
         In topological order, so that each is looked at once.
         """
-        board = self.board
+        board = self.facts
         waiting = [(board.units[key].position, key) for key in keys]
         heapify(waiting)
         last = ""
@@ -504,8 +504,8 @@ class Coordinator:
                     heappush(waiting, (board.units[below].position, below))
 
     def _facts(self, key: str, free_slots: int) -> UnitFacts:
-        facts = self.board.facts(key, free_slots)
-        if facts.requested and self.board.states[key].retry.deaths:
+        facts = self.facts.facts(key, free_slots)
+        if facts.requested and self.facts.states[key].retry.deaths:
             return replace(facts, lost_workers=True)
         return facts
 
@@ -519,7 +519,7 @@ class Coordinator:
             verdict = may_run(self._facts(key, free_slots=1), self.now_ms)
         if verdict.may_run:
             state.ready_ms = self.now_ms if state.ready_ms is None else state.ready_ms
-            self.ready.put(key, self.board.urgency(state))
+            self.ready.put(key, self.facts.urgency(state))
         else:
             state.ready_ms = None
             self.ready.discard(key)
@@ -530,16 +530,16 @@ class Coordinator:
 
     def _give_up_retry(self, state: UnitState) -> None:
         """Where nobody asks for the next try and none is due, readers must not wait for it."""
-        if not state.retry.failing or state.requests or self.board.job_on(state.unit) is not None:
+        if not state.retry.failing or state.requests or self.facts.job_on(state.unit) is not None:
             return
-        due_ms = self.board.due_ms(state)
+        due_ms = self.facts.due_ms(state)
         if due_ms is None or due_ms > self.now_ms:
             state.retry = replace(state.retry, retry_at_ms=None, away=None)
 
     def _settle(self, state: UnitState) -> None:
         """Nothing has changed, so the contents are right as of now."""
         for name in state.unit.members:
-            self.board.tables[name].fresh_ms = self.now_ms
+            self.facts.tables[name].fresh_ms = self.now_ms
         state.finished_ms = self.now_ms
         state.retry = Retry()
         for request_id in state.requests:
@@ -549,7 +549,7 @@ class Coordinator:
     def _note_skip(self, state: UnitState, verdict: Verdict) -> None:
         if verdict.reason not in _SKIPS or verdict.reason in state.skipped:
             return
-        due_ms = self.board.due_ms(state)
+        due_ms = self.facts.due_ms(state)
         if due_ms is not None and due_ms <= self.now_ms:
             state.skipped.add(verdict.reason)
             self._effects.append(
@@ -559,11 +559,11 @@ class Coordinator:
     # dispatch ------------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
-        if self._is_away and self.board.jobs:
+        if self._is_away and self.facts.jobs:
             return  # one unit asks for all whether the engine is back
         if self.settings.parallel:
             ready = min(1, len(self.ready)) if self._is_away else len(self.ready)
-            wanted = self._slots.to_ask(ready, len(self.board.jobs), self.now_ms)
+            wanted = self._capacity.to_ask(ready, len(self.facts.jobs), self.now_ms)
             self._effects.extend(AskToken() for _ in range(wanted))
         else:
             while self.free_slots > 0 and self._start_next() and not self._is_away:
@@ -572,7 +572,7 @@ class Coordinator:
     def _start_next(self) -> bool:
         """Start the most urgent unit, if there is one and a slot for it."""
         while (key := self.ready.pop()) is not None:
-            state = self.board.states[key]
+            state = self.facts.states[key]
             verdict = may_run(self._facts(key, self.free_slots), self.now_ms)
             if verdict.may_run:
                 self._start(state, verdict)
@@ -583,7 +583,7 @@ class Coordinator:
         return False
 
     def _start(self, state: UnitState, verdict: Verdict) -> None:
-        board = self.board
+        board = self.facts
         job = job_for(
             state.unit,
             self._next_job_id,

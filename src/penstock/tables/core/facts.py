@@ -67,7 +67,7 @@ class UnitState:
     """Since when it may run and waits for its turn."""
 
 
-class Board:
+class Facts:
     """Graph, units, positions, locks, gates and live jobs. Decides nothing."""
 
     def __init__(self, memory: Mapping[str, TableMemory], *, coordinated: bool = True) -> None:

@@ -85,7 +85,7 @@ class TableStatus:
 
 def pool(coordinator: Coordinator) -> Pool:
     """A coordinator's work right now."""
-    board = coordinator.board
+    board = coordinator.facts
     return Pool(
         coordinator=coordinator.identity,
         parallel_refresh_mode=coordinator.settings.parallel_refresh_mode,
@@ -105,7 +105,7 @@ def pool(coordinator: Coordinator) -> Pool:
 
 
 def _troubles(coordinator: Coordinator) -> tuple[tuple[str, str], ...]:
-    board, found = coordinator.board, []
+    board, found = coordinator.facts, []
     for name in board.graph.order:
         status, error = board.statuses[name], board.tables[name].error
         verdict = board.states[board.units.unit_of(name).key].verdict
@@ -150,7 +150,7 @@ def health(
 
 def table_rows(coordinator: Coordinator, now_ms: int) -> list[TableStatus]:
     """One row for each table, in topological order."""
-    board = coordinator.board
+    board = coordinator.facts
     rows = []
     for name in board.graph.order:
         table, state = board.graph.tables[name], board.states[board.units.unit_of(name).key]

@@ -8,10 +8,10 @@ QUEUED ──claim──▶ RUNNING ──▶ SUCCEEDED | RETRYABLE_FAILED | PER
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.protocol.errors import JobMoved
 from penstock.tables.core.units import Unit, UnitKind
@@ -142,3 +142,33 @@ def prunable(jobs: Iterable[Job], now_ms: int, *, retention_ms: int = RETENTION_
         and job.finished_at_ms is not None
         and job.finished_at_ms <= now_ms - retention_ms
     ]
+
+
+class Recovery(NamedTuple):
+    """What to write and whom to stop before the first tick."""
+
+    closed: tuple[Job, ...]
+    interrupt: tuple[Job, ...]
+
+
+def recover(
+    jobs: Iterable[Job], *, coordinator: str, live_workers: Collection[str], now_ms: int
+) -> Recovery:
+    """Close every live job that a new coordinator cannot wait for.
+
+    A queued job was never begun: CANCELLED. A running one whose worker is gone: RETRYABLE_FAILED.
+    A running one whose worker lives but whose coordinator is gone: CANCELLED, and its worker is
+    interrupted; its commit expects a running row and so cannot land any more. Jobs of the new
+    coordinator itself, if it was restarted under the same name, are judged alike.
+    """
+    closed, interrupt = [], []
+    for job in jobs:
+        if job.status is JobStatus.QUEUED:
+            closed.append(job.cancelled(now_ms, f"found queued when {coordinator} took over"))
+        elif job.status is JobStatus.RUNNING and job.worker not in live_workers:
+            closed.append(job.failed(now_ms, f"worker {job.worker} is gone", retryable=True))
+        elif job.status is JobStatus.RUNNING:
+            gone = job.cancelled(now_ms, f"coordinator {job.coordinator} is gone")
+            closed.append(gone)
+            interrupt.append(gone)
+    return Recovery(tuple(closed), tuple(interrupt))

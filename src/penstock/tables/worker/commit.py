@@ -1,8 +1,9 @@
-"""How a unit's refresh lands: all of it in one transaction, or the failure alone.
+"""How a unit's refresh is committed: all of it in one transaction, or the failure alone.
 
-The commit expects that the job is still running under the worker's name, that its locks are its own
-still, that nobody refreshed a member meanwhile and that definitions are those it was made by. So
-what was closed, cancelled, overtaken or replaced cannot land, and what landed is on record.
+The commit requires that the job still runs under the worker's name, that the worker still holds
+its locks, that no other process refreshed a member meanwhile, and that definitions are those it was
+made by. So a job that was closed, cancelled, overtaken or replaced cannot commit, and what
+committed is on record.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ LOCKED_S: Final = 300.0
 """How long a refresh whose files are written waits for a catalog that others hold."""
 
 
-class Landing:
+class UnitCommitter:
     """Commits units and writes failures down."""
 
     def __init__(self, store: TableStore, now_ms: Callable[[], int]) -> None:

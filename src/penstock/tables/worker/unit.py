@@ -27,7 +27,7 @@ from penstock.tables.engine import Made, Refresher, RefreshTask, TopicPositions
 from penstock.tables.names import DEFAULT_SCHEMA
 from penstock.tables.store import TableStore
 from penstock.tables.worker.claim import Claimed
-from penstock.tables.worker.commit import Landing
+from penstock.tables.worker.commit import UnitCommitter
 from penstock.tables.worker.inputs import Inputs, UnitRun, evicted, recreated
 from penstock.tables.worker.outcomes import Ended
 
@@ -50,7 +50,7 @@ class UnitWorker:
         self._lake: Catalog = store.lake
         self._refresher = refresher
         self._inputs = Inputs(store, topics, api_key)
-        self._landing = Landing(store, now_ms)
+        self._committer = UnitCommitter(store, now_ms)
         self._ours: set[tuple[str, str]] = set()
 
     def close(self) -> None:
@@ -84,9 +84,9 @@ class UnitWorker:
                 self._refresh(run, task, phases)
                 began, phases = time.perf_counter(), ()
             at = None
-            return self._landing.commit(run, claimed, stale)
+            return self._committer.commit(run, claimed, stale)
         except Exception as error:  # an engine may raise anything; it is classified
-            return self._landing.failed(claimed, error, at)
+            return self._committer.failed(claimed, error, at)
 
     def _task(
         self, run: UnitRun, table: TableDefinition, claimed: Claimed, forced: bool

@@ -90,7 +90,7 @@ class Stage:
         found: list[Effect] = []
         for table in tables:
             job = self.running(table)
-            board = self.coordinator.board
+            board = self.coordinator.facts
             at = self.next_position()
             made = {}
             for name in job.members:
@@ -107,7 +107,7 @@ class Stage:
         return self.tell(JobFailed(self.running(table).job_id, kind, "broken", member))
 
     def running(self, table: str) -> Job:
-        board = self.coordinator.board
+        board = self.coordinator.facts
         return board.jobs[board.busy[table]]
 
     def started(self) -> list[str]:

@@ -51,7 +51,7 @@ def quiet(*tables, **options) -> Stage:
     """A stage whose tables are all made and not yet due again."""
     stage = Stage(*tables, **options)
     while stage.started():
-        board = stage.coordinator.board
+        board = stage.coordinator.facts
         stage.succeed(*[board.jobs[job].root for job in list(board.jobs)])
     return stage
 
@@ -184,7 +184,7 @@ def test_a_success_ends_the_row_of_failures():
         stage.fail("a")
         stage.wait(1_000)
         stage.succeed("a")
-    assert stage.coordinator.board.statuses["a"] is Status.ACTIVE
+    assert stage.coordinator.facts.statuses["a"] is Status.ACTIVE
 
 
 def test_a_permanent_failure_is_an_error_at_once():
@@ -248,7 +248,7 @@ def test_an_engine_that_is_away_is_asked_for_every_second_and_never_counts():
     assert stage.why("a") == "backing_off"
     assert starts(stage.wait(1_000)) == ["table:a"], "as after the first failure"
     stage.succeed("a")
-    assert stage.coordinator.board.statuses["a"] is Status.ACTIVE
+    assert stage.coordinator.facts.statuses["a"] is Status.ACTIVE
 
 
 def test_one_table_asks_for_all_whether_the_engine_is_back():
@@ -333,7 +333,7 @@ def test_a_request_during_a_refresh_is_served_by_the_next():
     stage.tell(RefreshRequested("r", "a"))
     stage.write("raw2")
     assert stage.why("a") == "in_flight"
-    board = stage.coordinator.board
+    board = stage.coordinator.facts
     board.positions["raw"] = stage.next_position()
     effects = stage.succeed("a")
     assert answers(effects) == [("r", True)]  # what was read is what there is
@@ -493,7 +493,7 @@ def test_an_old_job_that_lands_all_the_same_does_not_count_as_the_new_query():
     stage = Stage(*CHAIN)
     changed = stage.graph.with_table(reads("a", "raw", "raw9"))
     stage.tell(GraphChanged(changed, 2))
-    stage.coordinator.board.positions["raw9"] = stage.next_position()
+    stage.coordinator.facts.positions["raw9"] = stage.next_position()
     assert starts(stage.succeed("a")) == ["table:a"]
 
 
@@ -618,9 +618,9 @@ def test_what_people_made_by_hand_is_taken_in_and_read_by_those_below():
     stage.succeed("b")
     stage.write("raw")
     at = stage.next_position()
-    seen = Frontier({"raw": stage.coordinator.board.positions["raw"]})
+    seen = Frontier({"raw": stage.coordinator.facts.positions["raw"]})
     stage.tell(MadeByHand({"a": Contents(seen, at, stage.now_ms), "gone": Contents(seen, at, 0)}))
-    assert stage.coordinator.board.tables["a"].frontier == seen
+    assert stage.coordinator.facts.tables["a"].frontier == seen
     stage.wait(10_000)
     assert stage.started() == ["table:b"]
 
@@ -629,7 +629,7 @@ def test_what_people_made_by_hand_brings_a_stopped_table_back():
     stage = Stage(reads("a", "raw", schedule="1s"))
     stage.fail("a", FailureKind.PERMANENT)
     assert stage.why("a") == "error"
-    seen = Frontier({"raw": stage.coordinator.board.positions["raw"]})
+    seen = Frontier({"raw": stage.coordinator.facts.positions["raw"]})
     found = stage.tell(MadeByHand({"a": Contents(seen, stage.next_position(), stage.now_ms)}))
     assert statuses(found) == [("a", "ACTIVE")]
     assert stage.why("a") == "not_due"

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.protocol.errors import JobMoved
-from penstock.tables.core.jobs import TRANSITIONS, Job, JobStatus, may_claim, prunable
-from penstock.tables.core.recovery import recover, surplus_tokens
+from penstock.tables.core.jobs import TRANSITIONS, Job, JobStatus, may_claim, prunable, recover
 from penstock.tables.core.units import UnitKind
 
 QUEUED = Job(
@@ -92,9 +91,3 @@ def test_recovery_of_a_clean_table_does_nothing():
     ended = RUNNING.succeeded(300)
     found = recover([ended], coordinator="c2", live_workers=(), now_ms=900)
     assert found == ((), ())
-
-
-def test_permits_follow_live_jobs():
-    jobs = [QUEUED, replace(RUNNING, job_id=2), replace(RUNNING, job_id=3).succeeded(300)]
-    assert surplus_tokens({"c1": 5, "gone": 2}, jobs) == {"c1": 3, "gone": 2}
-    assert surplus_tokens({"c1": 2}, jobs) == {}

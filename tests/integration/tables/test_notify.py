@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from penstock.app.tables import Warehouse
-from penstock.tables.notify import CALLERS_MAX, Bell, BellCall, bell_name
+from penstock.tables.notify import CONNECTIONS_MAX, Notifier, NotifierCall, notify_address
 from tests.conformance.servers import ServerProcess
 from tests.conformance.wire import Api
 from tests.integration.tables import node
 from tests.integration.tables.place import Place
 
-NAME = "\0penstock-test-bell"
+NAME = "\0penstock-test-notify"
 NEVER_MS = 600_000
 SLOW = {"parallel_refresh_mode": "off", "tick_ms": NEVER_MS, "lease_ms": 4 * NEVER_MS}
 """A coordinator that looks at the catalog by itself so seldom that no test lives to see it."""
@@ -36,7 +36,7 @@ def place(places: Callable[..., Place], kind: str) -> Iterator[Place]:
 
 
 def is_there(place: Place) -> bool:
-    with place.warehouse.bell() as call:
+    with place.warehouse.notifier() as call:
         return call.is_open
 
 
@@ -61,66 +61,66 @@ def test_a_request_over_http_is_answered_though_no_tick_comes(place: Place, tmp_
         server.close()
 
 
-def test_a_bell_rings_in_both_directions_and_a_caller_that_left_is_forgotten() -> None:
-    bell = Bell(NAME)
+def test_both_ends_notify_and_a_caller_that_left_is_forgotten() -> None:
+    notifier = Notifier(NAME)
     try:
-        with BellCall(NAME) as one, BellCall(NAME) as other:
-            assert not bell.hear(), "callers have come, and have not rung"
-            one.ring()
-            assert bell.hear()
-            assert not bell.hear()
-            bell.ring()
+        with NotifierCall(NAME) as one, NotifierCall(NAME) as other:
+            assert not notifier.receive(), "callers have come, and have not notified"
+            one.notify()
+            assert notifier.receive()
+            assert not notifier.receive()
+            notifier.notify()
             for call in (one, other):
                 call.wait(60)
                 assert call.is_open
-        bell.hear()
-        bell.ring()
-        assert bell._callers == set()
+        notifier.receive()
+        notifier.notify()
+        assert notifier._connections == set()
     finally:
-        bell.close()
+        notifier.close()
 
 
-def test_a_caller_looks_often_where_no_coordinator_can_ring() -> None:
-    with BellCall(NAME) as alone:
+def test_a_caller_polls_often_where_no_coordinator_can_notify() -> None:
+    with NotifierCall(NAME) as alone:
         assert not alone.is_open
-        alone.ring()
+        alone.notify()
         alone.wait(0.001)
         patience_s = alone.patience_s
-    bell = Bell(NAME)
-    with BellCall(NAME) as call:
+    notifier = Notifier(NAME)
+    with NotifierCall(NAME) as call:
         assert call.patience_s > patience_s
-        bell.hear()
-        bell.close()
+        notifier.receive()
+        notifier.close()
         call.wait(60)
         assert not call.is_open
         assert call.patience_s == patience_s
 
 
 def test_an_address_that_another_has_is_taken_when_it_is_free() -> None:
-    first, second = Bell(NAME), Bell(NAME)
+    first, second = Notifier(NAME), Notifier(NAME)
     assert not second.open()
     first.close()
     assert second.open()
     second.close()
 
 
-def test_more_callers_than_there_are_places_for_are_not_kept() -> None:
-    bell = Bell(NAME)
-    calls = [BellCall(NAME) for _ in range(CALLERS_MAX)]
+def test_more_connections_than_there_are_places_for_are_not_kept() -> None:
+    notifier = Notifier(NAME)
+    calls = [NotifierCall(NAME) for _ in range(CONNECTIONS_MAX)]
     try:
         for _ in calls:
-            bell.hear()
-        with BellCall(NAME) as late:
-            bell.hear()
+            notifier.receive()
+        with NotifierCall(NAME) as late:
+            notifier.receive()
             late.wait(60)
             assert not late.is_open
     finally:
         for call in calls:
             call.close()
-        bell.close()
+        notifier.close()
 
 
-def test_a_copy_of_a_lake_has_a_bell_of_its_own(places: Callable[..., Place]) -> None:
+def test_a_copy_of_a_lake_has_an_address_of_its_own(places: Callable[..., Place]) -> None:
     place = places()
     path = Path(place.address.removeprefix("sqlite:"))
     copy = path.with_name("copy.sqlite")
@@ -130,4 +130,4 @@ def test_a_copy_of_a_lake_has_a_bell_of_its_own(places: Callable[..., Place]) ->
         connection.close()
     with Warehouse.open(f"sqlite:{copy}", place.data_path) as copied:
         assert copied._store.warehouse == place.warehouse._store.warehouse
-        assert bell_name(copied._store) != bell_name(place.warehouse._store)
+        assert notify_address(copied._store) != notify_address(place.warehouse._store)

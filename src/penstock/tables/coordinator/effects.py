@@ -1,0 +1,57 @@
+"""Carries out the core's effects that are rows of the catalog or permits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from penstock.tables import rows
+from penstock.tables.coordinator.batch import Batch
+from penstock.tables.coordinator.permits import Permits
+from penstock.tables.core.events import (
+    Answer,
+    AskToken,
+    CloseJob,
+    Effect,
+    Enqueue,
+    Event,
+    RecordSkip,
+    ReleaseToken,
+    SetStatus,
+    TokenLost,
+    TokenWon,
+    WouldDispatch,
+)
+
+
+class EffectWriter:
+    """Writes effects in the batch under way. `query_of` gives the query of a table."""
+
+    def __init__(self, batch: Batch, permits: Permits, query_of: Callable[[str], str]) -> None:
+        self._batch, self._permits, self._query_of = batch, permits, query_of
+
+    def write(self, effect: Effect, now_ms: int) -> list[Event]:
+        """Carry one effect out; returns what the core must be told of it."""
+        run = self._batch.run
+        match effect:
+            case Enqueue(job):
+                run(rows.INSERT_JOB, *rows.job_row(job))
+            case CloseJob(job):
+                self._batch.close_job(job)
+            case RecordSkip(key, members, reason, text):
+                run(rows.INSERT_SKIP, now_ms, key, json.dumps(members), reason.value, text)
+            case SetStatus(table, status, detail):
+                query = self._query_of(table)
+                run(rows.SET_STATUS_OF_QUERY, status.value, detail, table, query)
+            case AskToken():
+                self._batch.open()  # a permit and the job it is for are one transaction
+                return [TokenWon() if self._permits.ask(now_ms) else TokenLost()]
+            case ReleaseToken():
+                self._batch.open()
+                self._permits.give_back()
+            case Answer(request_id, ok, detail):
+                run(rows.ANSWER_REQUEST, now_ms, int(ok), detail, request_id)
+            case WouldDispatch(job, alongside):
+                values = (job.job_id, job.unit_key, json.dumps(alongside), now_ms)
+                run(rows.INSERT_WOULD_DISPATCH, *values)
+        return []

@@ -1,0 +1,44 @@
+"""Whether engines can work: the generation of what they share, and what became of jobs."""
+
+from __future__ import annotations
+
+from penstock.tables import rows
+from penstock.tables.coordinator.host import Host
+from penstock.tables.core.failures import FailureKind
+from penstock.tables.worker.outcomes import Ended, Failed, Succeeded
+
+
+class EngineState:
+    """What a coordinator knows of its engines, whether they run here or in workers."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.generation: int | None = None
+        """Which start of the host serves; None while it does not."""
+        self.unfit: str | None = None
+        """Why engines cannot work, if they cannot."""
+        self._commits: list[tuple[str, int]] = []
+
+    def renew(self) -> bool:
+        """Ask the host which generation serves; whether it is another one than before."""
+        before, self.generation = self.generation, self.host.generation()
+        if self.generation is None:
+            self.unfit = self.host.trouble()
+        return self.generation != before
+
+    def was_lost(self, ended: Ended) -> bool:
+        """Whether a refresh failed because its engine was gone, not by itself."""
+        return isinstance(ended, Failed) and self.host.generation() != self.generation
+
+    def job_ended(self, job_id: int, ended: Ended) -> None:
+        """Learn from the end of a job whether engines work, and how long its commit took."""
+        if isinstance(ended, Succeeded):
+            self.unfit = None
+            self._commits.append(rows.commit_note(job_id, ended.commit_ms))
+        elif isinstance(ended, Failed) and ended.kind is FailureKind.AWAY:
+            self.unfit = ended.detail
+
+    def take_commits(self) -> list[tuple[str, int]]:
+        """The commit times to store, since the last call: values of `rows.NOTE_COMMIT`."""
+        taken, self._commits = self._commits, []
+        return taken
