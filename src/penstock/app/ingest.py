@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.request import urlopen
 
 import uvloop
 
@@ -198,10 +196,11 @@ def read_tokens(path: Path | None) -> DeviceTokens | None:
 
 
 def fetch_status(url: str) -> dict[str, Any]:
-    """The status of an edge, from its port for status; OSError or ValueError without one."""
-    with urlopen(f"{url.rstrip('/')}/status", timeout=STATUS_S) as answer:
-        found: dict[str, Any] = json.load(answer)
-    return found
+    """The status of an edge, from its port for status; `CallError` if it does not answer."""
+    from penstock.client import Client, ClientSettings
+
+    with Client(ClientSettings(url, timeout_s=STATUS_S)) as client:
+        return client.ingest_status()
 
 
 class Whole:

@@ -344,7 +344,7 @@ async def ingest_status(url: str) -> dict[str, Any] | None:
     """The status of an edge; None if it does not answer."""
     try:
         return await asyncio.to_thread(fetch_status, url)
-    except (OSError, ValueError):
+    except CallError:
         return None
 
 

@@ -37,11 +37,12 @@ def status(url: str, as_json: bool) -> None:
 def fetch(url: str) -> dict[str, Any]:
     """The status of the edge at a URL."""
     from penstock.app.ingest import fetch_status
+    from penstock.protocol.errors import CallError
 
     try:
         return fetch_status(url)
-    except (OSError, ValueError) as error:
-        raise click.ClickException(f"expected an edge at {url}, found none: {error}") from error
+    except CallError as error:
+        raise click.ClickException(f"no status of an edge at {url}: {error}") from error
 
 
 def show(console: Console, found: dict[str, Any]) -> None:

@@ -4,101 +4,126 @@
 is typed; errors say by their group what to do next.
 """
 
-from penstock.client.aio.client import AsyncClient
-from penstock.client.aio.runtime import AsyncHandle, AsyncRuntime
-from penstock.client.aio.watch import AsyncWatch
-from penstock.client.aio.work import AsyncJob, AsyncWork
-from penstock.client.aio.writer import AsyncWriter
-from penstock.client.blocking.client import Client
-from penstock.client.blocking.runtime import Handle, Runtime
-from penstock.client.blocking.watch import Watch
-from penstock.client.blocking.work import Job, Work
-from penstock.client.blocking.writer import Writer
-from penstock.client.calls import AUTO_KEY
-from penstock.client.errors import LeaseLost, OutcomeUnknown
-from penstock.client.records import Record
-from penstock.client.retry import RetryPolicy
-from penstock.client.runtime.errors import (
-    BacklogFull,
-    CommitConvergenceError,
-    HandlerFailed,
-    OriginFailed,
-)
-from penstock.client.runtime.events import Committed, Event
-from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
-from penstock.client.runtime.status import RuntimeStatus
-from penstock.client.runtime.telemetry import CommitReport, Failure
-from penstock.client.runtime.transaction import Transaction
-from penstock.client.settings import DEFAULT_URL, ClientSettings
-from penstock.client.watching import (
-    CaughtUp,
-    LeftOut,
-    Position,
-    Records,
-    Tombstone,
-    TopicDeleted,
-    WatchEvent,
-)
-from penstock.protocol.answers import (
-    ClaimedJob,
-    Claims,
-    Diff,
-    StoredRecord,
-    TopicRow,
-    TopicState,
-    Written,
-)
-from penstock.protocol.config import TopicConfig
-from penstock.protocol.errors import CallError
+from __future__ import annotations
 
-__all__ = [
-    "AUTO_KEY",
-    "DEFAULT_URL",
-    "AsyncClient",
-    "AsyncHandle",
-    "AsyncJob",
-    "AsyncRuntime",
-    "AsyncWatch",
-    "AsyncWork",
-    "AsyncWriter",
-    "BacklogFull",
-    "CallError",
-    "CaughtUp",
-    "ClaimedJob",
-    "Claims",
-    "Client",
-    "ClientSettings",
-    "CommitBackpressure",
-    "CommitConvergenceError",
-    "CommitReport",
-    "Committed",
-    "Diff",
-    "Event",
-    "Failure",
-    "Handle",
-    "HandlerFailed",
-    "Job",
-    "LeaseLost",
-    "LeftOut",
-    "OriginFailed",
-    "OutcomeUnknown",
-    "Position",
-    "Record",
-    "Records",
-    "RetryPolicy",
-    "Runtime",
-    "RuntimeLimits",
-    "RuntimeStatus",
-    "StoredRecord",
-    "Tombstone",
-    "TopicConfig",
-    "TopicDeleted",
-    "TopicRow",
-    "TopicState",
-    "Transaction",
-    "Watch",
-    "WatchEvent",
-    "Work",
-    "Writer",
-    "Written",
-]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from penstock.client.aio.client import AsyncClient as AsyncClient
+    from penstock.client.aio.runtime import AsyncHandle as AsyncHandle
+    from penstock.client.aio.runtime import AsyncRuntime as AsyncRuntime
+    from penstock.client.aio.watch import AsyncWatch as AsyncWatch
+    from penstock.client.aio.work import AsyncJob as AsyncJob
+    from penstock.client.aio.work import AsyncWork as AsyncWork
+    from penstock.client.aio.writer import AsyncWriter as AsyncWriter
+    from penstock.client.blocking.client import Client as Client
+    from penstock.client.blocking.runtime import Handle as Handle
+    from penstock.client.blocking.runtime import Runtime as Runtime
+    from penstock.client.blocking.watch import Watch as Watch
+    from penstock.client.blocking.work import Job as Job
+    from penstock.client.blocking.work import Work as Work
+    from penstock.client.blocking.writer import Writer as Writer
+    from penstock.client.calls import AUTO_KEY as AUTO_KEY
+    from penstock.client.errors import LeaseLost as LeaseLost
+    from penstock.client.errors import OutcomeUnknown as OutcomeUnknown
+    from penstock.client.records import Record as Record
+    from penstock.client.retry import RetryPolicy as RetryPolicy
+    from penstock.client.runtime.errors import BacklogFull as BacklogFull
+    from penstock.client.runtime.errors import CommitConvergenceError as CommitConvergenceError
+    from penstock.client.runtime.errors import HandlerFailed as HandlerFailed
+    from penstock.client.runtime.errors import OriginFailed as OriginFailed
+    from penstock.client.runtime.events import Committed as Committed
+    from penstock.client.runtime.events import Event as Event
+    from penstock.client.runtime.policy import CommitBackpressure as CommitBackpressure
+    from penstock.client.runtime.policy import RuntimeLimits as RuntimeLimits
+    from penstock.client.runtime.status import RuntimeStatus as RuntimeStatus
+    from penstock.client.runtime.telemetry import CommitReport as CommitReport
+    from penstock.client.runtime.telemetry import Failure as Failure
+    from penstock.client.runtime.transaction import Transaction as Transaction
+    from penstock.client.settings import DEFAULT_URL as DEFAULT_URL
+    from penstock.client.settings import ClientSettings as ClientSettings
+    from penstock.client.watching import CaughtUp as CaughtUp
+    from penstock.client.watching import LeftOut as LeftOut
+    from penstock.client.watching import Position as Position
+    from penstock.client.watching import Records as Records
+    from penstock.client.watching import Tombstone as Tombstone
+    from penstock.client.watching import TopicDeleted as TopicDeleted
+    from penstock.client.watching import WatchEvent as WatchEvent
+    from penstock.protocol.answers import ClaimedJob as ClaimedJob
+    from penstock.protocol.answers import Claims as Claims
+    from penstock.protocol.answers import Diff as Diff
+    from penstock.protocol.answers import StoredRecord as StoredRecord
+    from penstock.protocol.answers import TopicRow as TopicRow
+    from penstock.protocol.answers import TopicState as TopicState
+    from penstock.protocol.answers import Written as Written
+    from penstock.protocol.config import TopicConfig as TopicConfig
+    from penstock.protocol.errors import CallError as CallError
+
+# A worker of Spark and a command that makes one call need neither asyncio nor the runtime: so names
+# are loaded when they are first asked for. A test compares this with the imports above.
+_HOMES: Final = {
+    "AUTO_KEY": "penstock.client.calls",
+    "AsyncClient": "penstock.client.aio.client",
+    "AsyncHandle": "penstock.client.aio.runtime",
+    "AsyncJob": "penstock.client.aio.work",
+    "AsyncRuntime": "penstock.client.aio.runtime",
+    "AsyncWatch": "penstock.client.aio.watch",
+    "AsyncWork": "penstock.client.aio.work",
+    "AsyncWriter": "penstock.client.aio.writer",
+    "BacklogFull": "penstock.client.runtime.errors",
+    "CallError": "penstock.protocol.errors",
+    "CaughtUp": "penstock.client.watching",
+    "ClaimedJob": "penstock.protocol.answers",
+    "Claims": "penstock.protocol.answers",
+    "Client": "penstock.client.blocking.client",
+    "ClientSettings": "penstock.client.settings",
+    "CommitBackpressure": "penstock.client.runtime.policy",
+    "CommitConvergenceError": "penstock.client.runtime.errors",
+    "CommitReport": "penstock.client.runtime.telemetry",
+    "Committed": "penstock.client.runtime.events",
+    "DEFAULT_URL": "penstock.client.settings",
+    "Diff": "penstock.protocol.answers",
+    "Event": "penstock.client.runtime.events",
+    "Failure": "penstock.client.runtime.telemetry",
+    "Handle": "penstock.client.blocking.runtime",
+    "HandlerFailed": "penstock.client.runtime.errors",
+    "Job": "penstock.client.blocking.work",
+    "LeaseLost": "penstock.client.errors",
+    "LeftOut": "penstock.client.watching",
+    "OriginFailed": "penstock.client.runtime.errors",
+    "OutcomeUnknown": "penstock.client.errors",
+    "Position": "penstock.client.watching",
+    "Record": "penstock.client.records",
+    "Records": "penstock.client.watching",
+    "RetryPolicy": "penstock.client.retry",
+    "Runtime": "penstock.client.blocking.runtime",
+    "RuntimeLimits": "penstock.client.runtime.policy",
+    "RuntimeStatus": "penstock.client.runtime.status",
+    "StoredRecord": "penstock.protocol.answers",
+    "Tombstone": "penstock.client.watching",
+    "TopicConfig": "penstock.protocol.config",
+    "TopicDeleted": "penstock.client.watching",
+    "TopicRow": "penstock.protocol.answers",
+    "TopicState": "penstock.protocol.answers",
+    "Transaction": "penstock.client.runtime.transaction",
+    "Watch": "penstock.client.blocking.watch",
+    "WatchEvent": "penstock.client.watching",
+    "Work": "penstock.client.blocking.work",
+    "Writer": "penstock.client.blocking.writer",
+    "Written": "penstock.protocol.answers",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'penstock.client' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(home), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

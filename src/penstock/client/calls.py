@@ -150,11 +150,12 @@ def diff(
 
 
 def diff_arrow(
-    topic: str, *, from_ts: int | None = None, wait_ms: int = 0, **fields: Any
+    topic: str, *, from_ts: int | None = None, wait_ms: int = 0, lz4: bool = True, **fields: Any
 ) -> Call[bytes]:
     """One page of the records after a cursor, or from a time on, as an Arrow stream."""
     request = _diff_request(topic, from_ts, wait_ms, fields)
-    request = request._replace(headers=f"Accept: {ARROW};compression=lz4\r\n")
+    accepted = f"{ARROW};compression=lz4" if lz4 else ARROW
+    request = request._replace(headers=f"Accept: {accepted}\r\n")
     return Call(request, _read_arrow, wait_ms=wait_ms)
 
 
@@ -273,6 +274,11 @@ def metrics() -> Call[dict[str, Any]]:
 def scheduler(topic: str | None = None) -> Call[dict[str, Any]]:
     """What the scheduler is doing, for the server or for one topic."""
     return Call(HttpRequest("GET", "/v0/scheduler" + query_text(topic=topic)), _read_any)
+
+
+def ingest_status() -> Call[dict[str, Any]]:
+    """The stages of an ingest edge, from its port for status."""
+    return Call(HttpRequest("GET", "/status"), _read_any, probes=True)
 
 
 def backup(directory: str, *, wait_ms: int) -> Call[answers.BackupMade]:

@@ -101,7 +101,12 @@ class ClientSettings:
     @property
     def compresses(self) -> bool:
         """Whether bodies are compressed."""
-        return self.address.host not in _LOOPBACK if self.gzip is None else self.gzip
+        return not self.is_local if self.gzip is None else self.gzip
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the server is on this machine, where compression costs more than it saves."""
+        return self.address.host in _LOOPBACK
 
 
 def whole_url(url: str) -> str:

@@ -472,6 +472,13 @@ class AsyncClient:
         """What the server's scheduler is about to do, and why; for one topic if it is named."""
         return await self._runner.run(calls.scheduler(topic))
 
+    async def ingest_status(self) -> dict[str, Any]:
+        """Windows, rates and the bottleneck of an ingest edge; `url` is its port for status.
+
+        Not tried again: a failure is the answer.
+        """
+        return await self._runner.run(calls.ingest_status())
+
     async def backup(self, directory: str, *, wait_ms: int = 3_600_000) -> answers.BackupMade:
         """Have the server copy everything to a directory of its own machine, while it goes on.
 

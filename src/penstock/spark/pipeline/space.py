@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlencode
 
 import msgspec
 
+from penstock.client.space_calls import list_entities
 from penstock.commits.model import ABSENT, Write, apply_write
 from penstock.spark.topics.http import TopicAddress, TopicConnection
 
@@ -40,7 +39,6 @@ class SpaceCopy:
         self.epoch = self.seq = 0
         self._changed: set[str] = set()
         self._topic = TopicConnection(address)
-        self._entities = _Entities(address)
 
     @property
     def basis(self) -> Basis:
@@ -71,7 +69,6 @@ class SpaceCopy:
     def close(self) -> None:
         """End its connections; the next call makes others."""
         self._topic.close()
-        self._entities.close()
 
     def _apply(self, commit: _Commit) -> None:
         for write in commit.writes:
@@ -86,28 +83,19 @@ class SpaceCopy:
         """All of it anew. The epoch is asked for on both sides: a space may be made anew."""
         while True:
             epoch = self._topic.state().epoch
-            documents, seq = self._entities.all()
+            documents, seq = self._entities()
             if self._topic.state().epoch == epoch:
                 break
         self._changed |= documents.keys() | self.documents.keys()
         self.documents, self.epoch, self.seq = documents, epoch, seq
 
-
-class _Entities(TopicConnection):
-    """The entities of a space, page by page, all as of one seq."""
-
-    def __init__(self, address: TopicAddress) -> None:
-        super().__init__(address)
-        self._path = self._path.replace("/v0/topics/", "/v0/spaces/", 1)
-
-    def all(self) -> tuple[dict[str, Any], int]:
-        """Every document, and the seq as of which they are."""
+    def _entities(self) -> tuple[dict[str, Any], int]:
+        """Every document, and the seq as of which they all are."""
         documents: dict[str, Any] = {}
-        after: str | None = None
+        space, after = self._topic.address.topic, None
         while True:
-            query = {"limit": PAGE_ENTITIES} | ({} if after is None else {"after": after})
-            found = json.loads(self._call("GET", f"/entities?{urlencode(query)}"))
-            documents.update((row["entity"], row["doc"]) for row in found["entities"])
-            after = found["next"]
+            found = self._topic.run(list_entities(space, after=after, limit=PAGE_ENTITIES))
+            documents.update((row.entity, row.doc) for row in found.entities)
+            after = found.next
             if after is None:
-                return documents, found["head"]
+                return documents, found.head

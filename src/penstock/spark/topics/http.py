@@ -1,35 +1,48 @@
-"""What Spark's side says to a topic server: one small HTTP client for drivers and tasks.
+"""What Spark's side says to a topic server, by the client, for drivers and tasks.
 
-It is made of plain settings, so that it travels to Spark's Python workers, and imports little, so
-that a worker starts soon. A server that does not answer is asked again until the time is over.
+It is made of plain settings, so that it travels to Spark's Python workers, and imports little of
+the client, so that a worker starts soon. A server that does not answer is asked again until the
+time is over.
 """
 
 from __future__ import annotations
 
-import http.client
-import io
 import json
-import ssl
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final, NamedTuple, Self
-from urllib.parse import quote, urlsplit
+from typing import Any, Final, NamedTuple, Self, TypeVar
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from penstock.flow.backoff import Backoff
+from penstock.client.blocking.runner import Runner
+from penstock.client.calls import (
+    Call,
+    arrow_table,
+    diff_arrow,
+    get_topic,
+    write_body,
+    write_encoded,
+)
+from penstock.client.errors import OutcomeUnknown
+from penstock.client.retry import RetryPolicy
+from penstock.client.settings import ClientSettings
+from penstock.client.transports.blocking import Transport
 from penstock.kernel.errors import Gone, Rejected, Unavailable
+from penstock.protocol.answers import Written
+from penstock.protocol.errors import CallError, ServerUnavailable, Throttled, TopicNotFound
 
-ARROW: Final = "application/vnd.apache.arrow.stream"
 PAGE_RECORDS: Final = 65_536
 PAGE_BYTES: Final = 32 << 20
 """The most that a server puts into one page."""
 
-_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
-_AGAIN: Final = (429, 503)
+_READ_S_MAX: Final = 30.0
 _RANDOM: Final = Random()
+_RETRY: Final = RetryPolicy(base_ms=50, cap_ms=2_000, jitter=0.5)
+
+T = TypeVar("T")
 
 
 class TopicMissing(Rejected):
@@ -104,66 +117,65 @@ class Page(NamedTuple):
 
 
 class TopicConnection:
-    """One connection to the server of a topic, made again when it is lost. For one thread."""
+    """The connection to the server of a topic, made again when it is lost. For one thread."""
 
     def __init__(self, address: TopicAddress) -> None:
         self.address = address
-        parts = urlsplit(address.url)
-        self._host = parts.hostname or ""
-        self._port = parts.port
-        self._tls = parts.scheme == "https"
-        self._path = parts.path.rstrip("/") + "/v0/topics/" + quote(address.topic, safe=":")
-        self._headers = {"User-Agent": "penstock-spark"}
-        if address.api_key is not None:
-            self._headers["Authorization"] = f"Bearer {address.api_key}"
-        self._accept = ARROW if self._host in _LOOPBACK else f"{ARROW};compression=lz4"
-        self._connection: http.client.HTTPConnection | None = None
+        self._settings = ClientSettings(
+            address.url,
+            address.api_key,
+            connect_timeout_s=min(address.timeout_s, _READ_S_MAX),
+            read_timeout_s=min(address.timeout_s, _READ_S_MAX),
+            timeout_s=address.timeout_s,
+            retry=_RETRY,
+            gzip=False,  # pages are compressed as Arrow where that is worth it
+        )
+        self._transport: Transport | None = None
 
     def state(self) -> State:
         """What the topic holds now."""
-        found = json.loads(self._call("GET", "?touch=true"))
+        found = self.run(get_topic(self.address.topic, touch=True))
+        if found.epoch is None:
+            raise RequestRefused(f"{self.address.url} does not tell epochs; it needs an upgrade")
         return State(
-            found["epoch"], found["head_seq"], found["earliest_seq"], found["count"],
-            found["bytes"], found["config"]["idempotency_window_ms"],
+            found.epoch, found.head_seq, found.earliest_seq, found.count, found.size_bytes,
+            found.config.idempotency_window_ms,
         )  # fmt: skip
 
     def page(
         self, from_seq: int, limit: int, epoch: int | None = None, *, wait_ms: int = 0
     ) -> Page:
         """The records after a seq, as many as fit a page; if there are none, waits for some."""
-        wanted = {
-            "from_seq": from_seq, "limit": min(limit, PAGE_RECORDS), "include_tags": True,
-            "max_batch_bytes": PAGE_BYTES,
-        }  # fmt: skip
-        if epoch is not None:
-            wanted["epoch"] = epoch
-        if wait_ms:
-            wanted["wait_ms"] = wait_ms
-        body = self._call("POST", "/diff", json.dumps(wanted).encode(), accept=self._accept)
-        try:
-            with pa.ipc.open_stream(io.BytesIO(body)) as reader:
-                rows = reader.read_all()
-        except pa.ArrowInvalid as error:
-            raise RequestRefused(
-                f"expected an Arrow stream from {self.address.url}, found {body[:40]!r}"
-            ) from error
+        call = diff_arrow(
+            self.address.topic,
+            from_seq=from_seq,
+            limit=min(limit, PAGE_RECORDS),
+            include_tags=True,
+            max_batch_bytes=PAGE_BYTES,
+            epoch=epoch,
+            wait_ms=wait_ms,
+            lz4=not self._settings.is_local,
+        )
+        with self._refusals():
+            rows = arrow_table(self._client().run(call))
         facts = {key: json.loads(value) for key, value in rows.schema.metadata.items()}
         return Page(
             rows, facts[b"next_from_seq"], facts[b"head_seq"], facts[b"epoch"], facts[b"tombstone"]
         )
 
-    def write(self, records: bytes, *, idempotency_key: str, create: bool) -> Mapping[str, Any]:
+    def write(self, records: bytes, *, idempotency_key: str, create: bool) -> Written:
         """Append an array of records, all or none; the key makes it safe to send it again."""
-        head = json.dumps({"idempotency_key": idempotency_key, "create": create}).encode()
-        body = b'%b,"records":%b}' % (head[:-1], records)
-        found: Mapping[str, Any] = json.loads(self._call("POST", "?return_seqs=false", body))
-        return found
+        body = write_body(records, idempotency_key=idempotency_key, create=create)
+        call = write_encoded(
+            self.address.topic, body, idempotency_key=idempotency_key, return_seqs=False
+        )
+        return self.run(call)
 
     def close(self) -> None:
         """End the connection; the next call makes another."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
 
     def __enter__(self) -> Self:
         return self
@@ -171,66 +183,30 @@ class TopicConnection:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _call(self, method: str, target: str, body: bytes = b"", *, accept: str = "") -> bytes:
+    def run(self, call: Call[T]) -> T:
         """Ask until there is an answer. Everything that is asked here may be asked twice."""
-        backoff = Backoff(50, 2_000, 0.5, self.address.timeout_s * 1_000)
-        begun = time.monotonic()
-        failures = 0
-        while True:
-            status, answer = self._once(method, target, body, accept)
-            if status and status not in _AGAIN and status < 500:
-                if status >= 400:
-                    raise self._refusal(status, answer)
-                return answer
-            failures += 1
-            elapsed_ms = (time.monotonic() - begun) * 1_000
-            delay_ms = backoff.next_ms(failures, elapsed_ms=elapsed_ms, random=_RANDOM)
-            if delay_ms is None:
-                said = f"{status or ''} {answer[:200].decode(errors='replace')}".strip()
-                raise TopicServerDown(
-                    f"expected an answer from {self.address.url} for topic "
-                    f"{self.address.topic!r}, found {said} after {failures} tries in "
-                    f"{elapsed_ms / 1_000:.1f} s"
-                )
-            time.sleep(delay_ms / 1_000)
+        with self._refusals():
+            return self._client().run(call)
 
-    def _once(self, method: str, target: str, body: bytes, accept: str) -> tuple[int, bytes]:
-        """Status and body of an answer; 0 and what went wrong if there was none."""
-        if self._connection is None:
-            self._connection = self._connect()
-        headers = dict(self._headers)
-        if body:
-            headers["Content-Type"] = "application/json"
-        if accept:
-            headers["Accept"] = accept
+    def _client(self) -> Runner:
+        if self._transport is None:
+            self._transport = Transport(self._settings)
+        return Runner(self._settings, self._transport, _RANDOM)
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """Raise the client's errors as those that this side tells apart."""
         try:
-            self._connection.request(method, self._path + target, body or None, headers)
-            answer = self._connection.getresponse()
-            return answer.status, answer.read()
-        except (OSError, http.client.HTTPException) as error:
-            self.close()
-            return 0, f"{type(error).__name__}: {error}".encode()
+            yield
+        except CallError as error:
+            raise self._refusal(error) from error
 
-    def _connect(self) -> http.client.HTTPConnection:
-        timeout_s = min(self.address.timeout_s, 30.0)
-        if self._tls:
-            context = ssl.create_default_context()
-            return http.client.HTTPSConnection(
-                self._host, self._port, timeout=timeout_s, context=context
+    def _refusal(self, error: CallError) -> Rejected | Unavailable:
+        topic, url = self.address.topic, self.address.url
+        if isinstance(error, TopicNotFound):
+            return TopicMissing(f"there is no topic {topic!r} at {url}")
+        if isinstance(error, ServerUnavailable | Throttled | OutcomeUnknown):
+            return TopicServerDown(
+                f"no answer from {url} for topic {topic!r} in {self.address.timeout_s:g} s: {error}"
             )
-        return http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
-
-    def _refusal(self, status: int, answer: bytes) -> Rejected:
-        try:
-            error = json.loads(answer)["error"]
-            code, message = error["code"], error["message"]
-        except (ValueError, KeyError, TypeError):
-            code, message = "", answer[:200].decode(errors="replace")
-        if code == "topic_not_found":
-            return TopicMissing(
-                f"expected a topic {self.address.topic!r} at {self.address.url}, found none"
-            )
-        return RequestRefused(
-            f"expected {self.address.url} to take a request for topic {self.address.topic!r}, "
-            f"found {status} {code}: {message}"
-        )
+        return RequestRefused(f"{url} refused a request for topic {topic!r}: {error}")

@@ -133,7 +133,7 @@ def send(options: SinkOptions, work: str, batches: Iterator[pa.RecordBatch]) -> 
             body = b"[%b]" % b",".join(chunk)
             done = connection.write(body, idempotency_key=key, create=options.create)
             rows += len(chunk)
-            deduped += len(chunk) if done["deduped"] else 0
+            deduped += len(chunk) if done.deduped else 0
     return Sent(partition, rows, deduped)
 
 

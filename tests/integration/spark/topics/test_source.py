@@ -127,11 +127,11 @@ def test_a_topic_made_again_is_not_the_topic_that_was_asked_for(
 
 
 def test_what_is_not_there_is_told_by_name(spark: Any, url: str, topic: str) -> None:
-    with pytest.raises(TopicMissing, match="expected a topic 'nobody' at http://127"):
+    with pytest.raises(TopicMissing, match="there is no topic 'nobody' at http://127"):
         read_topic(spark, url, "nobody", None, 5)
-    with pytest.raises(Exception, match="expected a topic 'nobody'"):
+    with pytest.raises(Exception, match="there is no topic 'nobody'"):
         spark.read.format("penstock").options(url=url, topic="nobody").load().count()
-    with pytest.raises(Unavailable, match=r"found ConnectionRefusedError.* after .* tries"):
+    with pytest.raises(Unavailable, match=r"no answer from .* connection refused"):
         fetch(TopicAddress("http://127.0.0.1:9", topic, timeout_s=0.3), SeqRange(0, 5))
     with pytest.raises(Rejected, match="expected the columns of a topic as DDL, found 'a HUGEINT'"):
         read_topic(spark, url, topic, "a HUGEINT", 0)
