@@ -152,6 +152,6 @@ def as_failure(error: Exception) -> CallError:
     """The error a writer ends with, also where it was no error of a call."""
     if isinstance(error, CallError):
         return error
-    failure = CallError(f"expected the writer to go on, found {error!r}")
+    failure = CallError(f"the writer ended with {error!r}")
     failure.__cause__ = error
     return failure

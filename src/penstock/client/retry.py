@@ -102,8 +102,8 @@ class Tries:
             return error
         hint = f"; its idempotency key is {self._key!r}" if self._key else ""
         unknown = OutcomeUnknown(
-            f"expected an answer, found none after {self._failures} tries: the request may or may "
-            f"not have been done{hint} ({error})",
+            f"no answer in {self._failures} tries: the request may or may not have been "
+            f"done{hint} ({error})",
             status=error.status,
             idempotency_key=self._key,
         )

@@ -90,7 +90,7 @@ class ClientSettings:
     @property
     def address(self) -> Address:
         """Where the URL points to."""
-        given: object = self.url  # whatever a program gave: a port alone is no URL
+        given: object = self.url  # whatever a program gave: a port alone is not a URL
         parts = urlsplit(given if isinstance(given, str) else "")
         if parts.scheme not in ("http", "https") or not parts.hostname or not _plain(self.url):
             raise Rejected(f"expected a URL such as {DEFAULT_URL}, found {self.url!r}")

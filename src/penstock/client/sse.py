@@ -40,7 +40,7 @@ class FrameParser:
         self._id = ""
         self._size = 0
         self.works = False
-        """Whether a heartbeat or an event has come that is no error. A hint comes in any case."""
+        """Whether a heartbeat or an event other than an error has come; a hint always comes."""
 
     def feed(self, data: bytes) -> list[Frame]:
         """Take the next bytes; the frames that they complete."""

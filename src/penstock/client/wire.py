@@ -116,16 +116,18 @@ class AnswerReader:
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the connection."""
         if self.complete:
-            raise NotPenstock(f"expected nothing after the answer, found {data[:80]!r}")
+            raise NotPenstock(f"the server sent more after its answer: {data[:80]!r}")
         self._started = True
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            raise NotPenstock("expected an answer, found an upgrade of the protocol") from None
+            raise NotPenstock("the server upgraded the protocol instead of answering") from None
         except httptools.HttpParserError as error:
-            raise NotPenstock(f"expected HTTP, found {data[:80]!r}") from error
+            raise NotPenstock(f"the server does not answer in HTTP: {data[:80]!r}") from error
         if self.body_bytes > self._limit:
-            raise NotPenstock(f"expected an answer of at most {self._limit} bytes, found more")
+            raise NotPenstock(
+                f"the answer is longer than {self._limit} bytes; raise answer_bytes_max"
+            )
 
     def room(self) -> memoryview | None:
         """Where to receive the rest of a large body; None if bytes are to be fed.
@@ -154,7 +156,9 @@ class AnswerReader:
             return 0
         length = int(self.headers.get("content-length", 0))
         if length > self._limit:
-            raise NotPenstock(f"expected an answer of at most {self._limit} bytes, found {length}")
+            raise NotPenstock(
+                f"the answer has {length} bytes, more than answer_bytes_max ({self._limit})"
+            )
         return length
 
     def end(self) -> None:
@@ -170,7 +174,7 @@ class AnswerReader:
 
     def take(self) -> Answer:
         """The whole answer; the next bytes are those of the next one."""
-        body: Any = self._room  # as good as bytes to all who read it, and not worth a copy
+        body: Any = self._room  # reads like bytes, and is not worth a copy
         if body is None:
             body = b"".join(self._chunks) if len(self._chunks) != 1 else self._chunks[0]
         if self.headers.get("content-encoding", "").lower() == "gzip":
@@ -186,7 +190,7 @@ class AnswerReader:
         self.body_bytes = 0
         return body
 
-    # What the parser calls. What comes behind the answer in one read is no part of it.
+    # What the parser calls. What comes behind the answer in one read does not belong to it.
 
     def on_message_begin(self) -> None:
         if self.complete:
@@ -223,7 +227,9 @@ def _inflate(body: bytes | bytearray, limit: int) -> bytes:
     try:
         plain: bytes = inflater.decompress(body, limit)
     except zlib.error as error:
-        raise NotPenstock(f"expected a gzip body, found {error}") from error
+        raise NotPenstock(f"the answer is not valid gzip: {error}") from error
     if not inflater.eof:
-        raise NotPenstock(f"expected a gzip body of at most {limit} bytes, found more or less")
+        raise NotPenstock(
+            f"the gzip answer is cut off, or has more than answer_bytes_max ({limit}) bytes"
+        )
     return plain

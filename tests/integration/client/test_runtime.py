@@ -359,7 +359,7 @@ def test_status_says_what_backs_off_and_why(server, space):
 def test_mistakes_are_told_at_once(server, space):
     with Runtime(server.settings, space) as runtime:
         runtime.register("increment", increment)
-        with pytest.raises(InvalidRequest, match="a second one"):
+        with pytest.raises(InvalidRequest, match="has a handler already"):
             runtime.register("increment", increment)
         with pytest.raises(InvalidRequest, match="a coroutine function"):
 

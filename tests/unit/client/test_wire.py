@@ -65,7 +65,7 @@ def test_a_compressed_body_that_was_received_in_its_place_is_inflated():
 def test_a_body_that_says_it_is_over_the_limit_is_refused_before_it_comes():
     reader = AnswerReader(answer_bytes_max=1_000)
     reader.feed(answer(LARGE)[:100])
-    with pytest.raises(NotPenstock, match="at most 1000 bytes"):
+    with pytest.raises(NotPenstock, match="more than answer_bytes_max"):
         reader.room()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 
 from penstock.client.runtime.lanes import Entry, Lane, State
@@ -102,3 +102,34 @@ class Readers:
         """Ready entries that have read something of what was touched."""
         names = sorted({touch.entity for touch in touched})  # so that a seed replays a run
         return list({entry: None for name in names for entry in self._by_entity.get(name, ())})
+
+
+class Derivation:
+    """A function of the state that writes its result back, whenever what it read has changed.
+
+    Its output is a function of its inputs, so a conflict costs nothing: it waits for the state to
+    catch up and runs again, for as long as it takes. It uses no retry budget.
+    """
+
+    __slots__ = ("function", "name", "own", "reads_of", "stale")
+
+    def __init__(self, name: str, function: Callable[[Transaction], None]) -> None:
+        self.name = name
+        self.function = function
+        self.stale = True
+        """Whether it must run (again)."""
+        self.reads_of: Transaction | None = None
+        """Its last run: what that has read wakes it."""
+        self.own: set[int] = set()
+        """Layers of its own that are on their way: these do not wake it."""
+
+    def notice(self, touched: Iterable[Touch], layer: int | None) -> bool:
+        """Something changed; whether that makes it stale."""
+        if self.stale:
+            return False
+        if layer is not None and layer in self.own:
+            return False
+        if self.reads_of is not None and not self.reads_of.is_touched(touched):
+            return False
+        self.stale = True
+        return True

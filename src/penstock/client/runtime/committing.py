@@ -134,8 +134,8 @@ def convergence_error(
     elapsed_ms = now_ms - entry.first_conflict_ms
     limit = f"within {policy.window_ms:g} ms" if entry.retries else "at the first try"
     return CommitConvergenceError(
-        f"expected event {entry.event.id!r} of type {entry.event.type!r} to commit {limit}, found "
-        f"a conflict after {entry.conflicts} attempts in {elapsed_ms:.0f} ms ({cause})",
+        f"event {entry.event.id!r} of type {entry.event.type!r} did not commit {limit}: it met "
+        f"{entry.conflicts} conflicts in {elapsed_ms:.0f} ms, the last one: {cause}",
         attempts=entry.conflicts,
         elapsed_ms=elapsed_ms,
         cause=cause,
@@ -146,8 +146,8 @@ def convergence_error(
 def handler_error(event: Event, cause: Exception) -> HandlerFailed:
     """A handler raised."""
     error = HandlerFailed(
-        f"expected the handler of {event.type!r} to end well, found "
-        f"{type(cause).__name__}: {cause} (event {event.id!r})",
+        f"the handler of {event.type!r} raised {type(cause).__name__}: {cause} "
+        f"(event {event.id!r})",
         event_id=event.id,
         event_type=event.type,
     )
@@ -160,9 +160,8 @@ def unknown_error(entry: Entry, error: CallError) -> CallError:
     if not entry.doubtful:
         return error
     unknown = OutcomeUnknown(
-        f"expected an answer to the commit of event {entry.event.id!r}, found none after "
-        f"{entry.lost} tries: it may or may not have been taken; sending an event with this id "
-        f"finds out ({error})",
+        f"no answer to the commit of event {entry.event.id!r} in {entry.lost} tries: it may or may "
+        f"not have been taken; sending an event with this id finds out ({error})",
         event_id=entry.event.id,
     )
     unknown.__cause__ = error

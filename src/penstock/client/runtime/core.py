@@ -13,14 +13,13 @@ from random import Random
 from typing import Any
 
 from penstock.client.errors import ClientClosed, OutcomeUnknown
-from penstock.client.runtime.agenda import Agenda, Readers
+from penstock.client.runtime.agenda import Agenda, Derivation, Readers
 from penstock.client.runtime.committing import (
     InFlight,
     convergence_error,
     handler_error,
     unknown_error,
 )
-from penstock.client.runtime.derive import Derivation
 from penstock.client.runtime.effects import Effect, Fail, Report, Run, Tell, Transmit
 from penstock.client.runtime.errors import BacklogFull, ChangedLocally, OriginFailed, Superseded
 from penstock.client.runtime.events import Committed, Event, Intent, Ticket
@@ -203,7 +202,7 @@ class RuntimeCore:
         for entry in list(self.lanes.entries()):
             if entry.state is State.ENDED:
                 continue
-            text = f"expected event {entry.event.id!r} to end, found the runtime closed"
+            text = f"the runtime was closed before event {entry.event.id!r} ended"
             sent = entry.state is State.FLYING
             self._fail(entry, OutcomeUnknown(text) if sent else ClientClosed(text))
         self._agenda.clear()
@@ -472,7 +471,7 @@ class RuntimeCore:
         self._end(entry, error)
 
     def _end(self, entry: Entry, outcome: Committed | Exception) -> None:
-        """It is over: its lane goes on, and whoever waits is told."""
+        """It is over: its lane goes on, and those that wait are told."""
         self._flights.answered(entry.local_seq)
         self._readers.remove(entry)
         entry.state = State.ENDED
@@ -525,7 +524,7 @@ class RuntimeCore:
         return self.view.pop(layer)
 
     def _taken_back(self, layer: Layer, entities: Collection[str] | None = None) -> None:
-        """Whoever has read the layer has read what never was, or not in this order."""
+        """Entries that have read the layer have read what never was, or not in this order."""
         entities = layer.entities if entities is None else entities
         touched = [Touch(entity, (ROOT,)) for entity in entities]
         for other in self._readers.of(touched):
@@ -555,9 +554,9 @@ class RuntimeCore:
         self._agenda.stir(entry.lane)
 
     def _unwind_behind(self, entry: Entry) -> None:
-        """Nobody may have run before one that comes earlier in its lane.
+        """No entry may have run before an earlier one of its lane.
 
-        Else that one could read what they wrote, and each would wait for the other.
+        Otherwise the earlier one could read what it wrote, and each would wait for the other.
         """
         for behind in reversed(entry.lane.behind(entry)):
             if behind.state is State.READY:
@@ -572,7 +571,7 @@ class RuntimeCore:
             self._unwind(entry)
             return
         names = ", ".join(sorted({touch.entity for touch in touched}))
-        error = ChangedLocally(f"expected what was read to stay, found a change of {names}")
+        error = ChangedLocally(f"{names} changed after it was read")
         self._conflict(entry, error)
 
     # Noticing

@@ -23,13 +23,13 @@ class Transmit(NamedTuple):
 
 
 class Tell(NamedTuple):
-    """Tell whoever waits for this outcome."""
+    """Tell those that wait for this outcome."""
 
     ticket: Ticket
 
 
 class Report(NamedTuple):
-    """Give this to those who listen to commits."""
+    """Give this to the callbacks for commits."""
 
     report: CommitReport
 

@@ -1,4 +1,4 @@
-"""What goes into a runtime and what comes of it: events, their outcomes, who waits for them."""
+"""What goes into a runtime and what comes of it: events, their outcomes, and those that wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened and shall have its effect once. A handler gets it.
 
-    `id` is durable: whoever commits it first leaves a receipt, and nobody commits it again.
+    `id` is durable: the first commit of it leaves a receipt, and there is never a second one.
     """
 
     id: str
@@ -49,7 +49,7 @@ class Intent:
 
 
 class Ticket:
-    """Where the outcome of one event is kept for those who wait for it. Final once it is done."""
+    """Where the outcome of one event is kept for those that wait for it. Final once it is done."""
 
     __slots__ = ("_callbacks", "children", "committed", "error", "event_id", "lane", "type")
 
@@ -85,7 +85,7 @@ class Ticket:
             self.error = outcome
 
     def tell(self) -> None:
-        """Call everybody who waits, once."""
+        """Call back everything that waits, once."""
         waiting, self._callbacks = self._callbacks, []
         for callback in waiting:
             callback()

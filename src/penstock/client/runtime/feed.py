@@ -45,7 +45,7 @@ _NO_END_MS: Final = 1e15
 
 
 class Follower(Protocol):
-    """Who is fed."""
+    """What a feed feeds: the driver of a runtime."""
 
     def listed(self, versions: Mapping[str, Version], head: int, epoch: int | None) -> None:
         """All entities as of a commit."""
@@ -56,12 +56,12 @@ class Follower(Protocol):
         ...
 
     def troubled(self, error: CallError) -> None:
-        """Something is wrong that may not mend by itself; it is tried again all the same."""
+        """Something is wrong that may last; it is tried again all the same."""
         ...
 
 
 class Feed:
-    """Lists a space and follows it while anybody wants it; lists it again when that fails."""
+    """Lists a space and follows it while a runtime wants it; lists it again when that fails."""
 
     def __init__(self, runner: AsyncRunner, space: str, random: Random) -> None:
         self._runner = runner
@@ -109,7 +109,7 @@ class Feed:
             except CallError as error:
                 await self._rest(error)
             except Exception as error:  # of ours: told, and what was known is read anew
-                broken = NotPenstock(f"expected to follow space {self._space!r}, found {error!r}")
+                broken = NotPenstock(f"space {self._space!r} cannot be followed: {error!r}")
                 broken.__cause__ = error
                 await self._rest(broken)
 
@@ -178,10 +178,10 @@ class Feed:
                     changes = [change_of(record) for record in records]
                 except msgspec.ValidationError as error:
                     raise NotPenstock(
-                        f"expected commits in topic {self._space!r}, found another record: {error}"
+                        f"topic {self._space!r} has a record that is not a commit: {error}"
                     ) from error
                 if not self._replica.continues(changes):
-                    return False  # somebody deleted records of the space before they came here
+                    return False  # records of the space were deleted before they came here
                 for change in changes:
                     self._replica.apply(change)
                 for follower in list(self._followers):
@@ -211,7 +211,7 @@ _FEEDS: Final[WeakKeyDictionary[AsyncTransport, dict[tuple[str, int], Feed]]] = 
 
 
 def feed_of(runner: AsyncRunner, space: str) -> Feed:
-    """The feed of a space that those who use the same client on the same loop share."""
+    """The feed of a space, shared by runtimes with the same client on the same loop."""
     feeds = _FEEDS.setdefault(runner.transport, {})
     place = (space, id(asyncio.get_running_loop()))
     feed = feeds.get(place)

@@ -28,11 +28,11 @@ class Handlers:
     def add(self, kind: str, handler: Handler, lane: LaneOf) -> None:
         """Handle a type of event from now on."""
         if kind in self._handlers:
-            raise InvalidRequest(f"expected one handler for {kind!r}, found a second one")
+            raise InvalidRequest(f"{kind!r} has a handler already")
         if iscoroutinefunction(handler):
             raise InvalidRequest(
-                f"expected a plain function to handle {kind!r}, found a coroutine function: a "
-                "handler only reads and writes its transaction, and may run several times"
+                f"the handler of {kind!r} is a coroutine function; make it a plain one: it only "
+                "reads and writes its transaction, and may run several times"
             )
         self._handlers[kind] = (handler, lane)
 
@@ -44,7 +44,7 @@ class Handlers:
         return lane or ""
 
     def check(self, kind: str) -> None:
-        """Refuse a type that nobody handles."""
+        """Refuse a type that has no handler."""
         self._found(kind)
 
     def run(self, entry: Entry) -> None:
@@ -67,7 +67,5 @@ class Handlers:
         if found is None:
             near = get_close_matches(kind, self._handlers, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InvalidRequest(
-                f"expected a type of event that has a handler, found {kind!r}{hint}"
-            )
+            raise InvalidRequest(f"events of type {kind!r} have no handler{hint}")
         return found

@@ -20,7 +20,7 @@ from penstock.client.runtime.events import Event, Ticket
 from penstock.client.runtime.policy import RuntimeLimits
 
 if TYPE_CHECKING:
-    from penstock.client.runtime.derive import Derivation
+    from penstock.client.runtime.agenda import Derivation
     from penstock.client.runtime.layers import Layer
     from penstock.client.runtime.transaction import Transaction
     from penstock.commits.model import Commit, Origin
@@ -153,7 +153,7 @@ class Lane:
 
 
 class Lanes:
-    """Every lane with something in it, and the rules of who may join."""
+    """Every lane with something in it, and which events may join it."""
 
     __slots__ = ("_by_id", "_lanes", "_limits")
 
@@ -174,8 +174,8 @@ class Lanes:
 
         The same durable id is the same event. In a full lane an event without an id of its own is
         taken in by the last of its type and origin whose handler is not running yet: the handler
-        then runs for each of them, in order, in one transaction. Whoever cannot join a full lane
-        is refused.
+        then runs for each of them, in order, in one transaction. An event that cannot join a
+        full lane is refused.
         """
         if callers_id and (queued := self._by_id.get(event.id)) is not None:
             return queued.ticket
@@ -187,8 +187,8 @@ class Lanes:
             last.more.append(event.data)
             return last.ticket
         raise BacklogFull(
-            f"expected at most {self._limits.pending_max} events of type {event.type!r} waiting "
-            f"in lane {event.lane!r}, found one more",
+            f"{self._limits.pending_max} events of type {event.type!r} wait in lane "
+            f"{event.lane!r} already; wait for some of them, or use more lanes",
             lane=event.lane,
             event_type=event.type,
         )

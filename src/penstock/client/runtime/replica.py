@@ -71,7 +71,7 @@ class Replica:
         return found
 
     def doc(self, entity: str) -> Any:
-        """The document, or ABSENT. Not a copy: nobody may change it."""
+        """The document, or ABSENT. Not a copy: do not change it."""
         version = self._versions.get(entity)
         return ABSENT if version is None else version.doc
 

@@ -1,4 +1,4 @@
-"""What a runtime is doing, for a person who looks."""
+"""What a runtime is doing, for people."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Transaction:
     # For the runtime
 
     def close(self) -> None:
-        """The handler is over: whoever kept the transaction cannot change it any more."""
+        """The handler is over: its transaction cannot be changed any more."""
         self._closed = True
 
     def is_touched(self, touched: Iterable[Touch], layer: int | None = None) -> bool:
@@ -164,7 +164,7 @@ class Transaction:
         return ABSENT if doc is ABSENT else value_at(doc, path, missing=ABSENT)
 
     def _replaced(self, entity: str) -> bool:
-        """Whether this transaction set all of it, so that what was there before is no matter."""
+        """Whether this transaction set all of it, so that what was there before does not matter."""
         return any(
             write.entity == entity and (write.delete or write.set is not msgspec.UNSET)
             for write in self.writes
@@ -177,7 +177,9 @@ class Transaction:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Rejected("expected a transaction of a running handler, found that one over")
+            raise Rejected(
+                "the handler of this transaction is over; send an event to change something later"
+            )
 
 
 def _as_json(entity: str, value: Any) -> Any:

@@ -145,7 +145,7 @@ class AsyncTransport:
         except BaseException as error:
             if waiter.done() and not waiter.cancelled():
                 self._leave()  # the turn was given: hand it on
-            elif waiter in self._waiters:  # or whoever left has passed it over
+            elif waiter in self._waiters:  # or a call that left has passed it over
                 self._waiters.remove(waiter)
             if isinstance(error, TimeoutError):
                 raise pool_error(self._settings) from None
@@ -157,7 +157,7 @@ class AsyncTransport:
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
-                waiter.set_result(None)  # the place is theirs, so that nobody slips in between
+                waiter.set_result(None)  # the place is taken: no other call slips in
                 return
         self._calls -= 1
 
