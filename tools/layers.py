@@ -24,7 +24,7 @@ IO_MODULES: Final[dict[str, tuple[str, ...]]] = {
              "reader", "s3", "scan", "storage"),
     "tables": ("coordinator.*", "worker.*", "engine", "manual", "notify", "positions", "processes",
                "status", "store", "warehouse"),
-    "ingest": ("appender", "connection", "device", "edge", "engine_topic", "status_port"),
+    "ingest": ("appender", "connection", "device", "edge", "engine_topic"),
     "metering": ("load", "pricing", "tariff_space"),
 }  # fmt: skip
 """Modules of core packages that wait, spawn or touch the world: patterns below their package.

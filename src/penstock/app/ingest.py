@@ -8,24 +8,30 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
 import uvloop
 
 from penstock.app.process import set_up_logging, tls_context, write_atomically
+from penstock.client import Client, ClientSettings
 from penstock.config import IngestSettings
 from penstock.flow.meter import Stage
 from penstock.ingest.edge import Edge
-from penstock.ingest.status_port import Shown, StatusServer
+from penstock.ingest.status import CONTENT_TYPE, Shown
 from penstock.ingest.tokens import DeviceTokens, parse_tokens
 from penstock.ingest.windows import Downstream
 from penstock.kernel.errors import Rejected
+from penstock.server.http import Listener
+from penstock.server.http.message import Exchange
 from penstock.spark.options import SparkOptions
 
 if TYPE_CHECKING:
     from penstock.spark.pipeline.runner import PipelineRunner
 
+PLAIN: Final = b"text/plain"
 LOOK_S: Final = 0.5
 STATUS_S: Final = 5.0
 END_S: Final = 60.0
@@ -103,8 +109,8 @@ async def run_edge(
         starting.cancel()
         return
     host, port = starting.result()
-    status = StatusServer(shown)
-    status_host, status_port = await status.start(settings.status_host, settings.status_port)
+    status = Listener(partial(answer_status, shown))
+    status_host, status_port = await _listen(status, settings)
     gc.freeze()  # what is there now stays: no collection needs to look at it again
     if settings.port_file is not None:
         write_atomically(settings.port_file, f"{host}:{port}\n{status_host}:{status_port}\n")
@@ -120,7 +126,7 @@ async def run_edge(
     finally:
         say("the edge ends: what was read is made durable and acknowledged")
         await edge.stop(settings.drain_ms / 1_000)
-        await status.stop()
+        await status.abort()
     for other in others:
         if not other.done():
             other.cancel()
@@ -163,7 +169,6 @@ def make_edge(
     downstream: Downstream | None = None,
 ) -> Edge:
     """An edge as the settings have it, writing to a topic server. Called on its loop."""
-    from penstock.client import ClientSettings
     from penstock.client.raw_topic import ServerTopic
     from penstock.flow.planner import PlannerPolicy
 
@@ -195,10 +200,32 @@ def read_tokens(path: Path | None) -> DeviceTokens | None:
         raise Rejected(f"{path}: {error.message}") from error
 
 
+def answer_status(shown: Shown, exchange: Exchange) -> None:
+    """The application of the port for status: `/status` as JSON, `/metrics` for Prometheus."""
+    request = exchange.request
+    if request.method != "GET":
+        exchange.reply(405, b"expected GET\n", content_type=PLAIN, headers=((b"allow", b"GET"),))
+    elif request.path == "/metrics":
+        exchange.reply(200, shown.prometheus().encode(), content_type=CONTENT_TYPE.encode())
+    elif request.path in ("/status", "/"):
+        exchange.reply(200, msgspec.json.encode(shown.status()) + b"\n")
+    else:
+        exchange.reply(404, b"expected /metrics or /status\n", content_type=PLAIN)
+
+
+async def _listen(listener: Listener, settings: IngestSettings) -> tuple[str, int]:
+    host, port = settings.status_host, settings.status_port
+    try:
+        return await listener.start(host, port)
+    except OSError as error:
+        raise Rejected(
+            f"cannot listen for status on {host}:{port}: {error.strerror or error}: choose another "
+            "with --status-port"
+        ) from error
+
+
 def fetch_status(url: str) -> dict[str, Any]:
     """The status of an edge, from its port for status; `CallError` if it does not answer."""
-    from penstock.client import Client, ClientSettings
-
     with Client(ClientSettings(url, timeout_s=STATUS_S)) as client:
         return client.ingest_status()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from penstock.flow.meter import Stage
 from penstock.ingest.accept import EdgeCore
@@ -30,6 +30,18 @@ _EDGE: Final = (
     ("buffered_bytes", "gauge", "Bytes of whole messages that are not durable yet."),
     ("retries_total", "counter", "Tries of a write that failed and were made again."),
 )
+
+
+class Shown(Protocol):
+    """What the port for status shows: an edge, or an edge with its pipeline."""
+
+    def status(self) -> dict[str, Any]:
+        """Plain values."""
+        ...
+
+    def prometheus(self) -> str:
+        """Prometheus text."""
+        ...
 
 
 def edge_values(core: EdgeCore, retries: int = 0) -> dict[str, int]:
