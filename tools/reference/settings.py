@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from click import Command
 
-from penstock.cli.ingest_edge import edge
+from penstock.cli.ingest_run import edge
 from penstock.cli.serve import serve
 from penstock.cli.table import run
 from penstock.config import (

@@ -26,9 +26,9 @@ COMMANDS: Final = {
         "Run the shipped example: readings of meters, priced by tariffs.",
     ),
     "table": ("table", "Define stream tables, look at them, have them refreshed."),
-    "query": ("query", "Print the rows of a table, or of a SELECT over tables of the lake."),
+    "query": ("table", "Print the rows of a table, or of a SELECT over tables of the lake."),
     "backup": ("backup", "Copy a data directory to DEST, which must be empty or not there yet."),
-    "restore": ("restore", "Make a data directory of the backup in SOURCE."),
+    "restore": ("backup", "Make a data directory of the backup in SOURCE."),
     "inspect": (
         "inspect",
         "Look into DATA_DIR without a server, and without changing a byte of it.",

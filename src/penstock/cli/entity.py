@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.cli.entity_view import EntityOutput
 from penstock.cli.output import json_flag
-from penstock.cli.server_place import server_options
+from penstock.cli.placing import server_options
 from penstock.cli.topic import command
 from penstock.client import Client, Position
 from penstock.commits.model import Commit, Precondition, Read, Write

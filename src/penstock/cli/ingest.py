@@ -13,7 +13,7 @@ COMMANDS: Final = {
         "ingest_run",
         "Take meter messages of devices into the tables `readings` and `charges` until Ctrl-C.",
     ),
-    "edge": ("ingest_edge", "Take messages of devices into a durable topic until Ctrl-C."),
+    "edge": ("ingest_run", "Take messages of devices into a durable topic until Ctrl-C."),
     "status": (
         "ingest_status",
         "Show each stage's window, occupancy, rate and latency, and which one is the bottleneck.",

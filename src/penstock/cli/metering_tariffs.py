@@ -10,7 +10,7 @@ import click
 
 from penstock.cli.metering_tariffs_view import TariffOutput
 from penstock.cli.output import json_flag
-from penstock.cli.server_place import server_options
+from penstock.cli.placing import server_options
 from penstock.cli.topic import command
 from penstock.client import Client
 from penstock.metering.errors import BadTariff

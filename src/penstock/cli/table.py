@@ -1,4 +1,4 @@
-"""`penstock table`: stream tables from the shell, and their coordinator in the foreground."""
+"""`penstock table` and `query`: stream tables from the shell, and their coordinator."""
 
 from __future__ import annotations
 
@@ -11,17 +11,24 @@ from typing import Any, Final, TypeVar
 import click
 
 from penstock.app.tables import run_tables
+from penstock.cli import placing
+from penstock.cli.output import json_flag
 from penstock.cli.placing import behind, placed
-from penstock.cli.spark_said import spark_said
-from penstock.cli.table_bars import refresh_with_bar
-from penstock.cli.table_place import WAREHOUSE, command, open_warehouse, place_options, told
-from penstock.cli.table_run_view import shown
-from penstock.cli.table_source import source, topics_url
+from penstock.cli.table_bars import refresh_with_bar, shown
+from penstock.cli.table_place import (
+    WAREHOUSE,
+    command,
+    open_warehouse,
+    place_options,
+    spark_said,
+    told,
+)
 from penstock.cli.table_view import TableOutput
 from penstock.config import PARALLEL
 from penstock.kernel.errors import Rejected
 from penstock.tables.core.model import Consistency, Mode
 from penstock.tables.core.schedule import parse_schedule
+from penstock.tables.core.topics import DEFAULT_URL
 from penstock.tables.warehouse import Warehouse
 
 
@@ -40,6 +47,13 @@ MODE = click.Choice([mode.value.lower() for mode in Mode], case_sensitive=False)
 CONSISTENCY = click.Choice([kind.value for kind in Consistency], case_sensitive=False)
 
 
+topics_url = click.option(
+    "--url", type=placing.url, default=DEFAULT_URL, show_default=True,
+    envvar="PENSTOCK_URL", show_envvar=True,
+    help="Address of the server of topics.",
+)  # fmt: skip
+
+
 @click.group()
 @place_options
 @click.pass_context
@@ -50,9 +64,6 @@ def table(ctx: click.Context, /, **place: Any) -> None:
     The options below may also stand behind the command.
     """
     ctx.obj = place
-
-
-table.add_command(source)
 
 
 @table.command()
@@ -299,3 +310,75 @@ def run(**flags: Any) -> None:
     warehouse = open_warehouse(place, make=True, **flags)
     with warehouse, shown(warehouse) as say:
         run_tables(warehouse, say=say)
+
+
+@table.group()
+def source() -> None:
+    """Say which columns the records of a topic have, so that tables can read it."""
+
+
+@source.command()
+@click.argument("topic")
+@click.option("--schema", required=True, metavar="COLUMNS",
+              help="As in CREATE TABLE: 'id BIGINT, amount DOUBLE'.")  # fmt: skip
+@click.option("--key", default="", metavar="COLUMNS",
+              help="The last record of each is a row. [default: every record is]")  # fmt: skip
+@topics_url
+@click.option("--replace", is_flag=True, help="Give a topic that is declared other columns.")
+@command(make=True)
+def add(
+    warehouse: Warehouse,
+    output: TableOutput,
+    topic: str,
+    schema: str,
+    key: str,
+    url: str,
+    replace: bool,
+) -> None:
+    """Let tables read a topic, as `topics.TOPIC`."""
+    made = warehouse.declare_topic(topic, schema, key=key, url=url, replace=replace)
+    rows = f"the last record for each {', '.join(made.key)}" if made.key else "every record"
+    output.say(
+        f"{made.name} has {len(made.columns)} columns; a row is {rows}",
+        added=made.name, schema=made.schema, key=made.key,
+    )  # fmt: skip
+
+
+@source.command("list")
+@command()
+def list_sources(warehouse: Warehouse, output: TableOutput) -> None:
+    """List the topics that tables may read."""
+    output.sources(warehouse.topics())
+
+
+@source.command()
+@click.argument("topic")
+@command()
+def remove(warehouse: Warehouse, output: TableOutput, topic: str) -> None:
+    """Let no table read a topic any more; refused while one does."""
+    warehouse.forget_topic(topic)
+    output.say(f"topics.{topic} can no longer be read", removed=topic)
+
+
+@click.command()
+@click.argument("text", metavar="SQL|TABLE")
+@click.option("--limit", type=click.IntRange(min=1), default=1_000, show_default=True,
+              help="Rows to print at most.")  # fmt: skip
+@place_options
+@json_flag
+@told
+def query(text: str, limit: int, as_json: bool, **place: Any) -> None:
+    """Print the rows of a table, or of a SELECT over tables of the lake.
+
+    A table's name alone is read here, as far as it is printed, without an engine. A SELECT is run
+    by the engine that --runner names, over one snapshot of everything it reads; topics cannot be
+    queried.
+    """
+    with open_warehouse(place, make=False) as warehouse:
+        if len(text.split()) > 1:
+            with spark_said():
+                found = warehouse.query(text)
+            TableOutput(as_json).rows(found.slice(0, limit), found.num_rows)
+        else:
+            page = warehouse.rows(text.strip(), limit=limit)
+            TableOutput(as_json).rows(page.rows, page.rows_total)

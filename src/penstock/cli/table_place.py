@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -115,3 +117,27 @@ def command(*, make: bool = False) -> Callable[[F], F]:
         return run  # type: ignore[return-value]
 
     return decorate
+
+
+_STARTS: Final = "penstock.spark.jvm.embedded"
+
+
+class _Said(logging.Handler):
+    """Shows what the start of Spark tells, a line each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(record.getMessage(), err=True)
+
+
+@contextmanager
+def spark_said() -> Iterator[None]:
+    """Say that Spark is being started, for as long as this lasts: it takes seconds."""
+    logger = logging.getLogger(_STARTS)
+    level, handler = logger.level, _Said(logging.INFO)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)

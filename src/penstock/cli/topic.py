@@ -10,8 +10,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from penstock.cli.output import json_flag
-from penstock.cli.placing import behind, placed
-from penstock.cli.server_place import SERVER, Outage, server_options
+from penstock.cli.placing import SERVER, Outage, behind, placed, server_options
 from penstock.cli.topic_view import TopicOutput
 from penstock.client import AUTO_KEY, Client, ClientSettings, Position, Record
 from penstock.client.records import checked_json

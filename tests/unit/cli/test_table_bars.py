@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import Progress as Bars
 from rich.progress import TaskID
 
-from penstock.cli.table_run_view import draw
+from penstock.cli.table_bars import draw
 from penstock.tables.core.progress import Progress
 from penstock.tables.status import Running
 
