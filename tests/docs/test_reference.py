@@ -115,7 +115,7 @@ def test_every_setting_has_its_variable_and_its_flag():
 
 def test_a_metric_is_listed_with_its_kind_and_labels():
     page = WANTED["metrics.md"]
-    assert "| `topics_topic_head_seq` | gauge | `topic` | Last seq of a topic. |" in page
+    assert "| `topics_topic_head_seq` | gauge | `topic` |  | Last seq of a topic. |" in page
     assert "| `topics_wal_fsync_latency_us` | histogram | `le` |" in page
 
 

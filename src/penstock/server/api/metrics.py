@@ -1,15 +1,277 @@
-"""The server's numbers, as Prometheus text and as JSON, from one sample."""
+"""The server's metrics, each declared once: a line here is a metric in text, JSON and docs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
-CONTENT_TYPE: Final = b"text/plain; version=0.0.4"
+from penstock.log.store import StoreStatus
+from penstock.protocol.config import DURABILITIES
+from penstock.protocol.metrics import Metrics
+from penstock.server.api.call import Context
+from penstock.topics.core.topic import Topic
+from penstock.topics.engine.scheduler_view import storage_view
+
 TOPICS_SHOWN_MAX: Final = 1_000
 FSYNC_BOUNDS_US: Final = (50, 100, 250, 500, 1_000, 5_000, 10_000, 50_000, 100_000)
-CLASSES: Final = ("ephemeral", "memory", "disk", "fsync")
+
+
+class TopicNumbers(NamedTuple):
+    """The numbers of one topic; those of a queue are None on a log."""
+
+    topic: str
+    head_seq: int
+    earliest_seq: int
+    records_live: int
+    bytes_live: int
+    queue_ready: int | None = None
+    queue_in_flight: int | None = None
+
+
+@dataclass
+class Scrape:
+    """The server at the moment of a scrape. None of its numbers is made by a walk over the topics.
+
+    `topics` holds those that are shown one by one, if any were asked for; `is_truncated`: more were
+    asked for than are shown.
+    """
+
+    context: Context
+    topics: Sequence[TopicNumbers] = ()
+    is_truncated: bool = False
+
+    @cached_property
+    def engine(self) -> Any:
+        """What holds the topics."""
+        return self.context.engine
+
+    @cached_property
+    def totals(self) -> Any:
+        """Sums over all topics, kept as they change."""
+        return self.engine.registry.totals
+
+    @cached_property
+    def log(self) -> Any:
+        """What the log counted since the start."""
+        return self.engine.journal.counters
+
+    @cached_property
+    def store(self) -> StoreStatus:
+        """How the log's store is."""
+        status: StoreStatus = self.engine.journal.store.status()
+        return status
+
+    @cached_property
+    def storage(self) -> dict[str, Any]:
+        """What memory holds of records, and what was found damaged since the start."""
+        return storage_view(self.engine)
+
+    def of_topics(self, name: str) -> dict[str, float] | None:
+        """One number of the topics that are shown one by one; None if there are none."""
+        if not self.topics:
+            return None
+        found = {topic.topic: getattr(topic, name) for topic in self.topics}
+        return {topic: value for topic, value in found.items() if value is not None}
+
+
+METRICS: Final[Metrics[Scrape]] = Metrics()
+"""Every metric of the server."""
+
+_gauge, _counter = METRICS.gauge, METRICS.counter
+
+_gauge("topics_topics", "Topics.", lambda s: len(s.engine.registry.topics), key="topics")
+METRICS.gauges(
+    "topics_topics_by_class",
+    "Topics of each durability class.",
+    lambda s: {name: s.totals.by_class.get(name, 0) for name in DURABILITIES},
+    label="class",
+    key="topics",
+)
+_gauge("topics_routers", "Routers.", lambda s: len(s.engine.registry.routers), key="routers")
+_gauge("topics_records_live", "Live records.", lambda s: s.totals.records, key="records_live")
+_gauge(
+    "topics_bytes_live",
+    "Live bytes of data and meta.",
+    lambda s: s.totals.size_bytes,
+    key="bytes_live",
+)
+
+for _name, _text in (
+    ("head_seq", "Last seq of a topic."),
+    ("earliest_seq", "First seq of a topic that can be read."),
+    ("records_live", "Live records of a topic."),
+    ("bytes_live", "Live bytes of data and meta of a topic."),
+    ("queue_ready", "Jobs of a queue that can be claimed."),
+    ("queue_in_flight", "Jobs of a queue that are leased."),
+):
+    METRICS.gauges(
+        f"topics_topic_{_name}", _text, partial(Scrape.of_topics, name=_name), label="topic"
+    )
+_gauge(
+    "topics_topic_metrics_truncated",
+    "1 if more topics were asked for than are shown one by one.",
+    lambda s: s.is_truncated,
+)
+
+_gauge(
+    "topics_queue_topics",
+    "Topics that are queues.",
+    lambda s: s.totals.by_type["queue"],
+    key="queue_topics",
+)
+_gauge(
+    "topics_queue_leases_in_flight",
+    "Leased jobs.",
+    lambda s: s.totals.leases,
+    key="queue_leases_in_flight",
+)
+_gauge(
+    "topics_sse_connections",
+    "Open push streams.",
+    lambda s: s.context.caps.streams,
+    key="sse_connections",
+)
+_gauge(
+    "topics_watch_sessions",
+    "Watch sessions.",
+    lambda s: len(s.context.sessions),
+    key="watch_sessions",
+)
+_gauge("topics_ready", "1 once the log is replayed.", lambda s: s.engine.ready, key="ready")
+_gauge(
+    "topics_recovery_progress",
+    "Share of the log replayed.",
+    lambda s: round(s.engine.replay_progress, 4),
+    key="replay_progress",
+)
+_gauge(
+    "topics_uptime_ms",
+    "Milliseconds since the start.",
+    lambda s: s.context.clock.monotonic_ms() - s.context.started_ms,
+    key="uptime_ms",
+)
+
+_counter(
+    "topics_wal_frames_total",
+    "Entries written to the log.",
+    lambda s: s.log.frames,
+    key="wal.frames",
+)
+_counter(
+    "topics_wal_batches_total",
+    "Groups written to the log.",
+    lambda s: s.log.batches,
+    key="wal.batches",
+)
+_counter("topics_wal_fsyncs_total", "Syncs of the log.", lambda s: s.log.fsyncs, key="wal.fsyncs")
+_counter(
+    "topics_wal_bytes_written_total",
+    "Bytes written to the log.",
+    lambda s: s.log.bytes_written,
+    key="wal.bytes_written",
+)
+_counter(
+    "topics_wal_rotations_total",
+    "Segments begun.",
+    lambda s: s.store.rotations,
+    key="wal.rotations",
+)
+_counter(
+    "topics_wal_submit_full_total",
+    "Writes refused because the log's queue was full.",
+    lambda s: s.log.submit_full,
+    key="wal.submit_full_total",
+)
+_counter(
+    "topics_wal_failures_total",
+    "Times that the log took no write, as on a full disk.",
+    lambda s: s.log.failures,
+)
+_gauge(
+    "topics_wal_queue_depth",
+    "Writes in the log's queue.",
+    lambda s: s.engine.journal.queue_depth,
+    key="wal.queue_depth",
+)
+_gauge(
+    "topics_wal_queue_depth_peak",
+    "Longest the log's queue was.",
+    lambda s: s.log.queue_depth_peak,
+    key="wal.queue_depth_peak",
+)
+_gauge(
+    "topics_wal_read_only",
+    "1 if the log takes no writes after an error.",
+    lambda s: s.store.read_only_reason is not None,
+    key="wal.read_only",
+)
+METRICS.histogram(
+    "topics_wal_fsync_latency_us",
+    "How long syncs of the log took, in microseconds.",
+    lambda s: (tuple(s.log.fsync_buckets), s.log.fsync_us_total),
+    bounds=FSYNC_BOUNDS_US,
+    key="wal.fsync",
+)
+
+_gauge(
+    "topics_hot_bytes",
+    "Bytes of records in memory.",
+    lambda s: s.storage["hot_bytes"],
+    key="storage.hot_bytes",
+)
+_gauge(
+    "topics_hot_bytes_limit",
+    "Bytes of records that memory holds at most; 0: any number.",
+    lambda s: s.storage["hot_bytes_limit"],
+    key="storage.hot_bytes_limit",
+)
+_counter(
+    "topics_spilled_bytes_total",
+    "Bytes of records that were moved out of memory to its limit.",
+    lambda s: s.storage["spilled_bytes"],
+    key="storage.spilled_bytes",
+)
+_gauge(
+    "topics_storage_damaged_snapshots",
+    "Snapshots that were damaged at the start; older ones were used in their place.",
+    lambda s: s.storage["damaged_snapshots"],
+    key="storage.damaged_snapshots",
+)
+_gauge(
+    "topics_storage_missing_segments",
+    "Files of cold records that were missing at the start; reads of them fail.",
+    lambda s: s.storage["missing_segments"],
+    key="storage.missing_segments",
+)
+_counter(
+    "topics_storage_unreadable_reads_total",
+    "Reads of cold records that found their file damaged.",
+    lambda s: s.storage["unreadable_reads"],
+    key="storage.unreadable_reads",
+)
+
+
+def topic_numbers(context: Context, names: Iterable[str], now_ms: int) -> Iterator[TopicNumbers]:
+    """The numbers of single topics, one in each step."""
+    topics = context.engine.registry.topics
+    for name in names:
+        topic = topics.get(name)
+        if topic is not None:  # it may have gone since
+            topic.expire(now_ms)
+            yield _numbers(context, topic, now_ms)
+
+
+def _numbers(context: Context, topic: Topic, now_ms: int) -> TopicNumbers:
+    shown = TopicNumbers(
+        topic.name, topic.head_seq, topic.earliest_seq, topic.count, topic.size_bytes
+    )
+    queue = context.engine.writer(topic.name).partition.queues.get(topic.name)
+    if queue is None:
+        return shown
+    counts = queue.counts(now_ms)
+    return shown._replace(queue_ready=counts.ready, queue_in_flight=counts.in_flight)
 
 
 class FirstNames:
@@ -41,226 +303,3 @@ class FirstNames:
             if part:
                 self.names = sorted(self.names + part)[: self._most]
             yield
-
-
-class TopicSample(NamedTuple):
-    """The numbers of one topic; those of a queue are None on a log."""
-
-    topic: str
-    head_seq: int
-    earliest_seq: int
-    records_live: int
-    bytes_live: int
-    queue_ready: int | None = None
-    queue_in_flight: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WalSample:
-    """The numbers of the log. `fsync_counts` has one count for each bound and one beyond."""
-
-    frames: int = 0
-    batches: int = 0
-    fsyncs: int = 0
-    bytes_written: int = 0
-    rotations: int = 0
-    submit_full: int = 0
-    failures: int = 0
-    queue_depth: int = 0
-    queue_depth_peak: int = 0
-    read_only: bool = False
-    fsync_micros_total: int = 0
-    fsync_counts: Sequence[int] = (0,) * (len(FSYNC_BOUNDS_US) + 1)
-
-
-class StorageSample(NamedTuple):
-    """What memory holds of records, and what was found damaged since the start."""
-
-    hot_bytes: int = 0
-    hot_bytes_limit: int = 0
-    spilled_bytes: int = 0
-    damaged_snapshots: int = 0
-    missing_segments: int = 0
-    unreadable_reads: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Every number at one moment. `topics` holds those that are shown one by one, if any.
-
-    `is_truncated`: more were asked for than are shown.
-    """
-
-    topics_total: int = 0
-    by_class: dict[str, int] = field(default_factory=dict)
-    routers: int = 0
-    records_live: int = 0
-    bytes_live: int = 0
-    topics: Sequence[TopicSample] = ()
-    is_truncated: bool = False
-    queue_topics: int = 0
-    queue_leases_in_flight: int = 0
-    sse_connections: int = 0
-    watch_sessions: int = 0
-    ready: bool = False
-    replay_progress: float = 0.0
-    uptime_ms: int = 0
-    wal: WalSample = field(default_factory=WalSample)
-    storage: StorageSample = field(default_factory=StorageSample)
-
-
-_TOPIC_GAUGES: Final = (
-    ("head_seq", "Last seq of a topic."),
-    ("earliest_seq", "First seq of a topic that can be read."),
-    ("records_live", "Live records of a topic."),
-    ("bytes_live", "Live bytes of data and meta of a topic."),
-    ("queue_ready", "Jobs of a queue that can be claimed."),
-    ("queue_in_flight", "Jobs of a queue that are leased."),
-)
-
-
-def prometheus(lines: Iterable[str]) -> bytes:
-    """Lines of a sample as one text."""
-    return ("\n".join(lines) + "\n").encode()
-
-
-def json_values(sample: Sample) -> dict[str, Any]:
-    """The sample as plain values."""
-    wal = sample.wal
-    return {
-        "topics": sample.topics_total,
-        **{f"topics_{name}": sample.by_class.get(name, 0) for name in CLASSES},
-        "routers": sample.routers,
-        "records_live": sample.records_live,
-        "bytes_live": sample.bytes_live,
-        "queue_topics": sample.queue_topics,
-        "queue_leases_in_flight": sample.queue_leases_in_flight,
-        "sse_connections": sample.sse_connections,
-        "watch_sessions": sample.watch_sessions,
-        "ready": sample.ready,
-        "replay_progress": sample.replay_progress,
-        "uptime_ms": sample.uptime_ms,
-        "wal": {
-            "fsyncs": wal.fsyncs,
-            "frames": wal.frames,
-            "batches": wal.batches,
-            "bytes_written": wal.bytes_written,
-            "rotations": wal.rotations,
-            "queue_depth": wal.queue_depth,
-            "queue_depth_peak": wal.queue_depth_peak,
-            "submit_full_total": wal.submit_full,
-            "read_only": wal.read_only,
-            "fsync_count": sum(wal.fsync_counts),
-            "fsync_micros_total": wal.fsync_micros_total,
-        },
-        "storage": sample.storage._asdict(),
-    }
-
-
-def prometheus_lines(sample: Sample) -> Iterator[str]:
-    """The sample in Prometheus' text format, made one by one."""
-    yield from _gauge("topics_topics", "Topics.", sample.topics_total)
-    yield from _head("topics_topics_by_class", "gauge", "Topics of each durability class.")
-    for name in CLASSES:
-        yield f'topics_topics_by_class{{class="{name}"}} {sample.by_class.get(name, 0)}'
-    yield from _gauge("topics_routers", "Routers.", sample.routers)
-    yield from _gauge("topics_records_live", "Live records.", sample.records_live)
-    yield from _gauge("topics_bytes_live", "Live bytes of data and meta.", sample.bytes_live)
-    yield from _topic_lines(sample)
-    yield from _gauge("topics_queue_topics", "Topics that are queues.", sample.queue_topics)
-    yield from _gauge(
-        "topics_queue_leases_in_flight", "Leased jobs.", sample.queue_leases_in_flight
-    )
-    yield from _gauge("topics_sse_connections", "Open push streams.", sample.sse_connections)
-    yield from _gauge("topics_watch_sessions", "Watch sessions.", sample.watch_sessions)
-    yield from _gauge("topics_ready", "1 once the log is replayed.", int(sample.ready))
-    yield from _gauge(
-        "topics_recovery_progress", "Share of the log replayed.", sample.replay_progress
-    )
-    yield from _gauge("topics_uptime_ms", "Milliseconds since the start.", sample.uptime_ms)
-    yield from _wal_lines(sample.wal)
-    yield from _storage_lines(sample.storage)
-
-
-def _topic_lines(sample: Sample) -> Iterator[str]:
-    for name, text in _TOPIC_GAUGES if sample.topics else ():
-        yield from _head(f"topics_topic_{name}", "gauge", text)
-        for topic in sample.topics:
-            value = getattr(topic, name)
-            if value is not None:
-                yield f'topics_topic_{name}{{topic="{topic.topic}"}} {value}'
-    yield from _gauge(
-        "topics_topic_metrics_truncated",
-        "1 if more topics were asked for than are shown one by one.",
-        int(sample.is_truncated),
-    )
-
-
-def _wal_lines(wal: WalSample) -> Iterator[str]:
-    for name, text in (
-        ("frames", "Entries written to the log."),
-        ("batches", "Groups written to the log."),
-        ("fsyncs", "Syncs of the log."),
-        ("bytes_written", "Bytes written to the log."),
-        ("rotations", "Segments begun."),
-        ("submit_full", "Writes refused because the log's line was full."),
-        ("failures", "Times that the log took no write, as on a full disk."),
-    ):
-        yield from _head(f"topics_wal_{name}_total", "counter", text)
-        yield f"topics_wal_{name}_total {getattr(wal, name)}"
-    yield from _gauge("topics_wal_queue_depth", "Writes in the log's line.", wal.queue_depth)
-    yield from _gauge(
-        "topics_wal_queue_depth_peak", "Longest the log's line was.", wal.queue_depth_peak
-    )
-    yield from _gauge(
-        "topics_wal_read_only", "1 if the log takes no writes after an error.", int(wal.read_only)
-    )
-    yield from _fsync_histogram(wal)
-
-
-def _storage_lines(storage: StorageSample) -> Iterator[str]:
-    yield from _gauge("topics_hot_bytes", "Bytes of records in memory.", storage.hot_bytes)
-    yield from _gauge(
-        "topics_hot_bytes_limit",
-        "Bytes of records that memory holds at most; 0: any number.",
-        storage.hot_bytes_limit,
-    )
-    name = "topics_spilled_bytes_total"
-    yield from _head(
-        name, "counter", "Bytes of records that were moved out of memory to its limit."
-    )
-    yield f"{name} {storage.spilled_bytes}"
-    yield from _gauge(
-        "topics_storage_damaged_snapshots",
-        "Snapshots that were damaged at the start; older ones were used in their place.",
-        storage.damaged_snapshots,
-    )
-    yield from _gauge(
-        "topics_storage_missing_segments",
-        "Files of cold records that were missing at the start; reads of them fail.",
-        storage.missing_segments,
-    )
-    name = "topics_storage_unreadable_reads_total"
-    yield from _head(name, "counter", "Reads of cold records that found their file damaged.")
-    yield f"{name} {storage.unreadable_reads}"
-
-
-def _fsync_histogram(wal: WalSample) -> Iterator[str]:
-    name = "topics_wal_fsync_latency_us"
-    yield from _head(name, "histogram", "How long syncs of the log took, in microseconds.")
-    total = 0
-    for bound, count in zip((*FSYNC_BOUNDS_US, "+Inf"), wal.fsync_counts, strict=True):
-        total += count
-        yield f'{name}_bucket{{le="{bound}"}} {total}'
-    yield f"{name}_sum {wal.fsync_micros_total}"
-    yield f"{name}_count {total}"
-
-
-def _gauge(name: str, text: str, value: float) -> Iterator[str]:
-    yield from _head(name, "gauge", text)
-    yield f"{name} {value}"
-
-
-def _head(name: str, kind: str, text: str) -> Iterator[str]:
-    yield f"# HELP {name} {text}"
-    yield f"# TYPE {name} {kind}"

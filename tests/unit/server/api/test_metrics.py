@@ -1,30 +1,49 @@
+"""The server's metrics: every name of the contract, in text and in JSON, from one declaration."""
+
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Callable
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.protocol.metrics import Metrics, as_text
 from penstock.server.api.metrics import (
     FSYNC_BOUNDS_US,
+    METRICS,
     FirstNames,
-    Sample,
-    TopicSample,
-    WalSample,
-    json_values,
-    prometheus,
-    prometheus_lines,
+    Scrape,
+    TopicNumbers,
 )
+from tests.unit.server.fakes import serving
 
 
-def values(sample: Sample) -> dict[str, float]:
-    text = prometheus(prometheus_lines(sample)).decode()
+def values(metrics: Metrics[Any], source: Any) -> dict[str, float]:
+    text = as_text(metrics.lines(source)).decode()
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
+def scraped(look: Callable[[Scrape], Any], **facts: Any) -> Any:
+    """What is found on a server that has just begun."""
+
+    async def scenario() -> Any:
+        async with serving() as client:
+            return look(Scrape(client.application.context, **facts))
+
+    return asyncio.run(scenario())
+
+
+def shown(**facts: Any) -> dict[str, float]:
+    found: dict[str, float] = scraped(lambda scrape: values(METRICS, scrape), **facts)
+    return found
+
+
 def test_every_name_of_the_contract_is_there():
-    found = {re.sub(r"\{.*", "", name) for name in values(Sample())}
+    found = {re.sub(r"\{.*", "", name) for name in shown()}
     wal = ("frames", "batches", "fsyncs", "bytes_written", "rotations", "submit_full", "failures")
     assert {
         "topics_topics", "topics_topics_by_class", "topics_routers", "topics_records_live",
@@ -41,8 +60,8 @@ def test_every_name_of_the_contract_is_there():
 
 
 def test_a_log_topic_has_no_numbers_of_a_queue():
-    topics = [TopicSample("a", 3, 1, 3, 30), TopicSample("q", 2, 1, 2, 20, 1, 1)]
-    found = values(Sample(topics_total=2, topics=topics))
+    topics = [TopicNumbers("a", 3, 1, 3, 30), TopicNumbers("q", 2, 1, 2, 20, 1, 1)]
+    found = shown(topics=topics)
     assert found['topics_topic_head_seq{topic="a"}'] == 3
     assert found['topics_topic_queue_ready{topic="q"}'] == 1
     assert 'topics_topic_queue_ready{topic="a"}' not in found
@@ -50,10 +69,10 @@ def test_a_log_topic_has_no_numbers_of_a_queue():
 
 
 def test_numbers_of_single_topics_are_there_only_if_some_were_asked_for():
-    found = values(Sample(topics_total=3))
+    found = shown()
     assert not any(name.startswith("topics_topic_head_seq") for name in found)
     assert found["topics_topic_metrics_truncated"] == 0
-    assert values(Sample(is_truncated=True))["topics_topic_metrics_truncated"] == 1
+    assert shown(is_truncated=True)["topics_topic_metrics_truncated"] == 1
 
 
 @given(
@@ -69,16 +88,20 @@ def test_the_first_names_are_those_of_sorting_them_all(names, most, prefix):
 
 def test_the_buckets_of_the_histogram_add_up():
     counts = (1, 2, *([0] * (len(FSYNC_BOUNDS_US) - 2)), 4)
-    found = values(Sample(wal=WalSample(fsync_counts=counts, fsync_micros_total=9)))
-    name = "topics_wal_fsync_latency_us"
+    metrics = Metrics[Any]()
+    name = "log_sync_us"
+    metrics.histogram(name, "Syncs.", lambda _: (counts, 9), bounds=FSYNC_BOUNDS_US, key="sync")
+    found = values(metrics, None)
     assert found[f'{name}_bucket{{le="50"}}'] == 1
     assert found[f'{name}_bucket{{le="100000"}}'] == 3
     assert found[f'{name}_bucket{{le="+Inf"}}'] == found[f"{name}_count"] == 7
+    assert metrics.values(None) == {"sync_count": 7, "sync_micros_total": 9}
 
 
 def test_the_json_has_the_keys_of_the_contract():
-    told = json_values(Sample(by_class={"disk": 2}))
-    assert told["topics_disk"] == 2
+    told = scraped(METRICS.values)
+    assert told["topics_disk"] == 0
+    assert told["ready"] is True
     assert set(told["wal"]) == {
         "fsyncs", "frames", "batches", "bytes_written", "rotations", "queue_depth",
         "queue_depth_peak", "submit_full_total", "read_only", "fsync_count", "fsync_micros_total",

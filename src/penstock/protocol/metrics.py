@@ -1,0 +1,145 @@
+"""A small registry: a metric is declared once and appears in Prometheus' text, as JSON and in docs.
+
+Metrics are read when they are asked for; counting costs nothing here.
+
+>>> METRICS = Metrics()
+>>> _ = METRICS.counter("log_syncs_total", "Syncs.", lambda log: log["syncs"], key="syncs")
+>>> _ = METRICS.gauge("log_ready", "1 once it is read.", lambda log: log["ready"], key="log.ready")
+>>> print(*METRICS.lines({"syncs": 3, "ready": True}), sep="\\n")
+# HELP log_syncs_total Syncs.
+# TYPE log_syncs_total counter
+log_syncs_total 3
+# HELP log_ready 1 once it is read.
+# TYPE log_ready gauge
+log_ready 1
+>>> METRICS.values({"syncs": 3, "ready": True})
+{'syncs': 3, 'log': {'ready': True}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+S = TypeVar("S")
+
+CONTENT_TYPE: Final = b"text/plain; version=0.0.4"
+
+
+class Metric(NamedTuple):
+    """A number with a name. `read` takes it from the source that the registry is asked about."""
+
+    name: str
+    kind: str
+    text: str
+    read: Callable[[Any], Any]
+    key: str = ""
+    """Where it is in JSON, with dots between levels; nowhere if empty."""
+    label: str = ""
+    """The label by which `read` gives several numbers, as a mapping; one plain number if empty."""
+    bounds: tuple[int, ...] = ()
+    """Those of a histogram, of which `read` gives the counts and the sum."""
+
+    def lines(self, source: Any) -> Iterator[str]:
+        """The metric in Prometheus' text format; nothing if it is not there."""
+        value = self.read(source)
+        if value is None:
+            return
+        yield f"# HELP {self.name} {self.text}"
+        yield f"# TYPE {self.name} {self.kind}"
+        if self.bounds:
+            yield from self._buckets(*value)
+        elif self.label:
+            for name, each in value.items():
+                yield f'{self.name}{{{self.label}="{name}"}} {each}'
+        else:
+            yield f"{self.name} {int(value) if isinstance(value, bool) else value}"
+
+    def _buckets(self, counts: Sequence[int], total: int) -> Iterator[str]:
+        count = 0
+        for bound, each in zip((*self.bounds, "+Inf"), counts, strict=True):
+            count += each
+            yield f'{self.name}_bucket{{le="{bound}"}} {count}'
+        yield f"{self.name}_sum {total}"
+        yield f"{self.name}_count {count}"
+
+    def values(self, source: Any) -> Iterator[tuple[str, Any]]:
+        """What of it is in JSON, by key."""
+        if not self.key:
+            return
+        value = self.read(source)
+        if self.bounds:
+            yield f"{self.key}_count", sum(value[0])
+            yield f"{self.key}_micros_total", value[1]
+        elif self.label:
+            for name, each in value.items():
+                yield f"{self.key}_{name}", each
+        else:
+            yield self.key, value
+
+
+class Metrics(Generic[S]):
+    """The metrics of one program, in the order in which they were declared."""
+
+    def __init__(self) -> None:
+        self.metrics: list[Metric] = []
+
+    def counter(self, name: str, text: str, read: Callable[[S], int], *, key: str = "") -> Metric:
+        """Declare a number that only grows."""
+        return self._add(Metric(name, "counter", text, read, key))
+
+    def gauge(
+        self, name: str, text: str, read: Callable[[S], float | None], *, key: str = ""
+    ) -> Metric:
+        """Declare a number that comes and goes; None where it is not there."""
+        return self._add(Metric(name, "gauge", text, read, key))
+
+    def gauges(
+        self,
+        name: str,
+        text: str,
+        read: Callable[[S], Mapping[str, float] | None],
+        *,
+        label: str,
+        key: str = "",
+    ) -> Metric:
+        """Declare a gauge for every value of a label."""
+        return self._add(Metric(name, "gauge", text, read, key, label))
+
+    def histogram(
+        self,
+        name: str,
+        text: str,
+        read: Callable[[S], tuple[Sequence[int], int]],
+        *,
+        bounds: tuple[int, ...],
+        key: str = "",
+    ) -> Metric:
+        """Declare a distribution: counts for each bound and one beyond, and the sum in µs."""
+        return self._add(Metric(name, "histogram", text, read, key, "le", bounds))
+
+    def lines(self, source: S) -> Iterator[str]:
+        """All of them in Prometheus' text format, made one by one."""
+        for metric in self.metrics:
+            yield from metric.lines(source)
+
+    def values(self, source: S) -> dict[str, Any]:
+        """Those that are in JSON, as plain values."""
+        found: dict[str, Any] = {}
+        for metric in self.metrics:
+            for key, value in metric.values(source):
+                *levels, last = key.split(".")
+                place = found
+                for level in levels:
+                    place = place.setdefault(level, {})
+                place[last] = value
+        return found
+
+    def _add(self, metric: Metric) -> Metric:
+        self.metrics.append(metric)
+        return metric
+
+
+def as_text(lines: Iterable[str]) -> bytes:
+    """Lines as the body of an answer of `CONTENT_TYPE`."""
+    return ("\n".join(lines) + "\n").encode()
