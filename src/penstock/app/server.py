@@ -414,7 +414,11 @@ def _open_store(settings: Settings, on_held: Callable[[], None]) -> Store:
     """The log. The segment store alone reads much of it now, and so says early that it is held."""
     options: dict[str, Any] = {}
     if settings.store == "segment":
-        options = {"segment_bytes": settings.log_segment_bytes, "on_held": on_held}
+        options = {
+            "segment_bytes": settings.log_segment_bytes,
+            "on_held": on_held,
+            "isolate_damage": True,
+        }
     try:
         if settings.store != "memory":
             settings.data_dir.mkdir(parents=True, exist_ok=True)

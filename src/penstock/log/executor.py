@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from penstock.flow.fairqueue import FairQueue
 from penstock.kernel.errors import Busy, PenstockError, Unavailable
 from penstock.log.queues import Stopped
+from penstock.protocol.errors import PartitionFailed
 
 SLICE_NS: Final = 2_000_000
 """How long a partition may run before it lets the rest of the loop have its turn."""
@@ -57,12 +58,6 @@ class RestoreInProgress(Unavailable):
     """The partition is still reading its log; nothing was taken."""
 
     code = "restore_in_progress"
-
-
-class PartitionFailed(Unavailable):
-    """The partition is out of service until it is repaired; the text says why and where."""
-
-    code = "partition_failed"
 
 
 class ExecutorStatus(NamedTuple):

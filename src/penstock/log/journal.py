@@ -97,7 +97,7 @@ class LocalJournal:
 
     def start(self) -> None:
         """Begin to write. A new log first gets a mark of each partition, which tells how many."""
-        numbers = range(self.partitions)
+        numbers = sorted(set(range(self.partitions)) - self.store.damaged().keys())
         marks = [
             SetHardState(number, _TERM, 0)
             for number in numbers

@@ -244,6 +244,10 @@ class Store(Protocol):
         """Every partition ever written, in order."""
         ...
 
+    def damaged(self) -> Mapping[int, Exception]:
+        """Partitions that cannot be read whole, and why. They must not be written."""
+        ...
+
     def reclaim(self) -> int:
         """Give back space that compaction freed; returns how many bytes.
 

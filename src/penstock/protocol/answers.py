@@ -313,12 +313,25 @@ class Health(Struct, frozen=True, kw_only=True):
     uptime_ms: float
 
 
+class FailedPartition(Struct, frozen=True, kw_only=True):
+    """A partition that is out of service: why, and which file is damaged where."""
+
+    partition: int
+    reason: str
+    file: str | None = None
+    offset: int | None = None
+
+
 class Ready(Struct, frozen=True, kw_only=True):
-    """A server that has read its log and takes requests."""
+    """A server that has read its log and takes requests.
+
+    `status` is "degraded" where partitions are damaged: all others are served.
+    """
 
     status: str
     wal_replay_complete: bool
     topics: int
+    failed_partitions: tuple[FailedPartition, ...] = ()
 
 
 @lru_cache(maxsize=256)

@@ -470,6 +470,13 @@ class ShuttingDown(ServerUnavailable, code="shutting_down", status=503):
         super().__init__(message)
 
 
+class PartitionFailed(ServerUnavailable, code="partition_failed", status=503):
+    """The partition of this topic is damaged and out of service; others are served.
+
+    The text says which file is damaged and where. `penstock salvage` saves what can be read.
+    """
+
+
 class NotCoordinated(ServerUnavailable, code="not_coordinated", status=503):
     """No coordinator is running that could do it."""
 

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock.cli import main
+from penstock.kernel.ids import partition_of
 from tests.conformance.servers import ServerProcess
 from tests.conformance.wire import Api, payloads, until
 
@@ -114,6 +115,72 @@ def test_a_log_without_files_is_not_begun_anew_after_a_kill_either(
     shutil.copytree(killed, data)
     without_its_file(data / "log")
     assert "found no file there" in refused(tmp_path)
+
+
+def topics_of_partitions(count: int) -> dict[int, str]:
+    """One topic for each partition."""
+    found: dict[int, str] = {}
+    for number in range(1_000):
+        found.setdefault(partition_of(f"t{number}", count), f"t{number}")
+    assert len(found) == count
+    return found
+
+
+def damage_record(data: Path, text: str) -> tuple[str, int]:
+    """Change one byte of a record in the log; which file, and where."""
+    for path in sorted((data / "log").glob("*.segment")):
+        offset = path.read_bytes().find(text.encode())
+        if offset >= 0:
+            with path.open("r+b") as file:
+                file.seek(offset)
+                file.write(b"X")
+            return path.name, offset
+    raise AssertionError(f"{text} is in no segment")
+
+
+def test_a_damaged_partition_fails_alone_says_where_and_the_others_serve(tmp_path: Path) -> None:
+    topics, bad = topics_of_partitions(8), 3
+    server = ServerProcess(tmp_path, WAL_SHARDS=8)
+    try:
+        api = Api(server.start().address)
+        for turn in range(3):
+            for number, topic in topics.items():
+                api.write(topic, f"record-{number}-{turn}", config=FSYNC)
+        server.close()
+    finally:
+        server.discard()
+    name, offset = damage_record(tmp_path / "data", f"record-{bad}-1")
+    for life in range(2):  # it says so in every life, until it is repaired
+        server = ServerProcess(tmp_path, WAL_SHARDS=8)
+        try:
+            api = Api(server.start().address)
+            for number, topic in topics.items():
+                body = {"records": [{"data": f"life {life}"}]}
+                written = api.post(f"/v0/topics/{topic}", body)
+                read = api.post(f"/v0/topics/{topic}/diff", {"from_seq": 0})
+                if number != bad:
+                    assert written.status in (200, 201), written.json
+                    kept = [f"record-{number}-{turn}" for turn in range(3)]
+                    assert payloads(read.json)[:3] == kept
+                    continue
+                for answer in (written, read, api.get(f"/v0/topics/{topic}")):
+                    error = answer.json["error"]
+                    assert (answer.status, error["code"]) == (503, "partition_failed")
+                    assert name in error["message"]
+            ready = api.get("/readyz")
+            assert (ready.status, ready.json["status"]) == (200, "degraded")
+            (failed,) = ready.json["failed_partitions"]
+            assert (failed["partition"], failed["file"]) == (bad, name)
+            assert abs(failed["offset"] - offset) < 200
+            view = api.get("/v0/scheduler").json["partitions"]
+            assert (view["total"], view["serving"], view["failed"][0]["file"]) == (8, 7, name)
+            assert "topics_partitions_failed 1\n" in api.get("/v0/metrics").body.decode()
+            server.close()
+        finally:
+            server.discard()
+    looked = penstock("inspect", tmp_path / "data", "verify")
+    assert looked.exit_code == 1
+    assert name in looked.stderr
 
 
 COLD = {"COMPACT_LOG_BYTES": 20_000, "SEGMENT_MAX_EVENTS": 40, "HOT_RETAIN_SEGMENTS": 1}

@@ -13,13 +13,13 @@ from penstock.log.executor import (
     SLICE_NS,
     ClientQueueFull,
     PartitionExecutor,
-    PartitionFailed,
     Phase,
     RestoreInProgress,
     Work,
     WorkQueues,
 )
 from penstock.log.queues import Stopped
+from penstock.protocol.errors import PartitionFailed
 
 
 class ByHand:

@@ -128,6 +128,10 @@ class MemoryStore:
             self._check_open()
             return sorted(self._partitions)
 
+    def damaged(self) -> Mapping[int, Exception]:
+        """None: damage here is found when it is read."""
+        return {}
+
     def reclaim(self) -> int:
         """Nothing to do: the space of compacted entries is used again."""
         return 0

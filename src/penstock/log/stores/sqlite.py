@@ -141,6 +141,10 @@ class SqliteStore:
         self._check_open()
         return sorted(partition for shard in self._shards for partition in list(shard.states))
 
+    def damaged(self) -> Mapping[int, Exception]:
+        """None: damage here is found when it is read."""
+        return {}
+
     def reclaim(self) -> int:
         """Nothing to do: the space of compacted entries is used again."""
         return 0

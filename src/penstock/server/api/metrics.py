@@ -245,6 +245,12 @@ _gauge(
     lambda s: s.storage["missing_segments"],
     key="storage.missing_segments",
 )
+_gauge(
+    "topics_partitions_failed",
+    "Partitions that are out of service because they are damaged.",
+    lambda s: s.storage["failed_partitions"],
+    key="storage.failed_partitions",
+)
 _counter(
     "topics_storage_unreadable_reads_total",
     "Reads of cold records that found their file damaged.",

@@ -19,7 +19,7 @@ from penstock.server.api.metrics import METRICS, TOPICS_SHOWN_MAX, FirstNames, S
 from penstock.server.api.openapi import document
 from penstock.server.api.routes import FLAG, ROUTES, TEXT
 from penstock.server.http.message import Answer
-from penstock.topics.engine.scheduler_view import scheduler_view
+from penstock.topics.engine.scheduler_view import partitions_view, scheduler_view
 
 SLICE_NS: Final = 500_000
 """How long a slice may take, but for its last step."""
@@ -49,7 +49,14 @@ def ready(call: Call) -> Answer:
     if reason is not None:
         raise NotWritable(context.hide(reason, 503))
     topics = len(context.engine.registry.topics)
-    return Answer(200, encode({"status": "ready", "wal_replay_complete": True, "topics": topics}))
+    body = {"status": "ready", "wal_replay_complete": True, "topics": topics}
+    failed = partitions_view(context.engine)["failed"]
+    if failed:  # the others serve: it is ready, but not whole
+        body["status"] = "degraded"
+        body["failed_partitions"] = [
+            each | {"reason": context.hide(each["reason"], 503)} for each in failed
+        ]
+    return Answer(200, encode(body))
 
 
 @ROUTES.get(

@@ -88,6 +88,7 @@ async def resolve(call: Call, request: WatchRequest, *, lenient: bool) -> dict[s
         if topic is None:
             if lenient:
                 continue
+            engine.writers.of(name)  # which says so if its partition is out of service
             raise TopicNotFound(name)
         topic.expire(engine.clock.now_ms())
         places[name] = {

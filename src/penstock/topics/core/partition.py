@@ -351,6 +351,18 @@ class Partition:
                 if found is not None:
                     found.abandon()
 
+    def forget(self) -> None:
+        """The partition is out of service: take its topics and routers out of the registry."""
+        for router in list(self.routers):
+            if router.config.dest in self.topics:
+                removed = self.routers.decide_removal(router.config.name)
+                if removed is not None:
+                    self.routers.apply(removed)
+        for name in self.topics:
+            self.registry.remove(name)
+        for held in (self.topics, self.queues, self.spaces):
+            held.clear()
+
     def _see_epoch(self, epoch: int) -> None:
         self._epoch = max(self._epoch, epoch)
         self.registry.see_epoch(epoch)

@@ -20,6 +20,7 @@ from penstock.flow.governor import Rung
 from penstock.kernel.clock import Clock, SteadyClock
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.kernel.shell import RunQueue, SystemClock
+from penstock.log.executor import ExecutorStatus
 from penstock.log.journal import LocalJournal
 from penstock.log.store import Store
 from penstock.protocol.config import TopicConfig
@@ -99,7 +100,11 @@ class Engine:
         )
         self._backlog = self.journal.backlog
         audience = Audience(
-            self._committed, self._mark, self.watchers.by_topic, self.registry.routers.by_source
+            self._committed,
+            self._mark,
+            self.watchers.by_topic,
+            self.registry.routers.by_source,
+            self._partition_failed,
         )
         self.writers = Writers(
             [
@@ -242,8 +247,26 @@ class Engine:
         self.hot.close()
         self.cold.close()
         self.journal.stop_timed_syncs()
+        for writer in self.writers:
+            writer.executor.stop()
         await self.journal.stop()
+        for writer in self.writers:
+            writer.executor.stopped()
         self._run_queue.close()
+
+    def partitions(self) -> list[ExecutorStatus]:
+        """What each partition's executor publishes."""
+        return [writer.executor.status for writer in self.writers]
+
+    def _partition_failed(self, partition: Partition) -> None:
+        """A partition is out of service: what it holds cannot be trusted, so nothing is shown."""
+        names = list(partition.topics)
+        partition.forget()
+        for name in names:
+            self.writers.dropped(name)
+            self.recency.forget(name)
+            self.queues.forget(name)
+            self.turns.mark(name)
 
     # Topics
 
@@ -255,20 +278,21 @@ class Engine:
         """A topic, or `TopicNotFound`."""
         topic = self.registry.topics.get(name)
         if topic is None:
+            self.writers.of(name)  # which says so if its partition is out of service
             raise TopicNotFound(name)
         return topic
 
     def write(self, name: str, write: Write, done: OnWritten) -> None:
         """Append a batch. `done` is called exactly once, maybe before this returns."""
         topic = self._topics.get(name)
-        writer = self._writer_of.get(name) or self.writers.of(name)
-        if writer.is_held:
-            try:
+        try:
+            writer = self._writer_of.get(name) or self.writers.of(name)
+            if writer.is_held:
                 self.admission.check(writer, disable=write.disable_backpressure)
-            except PenstockError as error:
-                done(error)
-            else:
                 writer.later(partial(self.write, name, write, done), write.batch.size_bytes)
+                return
+        except PenstockError as error:
+            done(error)
             return
         if (
             topic is not None

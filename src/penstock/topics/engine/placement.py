@@ -21,8 +21,15 @@ class Writers:
         return iter(self._writers)
 
     def of(self, topic: str) -> PartitionWriter:
-        """The writer of a topic, whether the topic exists or not."""
-        return self.by_topic.get(topic) or self._writers[partition_of(topic, len(self._writers))]
+        """The writer of a topic, whether the topic exists or not.
+
+        `PartitionFailed` if its partition is out of service: then no topic of it is known.
+        """
+        writer = self.by_topic.get(topic)
+        if writer is None:
+            writer = self._writers[partition_of(topic, len(self._writers))]
+            writer.check()
+        return writer
 
     def created(self, topic: str) -> None:
         """A topic began."""

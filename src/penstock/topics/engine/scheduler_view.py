@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.flow.fairqueue import Standing
+from penstock.log.executor import Phase
 
 if TYPE_CHECKING:
     from penstock.topics.engine.engine import Engine
@@ -37,12 +38,30 @@ def scheduler_view(
         "last_failure": journal.counters.last_failure,
     }
     view["storage"] = storage_view(engine)
+    view["partitions"] = partitions_view(engine)
     if engine.compaction is not None:
         view["compaction"] = engine.compaction.view()
     if topic is not None:
         routers = [each for each in engine.forwarder.view(topic) if shown(each["dest"])]
         view["topic"] |= _push_of(engine, topic, view["topic"], routers)
     return view
+
+
+def partitions_view(engine: Engine) -> dict[str, Any]:
+    """How many partitions serve, and why others do not: which file is damaged, and where."""
+    statuses = engine.partitions()
+    serving = sum(status.phase is Phase.SERVING for status in statuses)
+    failed = [
+        {
+            "partition": status.partition,
+            "reason": status.reason,
+            "file": status.file,
+            "offset": status.offset,
+        }
+        for status in statuses
+        if status.phase is Phase.FAILED
+    ]
+    return {"total": len(statuses), "serving": serving, "failed": failed}
 
 
 def storage_view(engine: Engine) -> dict[str, int]:
@@ -54,6 +73,7 @@ def storage_view(engine: Engine) -> dict[str, int]:
         "damaged_snapshots": len(engine.recovery.damaged_snapshots),
         "missing_segments": len(engine.recovery.missing_segments),
         "unreadable_reads": engine.cold.failures,
+        "failed_partitions": sum(each.phase is Phase.FAILED for each in engine.partitions()),
     }
 
 

@@ -112,7 +112,11 @@ class SpaceCommands:
 
         A refusal that rests on what is only on its way to the log is told once that is there.
         """
-        writer = self._writers.of(name)
+        try:
+            writer = self._writers.of(name)
+        except PenstockError as error:
+            done(error)
+            return
         if writer.is_held:
             self._wait(writer, name, commit, done)
             return

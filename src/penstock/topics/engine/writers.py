@@ -45,7 +45,7 @@ class Audience(NamedTuple):
     appended: Callable[[str], None]
     listened: Container[str]
     routed: Container[str]
-    partition_failed: Callable[[int], None] = lambda _number: None
+    partition_failed: Callable[[Partition], None] = lambda _partition: None
 
 
 class Exclusive:
@@ -99,7 +99,7 @@ class PartitionWriter:
         self._appended = audience.appended
         self._listened = audience.listened
         self._routed = audience.routed
-        self._failed_for_good = audience.partition_failed
+        self._partition_failed = audience.partition_failed
         self._pending: Waiting = []
         self._entries: list[Entry] = []
         self._sync = False
@@ -209,8 +209,13 @@ class PartitionWriter:
 
     def check(self) -> None:
         """Raise `PartitionFailed` if the partition is out of service."""
-        if self.executor.phase is Phase.FAILED:
+        if self.is_out_of_service:
             raise self.executor.failure()
+
+    @property
+    def is_out_of_service(self) -> bool:
+        """Whether the partition failed, alone; its executor says why."""
+        return self.executor.phase is Phase.FAILED
 
     async def run(self, kind: Work, call: Callable[[], T]) -> T:
         """Run something as one piece of the executor's work, and wait for it."""
@@ -406,7 +411,9 @@ class PartitionWriter:
 
     def _on_partition_failed(self, error: Exception) -> None:
         """The executor took the partition out of service: answer every waiter."""
-        _LOGGER.error("partition %d is out of service: %s", self.number, error, exc_info=error)
+        unexpected = None if isinstance(error, PenstockError) else error
+        text = "partition %d is out of service: %s"
+        _LOGGER.error(text, self.number, error, exc_info=unexpected)
         self.refusal = self.executor.failure()
         self.is_held = True  # so that every command looks at `check` before it goes on
         flying, self._flying = self._flying, deque()
@@ -423,7 +430,7 @@ class PartitionWriter:
         idle, self._idle = self._idle, []
         for waiter in idle:
             _refuse(waiter, self.refusal)
-        self._failed_for_good(self.number)
+        self._partition_failed(self.partition)
 
     def _settle(self) -> None:
         """Nothing is on its way."""

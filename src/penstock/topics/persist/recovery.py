@@ -11,12 +11,13 @@ import asyncio
 import gc
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from penstock.kernel.errors import Corrupt, Rejected
+from penstock.log.executor import Work
 from penstock.log.journal import LocalJournal
 from penstock.log.store import Bounds
 from penstock.topics.core.codec import decode_entries
@@ -73,7 +74,6 @@ class Recovery:
         self._hot = hot
         self._total = 0
         self._done = 0
-        self._began_s = 0.0
         self.indexes: dict[int, int] = {}  # the snapshot that each partition began with
         self.sizes: dict[int, int] = {}
         self.log_bytes = 0
@@ -84,7 +84,8 @@ class Recovery:
     @property
     def is_damaged(self) -> bool:
         """Whether a file was missing or damaged; then nothing is removed."""
-        return bool(self.damaged_snapshots or self.missing_segments)
+        failed = any(writer.is_out_of_service for writer in self._writers)
+        return bool(self.damaged_snapshots or self.missing_segments or failed)
 
     @property
     def progress(self) -> float:
@@ -92,26 +93,25 @@ class Recovery:
         return min(self._done / self._total, 1.0) if self._total else 1.0
 
     async def run(self) -> None:
-        """Take in everything."""
+        """Take in everything. A partition that cannot be restored fails alone, and says why."""
         self._check_directory()
-        bounds = [self._journal.bounds(writer.number) for writer in self._writers]
-        for writer, bound in zip(self._writers, bounds, strict=True):
-            check_end(self._boot, writer.number, bound)
-        self._total = 1 + sum(bound.last_index - bound.boundary_index for bound in bounds)
-        chosen: list[FoundSnapshot | None] = []
-        for writer, bound in zip(self._writers, bounds, strict=True):
-            found = await self._choose(writer.number, bound)
-            chosen.append(found)
-            if found is not None:
-                self.sizes[writer.number] = found.path.stat().st_size
-                self.indexes[writer.number] = found.index
-                self._total += self.sizes[writer.number] // _SNAPSHOT_UNIT_BYTES
-                self._total -= max(found.index - bound.boundary_index, 0)
+        self._total = 1
+        starts: list[tuple[PartitionWriter, Bounds, FoundSnapshot | None]] = []
+        for writer in self._writers:
+            writer.executor.start()
+            try:
+                starts.append((writer, *await self._prepare(writer.number)))
+            except Exception as error:
+                writer.executor.fail(error)
         was_enabled = gc.isenabled()
         gc.disable()  # what is taken in stays: looking through it again and again finds nothing
         try:
-            for writer, bound, found in zip(self._writers, bounds, chosen, strict=True):
-                await self._restore(writer, bound, found)
+            for writer, bounds, found in starts:
+                try:
+                    await self._restore(writer, bounds, found)
+                except Exception as error:
+                    writer.executor.fail(error)
+            self._check_that_something_serves()
         finally:
             if was_enabled:
                 gc.enable()
@@ -119,6 +119,30 @@ class Recovery:
             topic.lose_unlogged()
         await self._sweep()
         self._done = self._total
+
+    def _check_that_something_serves(self) -> None:
+        """Refuse to start where nothing is left: a node that serves no topic helps no one."""
+        failed = [writer for writer in self._writers if writer.is_out_of_service]
+        if failed and not self._registry.topics:
+            error = failed[0].executor.error
+            assert error is not None
+            raise error
+
+    async def _prepare(self, number: int) -> tuple[Bounds, FoundSnapshot | None]:
+        """Where a partition's log lies, and the snapshot that it begins with."""
+        damage = self._journal.store.damaged().get(number)
+        if damage is not None:
+            raise damage
+        bounds = self._journal.bounds(number)
+        check_end(self._boot, number, bounds)
+        found = await self._choose(number, bounds)
+        self._total += bounds.last_index - bounds.boundary_index
+        if found is not None:
+            self.sizes[number] = found.path.stat().st_size
+            self.indexes[number] = found.index
+            self._total += self.sizes[number] // _SNAPSHOT_UNIT_BYTES
+            self._total -= max(found.index - bounds.boundary_index, 0)
+        return bounds, found
 
     async def settle(self, boot_id: str | None) -> None:
         """After a crash of the machine, pass over seqs that may have been given out and lost.
@@ -217,45 +241,50 @@ class Recovery:
     async def _restore(
         self, writer: PartitionWriter, bounds: Bounds, found: FoundSnapshot | None
     ) -> None:
-        self._began_s = time.monotonic()
-        index = bounds.boundary_index
-        if found is not None:
-            index = found.index
-            await self._take_snapshot(writer, found)
-        writer.executor.start()
-        writer.index = bounds.last_index
-        replay = writer.partition.apply_all
-        before = self._done
-        for entry in self._journal.entries(writer.number, index + 1):
-            payload = entry.payload
-            replay(decode_entries(payload))
-            self.log_bytes += len(payload)
-            self._done = before + entry.index - index
-            if time.monotonic() - self._began_s > _SLICE_S:
-                await self._breathe()
-            if self._hot is not None and self._registry.hot_bytes > self._registry.hot_bytes_max:
+        """Take in a partition, in slices: each is one piece of its executor's maintenance."""
+        slices = self._slices(writer, bounds, found)
+        while await writer.run(Work.MAINTENANCE, partial(next, slices, False)):
+            if self._hot is not None and self._is_over_hot_limit:
                 await self._hot.enforce()
+        writer.index = bounds.last_index
         writer.executor.restored()
 
-    async def _take_snapshot(self, writer: PartitionWriter, found: FoundSnapshot) -> None:
-        before = self._done
-        with File(found.path) as file:
-            reader = SnapshotReader(found.path.name, file.read)
-            restoring = Restoring(writer.partition)
-            for payload in reader.payloads():
-                restoring.take(decode_kept(reader.name, payload))
-                self._done = before + reader.offset // _SNAPSHOT_UNIT_BYTES
-                if (
-                    self._hot is not None
-                    and self._registry.hot_bytes > self._registry.hot_bytes_max
-                ):
-                    await self._hot.enforce()
-                if time.monotonic() - self._began_s > _SLICE_S:
-                    await self._breathe()
+    def _slices(
+        self, writer: PartitionWriter, bounds: Bounds, found: FoundSnapshot | None
+    ) -> Iterator[bool]:
+        """Take in the snapshot and the log after it; yields when a slice of time is over."""
+        began_s = time.monotonic()
+        for _ in self._steps(writer, bounds, found):
+            if time.monotonic() - began_s > _SLICE_S or self._is_over_hot_limit:
+                yield True
+                began_s = time.monotonic()
 
-    async def _breathe(self) -> None:
-        await asyncio.sleep(0)
-        self._began_s = time.monotonic()
+    def _steps(
+        self, writer: PartitionWriter, bounds: Bounds, found: FoundSnapshot | None
+    ) -> Iterator[None]:
+        index = bounds.boundary_index
+        before = self._done
+        if found is not None:
+            index = found.index
+            with File(found.path) as file:
+                reader = SnapshotReader(found.path.name, file.read)
+                restoring = Restoring(writer.partition)
+                for payload in reader.payloads():
+                    restoring.take(decode_kept(reader.name, payload))
+                    self._done = before + reader.offset // _SNAPSHOT_UNIT_BYTES
+                    yield
+        before = self._done
+        replay = writer.partition.apply_all
+        for entry in self._journal.entries(writer.number, index + 1):
+            replay(decode_entries(entry.payload))
+            self.log_bytes += len(entry.payload)
+            self._done = before + entry.index - index
+            yield
+
+    @property
+    def _is_over_hot_limit(self) -> bool:
+        registry = self._registry
+        return self._hot is not None and registry.hot_bytes > registry.hot_bytes_max
 
     async def _sweep(self) -> None:
         """Remove what the last life left half done. Nothing is removed while something is wrong."""
@@ -280,7 +309,8 @@ async def close_clean(
     directory: Path | None = None,
 ) -> None:
     """Log the heads that only memory knows, sync everything, and say that the end was clean."""
-    for writer in writers:
+    serving = [writer for writer in writers if not writer.is_out_of_service]
+    for writer in serving:
         entries: list[Entry] = [
             Advanced(name, topic.head_seq)
             for name, topic in writer.partition.topics.items()
@@ -298,5 +328,9 @@ async def close_clean(
         if error is not None:
             raise error
     if directory is not None:
-        indexes = [journal.bounds(writer.number).last_index for writer in writers]
+        last = read_boot(directory)
+        indexes = list(last.indexes if last is not None else [])
+        indexes += [0] * (len(writers) - len(indexes))
+        for writer in serving:  # the others ended where they were, whatever is left of them
+            indexes[writer.number] = journal.bounds(writer.number).last_index
         write_boot(directory, Boot(boot_id or this_boot_id(), clean=True, indexes=indexes))

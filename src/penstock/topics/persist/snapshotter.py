@@ -28,6 +28,7 @@ from penstock.flow.backoff import Backoff
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Corrupt, PenstockError, Unavailable
 from penstock.kernel.units import KIB, MIB
+from penstock.log.executor import Work
 from penstock.log.journal import LocalJournal
 from penstock.log.store import Compact, Operation, Store, Sync
 from penstock.topics.core.registry import Registry
@@ -193,6 +194,8 @@ class Compaction:
         """
         async with self.lock:
             self._ending.clear()
+            for writer in self._writers:
+                writer.check()  # a copy without this partition could not be restored
             pins = [self._pin(writer.number) for writer in self._writers]
 
             def progress(what: str, done: int, total: int) -> None:
@@ -260,7 +263,13 @@ class Compaction:
 
     async def _compact(self) -> int:
         counted_bytes = self._journal.counters.bytes_written
-        jobs = [job for writer in self._writers if (job := self._job(writer)) is not None]
+        jobs = []
+        for writer in self._writers:
+            if writer.is_out_of_service:
+                continue
+            job = await writer.run(Work.MAINTENANCE, partial(self._job, writer))
+            if job is not None:
+                jobs.append(job)
         if not jobs:
             self._counted_bytes = counted_bytes
             return 0
@@ -277,7 +286,8 @@ class Compaction:
                 self._process = None
                 await self._loop.run_in_executor(None, _close, process)
         self._counted_bytes = counted_bytes
-        await self._loop.run_in_executor(None, self._tidy, self._files_in_use())
+        if not any(writer.is_out_of_service for writer in self._writers):
+            await self._loop.run_in_executor(None, self._tidy, self._files_in_use())
         self._done += 1
         return len(jobs)
 
@@ -329,7 +339,8 @@ class Compaction:
             else:
                 future.set_result(None)
 
-        self._journal.submit(operation, done)
+        executor = self._writers[operation.partition].executor
+        executor.submit(Work.MAINTENANCE, partial(self._journal.submit, operation, done), done)
         await future
 
     async def _seal_live(self, manifest: Manifest) -> None:

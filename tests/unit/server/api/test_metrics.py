@@ -55,7 +55,7 @@ def test_every_name_of_the_contract_is_there():
         *(f"topics_wal_{name}_total" for name in wal),
         "topics_storage_damaged_snapshots", "topics_storage_missing_segments",
         "topics_storage_unreadable_reads_total", "topics_hot_bytes", "topics_hot_bytes_limit",
-        "topics_spilled_bytes_total",
+        "topics_spilled_bytes_total", "topics_partitions_failed",
     } == found  # fmt: skip
 
 

@@ -7,6 +7,10 @@ Zeros are the end. A block that is not whole is one of two things:
 
 Only the last synced blocks, which no later block speaks for, cannot be told from a torn tail; a
 store that was closed ends in a seal and has none.
+
+A fold that *isolates* goes on behind damage, with the next whole block. A partition is then whole
+if something later proves it: an entry that follows its last one, or a checkpoint that says the
+same. Every other partition may have lost entries in the gap: it is damaged, and says where.
 """
 
 from __future__ import annotations
@@ -62,8 +66,12 @@ class _Tail:
 class Fold:
     """Takes segments in order, one call each, and keeps the state they add up to."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, isolates: bool = False) -> None:
         self.partitions: dict[int, PartitionIndex] = {}
+        self.damaged: dict[int, Damaged] = {}
+        self._unproven: dict[int, Damaged] = {}  # by the gap that may have held entries of it
+        self._isolates = isolates
+        self._gap: Damaged | None = None  # the last one
         self.report = Report()
         self.store_id: bytes | None = None
         self.chain = fmt.Chain(0)
@@ -86,22 +94,39 @@ class Fold:
         if walk.blocks:
             if self.unused:
                 raise self._contradiction(name, f"{self.unused[0][1]} to be used first", "it empty")
-            self._suspect = None  # it goes on exactly where the log before it ended
-            self._fold(number, name, walk, first=self.tail is None)
-            self.tail = _Tail(number, name, walk.end, walk.unproven)
-            self.sealed = walk.last_kind != fmt.DATA_BLOCK
+            self._take_walk(number, name, walk)
         elif self.tail is None:
             if number > 1:
                 raise self._contradiction(name, "a whole checkpoint", walk.found)
             self.tail = _Tail(number, name, walk.end, walk.end)
         else:
             self.unused.append((number, name))
-        self._look_past_the_end(name, data, walk)
+        while (resumed := self._look_past_the_end(name, data, walk)) is not None:
+            walk = resumed
+            self._take_walk(number, name, walk)
+
+    def _take_walk(self, number: int, name: str, walk: _Walk) -> None:
+        self._suspect = None  # it goes on exactly where the log before it ended
+        self._fold(number, name, walk, first=self.tail is None)
+        self.tail = _Tail(number, name, walk.end, walk.unproven)
+        self.sealed = walk.last_kind != fmt.DATA_BLOCK
 
     def finish(self) -> None:
         """Check that every entry has its place; settle where the log is cut."""
         for partition, index in self.partitions.items():
-            self._check_complete(partition, index)
+            try:
+                self._check_complete(partition, index)
+            except Damaged as error:
+                if not self._isolates:
+                    raise
+                self.damaged.setdefault(partition, error)
+        for partition, gap in self._unproven.items():
+            self.damaged.setdefault(partition, gap)
+        for partition in self.damaged:  # none of its entries is read: they may not be all
+            known, empty = self.partitions[partition], PartitionIndex()
+            empty.install(known.last_index, known.bounds.last_term if known.entries else 0)
+            empty.term, empty.vote = known.term, known.vote
+            self.partitions[partition] = empty
         if self._suspect is not None and self.tail is not None:
             if self.tail.dirty or self.unused:
                 self.report.cut = self._suspect
@@ -141,11 +166,14 @@ class Fold:
         else:
             self.unused.append((number, name))
 
-    def _look_past_the_end(self, name: str, data: memoryview, walk: _Walk) -> None:
-        """After the last whole block: zeros, or a suspect that later blocks may speak against."""
+    def _look_past_the_end(self, name: str, data: memoryview, walk: _Walk) -> _Walk | None:
+        """After the last whole block: zeros, or a suspect that later blocks may speak against.
+
+        Returns what follows damage, if the fold goes on behind it.
+        """
         if self._suspect is None:
             if not _any_set(data, walk.end):
-                return
+                return None
             self._suspect = Cut(name, walk.end, self.chain.sequence + 1, walk.found)
             if self.tail is not None and self.tail.name == name:
                 self.tail.dirty = True
@@ -153,7 +181,7 @@ class Fold:
         witness = _witness(data, walk.end, self.chain.seed, suspect.sequence)
         if witness is not None:
             offset, sequence = witness
-            raise Damaged(
+            damage = Damaged(
                 f"{suspect.file} at offset {suspect.offset}: expected block {suspect.sequence}, "
                 f"which block {sequence} in {name} at {offset} says was synced, "
                 f"found {suspect.found}",
@@ -161,18 +189,120 @@ class Fold:
                 offset=suspect.offset,
                 sequence=suspect.sequence,
             )
+            if not self._isolates or self.tail is None:
+                raise damage
+            return self._resume(name, data, walk, damage)
+        return None
+
+    def _resume(self, name: str, data: memoryview, walk: _Walk, damage: Damaged) -> _Walk:
+        """Go on with the next whole block behind damage."""
+        chain = self.chain
+        offset, head = _next_whole(data, walk.end, chain.seed, chain.sequence + 1)
+        self.unused = []
+        if self._take_damaged_block(name, data, walk.end, head):
+            return _Walk(chain, name, data, first=False, start=offset)
+        self._gap = damage
+        for partition in self.partitions:
+            if partition not in self.damaged:
+                self._unproven.setdefault(partition, damage)
+        chain.sequence, chain.crc, chain.synced_upto = (
+            head.sequence - 1,
+            head.previous_crc,
+            head.synced_upto,
+        )
+        return _Walk(chain, name, data, first=False, start=offset)
+
+    def _take_damaged_block(
+        self, name: str, data: memoryview, offset: int, following: fmt.BlockHead
+    ) -> bool:
+        """Take a block of which only payloads are damaged: other partitions lost nothing.
+
+        False, with nothing taken, if the damage is elsewhere or that is not certain.
+        """
+        chain = self.chain
+        head = fmt.BlockHead(*_UNPACK(data, offset))
+        end = offset + _HEAD + head.body_bytes
+        table = end - head.records * _ROW
+        links = head.sequence == chain.sequence + 1 and head.previous_crc == chain.crc
+        links = links and following.sequence == head.sequence + 1
+        links = links and following.previous_crc == head.crc and head.magic == fmt.BLOCK_MAGIC
+        if (
+            not links
+            or head.kind != fmt.DATA_BLOCK
+            or not offset + _HEAD <= table < end <= len(data)
+        ):
+            return False
+        rows = rows_of([data[table:end]])
+        broken = self._broken_payloads(name, rows, data[:table], offset + _HEAD)
+        if not broken:
+            return False
+        for partition, error in broken.items():
+            self.damaged.setdefault(partition, error)
+            self.partitions.setdefault(partition, PartitionIndex())
+        assert self.tail is not None
+        start = np.array([offset + _HEAD + (self.tail.number << fmt.POSITION_SHIFT)], np.uint64)
+        positions = positions_of(rows, start, np.array([len(rows)], np.int64))
+        for run in runs(rows, positions):
+            self._apply(name, run)
+        chain.sequence, chain.crc = head.sequence, head.crc
+        return True
+
+    def _broken_payloads(
+        self, name: str, rows: Rows, data: memoryview, at: int
+    ) -> dict[int, Damaged]:
+        """What is damaged, by partition; nothing if the records do not fit together."""
+        broken: dict[int, Damaged] = {}
+        lasts = {number: index.last_index for number, index in self.partitions.items()}
+        for index, _term, meta, partition, kind in rows.tolist():
+            if not fmt.ENTRY <= kind <= fmt.SEAL:
+                return {}
+            if kind > fmt.COPY:
+                continue
+            length = meta & fmt.LENGTH_MASK
+            if kind == fmt.ENTRY and partition not in self.damaged:
+                if index != lasts.get(partition, 0) + 1:
+                    return {}
+                lasts[partition] = index
+            if crc32c(data[at : at + length]) != meta >> 32:
+                broken.setdefault(
+                    partition,
+                    Damaged(
+                        f"{name} at offset {at}: entry {index} of partition {partition} does not "
+                        "match its checksum",
+                        file=name,
+                        offset=at,
+                        index=index,
+                    ),
+                )
+            at += length
+        return broken if at == len(data) else {}
+
+    def _lost(self, partition: int) -> bool:
+        """Whether a partition does not go on where it ended, because of a gap."""
+        if partition in self.damaged:
+            return True
+        error = self._unproven.pop(partition, None)
+        if error is None and partition not in self.partitions:
+            error = self._gap  # it began in the gap
+        if error is None:
+            return False
+        self.damaged[partition] = error
+        self.partitions.setdefault(partition, PartitionIndex())
+        return True
 
     def _fold(self, number: int, name: str, walk: _Walk, *, first: bool) -> None:
         self.report.blocks += len(walk.starts)
         rows = rows_of(walk.tables)
         self.report.records += len(rows)
-        checkpoint = walk.counts[0]
-        self._checkpoint(name, rows[:checkpoint], first=first)
-        rows = rows[checkpoint:]
+        skipped = int(walk.starts_with_checkpoint)
+        if skipped:
+            checkpoint = walk.counts[0]
+            self._checkpoint(name, rows[:checkpoint], first=first)
+            rows = rows[checkpoint:]
         if len(rows):
-            starts = np.array(walk.starts[1:], np.uint64)
+            starts = np.array(walk.starts[skipped:], np.uint64)
             starts += np.uint64(number << fmt.POSITION_SHIFT)
-            counts = np.array(walk.counts[1:], np.int64)
+            counts = np.array(walk.counts[skipped:], np.int64)
             for run in runs(rows, positions_of(rows, starts, counts)):
                 self._apply(name, run)
 
@@ -193,7 +323,9 @@ class Fold:
                 continue
             known = self.partitions.get(partition, PartitionIndex())
             found = (known.boundary_index, known.boundary_term, known.last_index)
-            if (*found, known.term, known.vote) != (boundary, boundary_term, last, term, vote):
+            if (*found, known.term, known.vote) == (boundary, boundary_term, last, term, vote):
+                self._unproven.pop(partition, None)
+            elif not self._lost(partition):
                 raise self._contradiction(
                     name,
                     f"partition {partition} at {(boundary, boundary_term, last, term, vote)}",
@@ -201,10 +333,13 @@ class Fold:
                 )
 
     def _apply(self, name: str, run: Run) -> None:
+        if (self.damaged or self._gap is not None) and self._is_lost_at(run):
+            return
         state = self.partitions.get(run.partition)
         if state is None:
             state = self.partitions[run.partition] = PartitionIndex()
         if run.kind == fmt.ENTRY:
+            self._unproven.pop(run.partition, None)
             if run.first != state.last_index + 1:
                 raise self._contradiction(
                     name, f"partition {run.partition} index {state.last_index + 1}", f"{run.first}"
@@ -216,6 +351,20 @@ class Fold:
             copied.update(enumerate(run.terms.tolist(), run.first))
         else:
             self._apply_one(name, run.partition, state, (run.kind, run.first, run.term))
+
+    def _is_lost_at(self, run: Run) -> bool:
+        """Whether records behind a gap belong to a partition that lost some in it."""
+        if run.partition in self.damaged:
+            return True
+        known = self.partitions.get(run.partition)
+        last = known.last_index if known is not None else 0
+        count = len(run.positions)
+        continues = {
+            fmt.ENTRY: run.first == last + 1,
+            fmt.COPY: run.first + count - 1 <= last,
+            fmt.COMPACT: run.first <= last,
+        }.get(run.kind, True)
+        return not continues and self._lost(run.partition)
 
     def _apply_one(
         self, name: str, number: int, state: PartitionIndex, record: tuple[int, int, int]
@@ -281,7 +430,15 @@ class _Walk:
         "unproven",
     )
 
-    def __init__(self, chain: fmt.Chain, name: str, data: memoryview, *, first: bool) -> None:
+    def __init__(
+        self,
+        chain: fmt.Chain,
+        name: str,
+        data: memoryview,
+        *,
+        first: bool,
+        start: int = fmt.SEGMENT_HEADER_BYTES,
+    ) -> None:
         self.name = name
         self.starts: list[int] = []
         self.counts: list[int] = []
@@ -290,7 +447,7 @@ class _Walk:
         self.starts_with_checkpoint = False
         self.last_kind = 0
         self.unproven = 0
-        self.end = fmt.SEGMENT_HEADER_BYTES
+        self.end = start
         self._run(chain, data, first)
 
     @property
@@ -377,6 +534,24 @@ def _witness(data: memoryview, start: int, seed: int, sequence: int) -> tuple[in
                 return offset, head.sequence
         at = text.find(fmt.BLOCK_MAGIC, at + 1)
     return None
+
+
+def _next_whole(
+    data: memoryview, start: int, seed: int, sequence: int
+) -> tuple[int, fmt.BlockHead]:
+    """The first whole block from `start` on that comes after `sequence`. There must be one."""
+    text = bytes(data)
+    at = text.find(fmt.BLOCK_MAGIC, start)
+    while at >= 0:
+        offset = at - 4
+        if offset >= start and offset + _HEAD <= len(data):
+            head = fmt.BlockHead(*_UNPACK(data, offset))
+            end = offset + _HEAD + head.body_bytes
+            follows = sequence < head.sequence and end <= len(data)
+            if follows and crc32c(data[offset + 4 : end], seed) == head.crc:
+                return offset, head
+        at = text.find(fmt.BLOCK_MAGIC, at + 1)
+    raise AssertionError("the witness of the damage is a whole block itself")
 
 
 def _any_set(data: memoryview, start: int) -> bool:

@@ -52,6 +52,9 @@ class SegmentOptions:
 
     segment_bytes: int = 64 * MIB
     reclaim_below: float = 0.25
+    isolate_damage: bool = False
+    """Open a log that is damaged in the middle: only the partitions that may have lost entries are
+    out of service (`SegmentStore.damaged`). Else such a log does not open."""
     background: Executor | None = None
     entropy: Callable[[int], bytes] = os.urandom
 
@@ -120,6 +123,7 @@ class SegmentStore:
         self._files = SegmentFiles(disk, self._background, self._options.segment_bytes)
         self._writing = threading.Lock()  # one writer, and reclaim
         self._catalog = Catalog()
+        self._damaged: dict[int, Damaged] = {}
         self._air: deque[Underway] = deque()  # while there is one, `_writing` is held
         self._waiting = 0  # threads that want `_writing`
         self._counting = threading.Lock()
@@ -337,6 +341,8 @@ class SegmentStore:
         states = [
             (number, bounds.boundary_index, bounds.boundary_term, bounds.last_index, *hard)
             for number, bounds, hard in self._catalog.states()
+            # A checkpoint would say that a damaged partition is whole: it says nothing of it.
+            if number not in self._damaged
         ]
         return self._chain.block(fmt.CHECKPOINT_BLOCK, *fmt.checkpoint_body(states))
 
@@ -396,8 +402,8 @@ class SegmentStore:
         Called when all is synced: what made their entries dead, and the checkpoint that stands
         for their other records, are durable. But for a segment whose first block found no space.
         """
-        if self._offset == fmt.SEGMENT_HEADER_BYTES:
-            return False
+        if self._offset == fmt.SEGMENT_HEADER_BYTES or self._damaged:
+            return False  # what is left of a damaged partition must stay for a salvage
         self._files.remove(self._catalog.unwanted(self._current))
         return True
 
@@ -409,6 +415,8 @@ class SegmentStore:
         only at segments that were there when it began, so it ends.
         """
         freed = 0
+        if self._damaged:
+            return freed
         newest = self._current.number
         while True:
             self._get_writing()
@@ -455,6 +463,8 @@ class SegmentStore:
         self, partition: int, first_index: int, *, max_entries: int, max_bytes: int
     ) -> list[Entry]:
         """Entries from an index on; see `Store.read`. Every payload's checksum is checked."""
+        if partition in self._damaged:
+            raise self._damaged[partition]
         limits = max_entries, max_bytes
         positions, metas, terms, segments = self._catalog.places(partition, first_index, limits)
         payloads = self._payloads(segments, positions, metas)
@@ -503,6 +513,10 @@ class SegmentStore:
     def partitions(self) -> list[int]:
         """Every partition ever written, in order."""
         return sorted(number for number, _, _ in self._catalog.states())
+
+    def damaged(self) -> Mapping[int, Exception]:
+        """The partitions that may have lost entries; see `SegmentOptions.isolate_damage`."""
+        return self._damaged
 
     def status(self) -> StoreStatus:
         """A snapshot for people."""
@@ -581,7 +595,7 @@ class SegmentStore:
             raise _closed(self._disk)
 
     def _recover(self) -> Report:
-        fold = Fold()
+        fold = Fold(isolates=self._options.isolate_damage)
         for number, name, file, data in self._loaded():
             fold.segment(number, name, data)
             self._catalog.segments[number] = Segment(number, file)
@@ -594,6 +608,7 @@ class SegmentStore:
         self._offset = fold.tail.offset
         self._sealed = fold.sealed or not fold.report.blocks
         self._settle_end(fold)
+        self._damaged = fold.damaged
         self._catalog.restore(fold.partitions)
         self._collect()
         return fold.report
