@@ -1,7 +1,7 @@
-"""The edge without its sockets: who may read, what is whole, what waits, who is acknowledged.
+"""The edge without its sockets: which connections are read, what waits, what is acknowledged.
 
-Connections are `Link`s; whoever owns them feeds their bytes in, takes batches of whole messages
-out, and says when those are durable. Two windows bound what is in between: `accept` holds fragments
+Connections are `Link`s; their owner feeds their bytes in, takes batches of whole messages out, and
+reports when those are durable. Two windows bound what is in between: `accept` holds fragments
 that are not yet looked at, `reassemble` holds whole messages that are not yet durable. A connection
 whose fragments find no credit is read no further; it is never dropped for that.
 """
@@ -370,7 +370,7 @@ class EdgeCore:
             elif outcome is Outcome.WAIT:
                 self._stall(session, fragment)
             elif session.paused and self._is_crowded and device.reserved_bytes:
-                self._resume(session)  # who has memory must go on, or never gives it back
+                self._resume(session)  # a device that holds memory must finish to give it back
         if messages:
             size_bytes = sum([len(message.payload) for message in messages])
             self.buffered_bytes += size_bytes
@@ -416,7 +416,7 @@ class EdgeCore:
         self._resume(session)
 
     def _admit_waiting(self) -> bool:
-        """Give credits to those who wait for them, the longest wait first."""
+        """Give credits to waiting connections, the longest wait first."""
         moved = False
         while self._waiting:
             room = self.accept.room
@@ -478,7 +478,7 @@ class EdgeCore:
         self.pump()
 
     def found(self, device: str, message_id: int) -> None:
-        """A message is in the topic already, by whomever: remember it."""
+        """A message is in the topic already, written by any edge: remember it."""
         known = self.devices.get(device)
         if known is None:
             known = self.devices[device] = Device(device, Seen())

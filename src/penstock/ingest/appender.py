@@ -2,8 +2,8 @@
 
 One write is under way at a time. Its idempotency key names the seq that it comes after, so of two
 writes after the same seq only one lands: that of an edge which was killed while its write was still
-on the way, or ours. Whoever comes second is told, reads what the other wrote, and leaves out what
-is there already.
+on the way, or ours. The second writer is told, reads what the first one wrote, and leaves
+out what is there already.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Appender:
             self._core.landed(messages, self._clock.monotonic_ns() - began_ns)
 
     async def _until_done(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Try again until it is done: what devices sent is held meanwhile, and nobody is told."""
+        """Retry until it succeeds: meanwhile messages are held and not acknowledged."""
         failures = 0
         while True:
             try:

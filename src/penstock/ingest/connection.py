@@ -47,7 +47,7 @@ class DeviceConnection(asyncio.BufferedProtocol):
         self.peer = f"{found[0]}:{found[1]}" if isinstance(found, tuple) else ""
         sock = transport.get_extra_info("socket")
         if sock is not None:
-            # A peer that vanished without a word is noticed by the system, if nobody else does.
+            # The operating system notices a peer that vanished without closing.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._members.add(self)
         self.session = self._core.opened(self)

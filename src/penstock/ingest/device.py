@@ -164,7 +164,7 @@ class Device:
         elif isinstance(frame, Failure):
             core.failed(frame)
         elif not isinstance(frame, Pong):
-            link.abort()  # whoever that is, it is no edge: maybe there will be one again
+            link.abort()  # the peer is not an edge; the next connection may reach one
         self._changed.set()
 
 
@@ -215,7 +215,7 @@ class _DeviceLink(asyncio.Protocol):
 
 
 async def wait_until_reachable(host: str, port: int, *, within_s: float = 30.0) -> None:
-    """Return once somebody listens; `Unavailable` if nobody does in time."""
+    """Return once the port accepts connections; `Unavailable` if it does not in time."""
     try:
         async with asyncio.timeout(within_s):
             while True:

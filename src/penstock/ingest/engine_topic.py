@@ -71,7 +71,7 @@ class EngineTopic:
         await self._write(self._names.rejects, records)
 
     async def close(self) -> None:
-        """Nothing: the engine is somebody else's."""
+        """Nothing: the engine belongs to the caller."""
 
     async def _write(self, topic: str, records: Sequence[bytes]) -> int:
         body = b'{"records":[%b]}' % b",".join([b'{"data":%b}' % record for record in records])

@@ -1,7 +1,7 @@
 """The frames that devices and the edge send each other, as bytes and as values.
 
 A frame is a head of 8 bytes, a body, and the CRC-32C of both; numbers are little-endian. The page
-`docs/internals/device-protocol.md` has every byte for those who write device software.
+`docs/internals/device-protocol.md` describes every byte, for authors of device software.
 
 >>> sent = encode_hello("meter-7", b"secret") + encode_message(1, b"payload")
 >>> reader = FrameReader()
@@ -31,7 +31,7 @@ HEAD: Final = Struct("<BBBBI")
 FRAGMENT: Final = Struct("<QHHI")
 OVERHEAD_BYTES: Final = HEAD.size + 4
 OPENING_BODY_BYTES_MAX: Final = KIB
-"""A body before HELLO: nobody can make the edge hold more without a token."""
+"""A body before HELLO: without a token, the edge cannot be made to hold more."""
 OFFENDING_BYTES_MAX: Final = 256
 FRAGMENT_BYTES_MAX: Final = 16 * KIB
 FRAGMENTS_MAX: Final = 65_535

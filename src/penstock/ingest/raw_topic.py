@@ -130,7 +130,7 @@ def payload_of(data: str | bytes) -> bytes:
 
 
 def identity_of(node: str | None, tag: str | None) -> Identity | None:
-    """Which message a record is; None if somebody else wrote it."""
+    """Which message a record is; None if it was not written by an edge."""
     if node is None or tag is None or not (tag.isascii() and tag.isdigit()):
         return None
     message_id = int(tag)

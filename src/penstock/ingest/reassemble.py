@@ -146,7 +146,7 @@ class Reassembler:
         self.reserved_bytes = 0
         self.partial_bytes = 0
         self.freed = False
-        """Set when memory was given back; whoever lets fragments wait clears it."""
+        """Set when memory was given back; cleared by the caller that lets fragments wait."""
 
     def __len__(self) -> int:
         return len(self._deadlines)
@@ -225,7 +225,7 @@ class Reassembler:
     def _reserve(self, device: Device, fragment: Fragment) -> bool:
         """Set memory aside for all that the device may have incomplete, before its first piece.
 
-        So whoever has begun can always end, and nobody waits for somebody who waits.
+        So a device that has begun can always finish: waits cannot form a cycle.
         """
         limits = self._limits
         if device.partial_bytes + fragment.message_bytes > limits.partial_bytes_max:

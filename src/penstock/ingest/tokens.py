@@ -33,7 +33,7 @@ class DeviceTokens:
         return len(self._by_device) + len(self._shared)
 
     def allows(self, device: str, token: bytes) -> bool:
-        """Whether a device may send. Takes as long for a device that nobody knows."""
+        """Whether a device may send. Takes as long for an unknown device."""
         digest = sha256(token).digest()
         found = compare_digest(self._by_device.get(device, _NOBODY), digest)
         for shared in self._shared:

@@ -19,7 +19,7 @@ class BadPayload(Rejected):
 
 
 class BadTariff(Rejected):
-    """A tariff, or which one a meter has, that nobody could price with."""
+    """A tariff, or the assignment of one to a meter, that cannot be priced with."""
 
     code = "bad_tariff"
 

@@ -84,7 +84,7 @@ def instant_text(moment: datetime) -> str:
 
 
 def begin_of(when: object, zone: ZoneInfo) -> datetime:
-    """The moment that somebody means: a day begins at midnight of the zone, clocks are its own.
+    """The moment that is meant: a day begins at midnight of the zone, times are local to it.
 
     >>> instant_text(begin_of("2026-07-01", ZoneInfo("Europe/Berlin")))
     '2026-06-30T22:00:00Z'

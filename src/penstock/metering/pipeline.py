@@ -27,7 +27,7 @@ CHARGES: Final = (
 )  # fmt: skip
 
 ASK_S: Final = 2.0
-"""How long one try to reach the space may take; who waits for it tries again and says why."""
+"""How long one try to reach the space may take; the runner retries and reports why."""
 
 
 def metering(

@@ -40,7 +40,7 @@ class Pricing:
         """The frames before those: a batch may still go by them, but not by any before them."""
 
     def pin(self) -> Pinned:
-        """Prices as they are now: with every change that somebody was told has taken effect."""
+        """Prices as they are now, with every change that the server has acknowledged."""
         with self._lock:
             try:
                 changed = self._copy.catch_up()

@@ -1,7 +1,7 @@
-"""Tariffs and assignments on a server, changed by whoever comes: a change lands or is refused.
+"""Tariffs and assignments on a server, with several writers: a change lands or is refused.
 
-Each change is worked out on the documents there are and committed if they still are. When somebody
-else was quicker it is worked out again; of several who add to one tariff none is lost.
+Each change is computed from the current documents and committed if they have not changed since. On
+a conflict it is computed again, so concurrent additions to one tariff are all kept.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class TariffSpace:
         )  # fmt: skip
 
     def _check_names(self, wanted: set[str], coming: Iterable[str]) -> None:
-        """Refuse tariffs that nobody has, with the nearest name, before anything is sent."""
+        """Refuse tariffs that do not exist, naming the nearest one, before anything is sent."""
         known = {*self.names(), *coming}
         for name in sorted(wanted - known):
             near = difflib.get_close_matches(name, sorted(known), n=1)

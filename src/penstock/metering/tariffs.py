@@ -1,4 +1,4 @@
-"""Tariffs and who has which: entities of a space, read and checked as a whole.
+"""Tariffs and their assignment to meters: entities of a space, read and checked as a whole.
 
 A tariff is the entity `tariff:NAME`. Each version counts from a moment on until the next one and
 has one price for every hour of every weekday of every month:

@@ -97,7 +97,7 @@ def cursor_of(lake: Catalog, name: str) -> Cursor | None:
 
 
 def take_over(lake: Catalog, name: str, topic: str, epoch: int, holder: str) -> Cursor:
-    """Make a pipeline ours; whoever ran it before can commit nothing more."""
+    """Take a pipeline over; the process that ran it before can commit nothing more."""
     lake.migrate(GROUP, VERSION, CREATE)
     now_ms = lake.clock.now_ms()
 

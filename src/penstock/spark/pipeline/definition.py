@@ -121,7 +121,7 @@ class Pipeline:
         return Pinned(evaluate) if callable(evaluate) else evaluate.pin()
 
     def close(self) -> None:
-        """Let go of connections for now; whoever goes on makes others."""
+        """Close connections for now; the next batch opens new ones."""
         if not callable(self.evaluate):
             self.evaluate.close()
 

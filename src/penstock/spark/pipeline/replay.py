@@ -96,8 +96,8 @@ def _commit(
     found = pc.sum(is_tried).as_py() or 0
     if found != wanted.count:
         raise Rejected(
-            f"expected the {wanted.count} dead letters that were tried, found {found}: somebody "
-            "else has taken the others"
+            f"expected the {wanted.count} dead letters that were tried, found {found}: another "
+            "replay has taken the others"
         )
     transaction = lake.begin(at=version.snapshot, reserve_ms=RESERVE_MS)
     transaction.end_files(version.table, version.files)

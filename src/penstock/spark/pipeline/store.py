@@ -1,7 +1,7 @@
 """The last stage: a batch's rows as files of the lake, and one commit that also moves the cursor.
 
 A batch that is not large comes here in one job, is cut into its tables and written; a large one
-is written by Spark's tasks. Files that no commit names are nobody's, so this may die anywhere.
+is written by Spark's tasks. Files that no commit names do not count, so this may die anywhere.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Store:
 
         A batch of nothing but duplicates has no frame. `basis` is what it was evaluated with.
 
-        `TakenOver` if the cursor is not where the batch began: somebody else was faster.
+        `TakenOver` if the cursor is not where the batch began: another process moved it.
         """
         transaction = self._lake.begin(reserve_ms=RESERVE_MS)
         rows = dead = 0
@@ -185,7 +185,7 @@ def dead_letters(pipeline: Pipeline, dead: pa.Table, messages: pa.Table, now_ms:
 
 
 def original(pipeline: Pipeline, text: str | bytes) -> bytes:
-    """The bytes that somebody sent; those of the record where they are not what they should be."""
+    """The bytes that were sent; those of the record where it does not hold valid base64."""
     if isinstance(text, bytes):
         return text
     if pipeline.payload == "base64":
