@@ -33,7 +33,7 @@ from penstock.server.api.app import TopicApplication
 from penstock.server.api.auth import KeyRing, parse_keys
 from penstock.server.api.call import Context
 from penstock.server.api.gate import Gate
-from penstock.server.api.hiding import Hiding
+from penstock.server.api.errors import Hiding
 from penstock.server.api.quotas import CapLimits, Caps
 from penstock.server.api.routes import is_write
 from penstock.server.api.tables_desk import TablesDesk, WarehousePlace

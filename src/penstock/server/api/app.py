@@ -27,7 +27,7 @@ from penstock.protocol.errors import (
     TopicNotFound,
 )
 from penstock.protocol.routes import ADMIN, WRITE, Param, Route
-from penstock.server.api import backup, probes, queues, routers, spaces, tables, topics
+from penstock.server.api import probes, queues, routers, spaces, tables, topics
 from penstock.server.api.answers import Flags, Numbers, Spent, written, written_new
 from penstock.server.api.auth import Grant, bearer, query_token
 from penstock.server.api.call import Call, Context
@@ -44,7 +44,7 @@ _JSON: Final = "application/json"
 _PATHS_MAX: Final = 10_000
 
 HANDLERS: Final = (
-    topics, routers, queues, work, watch, websocket, spaces, tables, backup, probes,
+    topics, routers, queues, work, watch, websocket, spaces, tables, probes,
 )  # fmt: skip
 """The modules whose handlers are in the table."""
 

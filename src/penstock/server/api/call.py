@@ -19,8 +19,7 @@ from penstock.protocol.errors import Forbidden
 from penstock.server.api.answers import data_body
 from penstock.server.api.auth import Grant, KeyRing
 from penstock.server.api.columns import ColumnRuns
-from penstock.server.api.errors import describe
-from penstock.server.api.hiding import Hiding
+from penstock.server.api.errors import Hiding, describe
 from penstock.server.api.queries import Query, json_object
 from penstock.server.api.quotas import Caps
 from penstock.server.api.tables_desk import TablesDesk

@@ -1,18 +1,26 @@
-"""Handlers that tell of the server itself: probes, metrics, the scheduler, the document."""
+"""Handlers about the server itself: probes, metrics, the scheduler, the document, a backup."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
 from functools import cache
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import penstock
 from penstock.kernel.clock import Clock
-from penstock.protocol import answers
-from penstock.protocol.errors import NotReady, NotWritable, Replaying, ShuttingDown, TopicNotFound
+from penstock.protocol import answers, requests
+from penstock.protocol.errors import (
+    InvalidRequest,
+    NotReady,
+    NotWritable,
+    Replaying,
+    ShuttingDown,
+    TopicNotFound,
+)
 from penstock.protocol.metrics import CONTENT_TYPE, as_text
-from penstock.protocol.routes import READ, Param
+from penstock.protocol.routes import ADMIN, READ, Param
 from penstock.server.api.answers import encode
 from penstock.server.api.call import Call
 from penstock.server.api.metrics import METRICS, TOPICS_SHOWN_MAX, FirstNames, Scrape, topic_numbers
@@ -125,3 +133,27 @@ async def in_slices(steps: Iterable[T], clock: Clock) -> list[T]:
             await asyncio.sleep(0)
             until_ns = clock.monotonic_ns() + SLICE_NS
     return found
+
+
+@ROUTES.post("/v0/backup", answer=answers.BackupMade, scope=ADMIN, body=requests.BackupBody)
+async def make_backup(call: Call) -> Answer:
+    """Copy everything to a directory of the server."""
+    call.check_unbounded()
+    dest = place_of(call.body().get("directory"), call.context.backup_dir)
+    made = await call.context.engine.backup(dest)
+    return call.answer(directory=str(dest), files=len(made.files), bytes=made.size_bytes)
+
+
+def place_of(wanted: Any, root: Path | None) -> Path:
+    """Where a backup goes: below the one directory that the server's owner has named for it."""
+    if root is None:
+        raise InvalidRequest(
+            "expected the setting backup_dir to name where backups may go, found none"
+        )
+    if not isinstance(wanted, str) or not wanted or "\0" in wanted:
+        raise InvalidRequest(f"expected directory to be a path, found {wanted!r}")
+    allowed = root.resolve()
+    dest = (allowed / wanted).resolve()
+    if dest == allowed or not dest.is_relative_to(allowed):
+        raise InvalidRequest(f"expected a directory below the server's backup_dir, found {wanted}")
+    return dest

@@ -1,13 +1,97 @@
-"""The body of an HTTP/1.1 request while it comes in."""
+"""The body of an HTTP/1.1 request while it arrives. Chunks are read strictly.
+
+Penstock cuts chunks itself, and does not leave it to httptools, so that it can stop at the end of
+a body and look at the next request only when there is room for it.
+"""
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from penstock.kernel.units import format_bytes
-from penstock.protocol.errors import PayloadTooLarge
-from penstock.server.http.chunks import Chunks
+from penstock.protocol.errors import InvalidRequest, PayloadTooLarge
 from penstock.server.http.head import CHUNKED, Line, Terms
-from penstock.server.http.pace import Pace
 from penstock.server.http.service import Service
+from penstock.server.http.slow_peers import Pace
+
+_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?")
+_TRAILER_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
+_LINE_BYTES_MAX: Final = 4_096
+PARTS_AT_ONCE: Final = 192
+"""So many lines and chunks' bytes are taken in one call: others want their turn."""
+
+
+class Chunks:
+    """Takes a chunked body off the front of a buffer; a partial chunk is taken as it comes."""
+
+    def __init__(self, trailer_bytes_max: int) -> None:
+        self._left = 0
+        self._between = False
+        self._trailing = False
+        self._trailer_bytes_left = trailer_bytes_max
+        self.has_more = False
+        """Whether there was more in the buffer than was taken at once."""
+
+    def take(self, buffer: bytearray, body: bytearray) -> bool:
+        """Move what is there of the body from the buffer to the body; True at its end.
+
+        Not all of it if it has very many chunks: then it `has_more`.
+        """
+        self.has_more = False
+        for _ in range(PARTS_AT_ONCE):
+            if not buffer:
+                return False
+            if self._left:
+                self._take_data(buffer, body)
+            else:
+                line = self._take_line(buffer)
+                if line is None:
+                    return False
+                if self._read_line(line):
+                    return True
+        self.has_more = bool(buffer)
+        return False
+
+    def _take_data(self, buffer: bytearray, body: bytearray) -> None:
+        part = buffer[: self._left]
+        del buffer[: self._left]
+        body += part
+        self._left -= len(part)
+        self._between = self._left == 0
+
+    def _take_line(self, buffer: bytearray) -> bytes | None:
+        end = buffer.find(b"\n", 0, _LINE_BYTES_MAX)
+        if self._between and not b"\r\n".startswith(buffer[:2]):
+            raise InvalidRequest("expected the end of a line after a chunk's bytes")
+        if end < 0:
+            if len(buffer) >= _LINE_BYTES_MAX:
+                raise InvalidRequest(f"expected a chunk's line of at most {_LINE_BYTES_MAX} bytes")
+            return None
+        if end == 0 or buffer[end - 1] != 13:
+            raise InvalidRequest("expected lines that end with CR LF between chunks")
+        line = bytes(buffer[: end - 1])
+        del buffer[: end + 1]
+        return line
+
+    def _read_line(self, line: bytes) -> bool:
+        if self._between:
+            self._between = False
+            return False
+        if self._trailing:
+            return self._read_trailer(line)
+        size = _SIZE_LINE.fullmatch(line)
+        if size is None:
+            raise InvalidRequest("expected a chunk's size in hexadecimal digits")
+        self._left = int(size[1], 16)
+        self._trailing = self._left == 0
+        return False
+
+    def _read_trailer(self, line: bytes) -> bool:
+        self._trailer_bytes_left -= len(line)
+        if self._trailer_bytes_left < 0 or (line and not _TRAILER_LINE.fullmatch(line)):
+            raise InvalidRequest("expected short and valid trailers after the last chunk")
+        return not line
 
 
 class Body:

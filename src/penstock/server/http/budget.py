@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from penstock.kernel.units import format_bytes
 from penstock.protocol.errors import CallError, InvalidRequest, Throttled
 from penstock.server.http.message import TransportLimits
-from penstock.server.http.pace import Pace
+from penstock.server.http.slow_peers import Pace
 
 HASTE: Final = 3
 """So many times less patience is had with slow peers while others wait for memory."""

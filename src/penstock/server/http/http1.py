@@ -15,12 +15,12 @@ from typing import Final, cast
 from penstock.kernel.errors import Rejected
 from penstock.protocol.errors import CallError, InvalidRequest
 from penstock.server.http.body import Body
+from penstock.server.http.compression import Inflation
 from penstock.server.http.head import REFUSED_TERMS, Line, Terms
 from penstock.server.http.http1_exchange import ANSWERED, GONE, HOT, OPEN, Http1Exchange, refusal
-from penstock.server.http.inflation import Inflation
 from penstock.server.http.message import USUAL, Request
 from penstock.server.http.service import TICK_S, Service
-from penstock.server.http.stall import Stall
+from penstock.server.http.slow_peers import Stall
 from penstock.server.http.stream import SocketStream
 from penstock.server.http.websocket import WebSocketConnection, accept_head
 

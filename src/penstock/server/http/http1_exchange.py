@@ -11,7 +11,7 @@ from penstock.kernel.errors import Busy, Rejected, Unavailable
 from penstock.kernel.units import KIB
 from penstock.protocol.errors import CallError
 from penstock.server.http.answer_head import AnswerHeads, has_body, header_lines
-from penstock.server.http.coding import (
+from penstock.server.http.compression import (
     COMPRESS_IN_THREAD_ABOVE_BYTES,
     GZIP_ABOVE_BYTES,
     compress,

@@ -1,4 +1,16 @@
-"""An HTTP/2 connection: the h2 library keeps the protocol's state, this module its limits."""
+"""An HTTP/2 connection: the h2 library keeps the protocol's state, this module its limits.
+
+The h2 library refuses a frame that is too long only when it has all of it. That would be up to
+16 MiB for each connection, so the guard follows the frames and tells from their first bytes. It
+also tells how many bytes a few frames are, as very many may come in one read.
+
+>>> guard = FrameGuard(16_384, skip=0)
+>>> frame = bytes([0, 0, 2, 0, 0, 0, 0, 0, 1]) + b"ab"
+>>> guard.portion(frame * 3, frames_max=2), guard.portion(frame + bytes([1, 0]), frames_max=2)
+(22, 13)
+>>> guard.portion(bytes([0]), frames_max=2) is None
+True
+"""
 
 from __future__ import annotations
 
@@ -23,14 +35,48 @@ from h2.exceptions import H2Error, StreamClosedError
 from h2.settings import SettingCodes, Settings
 
 from penstock.protocol.errors import CallError, InvalidRequest
-from penstock.server.http.frame_guard import FrameGuard
-from penstock.server.http.head import REFUSED_TERMS, Line, Terms
+from penstock.server.http.head import REFUSED_TERMS, Line, Terms, split_target
 from penstock.server.http.http1_exchange import GONE
 from penstock.server.http.http2_exchange import Http2Exchange
 from penstock.server.http.portions import InPortions
 from penstock.server.http.service import TICK_S, Service
-from penstock.server.http.stall import Stall
-from penstock.server.http.target import split_target
+from penstock.server.http.slow_peers import Stall
+
+_FRAME_HEAD_BYTES: Final = 9
+
+
+class FrameGuard:
+    """Follows the frames of one connection through reads that are cut anywhere."""
+
+    def __init__(self, frame_bytes_max: int, *, skip: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._skip = skip
+        self._length = b""
+        """The digits of the next frame's length that came so far."""
+
+    def portion(self, data: bytes, frames_max: int) -> int | None:
+        """How many bytes belong to so many frames at the most; None if one of them is too long."""
+        place = frames = 0
+        while True:
+            place += self._skip
+            if place >= len(data):
+                self._skip = place - len(data)
+                return len(data)
+            self._skip = 0
+            if frames == frames_max:
+                return place
+            digits = data[place : place + 3 - len(self._length)]
+            self._length += digits
+            place += len(digits)
+            if len(self._length) < 3:
+                return len(data)
+            length = int.from_bytes(self._length, "big")
+            if length > self._frame_bytes_max:
+                return None
+            self._length = b""
+            self._skip = _FRAME_HEAD_BYTES - 3 + length
+            frames += 1
+
 
 FRAMES_A_TURN: Final = 16
 """So many frames of one connection are taken before others get their turn."""

@@ -9,18 +9,17 @@ from penstock.kernel.errors import Busy, Rejected, Unavailable
 from penstock.kernel.units import format_bytes
 from penstock.protocol.errors import CallError, PayloadTooLarge
 from penstock.server.http.answer_head import check_headers, has_body
-from penstock.server.http.coding import (
+from penstock.server.http.compression import (
     COMPRESS_IN_THREAD_ABOVE_BYTES,
     GZIP_ABOVE_BYTES,
+    Inflation,
     compress,
 )
 from penstock.server.http.head import Line, Terms
 from penstock.server.http.http1_exchange import ANSWERED, COME_BACK, GONE, OPEN
-from penstock.server.http.inflation import Inflation
 from penstock.server.http.message import EVENT_STREAM, JSON, Headers, Request, error_body
-from penstock.server.http.pace import Pace
 from penstock.server.http.service import INTERNAL_ERROR
-from penstock.server.http.stall import Stall
+from penstock.server.http.slow_peers import Pace, Stall
 
 if TYPE_CHECKING:
     from penstock.server.http.http2 import Http2Connection

@@ -11,7 +11,7 @@ from typing import Final
 
 from penstock.server.http.message import Direct, as_chunk
 from penstock.server.http.service import Service
-from penstock.server.http.stall import Stall
+from penstock.server.http.slow_peers import Stall
 from penstock.server.http.writer import SocketWriter, plain_descriptor
 
 _LAST_CHUNK: Final = b"0\r\n\r\n"

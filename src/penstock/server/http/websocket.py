@@ -21,7 +21,7 @@ from penstock.server.http.head import Terms
 from penstock.server.http.message import Request
 from penstock.server.http.portions import InPortions
 from penstock.server.http.service import Service
-from penstock.server.http.stall import Stall
+from penstock.server.http.slow_peers import Stall
 from penstock.server.http.writer import SocketWriter
 
 BYTES_A_TURN: Final = 4_096

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.kernel.errors import Corrupt, Rejected
 from penstock.log.store import DiskFull
-from penstock.server.api.hiding import Hiding
+from penstock.server.api.errors import Hiding
 
 HIDE = Hiding(
     {"the data directory": ["/srv/data", "data"], "the cold directory": ["/srv/data/cold"]}

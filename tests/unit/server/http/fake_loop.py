@@ -8,8 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from penstock.server.http.doorman import Doorman
 from penstock.server.http.head import Overlaps, nothing_overlaps
+from penstock.server.http.listener import NewConnection
 from penstock.server.http.message import Application, Exchange, TransportLimits
 from penstock.server.http.service import Service
 
@@ -151,9 +151,9 @@ class Peer:
         self.service = service
         self.loop: FakeLoop = service.loop  # type: ignore[assignment]
         self.transport = FakeTransport(self.loop)
-        doorman = Doorman(service)
-        self.transport.set_protocol(doorman)
-        doorman.connection_made(self.transport)  # type: ignore[arg-type]
+        first = NewConnection(service)
+        self.transport.set_protocol(first)
+        first.connection_made(self.transport)  # type: ignore[arg-type]
 
     def send(self, data: bytes) -> None:
         """Bytes arrive, if the server reads them."""

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.server.http.frame_guard import FrameGuard
+from penstock.server.http.http2 import FrameGuard
 
 MOST = 100
 

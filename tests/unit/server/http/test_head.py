@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.protocol.errors import InvalidRequest
-from penstock.server.http.head import CHUNKED, Heads
+from penstock.server.http.head import CHUNKED, Heads, split_target
 from penstock.server.http.message import TransportLimits
-from penstock.server.http.target import split_target
 from tests.unit.server.http.fake_loop import Peer, echo
 
 HOST = "Host: a\r\n"

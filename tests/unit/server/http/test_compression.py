@@ -8,8 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.protocol.errors import InvalidRequest, PayloadTooLarge
-from penstock.server.http.coding import accepts_gzip, compress
-from penstock.server.http.inflation import MEMBERS_MAX, STEP_BYTES, Inflation
+from penstock.server.http.compression import (
+    MEMBERS_MAX,
+    STEP_BYTES,
+    Inflation,
+    accepts_gzip,
+    compress,
+)
 
 
 def inflate(body: bytes, limit: int = 64 * 1024 * 1024) -> bytes:
