@@ -4,52 +4,97 @@ Pressure changes *when* work happens, never *whether*, in which order within a k
 visible. Clock and random source are handed in. Faces that wait are in `penstock.flow.shell`.
 """
 
-from penstock.flow.ageing import AgeingQueue, WaitingPlace
-from penstock.flow.backoff import Backoff
-from penstock.flow.channel import Closed, WindowedChannel
-from penstock.flow.drain import Drain
-from penstock.flow.fairqueue import BandState, FairQueue, Place, Standing
-from penstock.flow.governor import Governor, Level, Load, Rung, Weights, climb, hold_ms
-from penstock.flow.histogram import LatencyHistogram
-from penstock.flow.meter import Measurement, Stage, StageMeter, StageStatus
-from penstock.flow.planner import Plan, PlannerMemory, PlannerPolicy, StageMemory, WindowPlanner
-from penstock.flow.priority import TOPIC_BANDS, Bands, Urgency, effective_priority, recency
-from penstock.flow.tokens import Permits, SqlTokenPool, TokenPool
+from __future__ import annotations
 
-__all__ = [
-    "TOPIC_BANDS",
-    "AgeingQueue",
-    "Backoff",
-    "BandState",
-    "Bands",
-    "Closed",
-    "Drain",
-    "FairQueue",
-    "Governor",
-    "LatencyHistogram",
-    "Level",
-    "Load",
-    "Measurement",
-    "Permits",
-    "Place",
-    "Plan",
-    "PlannerMemory",
-    "PlannerPolicy",
-    "Rung",
-    "SqlTokenPool",
-    "Stage",
-    "StageMemory",
-    "StageMeter",
-    "StageStatus",
-    "Standing",
-    "TokenPool",
-    "Urgency",
-    "WaitingPlace",
-    "Weights",
-    "WindowPlanner",
-    "WindowedChannel",
-    "climb",
-    "effective_priority",
-    "hold_ms",
-    "recency",
-]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from penstock.flow.ageing import AgeingQueue as AgeingQueue
+    from penstock.flow.ageing import WaitingPlace as WaitingPlace
+    from penstock.flow.backoff import Backoff as Backoff
+    from penstock.flow.channel import Closed as Closed
+    from penstock.flow.channel import WindowedChannel as WindowedChannel
+    from penstock.flow.drain import Drain as Drain
+    from penstock.flow.fairqueue import BandState as BandState
+    from penstock.flow.fairqueue import FairQueue as FairQueue
+    from penstock.flow.fairqueue import Place as Place
+    from penstock.flow.fairqueue import Standing as Standing
+    from penstock.flow.governor import Governor as Governor
+    from penstock.flow.governor import Level as Level
+    from penstock.flow.governor import Load as Load
+    from penstock.flow.governor import Rung as Rung
+    from penstock.flow.governor import Weights as Weights
+    from penstock.flow.governor import climb as climb
+    from penstock.flow.governor import hold_ms as hold_ms
+    from penstock.flow.histogram import LatencyHistogram as LatencyHistogram
+    from penstock.flow.meter import Measurement as Measurement
+    from penstock.flow.meter import Stage as Stage
+    from penstock.flow.meter import StageMeter as StageMeter
+    from penstock.flow.meter import StageStatus as StageStatus
+    from penstock.flow.planner import Plan as Plan
+    from penstock.flow.planner import PlannerMemory as PlannerMemory
+    from penstock.flow.planner import PlannerPolicy as PlannerPolicy
+    from penstock.flow.planner import StageMemory as StageMemory
+    from penstock.flow.planner import WindowPlanner as WindowPlanner
+    from penstock.flow.priority import TOPIC_BANDS as TOPIC_BANDS
+    from penstock.flow.priority import Bands as Bands
+    from penstock.flow.priority import Urgency as Urgency
+    from penstock.flow.priority import effective_priority as effective_priority
+    from penstock.flow.priority import recency as recency
+    from penstock.flow.tokens import Permits as Permits
+    from penstock.flow.tokens import SqlTokenPool as SqlTokenPool
+    from penstock.flow.tokens import TokenPool as TokenPool
+
+# A command that needs one back-off should not load every scheduler: names are found by this table
+# when they are first asked for. A test compares it with the imports above.
+_HOMES: Final = {
+    "AgeingQueue": "penstock.flow.ageing",
+    "Backoff": "penstock.flow.backoff",
+    "BandState": "penstock.flow.fairqueue",
+    "Bands": "penstock.flow.priority",
+    "Closed": "penstock.flow.channel",
+    "Drain": "penstock.flow.drain",
+    "FairQueue": "penstock.flow.fairqueue",
+    "Governor": "penstock.flow.governor",
+    "LatencyHistogram": "penstock.flow.histogram",
+    "Level": "penstock.flow.governor",
+    "Load": "penstock.flow.governor",
+    "Measurement": "penstock.flow.meter",
+    "Permits": "penstock.flow.tokens",
+    "Place": "penstock.flow.fairqueue",
+    "Plan": "penstock.flow.planner",
+    "PlannerMemory": "penstock.flow.planner",
+    "PlannerPolicy": "penstock.flow.planner",
+    "Rung": "penstock.flow.governor",
+    "SqlTokenPool": "penstock.flow.tokens",
+    "Stage": "penstock.flow.meter",
+    "StageMemory": "penstock.flow.planner",
+    "StageMeter": "penstock.flow.meter",
+    "StageStatus": "penstock.flow.meter",
+    "Standing": "penstock.flow.fairqueue",
+    "TOPIC_BANDS": "penstock.flow.priority",
+    "TokenPool": "penstock.flow.tokens",
+    "Urgency": "penstock.flow.priority",
+    "WaitingPlace": "penstock.flow.ageing",
+    "Weights": "penstock.flow.governor",
+    "WindowPlanner": "penstock.flow.planner",
+    "WindowedChannel": "penstock.flow.channel",
+    "climb": "penstock.flow.governor",
+    "effective_priority": "penstock.flow.priority",
+    "hold_ms": "penstock.flow.governor",
+    "recency": "penstock.flow.priority",
+}
+
+__all__ = [*_HOMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'penstock.flow' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

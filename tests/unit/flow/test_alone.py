@@ -8,7 +8,7 @@ import sys
 
 def test_importing_flow_needs_nothing_but_the_standard_library_and_the_kernel() -> None:
     program = (
-        "import sys; before = set(sys.modules); import penstock.flow;"
+        "import sys; before = set(sys.modules); from penstock.flow import *;"
         "print(*sorted({m.split('.')[0] for m in set(sys.modules) - before}));"
         "print(*sorted(m for m in sys.modules if m.startswith('penstock.')))"
     )
