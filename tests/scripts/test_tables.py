@@ -8,7 +8,7 @@ import pytest
 
 from penstock.tables.core.capacity import ParallelMode
 from penstock.tables.core.events import (
-    Answer,
+    AnswerRequest,
     Cancel,
     CloseJob,
     DrainChanged,
@@ -160,7 +160,7 @@ def _line(effect: Effect) -> list[str]:
             return [f"status {table} {status.value}: {detail}"]
         case ReleaseToken():
             return ["give a permit back"]
-        case Answer(request_id, ok, detail):
+        case AnswerRequest(request_id, ok, detail):
             return [f"answer {request_id} {'ok' if ok else 'failed'}: {detail}"]
         case WouldDispatch(job, alongside):
             return [f"would start {job.unit_key} beside {', '.join(alongside) or 'nothing'}"]

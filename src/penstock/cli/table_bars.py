@@ -15,7 +15,7 @@ from rich.progress import Progress as Bars
 from penstock.kernel.errors import PenstockError
 from penstock.kernel.shell import meanwhile
 from penstock.kernel.units import format_ms
-from penstock.tables.core.progress import Progress
+from penstock.tables.core.progress import RefreshProgress
 from penstock.tables.status import Running
 from penstock.tables.warehouse import Answered, Warehouse
 
@@ -34,10 +34,10 @@ def refresh_with_bar(
         return warehouse.refresh(table, force=force, tell=show)
 
 
-def described(progress: Progress) -> str:
+def described(progress: RefreshProgress) -> str:
     """What a bar says beside itself: stages, rows, time left; only what is known.
 
-    >>> described(Progress(rows=12_000, stages=4, stages_done=1, left_ms=65_000))
+    >>> described(RefreshProgress(rows=12_000, stages=4, stages_done=1, left_ms=65_000))
     'stage 2 of 4, 12,000 rows, 1.1 min left'
     """
     said = []
@@ -52,7 +52,7 @@ def described(progress: Progress) -> str:
 
 
 @contextmanager
-def _bar(table: str, console: Console) -> Iterator[Callable[[Progress], None]]:
+def _bar(table: str, console: Console) -> Iterator[Callable[[RefreshProgress], None]]:
     columns = (
         TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(),
         TextColumn("{task.fields[said]}"),
@@ -60,7 +60,7 @@ def _bar(table: str, console: Console) -> Iterator[Callable[[Progress], None]]:
     with Bars(*columns, console=console, transient=True) as bars:
         task = bars.add_task(f"refreshing {table}", total=None, said="")
 
-        def show(progress: Progress) -> None:
+        def show(progress: RefreshProgress) -> None:
             what = f"refreshing {progress.table or table}"
             total = progress.tasks or None
             done = progress.tasks_done
@@ -73,7 +73,7 @@ def _bar(table: str, console: Console) -> Iterator[Callable[[Progress], None]]:
 
 @contextmanager
 def _following(
-    warehouse: Warehouse, table: str, show: Callable[[Progress], None]
+    warehouse: Warehouse, table: str, show: Callable[[RefreshProgress], None]
 ) -> Iterator[None]:
     """Show what a coordinator says of the refresh, as long as it takes."""
 

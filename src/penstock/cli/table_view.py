@@ -18,7 +18,7 @@ from rich.text import Text
 from penstock.cli.output import DIM, Output, grid, when
 from penstock.cli.table_live import STATUS_STYLES, health_text, look, picture
 from penstock.kernel.units import format_ms
-from penstock.tables.core.history import Outcome, RefreshRecord
+from penstock.tables.core.history import RefreshOutcome, RefreshRecord
 from penstock.tables.core.jobs import Job, JobStatus
 from penstock.tables.core.model import TableDefinition
 from penstock.tables.core.topics import TopicSource
@@ -32,7 +32,11 @@ from penstock.tables.plain import (
 from penstock.tables.plan import TablePlan
 from penstock.tables.warehouse import Warehouse
 
-_OUTCOME: Final = {Outcome.SUCCEEDED: "green", Outcome.FAILED: "red", Outcome.SKIPPED: DIM}
+_OUTCOME: Final = {
+    RefreshOutcome.SUCCEEDED: "green",
+    RefreshOutcome.FAILED: "red",
+    RefreshOutcome.SKIPPED: DIM,
+}
 _JOB: Final = {
     JobStatus.RUNNING: "cyan",
     JobStatus.SUCCEEDED: "green",

@@ -19,12 +19,12 @@ from penstock.kernel.errors import Gone, Rejected
 from penstock.kernel.shell import SystemClock
 from penstock.lake import ddl
 from penstock.lake.changes import parse_all
-from penstock.lake.commit import Committed, commit, retried
+from penstock.lake.commit import CommitResult, commit, retried
 from penstock.lake.database import (
     Database,
-    Retry,
     Row,
     SqliteDatabase,
+    WriteConflict,
     fetch,
     is_absent,
     open_database,
@@ -89,7 +89,7 @@ class Catalog:
         try:
             with self.database.read() as cursor:
                 yield Reader(self.database, cursor, self.data_path, self._known)
-        except Retry as error:
+        except WriteConflict as error:
             raise CatalogLocked(
                 f"expected to read the catalog, found it locked: {error}"
             ) from error
@@ -204,7 +204,7 @@ class Catalog:
         """How many columns a table may have."""
         return ddl.COLUMNS_MAX[self.database.kind]
 
-    def commit(self, transaction: Transaction) -> Committed:
+    def commit(self, transaction: Transaction) -> CommitResult:
         """Commit everything in a transaction, or nothing.
 
         A `Conflict` says that somebody else changed what this changes; `CatalogLocked` that the
@@ -214,7 +214,7 @@ class Catalog:
         deletes = Materialiser(self.storage, transaction)
         deletes(transaction.base.id + 1)  # written before the lock is ours, used if the id holds
 
-        def attempt(cursor: Any, tries: int) -> Committed:
+        def attempt(cursor: Any, tries: int) -> CommitResult:
             snapshot, made = commit(
                 self.database,
                 cursor,
@@ -223,9 +223,11 @@ class Catalog:
                 now_ms=self.clock.now_ms(),
                 materialise=deletes if deletes.is_needed else None,
             )
-            return Committed(snapshot, made.table_ids, tries)
+            return CommitResult(snapshot, made.table_ids, tries)
 
-        done: Committed = retried(self.database, self.clock, attempt, self._retries, self._random)
+        done: CommitResult = retried(
+            self.database, self.clock, attempt, self._retries, self._random
+        )
         return done
 
     @contextmanager
@@ -238,7 +240,7 @@ class Catalog:
         try:
             with self.database.write(synced=synced) as cursor:
                 yield cursor
-        except Retry as error:
+        except WriteConflict as error:
             raise CatalogLocked(
                 f"expected to write to the catalog, found it locked: {error}"
             ) from error

@@ -14,11 +14,11 @@ from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Conflict
 from penstock.lake.changes import parse_all
 from penstock.lake.conflicts import check
-from penstock.lake.database import Database, Retry, fetch, time_text
-from penstock.lake.draft import State, TableState
+from penstock.lake.database import Database, WriteConflict, fetch, time_text
+from penstock.lake.draft import CatalogState, TableState
 from penstock.lake.errors import CatalogLocked
 from penstock.lake.model import Snapshot
-from penstock.lake.plan import Plan, plan, touched_tables
+from penstock.lake.plan import CommitPlan, plan, touched_tables
 from penstock.lake.reader import Reader
 from penstock.lake.stats import TableColumnStats, TableStats
 from penstock.lake.transaction import (
@@ -36,7 +36,7 @@ from penstock.lake.transaction import (
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommitResult:
     """What a commit made. `snapshot` is None if only our own rows changed."""
 
     snapshot: Snapshot | None
@@ -61,7 +61,7 @@ def retried(
         try:
             with database.write(synced=synced) as cursor:
                 return work(cursor, tries)
-        except Retry as error:
+        except WriteConflict as error:
             elapsed_ms = clock.monotonic_ms() - began_ms
             delay_ms = backoff.next_ms(tries, elapsed_ms=elapsed_ms, random=random)
             if delay_ms is None:
@@ -80,7 +80,7 @@ def commit(
     data_path: str,
     now_ms: int,
     materialise: Any = None,
-) -> tuple[Snapshot | None, Plan]:
+) -> tuple[Snapshot | None, CommitPlan]:
     """One try: look, check, plan, write. The caller's SQL transaction makes it all or nothing."""
     reader = Reader(database, cursor, data_path)
     for expectation in transaction.expectations:
@@ -142,9 +142,9 @@ def _spend(database: Database, cursor: Any, token: str) -> None:
         )
 
 
-def _state(reader: Reader, transaction: Transaction, latest: Snapshot) -> State:
+def _state(reader: Reader, transaction: Transaction, latest: Snapshot) -> CatalogState:
     """What the plan needs to know, and no more."""
-    state = State(latest, reader.data_path, reader.database.kind)
+    state = CatalogState(latest, reader.data_path, reader.database.kind)
     tables = touched_tables(transaction.operations)
     inlined = {
         op.table.id
@@ -205,7 +205,9 @@ def _entries(reader: Reader) -> set[tuple[str, str]]:
     return {(schema.lower(), name.lower()) for schema, name in found}
 
 
-def _check_conflicts(reader: Reader, transaction: Transaction, made: Plan, state: State) -> None:
+def _check_conflicts(
+    reader: Reader, transaction: Transaction, made: CommitPlan, state: CatalogState
+) -> None:
     base = transaction.base.id
     texts = reader.rows(
         "SELECT changes_made FROM ducklake_snapshot_changes WHERE snapshot_id > ?", base

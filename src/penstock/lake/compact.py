@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.lake.columns import Column
-from penstock.lake.merging import Candidate, Compaction, shape_of, to_merge, to_rewrite
+from penstock.lake.merging import Candidate, CompactionPolicy, shape_of, to_merge, to_rewrite
 from penstock.lake.model import NewFile, TableInfo, TableVersion
 from penstock.lake.parquet import write_file
 from penstock.lake.scan import Mappings, file_history, read_rows
@@ -24,7 +24,7 @@ Begin = Callable[[TableVersion], Transaction]
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class CompactResult:
     """What a compaction did."""
 
     files_rewritten: int = 0
@@ -36,11 +36,11 @@ class Compacted:
 def compact(
     catalog: Catalog,
     table: str | TableInfo,
-    policy: Compaction,
+    policy: CompactionPolicy,
     *,
     reserve_ms: int = 600_000,
     owner: str = "",
-) -> Compacted:
+) -> CompactResult:
     """Compact one table. A `Conflict` says that somebody wrote to it meanwhile; nothing is lost."""
 
     def begin(version: TableVersion) -> Transaction:
@@ -48,7 +48,7 @@ def compact(
 
     worn = _rewrite(catalog, table, policy, begin)
     merged = _merge(catalog, table, policy, begin)
-    return Compacted(
+    return CompactResult(
         worn.files_rewritten,
         merged.files_merged,
         worn.files_written + merged.files_written,
@@ -57,8 +57,8 @@ def compact(
 
 
 def _rewrite(
-    catalog: Catalog, table: str | TableInfo, policy: Compaction, begin: Begin
-) -> Compacted:
+    catalog: Catalog, table: str | TableInfo, policy: CompactionPolicy, begin: Begin
+) -> CompactResult:
     version = catalog.table_at(table)
     at = version.snapshot.id
     stories = {file.id: file_history(catalog.storage, file) for file in version.files}
@@ -68,7 +68,7 @@ def _rewrite(
     ]
     groups = to_rewrite(candidates, policy)
     if not groups:
-        return Compacted()
+        return CompactResult()
     transaction = begin(version)
     written = dropped = 0
     for files in groups:
@@ -81,10 +81,12 @@ def _rewrite(
         written += file is not None
         transaction.operations.append(RewriteFiles(version.table, tuple(files), file))
     catalog.commit(transaction)
-    return Compacted(sum(map(len, groups)), 0, written, dropped)
+    return CompactResult(sum(map(len, groups)), 0, written, dropped)
 
 
-def _merge(catalog: Catalog, table: str | TableInfo, policy: Compaction, begin: Begin) -> Compacted:
+def _merge(
+    catalog: Catalog, table: str | TableInfo, policy: CompactionPolicy, begin: Begin
+) -> CompactResult:
     version = catalog.table_at(table)
     versions = [
         row[0]
@@ -96,7 +98,7 @@ def _merge(catalog: Catalog, table: str | TableInfo, policy: Compaction, begin: 
     candidates = [Candidate(file, 0, shape_of(file, versions)) for file in version.files]
     groups = to_merge(candidates, policy)
     if not groups:
-        return Compacted()
+        return CompactResult()
     transaction = begin(version)
     for files in groups:
         columns = _columns_at(catalog, version.table, shape_of(files[0], versions))
@@ -108,7 +110,7 @@ def _merge(catalog: Catalog, table: str | TableInfo, policy: Compaction, begin: 
         if merged is not None:
             transaction.operations.append(MergeFiles(version.table, tuple(files), merged))
     catalog.commit(transaction)
-    return Compacted(0, sum(map(len, groups)), len(groups))
+    return CompactResult(0, sum(map(len, groups)), len(groups))
 
 
 def _columns_at(catalog: Catalog, table: TableInfo, begin: int | None) -> tuple[Column, ...]:

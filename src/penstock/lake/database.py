@@ -43,7 +43,7 @@ _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 Row = tuple[Any, ...]
 
 
-class Retry(Exception):
+class WriteConflict(Exception):
     """Another writer was in the way; nothing was changed and the same may work again."""
 
 
@@ -280,7 +280,7 @@ class SqliteDatabase:
         A file that another tool made, and uses at this moment, is left as it is until the next
         time: both kinds of journal are sound.
         """
-        with suppress(sqlite3.OperationalError, Retry):
+        with suppress(sqlite3.OperationalError, WriteConflict):
             connection = self._connections.get()
             try:
                 connection.execute(f"PRAGMA busy_timeout = {_WAL_WAIT_MS}")
@@ -474,7 +474,7 @@ def _postgres_error(error: Any) -> Exception:
     import psycopg
 
     if _is_retried(error):
-        return Retry(_line(error))
+        return WriteConflict(_line(error))
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return CatalogAway(f"expected to reach the catalog on PostgreSQL, found: {_line(error)}")
     found: Exception = error
@@ -484,7 +484,7 @@ def _postgres_error(error: Any) -> Exception:
 def _sqlite_error(error: sqlite3.DatabaseError) -> Exception:
     """What an error of SQLite means: the same again, a file that cannot be used, or itself."""
     if _is_locked(error):
-        return Retry(str(error))
+        return WriteConflict(str(error))
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _SQLITE_AWAY:
         return CatalogAway(f"expected to use the catalog's SQLite file, found: {_line(error)}")

@@ -28,7 +28,7 @@ class TableState:
 
 
 @dataclass(slots=True)
-class State:
+class CatalogState:
     """What the catalog holds when a commit begins."""
 
     latest: Snapshot
@@ -42,7 +42,7 @@ class State:
 class Draft:
     """The state of one plan. Operations change it in their order; `plan` turns it into a `Plan`."""
 
-    def __init__(self, state: State, time_text: str) -> None:
+    def __init__(self, state: CatalogState, time_text: str) -> None:
         self.state = state
         self.time_text = time_text
         self.snapshot = state.latest.id + 1

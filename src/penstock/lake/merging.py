@@ -14,7 +14,7 @@ MEBIBYTE: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Compaction:
+class CompactionPolicy:
     """When files are worth rewriting.
 
     Files below `small_bytes` are put together up to `target_bytes`, at least `files_min` at a time;
@@ -49,7 +49,7 @@ class Candidate:
     shape: int | None
 
 
-def to_rewrite(candidates: Iterable[Candidate], policy: Compaction) -> list[list[DataFile]]:
+def to_rewrite(candidates: Iterable[Candidate], policy: CompactionPolicy) -> list[list[DataFile]]:
     """Groups of files to write anew without their deleted rows, each as one file."""
     worn = [
         candidate
@@ -63,7 +63,7 @@ def to_rewrite(candidates: Iterable[Candidate], policy: Compaction) -> list[list
     return [pack for files in groups.values() for pack in _packs(files, policy.target_bytes)]
 
 
-def to_merge(candidates: Iterable[Candidate], policy: Compaction) -> list[list[DataFile]]:
+def to_merge(candidates: Iterable[Candidate], policy: CompactionPolicy) -> list[list[DataFile]]:
     """Groups of small files without deletes, of one shape and partition, in order of age."""
     groups: dict[object, list[DataFile]] = defaultdict(list)
     for candidate in candidates:

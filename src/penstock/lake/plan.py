@@ -1,7 +1,7 @@
 """From a transaction to the SQL that commits it on top of the latest snapshot.
 
-Pure: takes what the catalog holds (`State`), gives the statements in their order and the text of
-what changes. Ids are given here, so a commit that has to start again is planned again.
+Pure: takes what the catalog holds (`CatalogState`), gives the statements in their order and the
+text of what changes. Ids are given here, so a commit that has to start again is planned again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from penstock.lake import plan_files, plan_schema
 from penstock.lake.changes import Changes
-from penstock.lake.draft import Draft, State
+from penstock.lake.draft import CatalogState, Draft
 from penstock.lake.model import TableInfo
 from penstock.lake.plan_stats import write_stats
 from penstock.lake.transaction import (
@@ -38,7 +38,7 @@ from penstock.lake.transaction import (
 
 
 @dataclass(slots=True)
-class Plan:
+class CommitPlan:
     """What to run, and what it amounts to."""
 
     snapshot_id: int
@@ -55,7 +55,7 @@ def touched_tables(operations: Iterable[Operation]) -> dict[int, TableInfo]:
     return {table.id: table for table in tables if table.id >= 0}
 
 
-def plan(transaction: Transaction, state: State, time_text: str) -> Plan:
+def plan(transaction: Transaction, state: CatalogState, time_text: str) -> CommitPlan:
     """The statements of a commit. `time_text` is when, in DuckLake's spelling."""
     draft = Draft(state, time_text)
     for operation in transaction.operations:
@@ -63,7 +63,7 @@ def plan(transaction: Transaction, state: State, time_text: str) -> Plan:
     write_stats(draft)
     if draft.changes:
         _add_snapshot(draft, transaction)
-    return Plan(
+    return CommitPlan(
         draft.snapshot,
         draft.statements,
         draft.changes,

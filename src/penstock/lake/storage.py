@@ -16,7 +16,7 @@ from penstock.lake.s3 import check_credentials, is_s3
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredFile:
     """A file as storage lists it."""
 
     path: str
@@ -78,7 +78,7 @@ class Storage:
             raise Rejected(f"expected a file at {path!r}, found nothing there")
         return int(info.size)
 
-    def files(self, directory: str) -> Iterator[Stored]:
+    def files(self, directory: str) -> Iterator[StoredFile]:
         """Every file below a directory, at any depth."""
         selector = fs.FileSelector(
             self.inner(directory).rstrip("/") or "/", recursive=True, allow_not_found=True
@@ -86,7 +86,7 @@ class Storage:
         for info in self.filesystem.get_file_info(selector):
             if info.type is fs.FileType.File:
                 changed_at_ms = (info.mtime_ns or 0) // 1_000_000
-                yield Stored(self._prefix + info.path, int(info.size), changed_at_ms)
+                yield StoredFile(self._prefix + info.path, int(info.size), changed_at_ms)
 
     def remove(self, path: str) -> bool:
         """Remove a file; False if it was gone already."""

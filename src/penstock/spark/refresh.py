@@ -37,7 +37,7 @@ from penstock.spark.topics.http import TopicRecreated
 from penstock.spark.topics.source import read_topic
 from penstock.tables.core.history import ReasonCode
 from penstock.tables.core.model import Mode, TableDefinition
-from penstock.tables.core.progress import Progress
+from penstock.tables.core.progress import RefreshProgress
 from penstock.tables.engine import (
     EngineAway,
     Factory,
@@ -436,9 +436,9 @@ def _rows_read(task: RefreshTask, written: Written, available: int) -> int:
     return written.rows_read + sum(topic.records for topic in topics if topic is not None)
 
 
-def progress_of(seen: QueryProgress, available: int) -> Progress:
+def progress_of(seen: QueryProgress, available: int) -> RefreshProgress:
     """What Spark says of a query, for people. Rows are a guess: Spark counts tasks and bytes."""
-    return Progress(
+    return RefreshProgress(
         rows=round(available * seen.share),
         stages=seen.stages,
         stages_done=seen.stages_done,

@@ -32,7 +32,7 @@ from penstock.tables.files import Folder, parse_folder
 from penstock.tables.names import topic_source
 from penstock.tables.plan import TablePlan, plan_tables
 from penstock.tables.query.relations import NameCheck
-from penstock.tables.query.resolve import Shape
+from penstock.tables.query.resolve import RelationShape
 from penstock.tables.rows import GRAPH_VERSION, MADE, SELECT_VALUE, SET_VALUE
 from penstock.tables.store import Definitions, TableStore
 
@@ -183,7 +183,7 @@ class Definer:
         graph: StreamGraph,
         changed: Iterable[TableDefinition],
         created: Iterable[TableDefinition],
-    ) -> dict[str, Shape]:
+    ) -> dict[str, RelationShape]:
         """Refuse what cannot be; returns the columns of every table of the lake."""
         check_modes(graph)
         ExecutionUnitGraph(graph)
@@ -264,24 +264,24 @@ def read_folder(folder: Path, url: str | None = None) -> Folder:
     return parse_folder(files, url=url)
 
 
-def lake_shapes(tables: Iterable[TableInfo]) -> dict[str, Shape]:
+def lake_shapes(tables: Iterable[TableInfo]) -> dict[str, RelationShape]:
     """The columns of lake tables, by the names that queries give them."""
     return {_plain(info.schema.name, info.name): _shape(info) for info in tables}
 
 
-def _shape(info: TableInfo) -> Shape:
+def _shape(info: TableInfo) -> RelationShape:
     columns = (*info.columns, *info.unheld)
     kinds = {column.name.lower(): unread_type(column) for column in columns}
-    return Shape(
+    return RelationShape(
         tuple(column.name for column in columns),
         unreadable={name: kind for name, kind in kinds.items() if kind is not None},
     )
 
 
-def topic_shapes(found: Definitions) -> dict[str, Shape]:
+def topic_shapes(found: Definitions) -> dict[str, RelationShape]:
     """The columns of the topics that were declared."""
     return {
-        name: Shape(tuple(column.name for column in source.columns))
+        name: RelationShape(tuple(column.name for column in source.columns))
         for name, source in found.topics.items()
     }
 
@@ -289,8 +289,8 @@ def topic_shapes(found: Definitions) -> dict[str, Shape]:
 def _check_plan(
     plan: TablePlan,
     found: Definitions,
-    lake: dict[str, Shape],
-    topics: dict[str, Shape],
+    lake: dict[str, RelationShape],
+    topics: dict[str, RelationShape],
     columns_max: int,
 ) -> None:
     """Refuse tables that name what is not there: new ones, and those that a change would break."""

@@ -27,7 +27,7 @@ from penstock.lake.selection import FileRows
 from penstock.tables.core.frontier import Frontier, Position, TopicPosition
 from penstock.tables.core.history import ReasonCode
 from penstock.tables.core.model import Mode, TableDefinition
-from penstock.tables.core.progress import Progress
+from penstock.tables.core.progress import RefreshProgress
 from penstock.tables.core.topics import TopicSource
 
 
@@ -100,7 +100,7 @@ class Input:
         return self._changes()
 
 
-def _tell_nobody(_: Progress) -> None:
+def _tell_nobody(_: RefreshProgress) -> None:
     return
 
 
@@ -122,7 +122,7 @@ class RefreshTask:
     reason: ReasonCode
     target: Callable[[pa.Schema], TableInfo]
     token: str
-    tell: Callable[[Progress], None] = _tell_nobody
+    tell: Callable[[RefreshProgress], None] = _tell_nobody
 
     @property
     def must_be_full(self) -> bool:

@@ -22,7 +22,7 @@ from penstock.lake.selection import FileRows, live
 from penstock.tables.query.ordering import SortKey, sorted_places
 
 
-class Page(NamedTuple):
+class TablePage(NamedTuple):
     """Some rows of a table at a snapshot; `rows_total` is how many there are in all."""
 
     table: str
@@ -46,7 +46,7 @@ def read_page(
     limit: int,
     columns: Sequence[str] | None = None,
     order: Sequence[SortKey] = (),
-) -> Page:
+) -> TablePage:
     """The rows from an offset on, at most so many: in the order of the keys, or as they lie."""
     if offset < 0 or limit < 0:
         raise Rejected(f"expected offset and limit from 0 on, found {offset} and {limit}")
@@ -58,7 +58,7 @@ def read_page(
         keys = read_page(lake, version, limit=total, columns=[key.column for key in order]).rows
         places = sorted_places(keys, order)[offset : offset + limit]
         table = _picked(lake, version, wanted, stored, places)
-        return Page(version.table.name, version.snapshot.id, table, offset, total)
+        return TablePage(version.table.name, version.snapshot.id, table, offset, total)
     pieces = [inlined.slice(offset, limit)]
     skip = max(0, offset - inlined.num_rows)
     left = limit - pieces[0].num_rows
@@ -72,7 +72,7 @@ def read_page(
         pieces.append(piece)
         skip, left = 0, left - piece.num_rows
     table = pa.concat_tables([piece.cast(plain_schema(wanted)) for piece in pieces])
-    return Page(version.table.name, version.snapshot.id, table, offset, total)
+    return TablePage(version.table.name, version.snapshot.id, table, offset, total)
 
 
 def _picked(

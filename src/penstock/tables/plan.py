@@ -24,7 +24,7 @@ _ALTERABLE: Final = ("schedule", "mode", "consistency", "description")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TableChange:
     """A table that stays, with what is different about it."""
 
     table: TableDefinition
@@ -41,8 +41,8 @@ class TablePlan:
     """
 
     create: tuple[TableDefinition, ...]
-    replace: tuple[Change, ...]
-    alter: tuple[Change, ...]
+    replace: tuple[TableChange, ...]
+    alter: tuple[TableChange, ...]
     drop: tuple[str, ...]
     unchanged: tuple[str, ...]
     graph: StreamGraph
@@ -87,9 +87,9 @@ def plan_tables(
         if before is None:
             create.append(table)
         elif "query" in changes:
-            replace.append(Change(table, changes))
+            replace.append(TableChange(table, changes))
         elif changes:
-            alter.append(Change(table, changes))
+            alter.append(TableChange(table, changes))
         else:
             unchanged.append(name)
     old = StreamGraph(existing.values())

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from penstock.tables.core.frontier import Frontier
-from penstock.tables.core.history import Outcome, ReasonCode, RefreshRecord
+from penstock.tables.core.history import ReasonCode, RefreshOutcome, RefreshRecord
 from penstock.tables.core.jobs import Job, JobStatus
 from penstock.tables.core.model import Consistency, Mode, Status, TableDefinition
 from penstock.tables.core.schedule import parse_schedule
@@ -350,7 +350,7 @@ def record_from_row(row: Sequence[Any]) -> RefreshRecord:
         table=found["table_name"],
         unit_key=found["unit_key"],
         job_id=found["job_id"],
-        outcome=Outcome(found["outcome"]),
+        outcome=RefreshOutcome(found["outcome"]),
         configured=Mode(found["configured_mode"]),
         executed=None if found["executed_mode"] is None else Mode(found["executed_mode"]),
         reason=ReasonCode(found["reason_code"]),

@@ -23,9 +23,9 @@ from penstock.tables.coordinator.watcher import Watcher, memory_of
 from penstock.tables.core.dispatch import Coordinator
 from penstock.tables.core.events import Tick
 from penstock.tables.core.health import (
+    CoordinatorLease,
     Health,
     HealthState,
-    Lease,
     Pool,
     TableStatus,
     health,
@@ -33,7 +33,7 @@ from penstock.tables.core.health import (
 )
 from penstock.tables.core.jobs import Job, JobStatus
 from penstock.tables.core.model import TableDefinition
-from penstock.tables.core.progress import Progress, read_progress
+from penstock.tables.core.progress import RefreshProgress, read_progress
 from penstock.tables.core.units import ExecutionUnitGraph
 from penstock.tables.core.verdict import Reason
 from penstock.tables.delta.modes import differentiation
@@ -63,7 +63,7 @@ class Running(NamedTuple):
     unit_key: str
     worker: str
     started_ms: int | None
-    progress: Progress | None
+    progress: RefreshProgress | None
 
 
 class PoolStatus(NamedTuple):
@@ -95,7 +95,7 @@ class StatusReader:
         """Whether a coordinator holds the lease and is alive."""
         return self._coordinator() is not None
 
-    def _coordinator(self) -> Lease | None:
+    def _coordinator(self) -> CoordinatorLease | None:
         """The lease of a coordinator that is alive."""
         lease, now_ms = self._store.lease(), self._clock.now_ms()
         if lease is None or lease.expires_ms <= now_ms:

@@ -18,7 +18,7 @@ from penstock.lake.reader import Reader
 from penstock.tables import processes, rows, schema
 from penstock.tables.core.frontier import Frontier, LakePosition
 from penstock.tables.core.graph import StreamGraph
-from penstock.tables.core.health import Lease
+from penstock.tables.core.health import CoordinatorLease
 from penstock.tables.core.history import RefreshRecord
 from penstock.tables.core.jobs import Job
 from penstock.tables.core.model import Status
@@ -120,10 +120,10 @@ class TableStore:
             by_hand=dict(select(rows.SELECT_MANUAL_REFRESHES)),
         )
 
-    def lease(self) -> Lease | None:
+    def lease(self) -> CoordinatorLease | None:
         """Who coordinates, or did last."""
         found = self.lake.query(rows.LEASE_IS)
-        return Lease(*found[0]) if found else None
+        return CoordinatorLease(*found[0]) if found else None
 
     def job(self, job_id: int) -> Job | None:
         """One job by its id."""

@@ -42,14 +42,14 @@ from penstock.tables.core.health import Health, TableStatus
 from penstock.tables.core.history import RefreshRecord
 from penstock.tables.core.jobs import Job
 from penstock.tables.core.model import Mode, Status, TableDefinition, define
-from penstock.tables.core.progress import Progress
+from penstock.tables.core.progress import RefreshProgress
 from penstock.tables.core.topics import TopicSource, declare_topic
 from penstock.tables.definitions import Definer, lake_shapes
 from penstock.tables.engine import Explains, Factory, Refresher
 from penstock.tables.manual import refresh_here
 from penstock.tables.names import lake_name, relation_name, topic_of, topic_source
 from penstock.tables.notify import NotifierCall, notify_address
-from penstock.tables.pages import Page, read_page
+from penstock.tables.pages import TablePage, read_page
 from penstock.tables.plan import TablePlan
 from penstock.tables.query.hints import did_you_mean, listed, not_there
 from penstock.tables.query.ordering import final_order
@@ -270,7 +270,7 @@ class Warehouse:
         force: bool = False,
         wait_ms: int | None = 600_000,
         here: bool = False,
-        tell: Callable[[Progress], None] | None = None,
+        tell: Callable[[RefreshProgress], None] | None = None,
     ) -> Answered:
         """Refresh a table now: through the coordinator if one runs, else in this process.
 
@@ -394,7 +394,7 @@ class Warehouse:
         offset: int = 0,
         limit: int = 1_000,
         columns: Sequence[str] | None = None,
-    ) -> Page:
+    ) -> TablePage:
         """Some rows of a table of the lake at a snapshot, read here; the newest if none is said.
 
         Rows of a stream table come in the order of the ORDER BY at the end of its query.

@@ -14,12 +14,12 @@ from penstock.kernel.errors import Conflict, Gone
 from penstock.lake.catalog import Catalog, open_catalog
 from penstock.lake.compact import compact
 from penstock.lake.expire import clean, expire, sweep
-from penstock.lake.merging import Compaction
+from penstock.lake.merging import CompactionPolicy
 from penstock.lake.selection import FileRows
 from tests.integration.lake.agree import assert_same_changes, assert_same_tables, bag
 from tests.integration.lake.duck import Duck
 
-EAGER = Compaction(files_min=2, deleted_share_min=0.1)
+EAGER = CompactionPolicy(files_min=2, deleted_share_min=0.1)
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 
 

@@ -13,11 +13,11 @@ from sqlglot import tokenize
 from penstock.kernel.errors import Rejected
 from penstock.lake.catalog import Catalog
 from penstock.spark.refresh import query_frame
-from penstock.tables.query.resolve import Shape, resolve
+from penstock.tables.query.resolve import RelationShape, resolve
 from penstock.tables.query.sources import read_sources
 from tests.unit.tables.query.corpus import ACCEPTED, REFUSED, SCHEMAS, TPCH, TPCH_SCHEMAS
 
-KNOWN = {name: Shape(tuple(schema.names)) for name, schema in SCHEMAS.items()}
+KNOWN = {name: RelationShape(tuple(schema.names)) for name, schema in SCHEMAS.items()}
 TABLES = {name: pa.Table.from_pylist([{}], schema) for name, schema in SCHEMAS.items()}
 TPCH_TABLES = {name: pa.Table.from_pylist([{}], schema) for name, schema in TPCH_SCHEMAS.items()}
 WORDS = sorted({name for schema in SCHEMAS.values() for name in schema.names if " " not in name})

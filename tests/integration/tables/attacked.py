@@ -6,7 +6,7 @@ from itertools import combinations
 
 from penstock.lake.changes import parse
 from penstock.lake.expire import named_files
-from penstock.tables.core.history import Outcome
+from penstock.tables.core.history import RefreshOutcome
 from tests.integration.tables.place import Place
 
 SOURCES = ("raw_a", "raw_b")
@@ -59,7 +59,7 @@ def check_history(place: Place) -> None:
     noted: dict[str, set[int]] = {}
     landed: set[tuple[str, int]] = set()
     for record in place.warehouse.history(limit=1_000_000):
-        if record.outcome is Outcome.SUCCEEDED and record.snapshot is not None:
+        if record.outcome is RefreshOutcome.SUCCEEDED and record.snapshot is not None:
             noted.setdefault(record.table, set()).add(record.snapshot)
             assert (record.table, record.job_id) not in landed, f"{record} landed twice"
             landed.add((record.table, record.job_id))

@@ -24,7 +24,7 @@ from penstock.lake.model import TableVersion
 from penstock.lake.scan import file_history, read_rows, scan
 from penstock.lake.selection import FileRows, live
 from penstock.tables.core.model import Mode
-from penstock.tables.core.progress import Progress
+from penstock.tables.core.progress import RefreshProgress
 from penstock.tables.engine import EngineAway, Input, Made, RefreshTask
 from tests.integration.tables.topic_rows import topic_rows
 
@@ -41,7 +41,9 @@ class DuckEngine:
     def refresh(self, task: RefreshTask) -> Made:
         self._interrupted.clear()
         inputs = {name: self._rows(found) for name, found in task.inputs.items()}
-        task.tell(Progress(rows=sum(map(len, inputs.values())), stages=1, tasks=4, tasks_done=1))
+        task.tell(
+            RefreshProgress(rows=sum(map(len, inputs.values())), stages=1, tasks=4, tasks_done=1)
+        )
         self._misbehave(task.definition.name)
         rows = self._run(task.definition.query, inputs)
         read = sum(len(table) for table in inputs.values())

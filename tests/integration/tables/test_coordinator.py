@@ -16,11 +16,11 @@ import pytest
 from penstock.app.tables import Warehouse
 from penstock.kernel.errors import Unavailable
 from penstock.kernel.shell import SystemClock
-from penstock.tables.coordinator.lease import LeaseKeeper, LeaseLost, take_lease
+from penstock.tables.coordinator.lease import CoordinatorLeaseLost, LeaseKeeper, take_lease
 from penstock.tables.coordinator.loop import SNAPSHOTS_KEPT_MS, retention_ms
 from penstock.tables.coordinator.session import new_identity
 from penstock.tables.core.health import HealthState
-from penstock.tables.core.history import Outcome
+from penstock.tables.core.history import RefreshOutcome
 from penstock.tables.core.verdict import Reason
 from penstock.tables.engine import Factory
 from penstock.tables.settings import WarehouseSettings
@@ -28,7 +28,7 @@ from tests.integration.postgres import PROGRAMS, new_database, postgres_server, 
 from tests.integration.tables.place import Place
 
 EVERY = "20ms"
-SUCCEEDED = Outcome.SUCCEEDED
+SUCCEEDED = RefreshOutcome.SUCCEEDED
 DAY_MS = 86_400_000
 
 
@@ -218,7 +218,7 @@ def test_a_refresh_that_takes_longer_than_its_reservation_lands(
         finally:
             place.fault("a", None)
         place.until(place.fresh)
-    assert [record.outcome for record in place.warehouse.history("a")] == [Outcome.SUCCEEDED]
+    assert [record.outcome for record in place.warehouse.history("a")] == [RefreshOutcome.SUCCEEDED]
     place.check_contents()
 
 
@@ -263,7 +263,7 @@ def test_a_lease_that_another_held_meanwhile_is_not_taken_back(
     with LeaseKeeper(store, ours, lease_ms=400, now_ms=clock.now_ms, report=lambda: None) as keeper:
         keeper.check()
         store.run("UPDATE penstock_leases SET holder = ?, expires_at = 0", theirs)
-        with pytest.raises(LeaseLost, match="another coordinator"):
+        with pytest.raises(CoordinatorLeaseLost, match="another coordinator"):
             until(keeper)
     assert store.lease().holder == theirs  # type: ignore[union-attr]
 

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.app.tables import Warehouse
 from penstock.tables.coordinator.loop import prune
-from penstock.tables.core.history import Outcome
+from penstock.tables.core.history import RefreshOutcome
 from penstock.tables.core.jobs import Job, JobStatus
 from penstock.tables.core.model import Status
 from penstock.tables.worker.claim import LockHeld
@@ -49,7 +49,7 @@ def test_independent_tables_overlap_and_a_killed_worker_is_replaced(
         place.until(place.fresh)
     jobs = {job.job_id: job for job in warehouse.jobs()}
     assert jobs[victim.job_id].status is JobStatus.RETRYABLE_FAILED
-    assert [record.outcome for record in warehouse.history("a")] == [Outcome.SUCCEEDED]
+    assert [record.outcome for record in warehouse.history("a")] == [RefreshOutcome.SUCCEEDED]
     place.check_contents()
     assert warehouse.pool().permits == {}
 
@@ -118,7 +118,7 @@ def test_failures_back_off_suspend_or_stop_and_others_never_notice(
         place.until(lambda: warehouse.table("shaky").status is Status.SUSPENDED, "SUSPENDED")
         place.until(lambda: place.rows("below") == {(1,): 1} if made(place, "below") else False)
         assert warehouse.table("reads_wrong").status is Status.ACTIVE
-        failed = [r for r in warehouse.history("shaky") if r.outcome is Outcome.FAILED]
+        failed = [r for r in warehouse.history("shaky") if r.outcome is RefreshOutcome.FAILED]
         assert len(failed) == 3
         assert len(warehouse.history("wrong")) == 1
         place.until(lambda: "3 failures in a row" in warehouse.why("shaky").text, "it to be told")
@@ -167,7 +167,7 @@ def test_a_refresh_by_hand_and_the_coordinator_share_locks(
         place.until(place.fresh)
     other.close()
     outcomes = {record.outcome for record in warehouse.history("a")}
-    assert outcomes == {Outcome.SUCCEEDED}, "a collision is no failure"
+    assert outcomes == {RefreshOutcome.SUCCEEDED}, "a collision is no failure"
     place.check_contents()
 
 

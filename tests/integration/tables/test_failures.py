@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.tables.core.history import Outcome
+from penstock.tables.core.history import RefreshOutcome
 from penstock.tables.core.retry import RetryPolicy
 from tests.integration.tables.place import Place
 
@@ -35,7 +35,7 @@ def test_three_retryable_failures_suspend_and_resuming_catches_up_all_that_was_m
         for number in range(2, 6):
             serial.write("raw", [number])
         serial.until(lambda: status(serial, "a") == "SUSPENDED")
-        failed = [r for r in warehouse.history("a") if r.outcome is Outcome.FAILED]
+        failed = [r for r in warehouse.history("a") if r.outcome is RefreshOutcome.FAILED]
         assert len(failed) == 3
         assert "3 failures in a row" in warehouse.why("a").text
         serial.write("raw", [6])
@@ -68,7 +68,7 @@ def test_an_engine_that_is_away_suspends_nobody_and_everybody_is_told(
         place.fault("a", None)
         place.until(place.fresh, "a to catch up by itself")
         place.until(lambda: warehouse.health().state.value == "ok", "health to be well again")
-    assert [record.outcome for record in warehouse.history("a")] == [Outcome.SUCCEEDED] * 2
+    assert [record.outcome for record in warehouse.history("a")] == [RefreshOutcome.SUCCEEDED] * 2
     place.check_contents()
 
 
@@ -84,7 +84,7 @@ def test_one_permanent_failure_is_an_error_and_tables_below_go_on_and_say_so(
         serial.fault("a", "permanent")
         serial.write("raw", [2])
         serial.until(lambda: status(serial, "a") == "ERROR")
-        assert sum(r.outcome is Outcome.FAILED for r in warehouse.history("a")) == 1
+        assert sum(r.outcome is RefreshOutcome.FAILED for r in warehouse.history("a")) == 1
         assert "the query of a is wrong" in warehouse.why("a").text
         serial.write("other", [20])
         serial.until(lambda: (20,) in serial.rows("b"), "b to go on")
@@ -140,7 +140,7 @@ def test_failures_of_a_person_count_for_nothing_but_a_wrong_query_is_an_error(
         serial.until(lambda: warehouse.health().state.value == "ok")
         fail()
     history = [record.outcome for record in warehouse.history("a")]
-    assert history == [Outcome.FAILED] * 2 * (len(faults) + 1) + [Outcome.SUCCEEDED]
+    assert history == [RefreshOutcome.FAILED] * 2 * (len(faults) + 1) + [RefreshOutcome.SUCCEEDED]
 
 
 def test_a_person_who_refreshes_a_suspended_table_by_hand_brings_it_back(serial: Place) -> None:

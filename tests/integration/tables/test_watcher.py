@@ -9,7 +9,7 @@ import pytest
 
 from penstock.lake.compact import compact
 from penstock.lake.expire import expire
-from penstock.lake.merging import Compaction
+from penstock.lake.merging import CompactionPolicy
 from penstock.tables.positions import Positions
 from tests.integration.tables.place import Place
 
@@ -81,7 +81,7 @@ def test_compaction_and_expiry_are_no_news(serial: Place) -> None:
     with warehouse.coordinator():
         serial.until(serial.fresh)
     before = positions(serial)
-    compact(lake, lake.table("raw"), Compaction())
+    compact(lake, lake.table("raw"), CompactionPolicy())
     expire(lake, older_than=datetime.now(UTC) + timedelta(days=1))
     assert len(lake.snapshots()) == 1
     assert positions(serial) == before

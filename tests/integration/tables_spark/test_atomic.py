@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from penstock.app.tables import Warehouse
-from penstock.tables.core.history import Outcome
+from penstock.tables.core.history import RefreshOutcome
 from penstock.tables.core.jobs import JobStatus
 from penstock.testing.seeds import RUNS_VARIABLE
 from tests.integration.lake.duck import Duck
@@ -78,7 +78,7 @@ def test_a_member_that_fails_leaves_every_member_as_it_was(
         place.until(lambda: warehouse.table("joined").status.value == "SUSPENDED", "suspension")
         assert place.frontiers() == before
         assert look(reader) == (5, 5, 5)
-        failed = [r for r in warehouse.history() if r.outcome is Outcome.FAILED]
+        failed = [r for r in warehouse.history() if r.outcome is RefreshOutcome.FAILED]
         assert {r.table for r in failed} == set(MEMBERS)
         assert "could not be read" in next(r for r in failed if r.table == "joined").reason_text
         assert "because joined failed" in next(
@@ -120,7 +120,9 @@ def test_a_worker_killed_at_any_step_leaves_nothing_half_applied(
     assert len(died) == len(steps) - 1, "the one that died after its commit had succeeded"
     assert warehouse.pool().permits == {}
     assert place.lake.query("SELECT count(*) FROM penstock_locks") == [(0,)]
-    applied = [r.snapshot for r in warehouse.history("joined") if r.outcome is Outcome.SUCCEEDED]
+    applied = [
+        r.snapshot for r in warehouse.history("joined") if r.outcome is RefreshOutcome.SUCCEEDED
+    ]
     assert len(applied) == len(set(applied)) == len(steps) + 1
     warehouse.sweep(grace_ms=-60_000)
     place.check_contents()

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from penstock.app.tables import Warehouse
-from penstock.tables.core.history import Outcome
+from penstock.tables.core.history import RefreshOutcome
 from penstock.tables.core.jobs import Job
 from penstock.tables.core.model import Mode, Status
 from tests.integration.postgres import KINDS
@@ -111,7 +111,7 @@ def test_a_failing_branch_leaves_the_others_alone(places: Callable[..., SparkPla
     assert warehouse.table("below_missing").status is Status.ACTIVE
     assert len(warehouse.history("missing")) == 1
     (last, *_) = warehouse.history("divides")
-    assert last.outcome is Outcome.FAILED
+    assert last.outcome is RefreshOutcome.FAILED
     assert last.reason_text.startswith("Division by zero")
     assert (
         "no function 'nothing' (line 1, column 8: nothing(id))"

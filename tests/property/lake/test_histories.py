@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 from penstock.lake.catalog import Catalog, open_catalog
 from penstock.lake.compact import compact
-from penstock.lake.merging import Compaction
+from penstock.lake.merging import CompactionPolicy
 from penstock.lake.scan import file_history, read_rows
 from penstock.lake.selection import FileRows, live
 from tests.integration.lake.duck import Duck
 from tests.integration.postgres import PROGRAMS, postgres_server
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
-EAGER = Compaction(files_min=2, deleted_share_min=0.01)
+EAGER = CompactionPolicy(files_min=2, deleted_share_min=0.01)
 NUMBERS = count()
 KINDS = ("sqlite", "postgres") if PROGRAMS else ("sqlite",)
 

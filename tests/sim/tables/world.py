@@ -18,7 +18,7 @@ from penstock.flow.tokens import TokenPool
 from penstock.tables.core.capacity import DispatchSettings
 from penstock.tables.core.dispatch import Coordinator
 from penstock.tables.core.events import (
-    Answer,
+    AnswerRequest,
     AskToken,
     Cancel,
     CloseJob,
@@ -160,7 +160,7 @@ class Warehouse:
         self.tries: Counter[str] = Counter()
         self.runs: list[Run] = []
         self.skips: list[RecordSkip] = []
-        self.answers: dict[str, Answer] = {}
+        self.answers: dict[str, AnswerRequest] = {}
         self.asked: dict[str, str] = {}
         self.locks: set[str] = set()
         self.gates: set[str] = set()
@@ -303,7 +303,7 @@ class Warehouse:
                 self._ask()
             case ReleaseToken():
                 self.cluster.pool.release(self.coordinator.identity)
-            case Answer(request_id):
+            case AnswerRequest(request_id):
                 assert request_id not in self.answers, "answered twice"
                 self.answers[request_id] = effect
             case WouldDispatch():

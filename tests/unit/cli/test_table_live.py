@@ -10,7 +10,7 @@ from penstock.cli.table_live import Look, picture
 from penstock.tables.core.capacity import ParallelMode
 from penstock.tables.core.health import Health, HealthState, Pool, TableStatus
 from penstock.tables.core.model import Mode, Status
-from penstock.tables.core.progress import Progress
+from penstock.tables.core.progress import RefreshProgress
 from penstock.tables.core.verdict import Reason
 from penstock.tables.status import PoolStatus, Running
 
@@ -25,7 +25,7 @@ WORKERS = (
     {"worker": "host/12-3", "ready": True, "job_id": 7},
     {"worker": "host/13-3", "ready": False, "job_id": None},
 )
-PROGRESS = Progress("daily", 12_000, 4, 1, 8, 2, 3_000, 9_000)
+PROGRESS = RefreshProgress("daily", 12_000, 4, 1, 8, 2, 3_000, 9_000)
 
 
 def look(**changes: object) -> Look:

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.kernel.errors import Rejected
 from penstock.lake.catalog import open_catalog
-from penstock.lake.database import PostgresDatabase, Retry, SqliteDatabase, open_database
+from penstock.lake.database import PostgresDatabase, SqliteDatabase, WriteConflict, open_database
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_a_writer_that_waits_too_long_is_told_to_try_again(database):
     patient = SqliteDatabase(database.path, timeout_ms=30)
     with database.write() as cursor:
         cursor.execute("CREATE TABLE t (n INTEGER)")
-        with pytest.raises(Retry), patient.write():
+        with pytest.raises(WriteConflict), patient.write():
             pass
     with patient.write() as cursor:
         cursor.execute("INSERT INTO t VALUES (1)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.lake.merging import Candidate, Compaction, shape_of, to_merge, to_rewrite
+from penstock.lake.merging import Candidate, CompactionPolicy, shape_of, to_merge, to_rewrite
 from penstock.lake.model import DataFile, DeleteFile
 from penstock.lake.selection import FileHistory, FileRows, history, live, net_changes
 
@@ -72,7 +72,7 @@ def test_a_row_inserted_before_it_moved_is_told_once_and_from_where_it_is() -> N
 
 
 def test_small_files_of_one_shape_are_merged_in_packs() -> None:
-    policy = Compaction(target_bytes=250, small_bytes=150, files_min=2)
+    policy = CompactionPolicy(target_bytes=250, small_bytes=150, files_min=2)
     many = [Candidate(file(n, 1, begin=n), 0, 1) for n in range(5)]
     assert [[f.id for f in pack] for pack in to_merge(many, policy)] == [[0, 1], [2, 3]]
     other = Candidate(file(9, 1, begin=9), 0, 2)
@@ -82,7 +82,7 @@ def test_small_files_of_one_shape_are_merged_in_packs() -> None:
 
 
 def test_files_that_lost_enough_rows_are_rewritten() -> None:
-    policy = Compaction(deleted_share_min=0.5)
+    policy = CompactionPolicy(deleted_share_min=0.5)
     worn, fresh = Candidate(file(1, 4, 1), 2, None), Candidate(file(2, 4, 1), 1, None)
     assert [[f.id for f in pack] for pack in to_rewrite([worn, fresh], policy)] == [[1]]
 

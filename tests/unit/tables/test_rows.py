@@ -10,7 +10,7 @@ import pytest
 
 from penstock.tables import rows, schema
 from penstock.tables.core.frontier import Frontier, LakePosition
-from penstock.tables.core.history import Outcome, ReasonCode, RefreshRecord
+from penstock.tables.core.history import ReasonCode, RefreshOutcome, RefreshRecord
 from penstock.tables.core.jobs import Job, JobStatus
 from penstock.tables.core.model import Mode, define
 from penstock.tables.core.units import UnitKind
@@ -104,7 +104,8 @@ def test_frontiers_and_history_are_stored(database):
     made = Frontier({"raw": LakePosition(3), "b": LakePosition(5)})
     assert (Frontier.from_json(text), snapshot) == (made, 5)
     record = RefreshRecord(
-        "a", "table:a", 1, Outcome.SUCCEEDED, Mode.AUTO, Mode.FULL, ReasonCode.FIRST_LOAD, 1, 2,
+        "a", "table:a", 1, RefreshOutcome.SUCCEEDED, Mode.AUTO, Mode.FULL, ReasonCode.FIRST_LOAD,
+        1, 2,
         frontier=frontier, timings_ms=(("plan", 1.5),), stale=("table:x",),
     )  # fmt: skip
     database.execute(rows.INSERT_HISTORY, rows.history_row(record, 5, 5))

@@ -23,7 +23,7 @@ from penstock.server.http.message import Answer
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.tables.pages import Page
+    from penstock.tables.pages import TablePage
 
 OPTIONS: Final = frozenset({"schedule", "mode", "consistency", "description"})
 DEFINITION: Final = OPTIONS | {"query", "status"}
@@ -91,7 +91,7 @@ def format_of(asked: str | None, accept: str) -> str:
 # pages of rows -----------------------------------------------------------------------------------
 
 
-def page_answer(page: Page, kind: str, total_ms: float, compression: str | None) -> Answer:
+def page_answer(page: TablePage, kind: str, total_ms: float, compression: str | None) -> Answer:
     """A page in the form that was asked for. Takes its time: not for the server's loop."""
     facts: dict[str, Any] = {
         "snapshot": page.snapshot,

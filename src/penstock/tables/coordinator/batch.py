@@ -9,12 +9,12 @@ from typing import Any
 
 from penstock.tables import rows
 from penstock.tables.coordinator.catalog_wait import CatalogWait
-from penstock.tables.coordinator.lease import LeaseLost
+from penstock.tables.coordinator.lease import CoordinatorLeaseLost
 from penstock.tables.core.jobs import Job
 from penstock.tables.store import TableStore
 
 
-class Batch:
+class LeasedBatch:
     """Begins its transaction with the first row that changes, so an idle step writes nothing.
 
     For one thread. What a failed transaction leaves undone, its caller's state may count as done:
@@ -37,7 +37,7 @@ class Batch:
                 self._cursor = None
 
     def open(self) -> Any:
-        """The cursor of the transaction; `LeaseLost` if another coordinator has the lease."""
+        """The cursor of the transaction; refused if another coordinator has the lease."""
         if self._cursor is None:
             # A loss of power may undo these rows: the next session starts from what is left.
             begin = partial(self.store.lake.transact, synced=False)
@@ -46,7 +46,7 @@ class Batch:
             found = self.store.fetch(cursor, rows.COORDINATOR_IS)
             if not found or found[0][0] != self._identity:
                 holder = found[0][0] if found else "no coordinator"
-                raise LeaseLost(f"lost the lease: {holder} holds it")
+                raise CoordinatorLeaseLost(f"lost the lease: {holder} holds it")
             self._cursor = cursor
         return self._cursor
 

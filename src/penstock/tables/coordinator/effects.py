@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 
 from penstock.tables import rows
-from penstock.tables.coordinator.batch import Batch
-from penstock.tables.coordinator.permits import Permits
+from penstock.tables.coordinator.batch import LeasedBatch
+from penstock.tables.coordinator.permits import PermitPool
 from penstock.tables.core.events import (
-    Answer,
+    AnswerRequest,
     AskToken,
     CloseJob,
     Effect,
@@ -27,7 +27,9 @@ from penstock.tables.core.events import (
 class EffectWriter:
     """Writes effects in the batch under way. `query_of` gives the query of a table."""
 
-    def __init__(self, batch: Batch, permits: Permits, query_of: Callable[[str], str]) -> None:
+    def __init__(
+        self, batch: LeasedBatch, permits: PermitPool, query_of: Callable[[str], str]
+    ) -> None:
         self._batch, self._permits, self._query_of = batch, permits, query_of
 
     def write(self, effect: Effect, now_ms: int) -> list[Event]:
@@ -49,7 +51,7 @@ class EffectWriter:
             case ReleaseToken():
                 self._batch.open()
                 self._permits.give_back()
-            case Answer(request_id, ok, detail):
+            case AnswerRequest(request_id, ok, detail):
                 run(rows.ANSWER_REQUEST, now_ms, int(ok), detail, request_id)
             case WouldDispatch(job, alongside):
                 values = (job.job_id, job.unit_key, json.dumps(alongside), now_ms)

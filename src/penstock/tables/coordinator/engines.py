@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.tables import rows
-from penstock.tables.coordinator.host import Host
+from penstock.tables.coordinator.host import EngineHost
 from penstock.tables.core.failures import FailureKind
 from penstock.tables.worker.outcomes import Ended, Failed, Succeeded
 
@@ -11,7 +11,7 @@ from penstock.tables.worker.outcomes import Ended, Failed, Succeeded
 class EngineState:
     """What a coordinator knows of its engines, whether they run here or in workers."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: EngineHost) -> None:
         self.host = host
         self.generation: int | None = None
         """Which start of the host serves; None while it does not."""

@@ -16,7 +16,7 @@ Tell = Callable[[str], None]
 """Takes one line for people."""
 
 
-class Host(Protocol):
+class EngineHost(Protocol):
     """Something that is started, may die, and is started again. For one thread, but for `tell`."""
 
     def generation(self) -> int | None:
@@ -61,10 +61,10 @@ class Unshared:
         """There is nothing to end."""
 
 
-def host_of(factory: Factory, tell: Tell) -> Host:
+def host_of(factory: Factory, tell: Tell) -> EngineHost:
     """The host of an engine: its module's own, or none that does anything."""
     maker = factory.beside("host")
     if maker is None:
         return Unshared(factory)
-    made: Host = maker(dict(factory.options), tell)
+    made: EngineHost = maker(dict(factory.options), tell)
     return made

@@ -17,7 +17,7 @@ from penstock.kernel.errors import Conflict
 from penstock.lake.errors import CatalogAway
 from penstock.tables import rows
 from penstock.tables.coordinator.catalog_wait import CatalogWait
-from penstock.tables.coordinator.report import Report
+from penstock.tables.coordinator.report import CoordinatorReport
 from penstock.tables.rows import COORDINATOR
 from penstock.tables.store import FOREIGN_MS, TableStore
 
@@ -27,7 +27,7 @@ _LOOK_S: Final = 1.0
 """How often the keeper checks whether the report has changed."""
 
 
-class LeaseLost(Conflict):
+class CoordinatorLeaseLost(Conflict):
     """Another coordinator took over; this one must stop at once."""
 
     code = "lease_lost"
@@ -80,12 +80,12 @@ class LeaseKeeper:
         *,
         lease_ms: int,
         now_ms: Callable[[], int],
-        report: Callable[[], Report | None],
+        report: Callable[[], CoordinatorReport | None],
         catalog: CatalogWait | None = None,
     ) -> None:
         self._store, self._identity, self._catalog = store, identity, catalog
         self._lease_ms, self._now_ms, self._report = lease_ms, now_ms, report
-        self._stored: Report | None = None
+        self._stored: CoordinatorReport | None = None
         self._seen_ms = 0
         self._stop = threading.Event()
         self._lost: str | None = None
@@ -102,9 +102,9 @@ class LeaseKeeper:
             self._catalog.forget(_LEASE)
 
     def check(self) -> None:
-        """Raise `LeaseLost` if it is."""
+        """Raise `CoordinatorLeaseLost` if it is."""
         if self._lost is not None:
-            raise LeaseLost(self._lost)
+            raise CoordinatorLeaseLost(self._lost)
 
     def _keep(self) -> None:
         renewed_ms = self._now_ms()
@@ -128,10 +128,10 @@ class LeaseKeeper:
             if self._catalog is not None:
                 self._catalog.back(_LEASE)
 
-    def _has_changed(self, report: Report | None) -> bool:
+    def _has_changed(self, report: CoordinatorReport | None) -> bool:
         return report is not None and report != self._stored
 
-    def _renew(self, now_ms: int, report: Report | None) -> bool:
+    def _renew(self, now_ms: int, report: CoordinatorReport | None) -> bool:
         store, run = self._store, self._store.execute
         with store.lake.transact(synced=False) as cursor:
             values = (now_ms + self._lease_ms, COORDINATOR, self._identity)

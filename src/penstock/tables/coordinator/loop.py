@@ -17,8 +17,13 @@ from penstock.lake.errors import CatalogAway
 from penstock.lake.expire import before, clean, expire, sweep
 from penstock.tables import rows
 from penstock.tables.coordinator.catalog_wait import CatalogWait
-from penstock.tables.coordinator.host import Host, host_of
-from penstock.tables.coordinator.lease import LeaseKeeper, LeaseLost, give_up_lease, take_lease
+from penstock.tables.coordinator.host import EngineHost, host_of
+from penstock.tables.coordinator.lease import (
+    CoordinatorLeaseLost,
+    LeaseKeeper,
+    give_up_lease,
+    take_lease,
+)
 from penstock.tables.coordinator.session import CoordinatorSession, new_identity
 from penstock.tables.coordinator.upkeep import tidy
 from penstock.tables.core.retry import RetryPolicy
@@ -89,12 +94,12 @@ class CoordinatorLoop:
         finally:
             host.close()
 
-    def _one_session(self, identity: str, host: Host) -> None:
+    def _one_session(self, identity: str, host: EngineHost) -> None:
         """Wait for the lease and coordinate, until it is lost or anything else goes wrong."""
         try:
             if self._take(identity):
                 self._coordinate(identity, host)
-        except LeaseLost as error:
+        except CoordinatorLeaseLost as error:
             self._say(error.message)
         except CatalogAway as error:
             self._catalog.away(error)
@@ -127,7 +132,7 @@ class CoordinatorLoop:
             self._stop.wait(min(1.0, self._settings.tick_ms / 1_000))
         return False
 
-    def _coordinate(self, identity: str, host: Host) -> None:
+    def _coordinate(self, identity: str, host: EngineHost) -> None:
         try:
             session = CoordinatorSession(
                 self._store, self._settings, identity, self._clock, self._random, host,

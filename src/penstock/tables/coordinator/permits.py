@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from penstock.flow.tokens import SqlTokenPool
 from penstock.kernel.errors import Rejected
-from penstock.lake.database import Database, Retry, fetch, open_database
+from penstock.lake.database import Database, WriteConflict, fetch, open_database
 from penstock.lake.errors import CatalogLocked
 from penstock.tables import processes, rows
 from penstock.tables.schema import WAITERS
@@ -19,7 +19,7 @@ WAITER_MS: Final = 5_000
 """A coordinator that has not asked again for so long no longer waits."""
 
 
-class Permits:
+class PermitPool:
     """One coordinator's view of the pool.
 
     `transact` yields the cursor of the coordinator's own transaction, if the pool lies in the
@@ -108,7 +108,7 @@ class Permits:
         try:
             with self._database.write() as cursor:
                 yield cursor
-        except Retry as error:
+        except WriteConflict as error:
             raise CatalogLocked(
                 f"expected to write to the pool of permits, found it locked: {error}"
             ) from error

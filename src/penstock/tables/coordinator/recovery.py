@@ -8,14 +8,14 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from penstock.tables import processes, rows
-from penstock.tables.coordinator.batch import Batch
-from penstock.tables.coordinator.permits import Permits
+from penstock.tables.coordinator.batch import LeasedBatch
+from penstock.tables.coordinator.permits import PermitPool
 from penstock.tables.coordinator.upkeep import forget
 from penstock.tables.core.jobs import Job, recover
 from penstock.tables.store import MANUAL
 
 
-def recover_catalog(batch: Batch, permits: Permits, identity: str, now_ms: int) -> None:
+def recover_catalog(batch: LeasedBatch, permits: PermitPool, identity: str, now_ms: int) -> None:
     """Close jobs, locks, reservations and permits of coordinators and workers that are gone."""
     store = batch.store
     found = store.jobs(live_only=True)
@@ -39,7 +39,7 @@ def recover_catalog(batch: Batch, permits: Permits, identity: str, now_ms: int) 
     permits.recover(now_ms)
 
 
-def drop_dead_locks(batch: Batch, ours: Collection[str], now_ms: int) -> None:
+def drop_dead_locks(batch: LeasedBatch, ours: Collection[str], now_ms: int) -> None:
     """Release the locks of processes that are gone."""
     for (holder,) in batch.store.lake.query(rows.SELECT_LOCK_HOLDERS):
         if holder not in ours and not batch.store.is_alive(holder, now_ms):

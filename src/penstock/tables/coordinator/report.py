@@ -31,7 +31,7 @@ LATE_MS: Final = 5_000
 _EVERY_MS: Final = 500
 
 
-class Report(NamedTuple):
+class CoordinatorReport(NamedTuple):
     """What a coordinator says of itself. `late`: its loop has not come round for too long."""
 
     values: dict[str, Any]
@@ -49,13 +49,13 @@ class Reporter:
         self._compared: Any = None
         self._next_ms = 0
 
-    def current(self) -> Report | None:
+    def current(self) -> CoordinatorReport | None:
         """The newest report; None before the first one."""
         if self._values is None:
             return None
         ticked_ms = self.ticked_ms
         late = ticked_ms is not None and self._clock.now_ms() - ticked_ms > LATE_MS
-        return Report(self._values, late)
+        return CoordinatorReport(self._values, late)
 
     def is_due(self) -> bool:
         """Whether it is time for an update."""

@@ -20,16 +20,16 @@ from typing import Final
 from penstock.kernel.clock import Clock
 from penstock.lake.errors import CatalogAway
 from penstock.tables import processes, rows
-from penstock.tables.coordinator.batch import Batch
+from penstock.tables.coordinator.batch import LeasedBatch
 from penstock.tables.coordinator.catalog_wait import CatalogWait
 from penstock.tables.coordinator.effects import EffectWriter
 from penstock.tables.coordinator.engines import EngineState
-from penstock.tables.coordinator.host import Host
+from penstock.tables.coordinator.host import EngineHost
 from penstock.tables.coordinator.inline import InlineRunner
-from penstock.tables.coordinator.lease import LeaseLost
-from penstock.tables.coordinator.permits import Permits
+from penstock.tables.coordinator.lease import CoordinatorLeaseLost
+from penstock.tables.coordinator.permits import PermitPool
 from penstock.tables.coordinator.recovery import drop_dead_locks, recover_catalog
-from penstock.tables.coordinator.report import Report, Reporter
+from penstock.tables.coordinator.report import CoordinatorReport, Reporter
 from penstock.tables.coordinator.topic_watch import TopicWatch
 from penstock.tables.coordinator.watcher import Watcher, memory_of
 from penstock.tables.coordinator.worker_runner import WorkerRunner
@@ -49,7 +49,7 @@ from penstock.tables.core.jobs import Job, JobStatus
 from penstock.tables.notify import Notifier, notify_address
 from penstock.tables.settings import WarehouseSettings
 from penstock.tables.store import TableStore
-from penstock.tables.worker.messages import Line
+from penstock.tables.worker.messages import MessageLine
 
 _SESSIONS: Final = count(1)
 
@@ -69,7 +69,7 @@ class CoordinatorSession:
         identity: str,
         clock: Clock,
         random: Random,
-        host: Host,
+        host: EngineHost,
         catalog: CatalogWait,
     ) -> None:
         self._store, self._settings, self._clock = store, settings, clock
@@ -80,13 +80,13 @@ class CoordinatorSession:
         self._heard = self._woken = False
         self._after_commit: list[Callable[[], Iterable[Event]]] = []
         self._selector = selectors.DefaultSelector()
-        self._alarm, self._waker = (Line(end) for end in socket.socketpair())
+        self._alarm, self._waker = (MessageLine(end) for end in socket.socketpair())
         self._alarm.connection.setblocking(False)
         self._selector.register(self._alarm, selectors.EVENT_READ, None)
         self._notifier = Notifier(notify_address(store))
         self._selector.register(self._notifier, selectors.EVENT_READ, None)
-        self._batch = Batch(store, identity, catalog)
-        self._permits = Permits(store, settings, identity, self._batch.transact)
+        self._batch = LeasedBatch(store, identity, catalog)
+        self._permits = PermitPool(store, settings, identity, self._batch.transact)
         self._engines = EngineState(host)
         self._inline: InlineRunner | None = None
         self._runner = self._make_runner()
@@ -152,13 +152,13 @@ class CoordinatorSession:
         self._alarm.close()
         self._waker.close()
         with suppress(CatalogAway):  # the next session finds the rows as they are
-            with suppress(LeaseLost), self._batch():
+            with suppress(CoordinatorLeaseLost), self._batch():
                 for job in self.core.live_jobs:
                     stopped = job.cancelled(self._clock.now_ms(), "the coordinator stopped")
                     self._batch.close_job(stopped)
             self._permits.close()
 
-    def report(self) -> Report | None:
+    def report(self) -> CoordinatorReport | None:
         """What people are told; from any thread."""
         return self._reporter.current()
 

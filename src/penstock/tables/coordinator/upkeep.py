@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.kernel.errors import Conflict
 from penstock.lake.compact import compact
-from penstock.lake.merging import Compaction
+from penstock.lake.merging import CompactionPolicy
 from penstock.tables import rows
 from penstock.tables.names import DEFAULT_SCHEMA
 from penstock.tables.processes import process_name
@@ -21,7 +21,7 @@ from penstock.tables.store import TableStore
 FILES_MAX: Final = 12
 """From so many files on a table is tidied up."""
 
-_POLICY: Final = Compaction(files_min=4, deleted_share_min=0.1)
+_POLICY: Final = CompactionPolicy(files_min=4, deleted_share_min=0.1)
 
 
 def tidy(store: TableStore, now_ms: int, *, files_max: int = FILES_MAX) -> list[str]:

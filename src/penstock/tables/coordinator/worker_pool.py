@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from penstock.tables import processes
-from penstock.tables.coordinator.host import Host
+from penstock.tables.coordinator.host import EngineHost
 from penstock.tables.coordinator.worker_forker import ForkerLost, WorkerForker
 from penstock.tables.engine import Factory
 from penstock.tables.settings import WarehouseSettings
-from penstock.tables.worker.messages import Line
+from penstock.tables.worker.messages import MessageLine
 
 _DEATH_S: Final = 10.0
 _POLL_S: Final = 0.001
@@ -27,7 +27,7 @@ class WorkerHandle:
     """One worker process as the coordinator sees it."""
 
     name: str
-    line: Line
+    line: MessageLine
     factory: Factory
     job_id: int | None = None
     ready: bool = False
@@ -53,7 +53,7 @@ class WorkerPool:
         if self.size and self._forker is None:
             self._forker = WorkerForker(self._settings.runner)
 
-    def fill(self, host: Host) -> Iterator[WorkerHandle]:
+    def fill(self, host: EngineHost) -> Iterator[WorkerHandle]:
         """Start workers until there are as many as may be busy, if what makes them is ready.
 
         Each takes the place of one that died, if one did. `ForkerLost` says that the
@@ -108,7 +108,7 @@ class WorkerPool:
             self._drop_forker()
             return None
         ours.setblocking(False)
-        worker = WorkerHandle(processes.process_name(pid), Line(ours), factory)
+        worker = WorkerHandle(processes.process_name(pid), MessageLine(ours), factory)
         worker.line.send({"settings": replace(self._settings, runner=factory).to_json()})
         self.workers[worker.name] = worker
         return worker

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from penstock.kernel.clock import Clock
 from penstock.tables import rows
-from penstock.tables.coordinator.batch import Batch
+from penstock.tables.coordinator.batch import LeasedBatch
 from penstock.tables.coordinator.engines import EngineState
 from penstock.tables.coordinator.worker_forker import ForkerLost
 from penstock.tables.coordinator.worker_pool import WorkerHandle, WorkerPool
@@ -39,7 +39,7 @@ class WorkerRunner:
         self,
         settings: WarehouseSettings,
         engines: EngineState,
-        batch: Batch,
+        batch: LeasedBatch,
         selector: selectors.BaseSelector,
         clock: Clock,
     ) -> None:

@@ -15,7 +15,7 @@ from random import Random
 
 from penstock.tables.core.capacity import Capacity, DispatchSettings, ParallelMode
 from penstock.tables.core.events import (
-    Answer,
+    AnswerRequest,
     AskToken,
     Cancel,
     CloseJob,
@@ -47,13 +47,13 @@ from penstock.tables.core.events import (
     WorkerDied,
     WouldDispatch,
 )
-from penstock.tables.core.facts import Facts, Request, TableMemory, UnitState
+from penstock.tables.core.facts import Facts, RefreshRequest, TableMemory, UnitState
 from penstock.tables.core.failures import FailureKind
 from penstock.tables.core.graph import StreamGraph
 from penstock.tables.core.jobs import Job, JobStatus, job_for
 from penstock.tables.core.model import Status
 from penstock.tables.core.ready import ReadyQueue
-from penstock.tables.core.retry import AWAY_MS_MAX, Retry
+from penstock.tables.core.retry import AWAY_MS_MAX, RetryState
 from penstock.tables.core.verdict import Reason, UnitFacts, Verdict, may_run
 
 _SKIPS = frozenset(
@@ -92,7 +92,7 @@ class Coordinator:
         self._random = random
         self._next_job_id = next_job_id
         self._capacity = Capacity(settings)
-        self._serving: dict[int, dict[str, Request]] = {}
+        self._serving: dict[int, dict[str, RefreshRequest]] = {}
         self._outdated: set[int] = set()
         self._wakes: list[tuple[int, str]] = []
         self._effects: list[Effect] = []
@@ -180,7 +180,7 @@ class Coordinator:
                 self._consider_all(board.readers(moved))
             case RefreshRequested(request_id, table, force):
                 state = board.states[board.units.unit_of(table).key]
-                state.requests[request_id] = Request(table, self.now_ms, force)
+                state.requests[request_id] = RefreshRequest(table, self.now_ms, force)
                 self._consider(state.unit.key)
             case MadeByHand(tables):
                 self._made_by_hand(tables)
@@ -254,7 +254,7 @@ class Coordinator:
                 self._set_status(name, Status.ACTIVE, f"job {job.job_id} succeeded")
         state = self._home(job)
         if state is not None:
-            state.retry = Retry()
+            state.retry = RetryState()
             state.skipped.clear()
         if outdated:
             self._ask_again(job)
@@ -326,7 +326,7 @@ class Coordinator:
                 state.retry = state.retry.waited(policy, now_ms, random, event.detail)
                 self._wait_with(state)
             case FailureKind.PERMANENT:
-                state.retry = Retry()
+                state.retry = RetryState()
                 self._stop(at_fault, Status.ERROR, event.detail)
             case FailureKind.RETRYABLE if not requested:  # else a person was told: no count
                 retry = state.retry.failed(policy, now_ms, random, event.detail)
@@ -359,13 +359,13 @@ class Coordinator:
         self._free(job, finished=True)
 
     def _try_again(
-        self, state: UnitState, retry: Retry, at_fault: list[str], detail: str
+        self, state: UnitState, retry: RetryState, at_fault: list[str], detail: str
     ) -> str | None:
         """Wait for the next try, or suspend what failed too often and say why."""
         if not retry.exhausted(self.settings.retry):
             state.retry = retry
             return None
-        state.retry = Retry()
+        state.retry = RetryState()
         times = f"{retry.attempt_no - 1} failures in a row, the last: {detail}"
         self._stop(at_fault, Status.SUSPENDED, times)
         return times
@@ -384,7 +384,7 @@ class Coordinator:
 
     def _answer(self, job: Job, *, ok: bool, detail: str) -> None:
         for request_id in self._serving.get(job.job_id, ()):
-            self._effects.append(Answer(request_id, ok, detail))
+            self._effects.append(AnswerRequest(request_id, ok, detail))
 
     def _ask_again(self, job: Job) -> None:
         """What people asked for and nobody has served is served by the next try."""
@@ -393,7 +393,9 @@ class Coordinator:
                 unit = self.facts.units.unit_of(request.table)
                 self.facts.states[unit.key].requests[request_id] = request
             else:
-                self._effects.append(Answer(request_id, False, f"{request.table} was dropped"))
+                self._effects.append(
+                    AnswerRequest(request_id, False, f"{request.table} was dropped")
+                )
 
     def _free(self, job: Job, *, finished: bool = False) -> None:
         """Forget a job; its members are free, its permit goes back, its unit is looked at again."""
@@ -424,7 +426,7 @@ class Coordinator:
         before, board.statuses[table] = board.statuses[table], status
         if status is Status.ACTIVE and before is not Status.ACTIVE:
             state = board.states[unit.key]
-            state.retry = Retry()
+            state.retry = RetryState()
             state.skipped.clear()
             board.tables[table].fresh_ms = None  # due at once, to catch up what was missed
         self._consider_all({unit.key, *unit.downstreams})
@@ -443,7 +445,7 @@ class Coordinator:
             if board.statuses[name] in (Status.SUSPENDED, Status.ERROR):
                 self._set_status(name, Status.ACTIVE, "refreshed by hand")
             state = board.states[board.units.unit_of(name).key]
-            state.retry, state.finished_ms = Retry(), self.now_ms
+            state.retry, state.finished_ms = RetryState(), self.now_ms
             state.skipped.clear()
         self._consider_all(board.readers(known))
 
@@ -457,7 +459,9 @@ class Coordinator:
         self.graph_version = version
         for request_id, request in asked.items():
             if request.table not in graph.tables:
-                self._effects.append(Answer(request_id, False, f"{request.table} was dropped"))
+                self._effects.append(
+                    AnswerRequest(request_id, False, f"{request.table} was dropped")
+                )
         for job in board.jobs.values():
             if job.unit_key not in board.units or _altered(job, old, graph):
                 self._outdated.add(job.job_id)
@@ -541,9 +545,9 @@ class Coordinator:
         for name in state.unit.members:
             self.facts.tables[name].fresh_ms = self.now_ms
         state.finished_ms = self.now_ms
-        state.retry = Retry()
+        state.retry = RetryState()
         for request_id in state.requests:
-            self._effects.append(Answer(request_id, True, "nothing it reads has changed"))
+            self._effects.append(AnswerRequest(request_id, True, "nothing it reads has changed"))
         state.requests.clear()
 
     def _note_skip(self, state: UnitState, verdict: Verdict) -> None:

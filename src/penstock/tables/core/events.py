@@ -269,7 +269,7 @@ class ReleaseToken:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerRequest:
     """What became of a person's request."""
 
     request_id: str
@@ -287,5 +287,5 @@ Effect = (
     | SetStatus
     | AskToken
     | ReleaseToken
-    | Answer
+    | AnswerRequest
 )

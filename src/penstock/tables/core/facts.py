@@ -11,8 +11,8 @@ from penstock.tables.core.frontier import Frontier, Position, later
 from penstock.tables.core.graph import StreamGraph
 from penstock.tables.core.jobs import Job
 from penstock.tables.core.model import Status, TableDefinition
-from penstock.tables.core.ready import Urgency
-from penstock.tables.core.retry import Retry
+from penstock.tables.core.ready import UnitUrgency
+from penstock.tables.core.retry import RetryState
 from penstock.tables.core.units import ExecutionUnitGraph, Unit
 from penstock.tables.core.verdict import WILL_RUN, UnitFacts, UpstreamFacts, Verdict
 
@@ -42,7 +42,7 @@ class TableMemory:
         self.failures, self.error = 0, None
 
 
-class Request(NamedTuple):
+class RefreshRequest(NamedTuple):
     """A person's wish to have a table refreshed."""
 
     table: str
@@ -58,9 +58,9 @@ class UnitState:
     schedule: UnitSchedule
     verdict: Verdict | None = None
     shown: UpstreamFacts | None = None
-    retry: Retry = field(default_factory=Retry)
+    retry: RetryState = field(default_factory=RetryState)
     finished_ms: int | None = None
-    requests: dict[str, Request] = field(default_factory=dict)
+    requests: dict[str, RefreshRequest] = field(default_factory=dict)
     skipped: set[str] = field(default_factory=set)
     wake_ms: int | None = None
     ready_ms: int | None = None
@@ -205,13 +205,13 @@ class Facts:
         """The job that refreshes a member now, perhaps as part of a unit that is no more."""
         return next((self.busy[name] for name in unit.members if name in self.busy), None)
 
-    def urgency(self, state: UnitState) -> Urgency:
+    def urgency(self, state: UnitState) -> UnitUrgency:
         """Where a unit stands among those that may run."""
         fresh_ms = self.fresh_ms(state.unit)
         due_ms = state.schedule.due_ms(fresh_ms)
         deadlines = [request.at_ms for request in state.requests.values()]
         deadlines += [] if due_ms is None else [due_ms]
-        return Urgency(
+        return UnitUrgency(
             min(deadlines, default=0), state.schedule.interval_ms(fresh_ms), state.unit.position
         )
 

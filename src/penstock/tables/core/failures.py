@@ -5,9 +5,9 @@ mixes types. An engine that cannot be reached is no fault of any table. Everythi
 Data that a function rejects (a division by zero) may be gone with the next change, so it is tried
 again and in the end suspended.
 
->>> classify(Failure("AnalysisException", condition="UNRESOLVED_COLUMN.WITH_SUGGESTION")).value
+>>> classify(EngineFailure("AnalysisException", condition="UNRESOLVED_COLUMN")).value
 'permanent'
->>> classify(Failure("SparkException", condition="FAILED_READ_FILE.NO_HINT")).value
+>>> classify(EngineFailure("SparkException", condition="FAILED_READ_FILE.NO_HINT")).value
 'retryable'
 """
 
@@ -31,7 +31,7 @@ class FailureKind(StrEnum):
         return self in (FailureKind.COLLISION, FailureKind.AWAY)
 
 
-class Failure(NamedTuple):
+class EngineFailure(NamedTuple):
     """An error as data: its class name, and for Spark its condition and SQLSTATE."""
 
     error_class: str
@@ -118,7 +118,7 @@ _QUERY_IS_WRONG: Final = "42"
 """SQLSTATEs of this class are syntax errors and broken references."""
 
 
-def classify(failure: Failure) -> FailureKind:
+def classify(failure: EngineFailure) -> FailureKind:
     """What a failure means: by condition, then by SQLSTATE, then by class; else it may pass."""
     condition = (failure.condition or "").partition(".")[0]
     if condition in CONDITIONS:

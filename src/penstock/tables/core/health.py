@@ -1,6 +1,6 @@
 """What people see of a coordinator: whether it runs, whether it is saturated, what each table does.
 
->>> health(None, lease=Lease("c1", expires_ms=900), now_ms=1_000).state.value
+>>> health(None, lease=CoordinatorLease("c1", expires_ms=900), now_ms=1_000).state.value
 'not_running'
 """
 
@@ -18,7 +18,7 @@ from penstock.tables.core.model import Mode, Status
 from penstock.tables.core.verdict import Reason
 
 
-class Lease(NamedTuple):
+class CoordinatorLease(NamedTuple):
     """Who coordinates a warehouse, and until when unless it says so again."""
 
     holder: str
@@ -120,7 +120,7 @@ _TROUBLED = frozenset({Reason.BACKING_OFF, Reason.ENGINE_AWAY, Reason.SOURCE_MIS
 
 
 def health(
-    seen: Pool | None, *, lease: Lease | None, now_ms: int, tick_late_ms: int = 5_000
+    seen: Pool | None, *, lease: CoordinatorLease | None, now_ms: int, tick_late_ms: int = 5_000
 ) -> Health:
     """Whether tables are kept fresh, telling *saturated* from *not running*.
 

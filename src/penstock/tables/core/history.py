@@ -29,7 +29,7 @@ class ReasonCode(StrEnum):
     REQUESTED = "requested"
 
 
-class Outcome(StrEnum):
+class RefreshOutcome(StrEnum):
     """How a refresh ended."""
 
     SUCCEEDED = "succeeded"
@@ -44,7 +44,7 @@ class RefreshRecord:
     table: str
     unit_key: str
     job_id: int
-    outcome: Outcome
+    outcome: RefreshOutcome
     configured: Mode
     executed: Mode | None
     reason: ReasonCode
@@ -62,7 +62,7 @@ class RefreshRecord:
     def __post_init__(self) -> None:
         if self.executed is Mode.AUTO:
             raise InvalidTable("expected the mode that was executed, found AUTO")
-        if self.outcome is Outcome.SUCCEEDED and self.executed is None:
+        if self.outcome is RefreshOutcome.SUCCEEDED and self.executed is None:
             raise InvalidTable("expected an executed mode for a refresh that succeeded, found none")
         if self.finished_at_ms < self.started_at_ms:
             raise InvalidTable(
@@ -82,7 +82,7 @@ class RefreshRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class HistorySummary:
     """Some refreshes of one table in a few numbers."""
 
     refreshes: int
@@ -92,11 +92,11 @@ class Summary:
     took_ms_max: int
 
 
-def summarise(records: Sequence[RefreshRecord]) -> Summary:
+def summarise(records: Sequence[RefreshRecord]) -> HistorySummary:
     """The few numbers of some refreshes."""
-    return Summary(
-        refreshes=sum(record.outcome is Outcome.SUCCEEDED for record in records),
-        failures=sum(record.outcome is Outcome.FAILED for record in records),
+    return HistorySummary(
+        refreshes=sum(record.outcome is RefreshOutcome.SUCCEEDED for record in records),
+        failures=sum(record.outcome is RefreshOutcome.FAILED for record in records),
         fallbacks=sum(record.fell_back for record in records),
         rows_written=sum(record.rows_written for record in records),
         took_ms_max=max((record.took_ms for record in records), default=0),

@@ -144,7 +144,7 @@ def prunable(jobs: Iterable[Job], now_ms: int, *, retention_ms: int = RETENTION_
     ]
 
 
-class Recovery(NamedTuple):
+class JobRecovery(NamedTuple):
     """What to write and whom to stop before the first tick."""
 
     closed: tuple[Job, ...]
@@ -153,7 +153,7 @@ class Recovery(NamedTuple):
 
 def recover(
     jobs: Iterable[Job], *, coordinator: str, live_workers: Collection[str], now_ms: int
-) -> Recovery:
+) -> JobRecovery:
     """Close every live job that a new coordinator cannot wait for.
 
     A queued job was never begun: CANCELLED. A running one whose worker is gone: RETRYABLE_FAILED.
@@ -171,4 +171,4 @@ def recover(
             gone = job.cancelled(now_ms, f"coordinator {job.coordinator} is gone")
             closed.append(gone)
             interrupt.append(gone)
-    return Recovery(tuple(closed), tuple(interrupt))
+    return JobRecovery(tuple(closed), tuple(interrupt))

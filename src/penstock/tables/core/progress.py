@@ -1,6 +1,6 @@
 """How far a refresh has come, as an engine tells it and people are shown it.
 
->>> Progress(stages=3, stages_done=1, tasks=8, tasks_done=6).share
+>>> RefreshProgress(stages=3, stages_done=1, tasks=8, tasks_done=6).share
 0.75
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RefreshProgress:
     """One look at a refresh under way. What an engine cannot tell stays 0.
 
     `table` is the member that is being refreshed. `rows` are rows read so far. Spark makes stages
@@ -32,7 +32,7 @@ class Progress:
         """How much of the known work is done, from 0 to 1."""
         return min(1.0, self.tasks_done / self.tasks) if self.tasks else 0.0
 
-    def of(self, table: str) -> Progress:
+    def of(self, table: str) -> RefreshProgress:
         """The same, said of a table."""
         return replace(self, table=table)
 
@@ -41,7 +41,7 @@ class Progress:
         return asdict(self)
 
 
-def read_progress(found: dict[str, Any]) -> Progress:
+def read_progress(found: dict[str, Any]) -> RefreshProgress:
     """What `plain` gave; what a newer process added is left out."""
-    known = {field.name for field in fields(Progress)}
-    return Progress(**{key: value for key, value in found.items() if key in known})
+    known = {field.name for field in fields(RefreshProgress)}
+    return RefreshProgress(**{key: value for key, value in found.items() if key in known})

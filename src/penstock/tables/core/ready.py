@@ -1,9 +1,9 @@
 """The units that may run, the most urgent first.
 
 >>> queue = ReadyQueue()
->>> queue.put("late", Urgency(deadline_ms=5, interval_ms=10, position=0))
->>> queue.put("later", Urgency(deadline_ms=7, interval_ms=10, position=1))
->>> queue.put("often", Urgency(deadline_ms=5, interval_ms=1, position=2))
+>>> queue.put("late", UnitUrgency(deadline_ms=5, interval_ms=10, position=0))
+>>> queue.put("later", UnitUrgency(deadline_ms=7, interval_ms=10, position=1))
+>>> queue.put("often", UnitUrgency(deadline_ms=5, interval_ms=1, position=2))
 >>> queue.pop(), queue.pop(), queue.pop(), queue.pop()
 ('often', 'late', 'later', None)
 """
@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 
-class Urgency(NamedTuple):
+class UnitUrgency(NamedTuple):
     """What decides who is first: freshness deadline, then the shorter interval, then the order."""
 
     deadline_ms: int
@@ -26,8 +26,8 @@ class ReadyQueue:
     """Keys by urgency, each at most once. There are no levels: whatever is in may run."""
 
     def __init__(self) -> None:
-        self._urgency: dict[str, Urgency] = {}
-        self._heap: list[tuple[Urgency, str]] = []
+        self._urgency: dict[str, UnitUrgency] = {}
+        self._heap: list[tuple[UnitUrgency, str]] = []
 
     def __len__(self) -> int:
         return len(self._urgency)
@@ -35,7 +35,7 @@ class ReadyQueue:
     def __contains__(self, key: object) -> bool:
         return key in self._urgency
 
-    def put(self, key: str, urgency: Urgency) -> None:
+    def put(self, key: str, urgency: UnitUrgency) -> None:
         """Add a key, or give it another urgency."""
         if self._urgency.get(key) != urgency:
             self._urgency[key] = urgency

@@ -2,7 +2,7 @@
 
 >>> from random import Random
 >>> policy = RetryPolicy(jitter=0.0)
->>> once = Retry().failed(policy, now_ms=0, random=Random(1))
+>>> once = RetryState().failed(policy, now_ms=0, random=Random(1))
 >>> once.retry_at_ms, once.failed(policy, now_ms=1_000, random=Random(1)).retry_at_ms
 (1000, 3000)
 """
@@ -49,7 +49,7 @@ class RetryPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class RetryState:
     """The failures of one unit since it last succeeded. Never changed."""
 
     failures: int = 0
@@ -73,7 +73,7 @@ class Retry:
 
     def failed(
         self, policy: RetryPolicy, now_ms: int, random: Random, why: str | None = None
-    ) -> Retry:
+    ) -> RetryState:
         """After one more retryable failure."""
         failures = self.failures + 1
         at_ms = now_ms + policy.delay_ms(failures, random)
@@ -81,19 +81,19 @@ class Retry:
 
     def died(
         self, policy: RetryPolicy, now_ms: int, random: Random, why: str | None = None
-    ) -> Retry:
+    ) -> RetryState:
         """After the worker was lost; the first time it is tried again at once."""
         at_ms = now_ms + (policy.delay_ms(self.deaths, random) if self.deaths else 0)
         return replace(self, deaths=self.deaths + 1, retry_at_ms=at_ms, away=None, error=why)
 
     def collided(
         self, policy: RetryPolicy, now_ms: int, random: Random, why: str | None = None
-    ) -> Retry:
+    ) -> RetryState:
         """After someone else held a lock: a short wait that counts for nothing."""
         at_ms = now_ms + policy.delay_ms(1, random)
         return replace(self, retry_at_ms=at_ms, away=None, error=why)
 
-    def waited(self, policy: RetryPolicy, now_ms: int, random: Random, why: str) -> Retry:
+    def waited(self, policy: RetryPolicy, now_ms: int, random: Random, why: str) -> RetryState:
         """After the engine could not be reached: longer and longer waits that count for nothing."""
         wait_ms = min(policy.delay_ms(self.aways + 1, random), AWAY_MS_MAX)
         return replace(self, aways=self.aways + 1, retry_at_ms=now_ms + wait_ms, away=why)

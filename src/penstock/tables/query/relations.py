@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterator, Mapping
 from penstock.kernel.errors import Rejected
 from penstock.lake.ddl import check_width
 from penstock.tables.core.graph import StreamGraph
-from penstock.tables.query.resolve import UNKNOWN, Shape, resolve
+from penstock.tables.query.resolve import UNKNOWN, RelationShape, resolve
 
 
-class Relations(Mapping[str, Shape]):
+class Relations(Mapping[str, RelationShape]):
     """Every relation by name. `stored` are topics and tables of the lake as they are.
 
     `changed` are stream tables whose contents tell nothing any more. With `refreshed` contents may
@@ -23,7 +23,7 @@ class Relations(Mapping[str, Shape]):
 
     def __init__(
         self,
-        stored: Mapping[str, Shape],
+        stored: Mapping[str, RelationShape],
         graph: StreamGraph,
         changed: Collection[str] = (),
         *,
@@ -31,7 +31,7 @@ class Relations(Mapping[str, Shape]):
     ) -> None:
         self._stored, self._graph, self._changed = stored, graph, frozenset(changed)
         self._refreshed = refreshed
-        self._found: dict[str, Shape] = {}
+        self._found: dict[str, RelationShape] = {}
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys([*self._graph.tables, *self._stored]))
@@ -39,12 +39,12 @@ class Relations(Mapping[str, Shape]):
     def __len__(self) -> int:
         return len({*self._graph.tables, *self._stored})
 
-    def __getitem__(self, name: str) -> Shape:
+    def __getitem__(self, name: str) -> RelationShape:
         if name not in self._found:
             self._found[name] = self._look(name)
         return self._found[name]
 
-    def columns_of(self, table: str) -> Shape:
+    def columns_of(self, table: str) -> RelationShape:
         """The columns that a stream table will have, or `Rejected` for a name that is not there."""
         for name in self._above(table):
             self[name]  # from the top down: a long chain is not followed by recursion
@@ -61,10 +61,10 @@ class Relations(Mapping[str, Shape]):
             found.update(new)
         return sorted(found, key=self._graph.place.__getitem__)
 
-    def _contents(self, name: str) -> Shape | None:
+    def _contents(self, name: str) -> RelationShape | None:
         return None if name in self._changed else self._stored.get(name)
 
-    def _look(self, name: str) -> Shape:
+    def _look(self, name: str) -> RelationShape:
         table = self._graph.tables.get(name)
         if table is None:
             return self._stored[name]
@@ -77,10 +77,10 @@ class Relations(Mapping[str, Shape]):
             made = UNKNOWN  # it cannot be refreshed, and says so itself
         if stored is None:
             return made
-        return Shape((*stored.names, *made.names), unreadable=stored.unreadable)
+        return RelationShape((*stored.names, *made.names), unreadable=stored.unreadable)
 
 
-class _Others(Mapping[str, Shape]):
+class _Others(Mapping[str, RelationShape]):
     """All relations but the table that asks, which cannot read itself."""
 
     def __init__(self, relations: Relations, table: str) -> None:
@@ -92,7 +92,7 @@ class _Others(Mapping[str, Shape]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def __getitem__(self, name: str) -> Shape:
+    def __getitem__(self, name: str) -> RelationShape:
         return self._relations[name]
 
 
@@ -102,7 +102,7 @@ class NameCheck:
     def __init__(
         self,
         graph: StreamGraph,
-        stored: Mapping[str, Shape],
+        stored: Mapping[str, RelationShape],
         changed: Collection[str],
         columns_max: int,
     ) -> None:

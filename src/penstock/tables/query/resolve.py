@@ -4,7 +4,7 @@ Nothing that Spark accepts is refused. A name is refused only where everything t
 known; where something is not known (what a table function or a pivot gives, how an expression
 without an alias is called) the query is let through, and Spark has the last word.
 
->>> orders = {"orders": Shape(("id", "amount"))}
+>>> orders = {"orders": RelationShape(("id", "amount"))}
 >>> resolve("SELECT o.*, amount * 2 AS twice FROM orders o", orders).names
 ('id', 'amount', 'twice')
 >>> resolve("SELECT amuont FROM orders", orders)
@@ -54,7 +54,7 @@ _UNITS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class RelationShape:
     """The columns of a relation, in its own spelling. `open` says that there may be others.
 
     `unreadable` are columns that the engine cannot read, lower case, each with its type.
@@ -73,10 +73,10 @@ class Shape:
         return self.open or name.lower() in self._lowered
 
 
-UNKNOWN: Final = Shape(open=True)
+UNKNOWN: Final = RelationShape(open=True)
 
 
-def resolve(query: str, relations: Mapping[str, Shape]) -> Shape:
+def resolve(query: str, relations: Mapping[str, RelationShape]) -> RelationShape:
     """The columns that a query gives, or `InvalidQuery` for what it names and is not there.
 
     `relations` are all that can be read, by the names that `read_sources` gives.
@@ -109,7 +109,7 @@ class _Source(NamedTuple):
     """Something in a FROM clause: what it is called, and which columns it has."""
 
     alias: str
-    shape: Shape
+    shape: RelationShape
     path: tuple[str, ...] = ()
     text: str = ""
 
@@ -132,16 +132,16 @@ class _Scope:
 class _Names(NamedTuple):
     """What a query sees around it: CTEs, and the SELECT that it is an expression of."""
 
-    ctes: Mapping[str, Shape]
+    ctes: Mapping[str, RelationShape]
     outer: _Scope | None
 
 
 class _Resolver:
-    def __init__(self, query: str, relations: Mapping[str, Shape]) -> None:
+    def __init__(self, query: str, relations: Mapping[str, RelationShape]) -> None:
         self._query = query
         self._relations = relations
 
-    def query(self, node: exp.Expr, around: _Names) -> Shape:
+    def query(self, node: exp.Expr, around: _Names) -> RelationShape:
         """The columns of a query, all of whose names are checked."""
         around = self._with(node, around)
         if isinstance(node, exp.SetOperation):
@@ -164,7 +164,7 @@ class _Resolver:
             ctes[name] = _renamed(made, cte.args.get("alias"))
         return around._replace(ctes=ctes)
 
-    def _set_operation(self, node: exp.SetOperation, around: _Names) -> Shape:
+    def _set_operation(self, node: exp.SetOperation, around: _Names) -> RelationShape:
         # UNIONs lean to the left; following them in a loop keeps long ones off the stack.
         rights: list[tuple[exp.Expr, _Names]] = []
         tree: exp.Expr = node
@@ -180,7 +180,7 @@ class _Resolver:
             self._expressions(node.args.get(key), scope, around)
         return replace(shape, open=True) if node.args.get("by_name") else shape
 
-    def _wrapped(self, node: exp.Expr, around: _Names) -> Shape:
+    def _wrapped(self, node: exp.Expr, around: _Names) -> RelationShape:
         """A query in parentheses, which may have an ORDER BY of its own."""
         shape = self.query(node.this, around)
         scope = _Scope(around.outer, [_Source("", shape)])
@@ -191,7 +191,7 @@ class _Resolver:
 
     # SELECT --------------------------------------------------------------------------------------
 
-    def _select(self, select: exp.Select, around: _Names) -> Shape:
+    def _select(self, select: exp.Select, around: _Names) -> RelationShape:
         scope = _Scope(around.outer)
         clause = select.args.get("from_")
         items = [clause.this] if clause is not None else []
@@ -264,7 +264,7 @@ class _Resolver:
             raise self.no_table(relation, table.parts)
         return _Source(called, shape, () if table.alias else lowered, relation)
 
-    def _lateral(self, lateral: exp.Lateral, scope: _Scope, around: _Names) -> Shape:
+    def _lateral(self, lateral: exp.Lateral, scope: _Scope, around: _Names) -> RelationShape:
         if isinstance(lateral.this, exp.Subquery):
             return self.query(lateral.this, around._replace(outer=scope))
         return UNKNOWN
@@ -407,7 +407,7 @@ def _aliases(projection: exp.Expr) -> list[str]:
     return []
 
 
-def _output(select: exp.Select, scope: _Scope) -> Shape:
+def _output(select: exp.Select, scope: _Scope) -> RelationShape:
     """The columns of a SELECT whose names are all right."""
     names: list[str] = []
     is_open = False
@@ -429,10 +429,10 @@ def _output(select: exp.Select, scope: _Scope) -> Shape:
             names.append(projection.expression.name)
         else:
             is_open = True  # Spark makes a name of the expression
-    return Shape(tuple(names), is_open, unreadable)
+    return RelationShape(tuple(names), is_open, unreadable)
 
 
-def _starred(projection: exp.Expr, scope: _Scope) -> Shape:
+def _starred(projection: exp.Expr, scope: _Scope) -> RelationShape:
     """What `*` or `t.*` stands for."""
     if isinstance(projection, exp.Column):
         parts = tuple(part.name.lower() for part in projection.parts[:-1])
@@ -456,22 +456,22 @@ def _starred(projection: exp.Expr, scope: _Scope) -> Shape:
         gone.add(column.name.lower())
     names = tuple(name for name in shape.names if name.lower() not in gone)
     left = {name: kind for name, kind in shape.unreadable.items() if name not in gone}
-    return Shape(names, shape.open, left)
+    return RelationShape(names, shape.open, left)
 
 
-def _together(shapes: Iterable[Shape]) -> Shape:
+def _together(shapes: Iterable[RelationShape]) -> RelationShape:
     listed_shapes = list(shapes)
     unreadable: dict[str, str] = {}
     for shape in listed_shapes:
         unreadable |= shape.unreadable
     names = tuple(name for shape in listed_shapes for name in shape.names)
-    return Shape(names, any(shape.open for shape in listed_shapes), unreadable)
+    return RelationShape(names, any(shape.open for shape in listed_shapes), unreadable)
 
 
-def _renamed(shape: Shape, alias: exp.Expr | None) -> Shape:
+def _renamed(shape: RelationShape, alias: exp.Expr | None) -> RelationShape:
     """A relation whose alias names its columns too: `t(a, b)`."""
     columns = alias.args.get("columns") if alias is not None else None
     if not columns:
         return shape
     # Whether a column is unreadable goes by its place, and that is known only without stars.
-    return Shape(tuple(column.name for column in columns))
+    return RelationShape(tuple(column.name for column in columns))

@@ -31,7 +31,7 @@ class NotClaimed(Conflict):
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimedJob:
     """A job in hand: its members are locked until it ends."""
 
     job: Job
@@ -40,10 +40,12 @@ class Claimed:
     took_ms: float = 0.0
 
 
-def claim(store: TableStore, job_id: int, worker: str, *, now_ms: int, reserve_ms: int) -> Claimed:
+def claim(
+    store: TableStore, job_id: int, worker: str, *, now_ms: int, reserve_ms: int
+) -> ClaimedJob:
     """Claim a queued job, or `NotClaimed`, or `LockHeld`."""
 
-    def work(cursor: Any) -> Claimed | str:
+    def work(cursor: Any) -> ClaimedJob | str:
         found = store.fetch(cursor, f"{rows.SELECT_JOBS} WHERE job_id = ?", job_id)
         if not found:
             return f"expected job {job_id}, found none"
@@ -59,7 +61,7 @@ def claim(store: TableStore, job_id: int, worker: str, *, now_ms: int, reserve_m
         return _take(store, cursor, job.claimed(worker, now_ms), now_ms, reserve_ms)
 
     began = time.perf_counter()
-    done: Claimed | str = _locking(store, work, now_ms)
+    done: ClaimedJob | str = _locking(store, work, now_ms)
     if isinstance(done, str):
         raise NotClaimed(done, job_id=job_id)
     return replace(done, took_ms=(time.perf_counter() - began) * 1_000)
@@ -67,15 +69,15 @@ def claim(store: TableStore, job_id: int, worker: str, *, now_ms: int, reserve_m
 
 def claim_for_person(
     store: TableStore, job: Job, worker: str, *, now_ms: int, reserve_ms: int
-) -> Claimed:
+) -> ClaimedJob:
     """TableStore a job that is running already, with its locks; `LockHeld` if one is taken."""
     running = job.claimed(worker, now_ms)
 
-    def work(cursor: Any) -> Claimed:
+    def work(cursor: Any) -> ClaimedJob:
         store.execute(cursor, rows.INSERT_JOB, *rows.job_row(running))
         return _take(store, cursor, running, now_ms, reserve_ms)
 
-    done: Claimed = _locking(store, work, now_ms)
+    done: ClaimedJob = _locking(store, work, now_ms)
     return done
 
 
@@ -102,7 +104,7 @@ def _facts(store: TableStore, cursor: Any) -> dict[str, Any]:
     }
 
 
-def _take(store: TableStore, cursor: Any, job: Job, now_ms: int, reserve_ms: int) -> Claimed:
+def _take(store: TableStore, cursor: Any, job: Job, now_ms: int, reserve_ms: int) -> ClaimedJob:
     for table in job.members:
         if store.execute(cursor, rows.TAKE_LOCK, table, job.worker, now_ms) != 1:
             holder = store.fetch(cursor, rows.LOCK_IS, table)[0][0]
@@ -114,7 +116,7 @@ def _take(store: TableStore, cursor: Any, job: Job, now_ms: int, reserve_ms: int
     tables = _tables(store, cursor, job.members)
     token = store.token(job.job_id)
     store.execute(cursor, rows.RESERVE_FILES, token, now_ms, now_ms + reserve_ms)
-    return Claimed(replace(job), tables, token)
+    return ClaimedJob(replace(job), tables, token)
 
 
 def _tables(store: TableStore, cursor: Any, names: Sequence[str]) -> tuple[TableDefinition, ...]:

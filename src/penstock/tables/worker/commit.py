@@ -14,18 +14,18 @@ from typing import Any, Final
 
 from penstock.kernel.errors import Conflict, Unknown
 from penstock.lake.catalog import Catalog
-from penstock.lake.commit import Committed
+from penstock.lake.commit import CommitResult
 from penstock.lake.errors import CatalogLocked
 from penstock.lake.transaction import SNAPSHOT, Transaction
 from penstock.tables import rows
 from penstock.tables.core.events import Refreshed
 from penstock.tables.core.failures import FailureKind
 from penstock.tables.core.frontier import Frontier, LakePosition, Position
-from penstock.tables.core.history import Outcome, ReasonCode, RefreshRecord
+from penstock.tables.core.history import ReasonCode, RefreshOutcome, RefreshRecord
 from penstock.tables.core.jobs import JobStatus
 from penstock.tables.core.model import TableDefinition
 from penstock.tables.store import TableStore
-from penstock.tables.worker.claim import Claimed
+from penstock.tables.worker.claim import ClaimedJob
 from penstock.tables.worker.inputs import PENDING, UnitRun
 from penstock.tables.worker.outcomes import (
     Cancelled,
@@ -54,7 +54,7 @@ class UnitCommitter:
 
     # committing ----------------------------------------------------------------------------------
 
-    def commit(self, run: UnitRun, claimed: Claimed, stale: tuple[str, ...]) -> Ended:
+    def commit(self, run: UnitRun, claimed: ClaimedJob, stale: tuple[str, ...]) -> Ended:
         """Commit what was made of every member, with frontiers, history and the job's outcome."""
         job, transaction, now_ms = claimed.job, run.transaction, self._now_ms()
         transaction.expect(rows.JOB_IS_RUNNING, (job.job_id, job.worker), 1)
@@ -88,7 +88,7 @@ class UnitCommitter:
             (time.perf_counter() - began) * 1_000,
         )
 
-    def _committed(self, transaction: Transaction) -> Committed:
+    def _committed(self, transaction: Transaction) -> CommitResult:
         """Commit; what was made is worth a wait for writers that hold the catalog for long."""
         until_s = time.monotonic() + LOCKED_S
         while True:
@@ -101,7 +101,7 @@ class UnitCommitter:
     def _note_outcome(
         self,
         run: UnitRun,
-        claimed: Claimed,
+        claimed: ClaimedJob,
         table: TableDefinition,
         stale: tuple[str, ...],
         now_ms: int,
@@ -118,7 +118,7 @@ class UnitCommitter:
             table=table.name,
             unit_key=job.unit_key,
             job_id=job.job_id,
-            outcome=Outcome.SUCCEEDED,
+            outcome=RefreshOutcome.SUCCEEDED,
             configured=table.mode,
             executed=made.executed,
             reason=made.reason,
@@ -135,7 +135,7 @@ class UnitCommitter:
         run.transaction.also(rows.SET_VALUE, (f"{rows.MADE}{table.name}", made.table.uuid))
         run.transaction.also(rows.INSERT_HISTORY, rows.history_row(record, at, SNAPSHOT))
 
-    def _refused(self, run: UnitRun, claimed: Claimed, error: Conflict) -> Ended:
+    def _refused(self, run: UnitRun, claimed: ClaimedJob, error: Conflict) -> Ended:
         """A commit that did not land: cancelled if the job or a definition is not what it was."""
         job = self._store.job(claimed.job.job_id)
         if job is None or job.status is not JobStatus.RUNNING:
@@ -154,7 +154,7 @@ class UnitCommitter:
             return self._cancelled(claimed, overtaken)
         return self.failed(claimed, error, None)
 
-    def _overtaken(self, run: UnitRun, claimed: Claimed) -> str | None:
+    def _overtaken(self, run: UnitRun, claimed: ClaimedJob) -> str | None:
         """What somebody did to a member who should have waited for its lock."""
         with self._lake.look() as reader:
             locks: dict[str, str] = dict(reader.rows(rows.SELECT_LOCKS))
@@ -168,7 +168,7 @@ class UnitCommitter:
                 return f"{name} was refreshed by somebody else meanwhile"
         return None
 
-    def _looked_up(self, claimed: Claimed) -> Ended:
+    def _looked_up(self, claimed: ClaimedJob) -> Ended:
         """Nobody could tell whether the commit landed; the job's row can."""
         job = self._store.job(claimed.job.job_id)
         if job is None or job.status is not JobStatus.SUCCEEDED:
@@ -186,7 +186,7 @@ class UnitCommitter:
 
     # failing -------------------------------------------------------------------------------------
 
-    def failed(self, claimed: Claimed, error: Exception, member: str | None) -> Ended:
+    def failed(self, claimed: ClaimedJob, error: Exception, member: str | None) -> Ended:
         """Write down the failure and the job's end; nothing of the refresh is visible."""
         kind, detail = kind_of(error), detail_of(error)
         status = _STATUS_OF.get(kind, JobStatus.RETRYABLE_FAILED)
@@ -210,13 +210,13 @@ class UnitCommitter:
             return Cancelled("closed while it ran")
         return Failed(kind, detail, member)
 
-    def _cancelled(self, claimed: Claimed, detail: str) -> Ended:
+    def _cancelled(self, claimed: ClaimedJob, detail: str) -> Ended:
         now_ms, job = self._now_ms(), claimed.job
         self._store.run(rows.CLOSE_JOB, JobStatus.CANCELLED.value, now_ms, detail, 1, job.job_id)
         self._let_go(claimed)
         return Cancelled(detail)
 
-    def _let_go(self, claimed: Claimed) -> None:
+    def _let_go(self, claimed: ClaimedJob) -> None:
         self._store.run(rows.RELEASE_LOCKS, claimed.job.worker)
         self._store.run(rows.DROP_RESERVATION, claimed.token)
 
@@ -230,7 +230,7 @@ def _settle(position: Position, snapshot: int | None) -> Position:
 
 
 def _failure(
-    claimed: Claimed, table: TableDefinition, detail: str, member: str | None, now_ms: int
+    claimed: ClaimedJob, table: TableDefinition, detail: str, member: str | None, now_ms: int
 ) -> RefreshRecord:
     job = claimed.job
     began_ms = job.started_at_ms or now_ms
@@ -239,7 +239,7 @@ def _failure(
         table=table.name,
         unit_key=job.unit_key,
         job_id=job.job_id,
-        outcome=Outcome.FAILED,
+        outcome=RefreshOutcome.FAILED,
         configured=table.mode,
         executed=None,
         reason=ReasonCode.AS_CONFIGURED,

@@ -30,7 +30,7 @@ from penstock.tables.engine import (
 from penstock.tables.names import topic_of
 from penstock.tables.positions import Positions
 from penstock.tables.store import Known, TableStore, read_sources_of
-from penstock.tables.worker.claim import Claimed
+from penstock.tables.worker.claim import ClaimedJob
 from penstock.tables.worker.outcomes import NotMadeYet, SourceMissing
 from penstock.tables.worker.pending import pending_changes, pending_version
 
@@ -79,7 +79,7 @@ class Inputs:
         if self._topics is not None:
             self._topics.close()
 
-    def begin(self, claimed: Claimed) -> UnitRun:
+    def begin(self, claimed: ClaimedJob) -> UnitRun:
         """Fix what a unit reads, and begin the transaction in which it will land."""
         names = {source for table in claimed.tables for source in table.sources}
         lake_names = {name for name in names if topic_of(name) is None}

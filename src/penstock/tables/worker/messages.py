@@ -23,7 +23,7 @@ from penstock.tables.worker.outcomes import Cancelled, Ended, Failed, Succeeded
 _CHUNK_BYTES: Final = 1 << 16
 
 
-class Line:
+class MessageLine:
     """One end of a connection; gives whole messages."""
 
     def __init__(self, connection: socket.socket) -> None:

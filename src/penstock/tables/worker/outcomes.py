@@ -9,7 +9,7 @@ from typing import Final
 from penstock.kernel.errors import PenstockError
 from penstock.kernel.text import shortened
 from penstock.tables.core.events import Refreshed
-from penstock.tables.core.failures import Failure, FailureKind, classify
+from penstock.tables.core.failures import EngineFailure, FailureKind, classify
 from penstock.tables.worker.claim import LockHeld
 
 _DETAIL_MAX: Final = 1_000
@@ -61,7 +61,7 @@ def kind_of(error: Exception) -> FailureKind:
     condition = _called(error, "getCondition")
     sql_state = _called(error, "getSqlState")
     for parent in type(error).__mro__:
-        kind = classify(Failure(parent.__name__, condition, sql_state))
+        kind = classify(EngineFailure(parent.__name__, condition, sql_state))
         if kind is not FailureKind.RETRYABLE:
             return kind
     return FailureKind.RETRYABLE

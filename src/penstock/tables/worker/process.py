@@ -22,13 +22,13 @@ from penstock.kernel.shell import SystemClock
 from penstock.lake.catalog import open_catalog
 from penstock.lake.errors import CatalogAway
 from penstock.tables.core.failures import FailureKind
-from penstock.tables.core.progress import Progress
+from penstock.tables.core.progress import RefreshProgress
 from penstock.tables.engine import Refresher
 from penstock.tables.processes import process_name
 from penstock.tables.settings import WarehouseSettings
 from penstock.tables.store import FOREIGN_MS, TableStore
 from penstock.tables.worker.claim import LockHeld, NotClaimed, claim
-from penstock.tables.worker.messages import Line, outcome_message
+from penstock.tables.worker.messages import MessageLine, outcome_message
 from penstock.tables.worker.outcomes import Cancelled, Ended, Failed, detail_of, kind_of
 from penstock.tables.worker.unit import UnitWorker
 
@@ -38,12 +38,12 @@ TELL_EVERY_MS: Final = 250
 class Teller:
     """Tells the coordinator how far a job has come, but not more often than anybody could see."""
 
-    def __init__(self, line: Line, job_id: int, clock: Clock) -> None:
+    def __init__(self, line: MessageLine, job_id: int, clock: Clock) -> None:
         self._line, self._job_id, self._clock = line, job_id, clock
         self._next_ms = 0
         self._lock = threading.Lock()
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: RefreshProgress) -> None:
         if progress.left_ms == 0:
             return  # what is done will be told as the end of the job
         with self._lock:
@@ -57,7 +57,7 @@ class Teller:
 class Worker:
     """One process's end of the work: takes jobs from a line, sends back how they ended."""
 
-    def __init__(self, line: Line, settings: WarehouseSettings) -> None:
+    def __init__(self, line: MessageLine, settings: WarehouseSettings) -> None:
         self._line = line
         self._settings = settings
         self._clock = SystemClock()
@@ -136,7 +136,7 @@ class Worker:
 def main(number: int) -> None:
     """Work for whoever holds the other end of a socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to handle
-    line = Line(socket.socket(fileno=number))
+    line = MessageLine(socket.socket(fileno=number))
     first = line.receive()
     while line.is_open and not first:
         first = line.receive()
@@ -157,7 +157,7 @@ def main(number: int) -> None:
 
 
 def _listen(
-    line: Line,
+    line: MessageLine,
     jobs: queue.SimpleQueue[dict[str, Any]],
     made: list[Worker],
     messages: list[dict[str, Any]],

@@ -21,17 +21,17 @@ from penstock.tables import rows
 from penstock.tables.core.frontier import Frontier
 from penstock.tables.core.history import ReasonCode
 from penstock.tables.core.model import Mode, TableDefinition
-from penstock.tables.core.progress import Progress
+from penstock.tables.core.progress import RefreshProgress
 from penstock.tables.delta.modes import differentiation
 from penstock.tables.engine import Made, Refresher, RefreshTask, TopicPositions
 from penstock.tables.names import DEFAULT_SCHEMA
 from penstock.tables.store import TableStore
-from penstock.tables.worker.claim import Claimed
+from penstock.tables.worker.claim import ClaimedJob
 from penstock.tables.worker.commit import UnitCommitter
 from penstock.tables.worker.inputs import Inputs, UnitRun, evicted, recreated
 from penstock.tables.worker.outcomes import Ended
 
-Tell = Callable[[Progress], None]
+Tell = Callable[[RefreshProgress], None]
 Phases = tuple[tuple[str, float], ...]
 
 
@@ -59,7 +59,7 @@ class UnitWorker:
 
     def run(
         self,
-        claimed: Claimed,
+        claimed: ClaimedJob,
         *,
         stale: tuple[str, ...] = (),
         forced: bool = False,
@@ -89,7 +89,7 @@ class UnitWorker:
             return self._committer.failed(claimed, error, at)
 
     def _task(
-        self, run: UnitRun, table: TableDefinition, claimed: Claimed, forced: bool
+        self, run: UnitRun, table: TableDefinition, claimed: ClaimedJob, forced: bool
     ) -> RefreshTask:
         known = run.known.get(table.name)
         before = known.frontier if known else None

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.lake.catalog import Catalog
 from penstock.lake.compact import compact
-from penstock.lake.merging import Compaction
+from penstock.lake.merging import CompactionPolicy
 from penstock.spark.lake.types import lake_schema
 from penstock.spark.lake.writing import write_table
 from penstock.spark.refresh import query_frame
@@ -38,7 +38,7 @@ def test_compaction_of_what_tasks_wrote_changes_no_value(
     files = lake.table_at("made").files
     assert len(files) > 8
     some = 4 * max(file.size_bytes for file in files)
-    done = compact(lake, "made", Compaction(target_bytes=some, small_bytes=some, files_min=2))
+    done = compact(lake, "made", CompactionPolicy(target_bytes=some, small_bytes=some, files_min=2))
     assert done.files_rewritten + done.files_merged > 0
     assert 1 < len(lake.table_at("made").files) < len(files)
     assert assert_agree(spark, lake, duck, "made") == before
@@ -48,7 +48,7 @@ def test_compaction_at_its_own_limits_changes_no_value(
     spark: Any, lake: Catalog, duck: Duck
 ) -> None:
     """Files of tasks below and above the size that is merged, as the defaults have it."""
-    policy = Compaction(files_min=2)
+    policy = CompactionPolicy(files_min=2)
     large = policy.small_bytes // 64 + 50_000
     duck.run(
         "CREATE TABLE source AS SELECT i AS id, unhex(sha256('a' || i)) AS h, "

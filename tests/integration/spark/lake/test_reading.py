@@ -14,7 +14,7 @@ import pytest
 from penstock.kernel.errors import Rejected
 from penstock.lake.catalog import Catalog, open_catalog
 from penstock.lake.compact import compact
-from penstock.lake.merging import Compaction
+from penstock.lake.merging import CompactionPolicy
 from penstock.lake.model import TableVersion
 from penstock.lake.selection import FileRows
 from penstock.spark.lake.reading import read_deleted, read_inserted, read_table
@@ -64,7 +64,7 @@ def test_our_compaction_changes_no_snapshot(spark: Any, lake: Catalog, duck: Duc
         duck.run(statement)
     at = [s.id for s in lake.snapshots()][2:]
     before = [spark_bag(spark, lake, "t", number) for number in at]
-    done = compact(lake, "t", Compaction(files_min=2, deleted_share_min=0.01))
+    done = compact(lake, "t", CompactionPolicy(files_min=2, deleted_share_min=0.01))
     assert done.files_rewritten
     assert [spark_bag(spark, lake, "t", number) for number in at] == before
     assert_agree(spark, lake, duck, "t")

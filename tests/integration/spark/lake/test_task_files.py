@@ -14,7 +14,7 @@ from penstock.app.tables import Warehouse
 from penstock.lake.catalog import Catalog
 from penstock.lake.columns import Column, columns_of
 from penstock.lake.footer import WrongFields, check_fields
-from penstock.lake.storage import Storage, Stored
+from penstock.lake.storage import Storage, StoredFile
 from penstock.spark.jvm.embedded import EmbeddedSpark
 from penstock.spark.lake import task_files
 from penstock.spark.lake.task_files import FilesDiffer
@@ -154,7 +154,7 @@ def test_a_planted_wrong_id_is_refused_and_nothing_stays(
 class Elsewhere(Storage):
     """A disk on which one of the files that tasks wrote is not."""
 
-    def files(self, directory: str) -> Iterator[Stored]:
+    def files(self, directory: str) -> Iterator[StoredFile]:
         found = sorted(super().files(directory), key=lambda stored: stored.path)
         yield from (stored for stored in found if "part-00001" not in stored.path)
 
@@ -173,13 +173,13 @@ def test_a_file_that_is_not_here_is_missed(
 class Doubled(Storage):
     """A disk on which a task's file was left by an attempt that was given up, beside the other."""
 
-    def files(self, directory: str) -> Iterator[Stored]:
+    def files(self, directory: str) -> Iterator[StoredFile]:
         for stored in list(super().files(directory)):
             yield stored
             if "part-00000" in stored.path and stored.path.endswith(".parquet"):
                 other = Path(stored.path).with_name("part-00000-again-c000.parquet")
                 other.write_bytes(Path(stored.path).read_bytes())
-                yield Stored(str(other), stored.size_bytes, stored.changed_at_ms)
+                yield StoredFile(str(other), stored.size_bytes, stored.changed_at_ms)
 
 
 def test_a_file_too_many_is_refused(spark: Any, lake: Catalog) -> None:

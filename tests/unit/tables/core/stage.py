@@ -7,7 +7,7 @@ from random import Random
 from penstock.tables.core.capacity import DispatchSettings, ParallelMode
 from penstock.tables.core.dispatch import Coordinator
 from penstock.tables.core.events import (
-    Answer,
+    AnswerRequest,
     AskToken,
     Effect,
     Event,
@@ -127,4 +127,4 @@ def statuses(effects: list[Effect]) -> list[tuple[str, str]]:
 
 
 def answers(effects: list[Effect]) -> list[tuple[str, bool]]:
-    return [(e.request_id, e.ok) for e in effects if isinstance(e, Answer)]
+    return [(e.request_id, e.ok) for e in effects if isinstance(e, AnswerRequest)]

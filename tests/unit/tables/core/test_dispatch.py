@@ -10,7 +10,7 @@ from penstock.protocol.errors import TableNotFound
 from penstock.tables.core.capacity import DispatchSettings, ParallelMode
 from penstock.tables.core.dispatch import Coordinator
 from penstock.tables.core.events import (
-    Answer,
+    AnswerRequest,
     AskToken,
     Cancel,
     CloseJob,
@@ -404,7 +404,7 @@ def test_a_request_that_kills_every_worker_waits_longer_and_longer_and_is_refuse
             assert starts(stage.wait(1)) == ["table:a"]
     effects = stage.tell(WorkerDied(f"w{stage.running('a').job_id}"))
     assert statuses(effects) == [("a", "SUSPENDED")]
-    (answer,) = [effect for effect in effects if isinstance(effect, Answer)]
+    (answer,) = [effect for effect in effects if isinstance(effect, AnswerRequest)]
     assert not answer.ok
     assert "10 failures in a row" in answer.detail
     assert starts(effects) == starts(stage.wait(600_000)) == []

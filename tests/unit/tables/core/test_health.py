@@ -7,10 +7,10 @@ import pytest
 from penstock.kernel.errors import Rejected
 from penstock.tables.core.events import DrainChanged, TokenLost
 from penstock.tables.core.failures import FailureKind
-from penstock.tables.core.health import HealthState, Lease, health, pool, table_rows
-from penstock.tables.core.history import Outcome, ReasonCode, RefreshRecord, summarise
+from penstock.tables.core.health import CoordinatorLease, HealthState, health, pool, table_rows
+from penstock.tables.core.history import ReasonCode, RefreshOutcome, RefreshRecord, summarise
 from penstock.tables.core.model import Mode
-from penstock.tables.core.ready import ReadyQueue, Urgency
+from penstock.tables.core.ready import ReadyQueue, UnitUrgency
 from penstock.tables.core.retry import RetryPolicy
 from tests.unit.tables.core.stage import Stage, reads
 
@@ -19,7 +19,9 @@ TABLES = [reads(f"t{n}", "raw") for n in range(3)]
 
 def state(stage: Stage, *, now_ms: int | None = None, expires_ms: int = 1 << 60):
     now_ms = stage.now_ms if now_ms is None else now_ms
-    return health(pool(stage.coordinator), lease=Lease("c1", expires_ms), now_ms=now_ms).state
+    return health(
+        pool(stage.coordinator), lease=CoordinatorLease("c1", expires_ms), now_ms=now_ms
+    ).state
 
 
 def test_without_a_lease_nobody_runs():
@@ -41,7 +43,9 @@ def test_work_that_waits_for_slots_is_saturation():
 def test_work_that_waits_for_the_cluster_is_saturation():
     stage = Stage(*TABLES, permits=0)
     stage.tell(TokenLost())
-    found = health(pool(stage.coordinator), lease=Lease("c1", 1 << 60), now_ms=stage.now_ms)
+    found = health(
+        pool(stage.coordinator), lease=CoordinatorLease("c1", 1 << 60), now_ms=stage.now_ms
+    )
     assert found.state is HealthState.SATURATED
     assert "cluster" in found.text
 
@@ -69,7 +73,7 @@ RECORD = RefreshRecord(
     table="a",
     unit_key="table:a",
     job_id=1,
-    outcome=Outcome.SUCCEEDED,
+    outcome=RefreshOutcome.SUCCEEDED,
     configured=Mode.AUTO,
     executed=Mode.DIFFERENTIAL,
     reason=ReasonCode.AS_CONFIGURED,
@@ -84,7 +88,7 @@ def test_a_fallback_to_full_is_told_from_a_differential_refresh():
     full = replace(RECORD, executed=Mode.FULL, reason=ReasonCode.NOT_DIFFERENTIABLE)
     assert full.fell_back
     assert not replace(full, configured=Mode.FULL).fell_back
-    failed = replace(RECORD, outcome=Outcome.FAILED, executed=None)
+    failed = replace(RECORD, outcome=RefreshOutcome.FAILED, executed=None)
     found = summarise([RECORD, full, failed])
     assert (found.refreshes, found.failures, found.fallbacks) == (2, 1, 1)
     assert (found.rows_written, found.took_ms_max) == (21, 250)
@@ -101,9 +105,9 @@ def test_a_record_that_cannot_be_true_is_refused(changes):
 
 def test_a_key_whose_urgency_changes_is_served_once_at_its_new_place():
     queue = ReadyQueue()
-    queue.put("a", Urgency(5, 1, 0))
-    queue.put("b", Urgency(6, 1, 1))
-    queue.put("a", Urgency(7, 1, 0))
+    queue.put("a", UnitUrgency(5, 1, 0))
+    queue.put("b", UnitUrgency(6, 1, 1))
+    queue.put("a", UnitUrgency(7, 1, 0))
     assert queue.in_order() == ["b", "a"]
     queue.discard("nobody")
     assert [queue.pop(), queue.pop(), queue.pop()] == ["b", "a", None]
@@ -111,7 +115,7 @@ def test_a_key_whose_urgency_changes_is_served_once_at_its_new_place():
 
 def test_a_key_that_left_is_not_served():
     queue = ReadyQueue()
-    queue.put("a", Urgency(5, 1, 0))
+    queue.put("a", UnitUrgency(5, 1, 0))
     queue.discard("a")
     assert "a" not in queue
     assert queue.pop() is None

@@ -9,12 +9,12 @@ from penstock.protocol.errors import InvalidQuery
 from penstock.tables.core.graph import StreamGraph
 from penstock.tables.core.model import define
 from penstock.tables.query.relations import NameCheck
-from penstock.tables.query.resolve import Shape
+from penstock.tables.query.resolve import RelationShape
 
-RAW = {"raw": Shape(("id", "v"))}
+RAW = {"raw": RelationShape(("id", "v"))}
 
 
-def check(queries: dict[str, str], table: str, **stored: Shape) -> None:
+def check(queries: dict[str, str], table: str, **stored: RelationShape) -> None:
     graph = StreamGraph(define(name, query) for name, query in queries.items())
     NameCheck(graph, {**RAW, **stored}, (), columns_max=100).check(table)
 
@@ -40,9 +40,9 @@ def test_a_table_above_that_cannot_be_refreshed_lets_names_through() -> None:
 
 def test_contents_tell_the_columns_and_what_a_refresh_would_bring_counts_too() -> None:
     queries = {"a": "SELECT *, count(*) FROM raw GROUP BY ALL", "b": "SELECT v FROM a"}
-    check(queries, "b", a=Shape(("id", "count(1)")))
+    check(queries, "b", a=RelationShape(("id", "count(1)")))
     with pytest.raises(InvalidQuery, match="a has id, count"):
-        check({**queries, "b": "SELECT w FROM a"}, "b", a=Shape(("id", "count(1)")))
+        check({**queries, "b": "SELECT w FROM a"}, "b", a=RelationShape(("id", "count(1)")))
 
 
 def test_a_table_is_not_offered_to_itself() -> None:

@@ -7,11 +7,11 @@ import re
 import pytest
 
 from penstock.protocol.errors import InvalidQuery, InvalidTable
-from penstock.tables.query.resolve import UNKNOWN, Shape, resolve
+from penstock.tables.query.resolve import UNKNOWN, RelationShape, resolve
 from tests.unit.tables.query.corpus import ACCEPTED, REFUSED, SCHEMAS, TPCH, TPCH_SCHEMAS
 
-KNOWN = {name: Shape(tuple(schema.names)) for name, schema in SCHEMAS.items()}
-TPCH_KNOWN = {name: Shape(tuple(schema.names)) for name, schema in TPCH_SCHEMAS.items()}
+KNOWN = {name: RelationShape(tuple(schema.names)) for name, schema in SCHEMAS.items()}
+TPCH_KNOWN = {name: RelationShape(tuple(schema.names)) for name, schema in TPCH_SCHEMAS.items()}
 
 
 @pytest.mark.parametrize("query", ACCEPTED)
@@ -25,7 +25,7 @@ def test_the_queries_of_tpc_h_are_accepted_and_none_of_their_columns_may_be_miss
     used = {name for query in TPCH for name in re.findall(r"\b[a-z]{1,2}_[a-z]+\b", query)}
     for table, shape in TPCH_KNOWN.items():
         for gone in used & set(shape.names):
-            left = Shape(tuple(name for name in shape.names if name != gone))
+            left = RelationShape(tuple(name for name in shape.names if name != gone))
             reading = [query for query in TPCH if re.search(rf"\b{gone}\b", query)]
             for query in reading:
                 with pytest.raises(InvalidQuery, match=f"no column '{gone}'"):
@@ -55,7 +55,7 @@ def test_a_name_that_is_not_there_is_refused_with_its_place_and_the_nearest(
     ],
 )  # fmt: skip
 def test_the_columns_of_a_query_are_told(query: str, names: tuple[str, ...]) -> None:
-    assert resolve(query, KNOWN) == Shape(names)
+    assert resolve(query, KNOWN) == RelationShape(names)
 
 
 def test_columns_whose_names_are_spark_s_to_make_leave_the_answer_open() -> None:
@@ -71,7 +71,7 @@ def test_a_relation_whose_columns_are_not_known_lets_every_name_through() -> Non
 
 
 def test_a_column_that_cannot_be_read_is_refused_where_it_is_needed_and_nowhere_else() -> None:
-    known = {"t": Shape(("id", "span"), unreadable={"span": "INTERVAL"})}
+    known = {"t": RelationShape(("id", "span"), unreadable={"span": "INTERVAL"})}
     for query in (
         "SELECT id FROM t",
         "SELECT * EXCEPT (span) FROM t",
@@ -91,4 +91,4 @@ def test_a_long_union_and_a_deep_query_are_resolved_or_let_through() -> None:
     nested = "SELECT id FROM orders"
     for _ in range(40):
         nested = f"SELECT id FROM ({nested})"
-    assert resolve(nested, KNOWN) == Shape(("id",))
+    assert resolve(nested, KNOWN) == RelationShape(("id",))

@@ -7,7 +7,7 @@ import pytest
 from penstock.tables.core.events import Refreshed
 from penstock.tables.core.failures import FailureKind
 from penstock.tables.core.frontier import Frontier, LakePosition, TopicPosition
-from penstock.tables.worker.messages import Line, outcome_message, read_outcome
+from penstock.tables.worker.messages import MessageLine, outcome_message, read_outcome
 from penstock.tables.worker.outcomes import Cancelled, Failed, Succeeded
 
 OUTCOMES = [
@@ -25,7 +25,7 @@ OUTCOMES = [
 
 @pytest.mark.parametrize("ended", OUTCOMES)
 def test_an_outcome_arrives_as_it_was_sent(ended: Succeeded | Failed | Cancelled) -> None:
-    one, other = (Line(end) for end in socket.socketpair())
+    one, other = (MessageLine(end) for end in socket.socketpair())
     one.send(outcome_message(5, ended))
     (message,) = other.receive()
     assert message["job"] == 5
@@ -38,7 +38,7 @@ def test_an_outcome_arrives_as_it_was_sent(ended: Succeeded | Failed | Cancelled
 
 
 def test_a_message_in_pieces_is_one_message() -> None:
-    one, other = (Line(end) for end in socket.socketpair())
+    one, other = (MessageLine(end) for end in socket.socketpair())
     one.connection.sendall(b'{"run": 1}\n{"ru')
     assert other.receive() == [{"run": 1}]
     one.connection.sendall(b'n": 2}\n')

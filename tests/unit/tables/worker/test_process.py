@@ -6,15 +6,15 @@ import socket
 
 import pytest
 
-from penstock.tables.core.progress import Progress
-from penstock.tables.worker.messages import Line
+from penstock.tables.core.progress import RefreshProgress
+from penstock.tables.worker.messages import MessageLine
 from penstock.tables.worker.process import TELL_EVERY_MS, Teller
 from penstock.testing.clock import ManualClock
 
 
 @pytest.fixture
 def line():
-    ours, theirs = (Line(end) for end in socket.socketpair())
+    ours, theirs = (MessageLine(end) for end in socket.socketpair())
     theirs.connection.setblocking(False)
     yield ours, theirs
     ours.close()
@@ -26,13 +26,13 @@ def test_progress_is_told_no_more_often_than_people_can_see(line):
     clock = ManualClock()
     tell = Teller(ours, 7, clock)
     for done in (1, 2):
-        tell(Progress(tasks=9, tasks_done=done))
+        tell(RefreshProgress(tasks=9, tasks_done=done))
     clock.advance(TELL_EVERY_MS)
-    tell(Progress(tasks=9, tasks_done=3))
+    tell(RefreshProgress(tasks=9, tasks_done=3))
     assert [m["at"]["tasks_done"] for m in theirs.receive()] == [1, 3]
 
 
 def test_the_end_of_a_query_is_not_told_beside_the_end_of_its_job(line):
     ours, theirs = line
-    Teller(ours, 7, ManualClock())(Progress(tasks=9, tasks_done=9, left_ms=0))
+    Teller(ours, 7, ManualClock())(RefreshProgress(tasks=9, tasks_done=9, left_ms=0))
     assert theirs.receive() == []
