@@ -20,7 +20,7 @@ from penstock.kernel.seldom import Seldom, and_others
 from penstock.kernel.units import MIB
 from penstock.log.executor import PartitionExecutor
 from penstock.log.queues import QueueLimits, SchedulerStatus
-from penstock.log.reads import ReadRange, ReadScheduler
+from penstock.log.reads import ReadOptions, ReadRange, ReadScheduler
 from penstock.log.store import Append, Bounds, Entry, Operation, SetHardState, Store, Sync
 from penstock.log.wal import Wal, WalOptions
 
@@ -81,7 +81,8 @@ class LocalJournal:
         options = WalOptions(group_bytes_max=16 * MIB, limits=limits)
         self.wal = Wal(store, options, loop=loop, clock=clock)
         self.counters = self.wal.counters
-        self.reads = ReadScheduler(store, loop=loop)
+        # One more than usual: the copy of a backup has a thread for as long as it takes.
+        self.reads = ReadScheduler(store, ReadOptions(threads=3), loop=loop)
         self.executors = [
             PartitionExecutor(number, call_soon=loop.call_soon, now_ns=clock.monotonic_ns)
             for number in range(partitions)

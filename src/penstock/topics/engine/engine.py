@@ -186,7 +186,9 @@ class Engine:
                 clock=self.clock,
             )
         cache_bytes = options.cold_cache_bytes
-        self.cold = ColdCache(self.cold_files, bytes_max=cache_bytes, loop=self._loop)
+        self.cold = ColdCache(
+            self.cold_files, self.journal.reads, bytes_max=cache_bytes, loop=self._loop
+        )
         self.forwarder.cold = self.watchers.cold = self.cold
         self.hot = HotLimit(self.registry, directory, options.hot_bytes_max, loop=self._loop)
         self.watchers.mark = self.turns.mark
@@ -209,6 +211,7 @@ class Engine:
 
     async def open(self) -> None:
         """Take in the log, in slices so that the loop can answer meanwhile; then serve."""
+        self.journal.reads.start()
         await self.recovery.run()
         self.clock.go_on_from(max((topic.now_ms for topic in self._topics.values()), default=0))
         self.journal.start()
@@ -245,7 +248,6 @@ class Engine:
             except PenstockError as error:
                 _LOGGER.error("the end was not clean: %s", error)
         self.hot.close()
-        self.cold.close()
         self.journal.stop_timed_syncs()
         for writer in self.writers:
             writer.executor.stop()

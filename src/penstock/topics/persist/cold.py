@@ -1,4 +1,6 @@
-"""Cold records on their way back: blocks are loaded in a thread, kept for a while, then let go.
+"""Cold records on their way back: blocks are loaded, kept for a while, then let go.
+
+The log's read scheduler reads them, so that one partition's cold reads do not delay another's.
 
 A reader that needs a block gets `NotLoaded`, waits for it here, and asks again; what it has loaded
 stays until it is done, whatever else is read meanwhile.
@@ -10,19 +12,22 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, Self, TypeVar
 
 from penstock.kernel.errors import Corrupt
 from penstock.kernel.units import MIB
+from penstock.log.reads import ReadScheduler
 from penstock.protocol.errors import RecordsUnreadable
 from penstock.topics.core.segments import Block, NotLoaded, read_spilled
 from penstock.topics.model import Record
-from penstock.topics.persist.data_dir import ColdFiles
+from penstock.topics.persist.data_dir import ColdFiles, segment_partition
 
 _T = TypeVar("_T")
 _KEPT_MIN: Final = 8
 """So many blocks are kept however large they are: a step of a router may need a few at once."""
+_SPILLED: Final = -1
+"""Spilled records of all partitions are read in turn, as if they were of one partition."""
 _RETRY_S: Final = 1.0
 _LOGGER: Final = logging.getLogger("penstock.topics")
 BLOCKS_A_READ_MAX: Final = 16
@@ -35,14 +40,15 @@ class ColdCache:
     def __init__(
         self,
         files: ColdFiles | None,
+        reads: ReadScheduler,
         *,
         bytes_max: int = 128 * MIB,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._files = files
+        self._reads = reads
         self._bytes_max = bytes_max
         self._loop = loop
-        self._thread: ThreadPoolExecutor | None = None
         self._kept: OrderedDict[Block, None] = OrderedDict()  # oldest first
         self._kept_bytes = 0
         self._loading: dict[Block, asyncio.Future[None]] = {}
@@ -97,11 +103,6 @@ class ColdCache:
         """The bytes of the blocks that are loaded, as they lie in their files."""
         return self._kept_bytes
 
-    def close(self) -> None:
-        """End the thread."""
-        if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
-
     def _load(self, block: Block) -> asyncio.Future[None]:
         found = self._loading.get(block)
         if found is None:
@@ -126,13 +127,14 @@ class ColdCache:
     async def _read(self, block: Block) -> list[Record | None]:
         if self._files is None:
             raise Corrupt(f"expected a directory for cold records, found none for {block}")
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(2, thread_name_prefix="cold")
+        records: list[Record | None]
         try:
             if block.spill is not None:
-                return await self._loop.run_in_executor(self._thread, read_spilled, block)
-            run = await self._loop.run_in_executor(self._thread, self._files.read, block)
-            return run.records
+                records = await self._reads.run(_SPILLED, partial(read_spilled, block))
+            else:
+                read = partial(self._files.read, block)
+                records = (await self._reads.run(segment_partition(block.file), read)).records
+            return records
         except (OSError, Corrupt) as error:
             raise RecordsUnreadable(block.file, block.first_seq, block.last_seq, error) from error
 

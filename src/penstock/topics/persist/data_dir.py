@@ -269,6 +269,12 @@ class ColdFiles:
         return [name for name in wanted if not (self.path / name).is_file()]
 
 
+def segment_partition(name: str) -> int:
+    """The partition whose records a cold segment holds; 0 if its name does not say."""
+    number = name.partition("-")[0]
+    return int(number) if number.isdecimal() else 0
+
+
 def segment_name(partition: int, index: int, now_ms: int, number: int) -> str:
     """The name of a segment: by the snapshot that first names it, and when that was made.
 

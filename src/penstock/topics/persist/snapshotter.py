@@ -48,6 +48,8 @@ from penstock.topics.persist.compactor import (
 from penstock.topics.persist.data_dir import ColdFiles, SnapshotFiles
 from penstock.topics.persist.sealing import SealOptions
 
+_BACKUP: Final = -2
+"""The read scheduler's name for the copy of a backup, which belongs to no partition."""
 _LOGGER: Final = logging.getLogger("penstock.topics")
 CHECK_S: Final = 1.0
 BUSY_FROM: Final = 0.75
@@ -214,7 +216,8 @@ class Compaction:
                 on_progress=progress,
             )
             try:
-                return await self._loop.run_in_executor(None, copy)
+                listed: BackupList = await self._journal.reads.run(_BACKUP, copy)
+                return listed
             finally:
                 self._copying = None
 

@@ -12,6 +12,8 @@ import pytest
 
 from penstock.kernel.errors import Corrupt, Rejected
 from penstock.kernel.ids import partition_of
+from penstock.log.reads import ReadScheduler
+from penstock.log.stores.memory import MemoryStore
 from penstock.testing import ManualClock
 from penstock.topics.core.leases import ClaimRequest, Settle
 from penstock.topics.core.predicate import Predicate
@@ -385,7 +387,9 @@ class OneRecordEach:
 def cache_of_ten() -> tuple[ColdCache, list[Block]]:
     """A cache that keeps ten blocks, and twelve of them."""
     loop = asyncio.get_running_loop()
-    cache = ColdCache(OneRecordEach(), bytes_max=100, loop=loop)  # type: ignore[arg-type]
+    reads = ReadScheduler(MemoryStore(), loop=loop)
+    reads.start()
+    cache = ColdCache(OneRecordEach(), reads, bytes_max=100, loop=loop)  # type: ignore[arg-type]
     return cache, [Block("f", seq, 10, first_seq=seq, last_seq=seq) for seq in range(12)]
 
 
@@ -400,7 +404,6 @@ async def test_a_block_that_was_just_loaded_stays_though_all_others_are_in_use()
         await cache.load(block)
     assert (late.records, later.records) == ([None], [None])
     assert cache.kept_bytes == 100
-    cache.close()
 
 
 @on_a_loop
@@ -411,7 +414,6 @@ async def test_a_block_that_was_just_loaded_stays_though_all_others_are_held() -
             await hold.load(block)
         await cache.load(late)
         assert late.records == [None]
-    cache.close()
 
 
 @on_a_loop
