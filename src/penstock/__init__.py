@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from penstock.client.runtime.policy import CommitBackpressure as CommitBackpressure
     from penstock.client.runtime.transaction import Transaction as Transaction
     from penstock.client.settings import ClientSettings as ClientSettings
-    from penstock.client.watching import CaughtUp as CaughtUp
-    from penstock.client.watching import Records as Records
-    from penstock.client.watching import Tombstone as Tombstone
-    from penstock.client.watching import TopicDeleted as TopicDeleted
     from penstock.ingest.device import Device as Device
     from penstock.protocol.answers import StoredRecord as StoredRecord
     from penstock.protocol.answers import Written as Written
     from penstock.protocol.config import TopicConfig as TopicConfig
+    from penstock.protocol.events import CaughtUp as CaughtUp
+    from penstock.protocol.events import Records as Records
+    from penstock.protocol.events import Tombstone as Tombstone
+    from penstock.protocol.events import TopicDeleted as TopicDeleted
     from penstock.spark.pipeline.definition import Pipeline as Pipeline
 
 __version__ = "0.1.0.dev0"
@@ -51,7 +51,7 @@ _HOMES: Final = {
     "AsyncWatch": "penstock.client.aio.watch",
     "AsyncWork": "penstock.client.aio.work",
     "AsyncWriter": "penstock.client.aio.writer",
-    "CaughtUp": "penstock.client.watching",
+    "CaughtUp": "penstock.protocol.events",
     "Client": "penstock.client.blocking.client",
     "ClientSettings": "penstock.client.settings",
     "CommitBackpressure": "penstock.client.runtime.policy",
@@ -59,13 +59,13 @@ _HOMES: Final = {
     "Job": "penstock.client.blocking.work",
     "Pipeline": "penstock.spark.pipeline.definition",
     "Record": "penstock.client.records",
-    "Records": "penstock.client.watching",
+    "Records": "penstock.protocol.events",
     "RetryPolicy": "penstock.client.retry",
     "Runtime": "penstock.client.blocking.runtime",
     "StoredRecord": "penstock.protocol.answers",
-    "Tombstone": "penstock.client.watching",
+    "Tombstone": "penstock.protocol.events",
     "TopicConfig": "penstock.protocol.config",
-    "TopicDeleted": "penstock.client.watching",
+    "TopicDeleted": "penstock.protocol.events",
     "Transaction": "penstock.client.runtime.transaction",
     "Warehouse": "penstock.app.tables",
     "Watch": "penstock.client.blocking.watch",

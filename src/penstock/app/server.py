@@ -32,8 +32,8 @@ from penstock.log.stores import open_store
 from penstock.server.api.app import TopicApplication
 from penstock.server.api.auth import KeyRing, parse_keys
 from penstock.server.api.call import Context
-from penstock.server.api.gate import Gate
 from penstock.server.api.errors import Hiding
+from penstock.server.api.gate import Gate
 from penstock.server.api.quotas import CapLimits, Caps
 from penstock.server.api.routes import is_write
 from penstock.server.api.tables_desk import TablesDesk, WarehousePlace

@@ -10,9 +10,10 @@ import msgspec
 from msgspec import UNSET
 
 from penstock.cli.output import DIM, Output, visible, when
-from penstock.client.space_calls import CommitAccepted, EntityState, HistoryRow
-from penstock.client.watching import Records, Tombstone, TopicDeleted, WatchEvent
+from penstock.client.space_calls import HistoryRow
 from penstock.commits.model import Write
+from penstock.protocol.answers import CommitAccepted, EntityState
+from penstock.protocol.events import Records, Tombstone, TopicDeleted, WatchEvent
 
 
 class _Recorded(msgspec.Struct):

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.output import DIM, Output, many
-from penstock.client.space_calls import EntityState
 from penstock.metering.errors import BadTariff
 from penstock.metering.hours import instant_of
 from penstock.metering.tariff_files import Sheet
 from penstock.metering.tariffs import Tariff, name_of, parse_meter, parse_tariff
+from penstock.protocol.answers import EntityState
 
 if TYPE_CHECKING:
     from penstock.metering.tariff_space import Changed

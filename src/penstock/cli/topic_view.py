@@ -14,14 +14,6 @@ import msgspec
 
 from penstock.cli.failing import leave_output
 from penstock.cli.output import DIM, Output, grid, many, visible, when
-from penstock.client.watching import (
-    CaughtUp,
-    LeftOut,
-    Records,
-    Tombstone,
-    TopicDeleted,
-    WatchEvent,
-)
 from penstock.kernel.units import format_bytes
 from penstock.protocol.answers import (
     Gap,
@@ -33,6 +25,7 @@ from penstock.protocol.answers import (
     TopicState,
     Written,
 )
+from penstock.protocol.events import CaughtUp, LeftOut, Records, Tombstone, TopicDeleted, WatchEvent
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -43,13 +43,7 @@ if TYPE_CHECKING:
     from penstock.client.runtime.transaction import Transaction as Transaction
     from penstock.client.settings import DEFAULT_URL as DEFAULT_URL
     from penstock.client.settings import ClientSettings as ClientSettings
-    from penstock.client.watching import CaughtUp as CaughtUp
-    from penstock.client.watching import LeftOut as LeftOut
     from penstock.client.watching import Position as Position
-    from penstock.client.watching import Records as Records
-    from penstock.client.watching import Tombstone as Tombstone
-    from penstock.client.watching import TopicDeleted as TopicDeleted
-    from penstock.client.watching import WatchEvent as WatchEvent
     from penstock.protocol.answers import ClaimedJob as ClaimedJob
     from penstock.protocol.answers import Claims as Claims
     from penstock.protocol.answers import Diff as Diff
@@ -59,6 +53,12 @@ if TYPE_CHECKING:
     from penstock.protocol.answers import Written as Written
     from penstock.protocol.config import TopicConfig as TopicConfig
     from penstock.protocol.errors import CallError as CallError
+    from penstock.protocol.events import CaughtUp as CaughtUp
+    from penstock.protocol.events import LeftOut as LeftOut
+    from penstock.protocol.events import Records as Records
+    from penstock.protocol.events import Tombstone as Tombstone
+    from penstock.protocol.events import TopicDeleted as TopicDeleted
+    from penstock.protocol.events import WatchEvent as WatchEvent
 
 # A worker of Spark and a command that makes one call need neither asyncio nor the runtime: so names
 # are loaded when they are first asked for. A test compares this with the imports above.

@@ -7,9 +7,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import msgspec
 from msgspec import Struct
 
@@ -17,41 +14,8 @@ from penstock.client.calls import Call, query_text, quoted, reads
 from penstock.client.records import check_numbers
 from penstock.client.wire import HttpRequest
 from penstock.commits.model import Commit, Write, encode_commit
+from penstock.protocol.answers import CommitAccepted, EntityHistory, EntityPage, EntityState
 from penstock.protocol.errors import InvalidRequest
-
-
-class CommitAccepted(Struct, frozen=True, kw_only=True):
-    """A commit took effect at a seq of its space; `replayed` if that was at an earlier try."""
-
-    seq: int
-    ts: int | None = None
-    replayed: bool = False
-    epoch: int | None = None
-    performance: dict[str, float] = {}
-
-
-class EntityState(Struct, frozen=True, kw_only=True):
-    """An entity as it was at `head`, last written at `seq`."""
-
-    entity: str
-    seq: int
-    doc: Any
-    head: int = 0
-    performance: dict[str, float] = {}
-
-
-class EntityPage(Struct, frozen=True, kw_only=True):
-    """A page of entities, all as they were at `head`."""
-
-    entities: list[EntityState]
-    head: int
-    next: str | None = None
-    performance: dict[str, float] = {}
-
-    def states(self) -> Iterator[EntityState]:
-        """The entities, each with the seq of the page."""
-        for each in self.entities:
-            yield EntityState(entity=each.entity, seq=each.seq, doc=each.doc, head=self.head)
 
 
 class HistoryRow(Struct, frozen=True, kw_only=True):
@@ -65,15 +29,10 @@ class HistoryRow(Struct, frozen=True, kw_only=True):
     event_id: str | None = None
 
 
-class HistoryPage(Struct, frozen=True, kw_only=True):
-    """Commits that wrote an entity, oldest first. Not `complete` if older ones have left."""
+class HistoryPage(EntityHistory, frozen=True, kw_only=True):
+    """The history of an entity with its commits as the client has them."""
 
-    entity: str
-    commits: list[HistoryRow]
-    head: int
-    complete: bool
-    next: int | None = None
-    performance: dict[str, float] = {}
+    commits: list[HistoryRow]  # type: ignore[assignment]  # more exact than on the wire
 
 
 def commit(space: str, commit: Commit) -> Call[CommitAccepted]:

@@ -21,7 +21,6 @@ from penstock.client.reconnecting import Reconnects, stream_error
 from penstock.client.sse import Frame
 from penstock.flow.backoff import Backoff
 from penstock.kernel.errors import Rejected
-from penstock.protocol.answers import StoredRecord
 from penstock.protocol.errors import (
     CallError,
     InvalidRequest,
@@ -29,69 +28,12 @@ from penstock.protocol.errors import (
     ServerUnavailable,
     Throttled,
 )
+from penstock.protocol.events import CaughtUp, LeftOut, Records, Tombstone, TopicDeleted, WatchEvent
 
 TOPICS_MAX: Final = 256
 """Topics that one session can name."""
 SILENCE_HEARTBEATS: Final = 2.5
 """Heartbeats without a byte after which a connection counts as dead."""
-
-
-class Records(Struct, frozen=True, kw_only=True):
-    """New records of a topic, in order. `to_seq` is where a reader stands after them."""
-
-    topic: str
-    records: list[StoredRecord]
-    from_seq: int
-    to_seq: int
-    head_seq: int
-    epoch: int | None = None
-
-
-class Tombstone(Struct, frozen=True, kw_only=True):
-    """Records that left before they could be delivered: by cap, by age, or with their topic."""
-
-    topic: str
-    reason: str
-    gap_from: int
-    gap_to: int
-    earliest_seq: int
-    head_seq: int
-    epoch: int | None = None
-
-
-class CaughtUp(Struct, frozen=True, kw_only=True):
-    """All that the topic holds was delivered."""
-
-    topic: str
-    head_seq: int
-    epoch: int | None = None
-
-
-class TopicDeleted(Struct, frozen=True, kw_only=True):
-    """The topic is gone; the watch goes on with the others."""
-
-    topic: str
-    head_seq: int = 0
-    reason: str = "deleted"
-
-
-class LeftOut(Struct, frozen=True, kw_only=True):
-    """Topics of a prefix that are too many for one watch; they come when there is room.
-
-    A few of them are named, all are counted.
-    """
-
-    topics: list[str]
-    count: int
-    message: str = ""
-
-    @property
-    def topic(self) -> str:
-        """The first of them."""
-        return self.topics[0] if self.topics else ""
-
-
-WatchEvent = Records | Tombstone | CaughtUp | TopicDeleted | LeftOut
 
 
 class Position(Struct, frozen=True):

@@ -7,7 +7,7 @@ it without a detour through dicts (`data_as`). The text is `data_json`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from functools import lru_cache, partial
 from typing import Any, Final, TypeVar, cast
 
@@ -383,9 +383,9 @@ class CommitAccepted(Struct, frozen=True, kw_only=True):
     """A commit took effect at a seq of its space; `replayed` if that was at an earlier try."""
 
     seq: int
-    ts: int
-    replayed: bool
-    epoch: int
+    ts: int | None = None
+    replayed: bool = False
+    epoch: int | None = None
     performance: dict[str, float] = {}
 
 
@@ -397,23 +397,28 @@ class EntityRow(Struct, frozen=True, kw_only=True):
     doc: Any
 
 
-class Entity(Struct, frozen=True, kw_only=True):
+class EntityState(Struct, frozen=True, kw_only=True):
     """An entity as it was at `head`, last written at `seq`."""
 
     entity: str
     seq: int
     doc: Any
-    head: int
+    head: int = 0
     performance: dict[str, float] = {}
 
 
-class EntityList(Struct, frozen=True, kw_only=True):
+class EntityPage(Struct, frozen=True, kw_only=True):
     """A page of entities, all as they were at `head`; `next` is None on the last."""
 
     entities: list[EntityRow]
     head: int
     next: str | None = None
     performance: dict[str, float] = {}
+
+    def states(self) -> Iterator[EntityState]:
+        """The entities, each with the seq of the page."""
+        for each in self.entities:
+            yield EntityState(entity=each.entity, seq=each.seq, doc=each.doc, head=self.head)
 
 
 class EntityHistory(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from penstock.cli import main
 from penstock.client import Client, ClientSettings
-from penstock.client.watching import Position, Records, Tombstone
+from penstock.client.watching import Position
+from penstock.protocol.events import Records, Tombstone
 from tests.conformance.servers import ServerProcess
 from tests.conformance.wire import Api, payloads
 

@@ -15,7 +15,8 @@ from penstock.client.errors import Disconnected, OutcomeUnknown, Unreachable
 from penstock.client.records import Record, encode_record, encode_records
 from penstock.client.retry import RetryPolicy, Tries
 from penstock.client.sse import Frame, FrameParser
-from penstock.client.watching import Create, Open, Pause, Position, Records, WatchCore, WatchOptions
+from penstock.client.watching import Create, Open, Pause, Position, WatchCore, WatchOptions
+from penstock.protocol.events import Records
 from penstock.flow.backoff import Backoff
 from penstock.protocol.errors import Internal, NotFound, ServerUnavailable, ShuttingDown, Throttled
 

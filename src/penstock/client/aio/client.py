@@ -292,7 +292,7 @@ class AsyncClient:
 
     # Spaces
 
-    async def commit(self, space: str, commit: Commit) -> space_calls.CommitAccepted:
+    async def commit(self, space: str, commit: Commit) -> answers.CommitAccepted:
         """Change entities of a space, all of it or nothing.
 
         A commit whose answer is lost is sent again: the server knows it by its session and number.
@@ -301,13 +301,13 @@ class AsyncClient:
 
     async def get_entity(
         self, space: str, entity: str, *, at_seq: int | None = None
-    ) -> space_calls.EntityState:
+    ) -> answers.EntityState:
         """An entity, now or as it was at a seq of its space; `EntityNotFound` if there is none."""
         return await self._runner.run(space_calls.get_entity(space, entity, at_seq=at_seq))
 
     def list_entities(
         self, space: str, prefix: str = "", *, at_seq: int | None = None, page_size: int = 1_000
-    ) -> AsyncIterator[space_calls.EntityState]:
+    ) -> AsyncIterator[answers.EntityState]:
         """The entities of a space by id, page after page, all as of one seq."""
         first = space_calls.list_entities(space, prefix, at_seq=at_seq, limit=page_size)
         following = partial(space_calls.after_entities, space=space, prefix=prefix, limit=page_size)

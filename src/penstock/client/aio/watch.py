@@ -18,8 +18,9 @@ from penstock.client.aio.runner import AsyncRunner
 from penstock.client.errors import TimedOut
 from penstock.client.sse import Frame, FrameParser
 from penstock.client.transports.aio import AsyncAttempt, AsyncConnection
-from penstock.client.watching import Create, Open, Pause, Position, Stop, WatchCore, WatchEvent
+from penstock.client.watching import Create, Open, Pause, Position, Stop, WatchCore
 from penstock.protocol.errors import CallError, ServerUnavailable
+from penstock.protocol.events import WatchEvent
 
 T = TypeVar("T")
 

@@ -19,8 +19,9 @@ from penstock.client.blocking.runner import Runner
 from penstock.client.errors import TimedOut
 from penstock.client.sse import Frame, FrameParser
 from penstock.client.transports.blocking import Attempt, Connection
-from penstock.client.watching import Create, Open, Pause, Position, Stop, WatchCore, WatchEvent
+from penstock.client.watching import Create, Open, Pause, Position, Stop, WatchCore
 from penstock.protocol.errors import CallError, ServerUnavailable
+from penstock.protocol.events import WatchEvent
 
 T = TypeVar("T")
 

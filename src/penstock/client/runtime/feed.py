@@ -20,22 +20,14 @@ from penstock.client.aio.runner import AsyncRunner
 from penstock.client.aio.watch import AsyncWatchFlow
 from penstock.client.errors import NotPenstock
 from penstock.client.runtime.replica import Change, Replica, Version
-from penstock.client.space_calls import EntityPage
 from penstock.client.transports.aio import AsyncTransport
-from penstock.client.watching import (
-    Position,
-    Records,
-    Tombstone,
-    TopicDeleted,
-    WatchCore,
-    WatchEvent,
-    WatchOptions,
-)
+from penstock.client.watching import Position, WatchCore, WatchOptions
 from penstock.commits.model import Write
 from penstock.flow.backoff import Backoff
 from penstock.kernel.errors import Rejected
-from penstock.protocol.answers import StoredRecord
+from penstock.protocol.answers import EntityPage, StoredRecord
 from penstock.protocol.errors import CallError, NotFound, TopicNotFound
+from penstock.protocol.events import Records, Tombstone, TopicDeleted, WatchEvent
 
 PAGE_SIZE: Final = 1_000
 HEARTBEAT_MS: Final = 5_000

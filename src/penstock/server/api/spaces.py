@@ -119,7 +119,7 @@ class SameSpace:
 
 @ROUTES.get(
     "/v0/spaces/{name}/entities/{id}",
-    answer=answers.Entity,
+    answer=answers.EntityState,
     scope=READ,
     named="topic",
     query=(Param("at", NUMBER, "As it was at this seq of the space; as it is, if not said."),),
@@ -140,7 +140,7 @@ async def show_entity(call: Call) -> Answer:
 
 @ROUTES.get(
     "/v0/spaces/{name}/entities",
-    answer=answers.EntityList,
+    answer=answers.EntityPage,
     scope=READ,
     named="topic",
     query=(

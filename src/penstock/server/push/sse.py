@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.protocol import events
 from penstock.protocol.errors import RecordsUnreadable
 from penstock.server.api.answers import encode
 from penstock.topics.core.read import Diff, Tombstone
@@ -90,27 +91,28 @@ def tombstone_data(
 ) -> bytes:
     """What a `tombstone` event tells; `reason` replaces the topic's own."""
     return encode(
-        {
-            "topic": topic,
-            "reason": reason or tombstone.reason,
-            "gap_from": tombstone.gap_from,
-            "gap_to": tombstone.gap_to,
-            "earliest_seq": tombstone.earliest_seq,
-            "head_seq": tombstone.head_seq,
-            "epoch": epoch,
-        }
+        events.Tombstone(
+            topic=topic,
+            reason=reason or tombstone.reason,
+            gap_from=tombstone.gap_from,
+            gap_to=tombstone.gap_to,
+            earliest_seq=tombstone.earliest_seq,
+            head_seq=tombstone.head_seq,
+            epoch=epoch,
+        )
     )
 
 
 def deleted_data(topic: str) -> bytes:
     """What a `topic-deleted` event tells."""
-    return b'{"topic":"%b","head_seq":0,"reason":"deleted"}' % topic.encode()
+    return encode(events.TopicDeleted(topic=topic))
 
 
 def left_out_data(topics: Sequence[str], topics_max: int) -> bytes:
     """What a `left-out` event tells: topics of a prefix that are too many to be pushed."""
     text = f"expected at most {topics_max} topics; others are pushed when there is room"
-    return encode({"topics": topics[:LEFT_OUT_NAMES_MAX], "count": len(topics), "message": text})
+    named = list(topics[:LEFT_OUT_NAMES_MAX])
+    return encode(events.LeftOut(topics=named, count=len(topics), message=text))
 
 
 def unreadable_data(topic: str, error: Exception, reason: str) -> bytes:

@@ -1,0 +1,79 @@
+"""The events of a watch: what the server pushes over SSE, and the client hands out.
+
+`EVENTS` has the struct of an event's data by the name of the event. Over a WebSocket the same data
+comes with an `op`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.protocol.answers import StoredRecord
+
+
+class Records(Struct, frozen=True, kw_only=True):
+    """New records of a topic, in order. `to_seq` is where a reader stands after them."""
+
+    topic: str
+    records: list[StoredRecord]
+    from_seq: int
+    to_seq: int
+    head_seq: int
+    epoch: int | None = None
+
+
+class Tombstone(Struct, frozen=True, kw_only=True):
+    """Records that left before they could be delivered: by cap, by age, or with their topic."""
+
+    topic: str
+    reason: str
+    gap_from: int
+    gap_to: int
+    earliest_seq: int
+    head_seq: int
+    epoch: int | None = None
+
+
+class CaughtUp(Struct, frozen=True, kw_only=True):
+    """All that the topic holds was delivered."""
+
+    topic: str
+    head_seq: int
+    epoch: int | None = None
+
+
+class TopicDeleted(Struct, frozen=True, kw_only=True):
+    """The topic is gone; the watch continues with the others."""
+
+    topic: str
+    head_seq: int = 0
+    reason: str = "deleted"
+
+
+class LeftOut(Struct, frozen=True, kw_only=True):
+    """Topics of a prefix that are too many for one watch; they come when there is room.
+
+    A few of them are named, all are counted.
+    """
+
+    topics: list[str]
+    count: int
+    message: str = ""
+
+    @property
+    def topic(self) -> str:
+        """The first of them."""
+        return self.topics[0] if self.topics else ""
+
+
+WatchEvent = Records | Tombstone | CaughtUp | TopicDeleted | LeftOut
+
+EVENTS: Final[dict[str, type[WatchEvent]]] = {
+    "record": Records,
+    "tombstone": Tombstone,
+    "caught-up": CaughtUp,
+    "topic-deleted": TopicDeleted,
+    "left-out": LeftOut,
+}
