@@ -29,7 +29,8 @@ from penstock.spark.lake.writing import write_table
 from penstock.spark.link import SparkLink
 from penstock.spark.options import SparkOptions
 from penstock.spark.pipeline.definition import Pipeline, parsed_frame, raw_frame
-from penstock.spark.pipeline.runner import PipelineRunner, RunnerOptions, _messages
+from penstock.spark.pipeline.fetch import messages_of
+from penstock.spark.pipeline.runner import PipelineRunner, RunnerOptions
 from penstock.spark.pipeline.stages import SHARE
 from penstock.spark.topics.http import TopicAddress
 from penstock.spark.topics.pages import SeqRange
@@ -87,7 +88,7 @@ def fused(lake: Catalog, url: str, link: SparkLink) -> float:
     pipeline = metering(url, "raw")
     spark = link.session()
     begun = time.perf_counter()
-    messages = _messages(fetch(TopicAddress(url, "raw"), SeqRange(0, MESSAGES)))
+    messages = messages_of(fetch(TopicAddress(url, "raw"), SeqRange(0, MESSAGES)))
     parsed = parsed_frame(pipeline, raw_frame(spark, pipeline, messages))
     evaluate = pipeline.pinned().evaluate
     made = evaluate(parsed.where("_reason IS NULL")).drop("_seq", "_row", "_reason")

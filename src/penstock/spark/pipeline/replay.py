@@ -58,7 +58,7 @@ def replay(
 ) -> Replayed:
     """Try the dead letters of a pipeline again, all or those whose reason begins with a text.
 
-    They are evaluated anew, with tariffs or other documents as they are now.
+    They are evaluated anew, with the documents of a space as they are now.
     At most `letters_max` in one commit, the oldest first; call it again for the rest.
     """
     everything = _letters(lake, lake.table_at(pipeline.dead_letters))

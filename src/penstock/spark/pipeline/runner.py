@@ -21,11 +21,8 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from random import Random
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.flow.backoff import Backoff
 from penstock.kernel.clock import Clock
@@ -41,7 +38,6 @@ from penstock.spark.lake.object_store import check_session
 from penstock.spark.link import SparkLink, reason
 from penstock.spark.pipeline.cursors import Cursor, TakenOver, cursor_of, take_over
 from penstock.spark.pipeline.definition import (
-    RAW,
     Known,
     Pinned,
     Pipeline,
@@ -49,16 +45,14 @@ from penstock.spark.pipeline.definition import (
     parsed_frame,
     raw_frame,
 )
-from penstock.spark.pipeline.duplicates import Seen
+from penstock.spark.pipeline.fetch import Batch, Fetcher
 from penstock.spark.pipeline.space import Basis
 from penstock.spark.pipeline.stages import BatchStage, batch_messages
 from penstock.spark.pipeline.store import HERE_BYTES_MAX, Store
 from penstock.spark.probes import explained, pipeline_checks
 from penstock.spark.topics.http import TopicAddress, TopicConnection, TopicMissing, TopicRecreated
-from penstock.spark.topics.pages import SCHEMA, SeqRange, check_continuity, in_range
 
 if TYPE_CHECKING:
-    from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
 _LOG: Final = logging.getLogger(__name__)
@@ -93,27 +87,6 @@ class RunnerOptions:
     def backoff(self) -> Backoff:
         """The pauses after failures."""
         return Backoff(self.retry_base_ms, self.retry_cap_ms, 0.5, float("inf"))
-
-
-@dataclass(slots=True)
-class Batch:
-    """Some messages on their way. `frame` is what the last stage made of them.
-
-    `basis` is what they were evaluated with beside their rows.
-    """
-
-    after: int
-    upto: int
-    messages: pa.Table
-    count: int
-    duplicates: int
-    frame: DataFrame | None = None
-    basis: Basis | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        """What its messages take."""
-        return int(self.messages.nbytes)
 
 
 class PipelineRunner:
@@ -344,22 +317,22 @@ class _Round:
         runner = self._runner
         address = runner._address
         with TopicConnection(address) as connection:
-            seen = self._seen(connection)
-            at = self._cursor.seq
-            while not self._over.is_set() and (runner._upto is None or at < runner._upto):
+            options, horizon = runner.options, self._pipeline.horizon
+            fetcher = Fetcher(connection, self._cursor, horizon, options, self._over.wait)
+            while not self._over.is_set() and (runner._upto is None or fetcher.at < runner._upto):
                 if not runner.stages[0].has_place(_TICK_S):
                     continue  # what comes meanwhile goes into the same batch
                 most = batch_messages(runner.stages)
                 if runner._upto is not None:
-                    most = min(most, runner._upto - at)
-                records, upto = self._take(connection, at, most)
-                if upto == at:
+                    most = min(most, runner._upto - fetcher.at)
+                batch = fetcher.take(most)
+                runner.head_seq = fetcher.head_seq
+                if batch is None:
                     runner.stages[0].starved()
                     continue
-                if runner.head_seq > upto:
+                if runner.head_seq > batch.upto:
                     runner.stages[0].refused()
-                self._hand(0, _batch(records, at, upto, seen))
-                at = upto
+                self._hand(0, batch)
                 self._go_first()
         self._queues[0].put(None)
 
@@ -371,43 +344,6 @@ class _Round:
         while self._is_cold and not (self._over.is_set() or self._runner.is_held):
             if self._stored.wait(_TICK_S):
                 return
-
-    def _take(self, connection: TopicConnection, at: int, most: int) -> tuple[pa.Table, int]:
-        """Up to so many records; waits a while for the first, and a little for more."""
-        options, runner = self._runner.options, self._runner
-        wanted = SeqRange(at, at + most, self._cursor.epoch)
-        batches: list[pa.RecordBatch] = []
-        wait_ms = options.wait_ms
-        upto = at
-        while upto < wanted.upto:
-            page = connection.page(upto, wanted.upto - upto, wanted.epoch, wait_ms=wait_ms)
-            runner.head_seq = page.head_seq
-            check_continuity(connection.address, page, upto, wanted)
-            batches += [in_range(batch, wanted) for batch in page.rows.to_batches()]
-            moved, upto = page.next_seq > upto, min(page.next_seq, wanted.upto)
-            if not moved or (page.next_seq >= page.head_seq and wait_ms == 0):
-                break
-            if sum(batch.nbytes for batch in batches) >= options.batch_bytes_max:
-                break
-            if page.next_seq >= page.head_seq:
-                if self._over.wait(options.linger_ms / 1_000):
-                    break
-                wait_ms = 0
-        return pa.Table.from_batches(batches, schema=SCHEMA), upto
-
-    def _seen(self, connection: TopicConnection) -> Seen:
-        """What stands in the topic before the cursor, as far back as duplicates are looked for."""
-        seen = Seen(self._pipeline.horizon)
-        at, upto = max(0, self._cursor.seq - self._pipeline.horizon), self._cursor.seq
-        while at < upto:
-            page = connection.page(at, upto - at, self._cursor.epoch)
-            wanted = SeqRange(at, upto, self._cursor.epoch)
-            parts = [in_range(batch, wanted) for batch in page.rows.to_batches()]
-            seen.first_of_each(_messages(pa.Table.from_batches(parts, schema=SCHEMA)))
-            if page.next_seq <= at:
-                break
-            at = page.next_seq
-        return seen
 
     # the stages
 
@@ -512,21 +448,3 @@ class _Round:
             if stage.enter(batch.count, batch.size_bytes, _TICK_S):
                 self._queues[number].put(batch)
                 return
-
-
-def _batch(records: pa.Table, after: int, upto: int, seen: Seen) -> Batch:
-    messages = _messages(records)
-    is_new = seen.first_of_each(messages)
-    count = messages.num_rows
-    if not is_new.all():
-        messages = messages.filter(pa.array(is_new))
-    return Batch(after, upto, messages, count, count - messages.num_rows)
-
-
-def _messages(records: pa.Table) -> pa.Table:
-    """Records of a topic as messages of `RAW`."""
-    columns: list[Any] = [
-        records.column("seq"), records.column("node"), records.column("tag"),
-        records.column("ts"), pc.cast(records.column("data"), pa.string()),
-    ]  # fmt: skip
-    return pa.table(columns, schema=RAW)

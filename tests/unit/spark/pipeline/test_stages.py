@@ -3,7 +3,6 @@ from __future__ import annotations
 import threading
 
 from penstock.ingest.windows import Windows
-from penstock.spark.pipeline.duplicates import Seen
 from penstock.spark.pipeline.stages import BatchStage, batch_messages
 
 
@@ -68,16 +67,6 @@ def test_a_batch_that_was_given_up_does_not_count_as_done() -> None:
     stage.enter(10, 0, 0)
     stage.leave(10)
     assert (stage.report(1_000).items_out, stage.occupied) == (0, 0)
-
-
-def test_what_was_seen_is_forgotten_beyond_the_horizon_and_bounded() -> None:
-    seen = Seen(horizon=100)
-    assert all(seen.is_new(seq, "d", str(seq)) for seq in range(1, 10_000))
-    assert not seen.is_new(10_000, "d", "9950")
-    assert seen.is_new(10_001, "d", "9")
-    assert len(seen._last) < 2_000
-    assert seen.is_new(10_002, None, "9")
-    assert seen.is_new(10_003, None, "9")
 
 
 def test_a_stage_that_did_nothing_has_no_latency() -> None:
