@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from penstock.kernel.errors import Busy, Corrupt, Rejected, Unknown
 from penstock.log.store import Closed
+from penstock.protocol.answers import Written
 from penstock.protocol.errors import (
     MethodNotAllowed,
     Replaying,
@@ -117,3 +119,11 @@ def test_a_wrong_method_is_told_the_right_ones():
     assert dict(answer.headers)[b"allow"] == b"GET, HEAD, PUT"
     answer = error_answer(MethodNotAllowed("PATCH", ["POST"]))
     assert dict(answer.headers)[b"allow"] == b"POST"
+
+
+def test_what_is_formatted_for_speed_has_the_fields_of_its_struct():
+    told = written_new(b"jobs", 7, 9, 9, 1.25, 0.25)
+    assert set(json.loads(told)) == set(Written.__struct_encode_fields__)
+    assert msgspec.json.decode(told, type=Written).seqs == [7, 8, 9]
+    short = written(b"t", Numbers(1, 3, 3, 3), Flags(return_seqs=False), Spent(1.0))
+    assert msgspec.json.decode(short, type=Written).seqs is None
