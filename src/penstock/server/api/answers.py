@@ -37,7 +37,7 @@ class Numbers(NamedTuple):
     first_seq: int
     last_seq: int
     head_seq: int
-    count: int  # type: ignore[assignment]  # a tuple has a method of this name; nobody calls it
+    count: int  # type: ignore[assignment]  # a tuple has a method of this name, unused here
 
 
 class Flags(NamedTuple):

@@ -297,7 +297,7 @@ class TopicApplication:
             self.context.caps.leave(entered)
 
     def _refuse(self, exchange: Exchange, error: Exception, entered: Grant | None) -> None:
-        """Answer with an error; what nobody expected is logged in full."""
+        """Answer with an error; an unexpected one is logged in full."""
         request = exchange.request
         self.context.tell(f"{request.method} {request.path}", error)
         self._finish(exchange, self.context.hide.answer(error), entered)

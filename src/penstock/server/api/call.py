@@ -74,7 +74,7 @@ class Context:
         )
 
     def tell(self, what: str, error: Exception) -> None:
-        """Log a failure that is the server's: once a second and no more, unless nobody foresaw it.
+        """Log a failure that is the server's: at most once a second, unless it was unexpected.
 
         What the log refuses, the log tells.
         """

@@ -101,8 +101,8 @@ def json_object(body: bytes, headers: Mapping[str, str], *, may_be_empty: bool =
 def decode_object(body: bytes) -> dict[str, Any]:
     """A JSON object, or `InvalidRequest`.
 
-    A number that is too large to be had is infinite: whoever reads it refuses it, and nobody
-    minds it in a field that is not known.
+    A number that is too large becomes infinite: a parser that reads it refuses it, and in an
+    unknown field it does no harm.
     """
     try:
         try:

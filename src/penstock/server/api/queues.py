@@ -42,7 +42,7 @@ async def claim(call: Call) -> Answer:
         raise NotAQueue(call.name)
     request = request._replace(node=parse_node(body, engine.limits))
     claims = await engine.queues.claim(call.name, request)
-    if call.exchange.is_gone and claims.jobs:  # nobody gets the answer
+    if call.exchange.is_gone and claims.jobs:  # the answer cannot be delivered
         seqs, fences = zip(*((job.lease.seq, job.lease.fence) for job in claims.jobs), strict=True)
         await engine.queues.nack(call.name, Settle(request.node, seqs, fences), 0, unseen=True)
     fields = {

@@ -53,7 +53,7 @@ def texts_of(body: Mapping[str, Any], known: Collection[str]) -> dict[str, str]:
 
 
 def check_names(body: Mapping[str, Any], known: Collection[str]) -> None:
-    """Refuse a name that nobody knows, and name the nearest."""
+    """Refuse an unknown name, and name the nearest known one."""
     for name in body:
         if name not in known:
             near = get_close_matches(name, sorted(known), n=1)

@@ -1,7 +1,7 @@
 """Memory for request bodies, shared by every connection.
 
 Bytes are counted when they arrive and given back when the request is answered. Above the budget
-an unfinished body must wait, except one: somebody can always finish, so nobody waits for ever. The
+an unfinished body must wait, except one: one can always finish, so none waits for ever. The
 favour goes to the next only when that one is answered. While some wait, those who send must be
 quick about it. Very many peers, each with a little on its way, are much too: at a second, higher
 mark bodies are refused. So the memory in use stays below that mark and one body.
@@ -21,7 +21,7 @@ HASTE: Final = 3
 
 
 class Waiter(Protocol):
-    """Somebody who reads a body."""
+    """A connection that reads a body."""
 
     def resume_body(self) -> None:
         """Read on: there is room again."""

@@ -73,7 +73,7 @@ def _origin_form(target: bytes) -> bytes:
 def _decode_path(path: bytes) -> str:
     """A path without its escapes; as it came, if they stand for nothing.
 
-    Nothing is named so, and whoever is asked for it says that in its own way.
+    No topic has such a name; the handler says so.
     """
     raw = _decode(path, "path")
     if "%" not in raw or _BAD_ESCAPE.search(path):

@@ -453,13 +453,13 @@ class Http1Connection(asyncio.Protocol):
         self._sender = USUAL
         buffer = self._buffer
         if buffer and not buffer[:1].isupper() and buffer[:1] != b"\r":
-            raise InvalidRequest("expected an HTTP request, found bytes that are none")
+            raise InvalidRequest("malformed HTTP request line")
         for _ in range(BLANK_LINES_MAX):
             if not buffer.startswith(b"\r\n"):
                 break
             del buffer[:2]
         else:
-            raise InvalidRequest("expected an HTTP request, found empty lines")
+            raise InvalidRequest("expected an HTTP request line, found empty lines")
         if not self._scanned:
             self._began_s = self.service.now_s
         end = buffer.find(_BLANK_LINE, max(0, self._scanned - 3)) + 4

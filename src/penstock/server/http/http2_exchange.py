@@ -281,7 +281,7 @@ class Http2Stream:
         """Streams share a socket: none may write to it alone."""
 
     def rest(self, data: memoryview) -> None:
-        """Nothing is ever left over by a socket that nobody got."""
+        """Never called: `direct` gives no socket."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -92,7 +92,7 @@ class Direct(NamedTuple):
     """The socket of a stream, for those who write the same to very many, each time `as_chunk`.
 
     Only while it `is_closing` not and nothing is `unsent`, asked anew before every write: a number
-    that was closed may be somebody else's by then. What was written is to be counted.
+    that was closed may belong to another connection by then. Count what was written.
     """
 
     fd: int
@@ -114,7 +114,7 @@ class Stream(Protocol):
         """Bytes that the socket did not take yet."""
 
     def write(self, data: bytes) -> bool:
-        """Send bytes, or return False and take none of them: the buffer is full or nobody reads."""
+        """Send bytes, or return False and take none: the buffer is full or the peer left."""
 
     def has_room(self) -> bool:
         """Whether a write of any size is taken now; if not, `on_room` is called when it is."""
@@ -126,7 +126,7 @@ class Stream(Protocol):
         """Send what the socket itself did not take of something."""
 
     def close(self) -> None:
-        """End the body after what was written. Twice is once."""
+        """End the body after what was written. Idempotent."""
 
 
 class WebSocket(Protocol):
@@ -141,7 +141,7 @@ class WebSocket(Protocol):
         """Send a text message, or return False and take nothing: too many wait for the socket."""
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Start the closing handshake after what was sent. Twice is once."""
+        """Start the closing handshake after what was sent. Idempotent."""
 
 
 class Exchange(Protocol):

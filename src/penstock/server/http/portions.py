@@ -1,4 +1,4 @@
-"""What was read of a connection, taken a portion a turn of the loop, so that nobody waits for it.
+"""What was read of a connection, taken a portion in each turn of the loop, for fairness.
 
 One read may hold thousands of frames. A portion of them is taken at once; the rest is kept, and
 nothing more is read, until others have had their turn.

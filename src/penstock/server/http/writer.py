@@ -47,7 +47,7 @@ class SocketWriter:
         """Send all bytes, buffering what the socket does not take."""
         transport = self._transport
         if transport.is_closing():
-            # It may have closed its descriptor, and the number may be somebody else's by now.
+            # It may have closed its descriptor, and the number may belong to another by now.
             return
         if self._fd < 0 or transport.get_write_buffer_size():
             transport.write(data)

@@ -1,4 +1,4 @@
-"""Watch sessions: cursors that outlive a connection, until nobody has used them for a while."""
+"""Watch sessions: cursors that outlive a connection, until they are not used for a while."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Session:
     def resume(self, places: dict[str, int], lives: dict[str, int]) -> None:
         """Go back to where a client says it was; never forward, and only in known topics.
 
-        A place in an earlier life of a topic is none in this one: the client has yet to hear of it.
+        A place in an earlier life of a topic does not count: the client was not told of this one.
         """
         for name, seq in places.items():
             cursor = self.cursors.get(name)
@@ -105,7 +105,7 @@ class Sessions:
         self._sessions.pop(wid, None)
 
     def collect(self, now_ms: int) -> None:
-        """Forget sessions without a stream that nobody has used for a while."""
+        """Forget sessions without a stream that were not used for a while."""
         self._collected_ms = now_ms
         sessions = self._sessions.items()
         for wid in [wid for wid, session in sessions if self._is_over(session, now_ms)]:
