@@ -176,8 +176,8 @@ def writers(report: Report) -> None:
 
 def executor(report: Report) -> None:
     """What a flush and its completion cost through the partition's executor, over a plain call."""
-    loop = uvloop.new_event_loop()
-    through = PartitionExecutor(0, call_soon=loop.call_soon, now_ns=SystemClock().monotonic_ns)
+    soon: list[Callable[[], None]] = []
+    through = PartitionExecutor(0, call_soon=soon.append, now_ns=SystemClock().monotonic_ns)
     through.start()
     through.restored()
 
@@ -191,11 +191,12 @@ def executor(report: Report) -> None:
     def executed() -> None:
         through.submit(Work.CLIENT, flush)
         through.submit(Work.REPLICATION, flush)
+        if soon:  # its slice is used up: the loop has had its turn
+            soon.pop()()
 
     each = [
         statistics.median(timed(call) for _ in range(FLUSH_ROUNDS)) for call in (executed, plain)
     ]
-    loop.close()
     added_us = each[0] - each[1]
     report.row("executor: a flush and its completion, over calling the WAL", added_us, "µs",
                goal="at most 4 µs", met=added_us <= 4)  # fmt: skip
