@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from penstock.kernel.errors import Unavailable
+import pytest
+
+from penstock.kernel.errors import Unavailable, Unknown
 from penstock.kernel.shell import SystemClock
-from penstock.log.executor import PartitionExecutor
+from penstock.log.executor import PartitionExecutor, Work
 from penstock.log.journal import Backlog
 from penstock.log.stores.memory import MemoryStore
 from penstock.log.wal import Wal
+from penstock.protocol.errors import PartitionFailed
 from penstock.topics.core.batch import Batch, parse_write
 from penstock.topics.core.entries import Appended, Feed
 from penstock.topics.core.leases import ClaimRequest
@@ -140,5 +143,41 @@ def test_a_hole_that_takes_too_many_seqs_is_synced_though_it_brings_no_record() 
             journal.answers.pop()(None)
             await feeding
         assert journal.synced[1:] == [False, True]
+
+    asyncio.run(main())
+
+
+def test_a_partition_that_fails_answers_every_waiter_and_takes_nothing_more() -> None:
+    """What was in the log's hands may be durable; what was staged behind it is not."""
+
+    async def main() -> None:
+        journal = HeldJournal()
+        writer = writer_on(journal)
+        await logged(writer, journal, writer.partition.decide_config("t", {}, 1))
+
+        def write() -> asyncio.Task[list[Any]]:
+            change = writer.partition.decide_write("t", parse_write(body(1)), 2)
+            assert isinstance(change, Change)
+            return asyncio.create_task(writer.commit(change, sync=True))
+
+        flying = write()
+        await until(lambda: bool(journal.answers))
+        idle = asyncio.create_task(writer.until_idle())
+        staged = write()
+        await asyncio.sleep(0)
+
+        def broken() -> None:
+            raise ZeroDivisionError("a bug")
+
+        writer.executor.submit(Work.REPLICATION, broken)
+        outcomes = await asyncio.gather(flying, staged, idle, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [Unknown, PartitionFailed, PartitionFailed]
+        journal.answers.pop()(None)  # the log's answer comes late, and changes nothing
+        assert (writer.waiting_bytes, writer.is_idle) == (0, True)
+        for refused in (writer.hold(), writer.settled()):
+            with pytest.raises(PartitionFailed, match="a bug"):
+                await refused
+        with pytest.raises(PartitionFailed, match="partition 0 is out of service: a bug"):
+            await writer.commit(Change((), ()), sync=True)
 
     asyncio.run(main())
