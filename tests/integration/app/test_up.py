@@ -26,6 +26,7 @@ from penstock.lake.catalog import open_catalog
 from penstock.metering.fleet import Fleet
 from penstock.metering.load import Load, Target
 from penstock.metering.shapes import Steady
+from penstock.protocol.errors import CallError
 from penstock.spark.options import SparkOptions
 
 LIMIT_S = 400
@@ -197,7 +198,7 @@ def test_any_part_may_be_killed_and_everything_acknowledged_is_there(tmp_path):
 def is_stored(status_url: str) -> bool:
     try:
         pipeline = fetch_status(status_url)["pipeline"]
-    except OSError:
+    except CallError:  # it starts again
         return False
     return pipeline["behind"] == 0 and pipeline["stored_seq"] > 0
 
