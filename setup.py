@@ -16,6 +16,7 @@ from setuptools.command.build_py import build_py
 COMPILED = (
     "src/penstock/flow/fairqueue.py",
     "src/penstock/flow/histogram.py",
+    "src/penstock/log/executor.py",
     "src/penstock/log/queues.py",
     "src/penstock/log/stores/segment/catalog.py",
     "src/penstock/log/stores/segment/format.py",
