@@ -28,7 +28,7 @@ COMPILED = (
     "src/penstock/topics/core/batch.py",
     "src/penstock/topics/core/partition.py",
     "src/penstock/topics/core/registry.py",
-    "src/penstock/topics/core/slots.py",
+    "src/penstock/topics/core/record_row.py",
     "src/penstock/topics/core/topic.py",
     "src/penstock/topics/engine/admission.py",
     "src/penstock/topics/engine/engine.py",

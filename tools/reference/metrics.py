@@ -14,9 +14,7 @@ def metrics_page() -> str:
     lines += [
         "accepts `application/json`. Those with a `topic` need `?topics=true`; they are there"
     ]
-    lines += [
-        f"shows the first {TOPICS_SHOWN_MAX:,} topics by name; `&prefix=NAME` narrows them."
-    ]
+    lines += [f"shows the first {TOPICS_SHOWN_MAX:,} topics by name; `&prefix=NAME` narrows them."]
     lines += ["", "| name | kind | labels | in JSON | meaning |", "|---|---|---|---|---|"]
     return "\n".join([*lines, *(row(metric) for metric in METRICS.metrics)]) + "\n"
 

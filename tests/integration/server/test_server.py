@@ -243,8 +243,8 @@ def test_cold_records_are_read_and_pushed_like_any_other(tmp_path):
             body = {"records": [{"data": number} for number in range(first, first + 100)]}
             await ask(server, "POST", "/v0/topics/t", body)
         assert server.engine is not None
-        assert server.engine.compaction is not None
-        await server.engine.compaction.compact()
+        assert server.engine.snapshotter is not None
+        await server.engine.snapshotter.compact()
         await server.close()
         again = Server(settings(tmp_path, **cold))
         host, port = await again.listen()

@@ -57,8 +57,8 @@ async def node(
             else:
                 engine.turns.stop()
                 engine.journal.stop_timed_syncs()
-                if engine.compaction is not None:
-                    engine.compaction.stop()
+                if engine.snapshotter is not None:
+                    engine.snapshotter.stop()
                 await engine.journal.stop()
     finally:
         opened.close()

@@ -15,8 +15,8 @@ from penstock.server.api.columns import ColumnRuns, Columns, Wanted
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Feed
 from penstock.topics.core.predicate import Predicate
+from penstock.topics.core.record import Record, make_record
 from penstock.topics.core.topic import Topic
-from penstock.topics.model import Record, make_record
 
 RECORDS = st.builds(
     make_record,

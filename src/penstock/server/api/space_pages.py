@@ -19,7 +19,7 @@ from penstock.protocol.errors import InvalidRequest
 from penstock.protocol.limits import PAGE_SIZE, PAGE_SIZE_MAX
 from penstock.server.api.answers import encode
 from penstock.server.api.queries import Query
-from penstock.topics.model import DEPTH_MAX, check_depth
+from penstock.topics.core.record import DEPTH_MAX, check_depth
 
 _ACCEPTED: Final = (
     b'{"seq":%d,"ts":%d,"replayed":%b,"epoch":%d,"performance":{"server_total_ms":%.3f}}'

@@ -40,9 +40,9 @@ from penstock.server.api.queries import (
 from penstock.server.api.routes import FLAG, KEY, NUMBER, PAGES, ROUTES
 from penstock.server.http.message import Answer
 from penstock.topics.core.batch import Write, parse_write
+from penstock.topics.core.blocks import NotLoaded
 from penstock.topics.core.predicate import parse_predicate
 from penstock.topics.core.read import Diff, ReadRequest, parse_read
-from penstock.topics.core.segments import NotLoaded
 from penstock.topics.core.shown import records_json
 from penstock.topics.core.topic import Written
 from penstock.topics.engine.views import TopicView

@@ -20,7 +20,7 @@ from penstock.protocol.errors import BatchTooLarge, InvalidRequest, RecordTooLar
 from penstock.protocol.limits import TopicLimits
 from penstock.protocol.values import check_text
 from penstock.topics.core.bodies import LooseBody, PlainBody, RoutedBody, WriteBody
-from penstock.topics.model import DEPTH_MAX, Record, Routed, check_depth, check_meta, size_of
+from penstock.topics.core.record import DEPTH_MAX, Record, Routed, check_depth, check_meta, size_of
 
 _SMALL_BYTES: Final = 2 * DEPTH_MAX  # JSON no longer than this cannot be too deep
 _SLACK_BYTES: Final = 64

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from penstock.topics.model import Record, Routed
+from penstock.topics.core.record import Record, Routed
 
 
 class WriteBody(Struct, forbid_unknown_fields=True):

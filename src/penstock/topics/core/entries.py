@@ -102,20 +102,20 @@ TopicEntry = Appended | Deleted | Configured | Advanced | Skipped
 
 
 class Claimed(Struct, frozen=True, array_like=True, tag="l"):
-    """Entry: jobs were leased; those that had been delivered too often were buried.
+    """Entry: jobs were leased, and those in `dead`, delivered too often, became dead letters.
 
-    The dead letters must be in the log before this is, or with it; `without_burials` is what to
-    apply when their topic refuses them: those jobs wait on.
+    The dead letters must be in the log before this is, or with it. If their topic refuses them,
+    `without_dead_letters` is what to apply: those jobs wait on.
     """
 
     topic: str
     now_ms: int
     leases: tuple[Lease, ...]
-    buried: tuple[int, ...] = ()
+    dead: tuple[int, ...] = ()
 
-    def without_burials(self) -> Claimed:
-        """The same claim with nobody buried."""
-        return replace(self, buried=())
+    def without_dead_letters(self) -> Claimed:
+        """The same claim, with the worn jobs left in the queue."""
+        return replace(self, dead=())
 
 
 class Acked(Struct, frozen=True, array_like=True, tag="k"):

@@ -16,12 +16,9 @@ from penstock.kernel.units import MIB
 from penstock.protocol.errors import RecordTooLarge, TopicFull
 from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.batch import Batch
+from penstock.topics.core.blocks import NotLoaded
 from penstock.topics.core.entries import Appended, Feed
-from penstock.topics.core.router import Router, RouterConfig
-from penstock.topics.core.segments import NotLoaded
-from penstock.topics.core.slots import Slot
-from penstock.topics.core.topic import Topic
-from penstock.topics.model import (
+from penstock.topics.core.record import (
     Record,
     Routed,
     has_member,
@@ -30,6 +27,9 @@ from penstock.topics.model import (
     size_of,
     splice_meta,
 )
+from penstock.topics.core.record_row import Slot
+from penstock.topics.core.router import Router, RouterConfig
+from penstock.topics.core.topic import Topic
 
 STEP_RECORDS_MAX: Final = 1_024
 STEP_BYTES_MAX: Final = 4 * MIB

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from penstock.protocol.errors import BatchTooLarge, InvalidRequest
 from penstock.protocol.limits import TopicLimits, clamp_lease_ms
 from penstock.protocol.values import check_text, parse_u64
-from penstock.topics.model import Record, splice_meta, without_members
+from penstock.topics.core.record import Record, splice_meta, without_members
 
 DELAY_MS_MAX: Final = 86_400_000
 _TOKEN: Final = re.compile(r"lease_([0-9a-fA-F]{1,64})")

@@ -21,7 +21,7 @@ from typing import Final
 
 from penstock.kernel.units import KIB, MIB
 from penstock.topics.core.batch import decode_each, decode_records, encode_records
-from penstock.topics.model import Record, Routed
+from penstock.topics.core.record import Record, Routed
 
 OPENED_BYTES_MAX: Final = 4 * MIB
 WHOLE_BYTES_MAX: Final = MIB

@@ -48,7 +48,7 @@ from penstock.topics.core.read import Diff, ReadRequest, read
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.router import Router, RouterConfig, RouterEntry, RouterPut, RouterRemoved
 from penstock.topics.core.space import CONFIG, Rule, TopicSpace
-from penstock.topics.core.space_parts import SpaceState, restored, state_of
+from penstock.topics.core.space_state import SpaceState, restored, state_of
 from penstock.topics.core.topic import Topic, TopicState, Written, check_selector
 
 Entry = Created | Dropped | TopicEntry | QueueEntry | RouterEntry | Committed

@@ -3,7 +3,7 @@
 Every job is in exactly one place: fresh, leased, delayed, returned, settling, or gone. What an
 entry takes is out of others' reach from when it is staged, so that no two claims get the same job;
 what it finishes is gone once it is in the log, and is as before if it does not get there. Where
-leases need not survive, only `Acked` and what was buried is logged, and replay finds every other
+leases need not survive, only `Acked` and dead letters are logged, and replay finds every other
 job fresh. Jobs come back by time alone, so the state is a function of the entries and of the time
 last seen.
 """
@@ -24,12 +24,12 @@ from penstock.protocol.errors import NotAQueue
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Acked, Claimed, Extended, Nacked, QueueEntry
 from penstock.topics.core.leases import ClaimRequest, Lease, Settle, dead_letter
+from penstock.topics.core.record import Record
 from penstock.topics.core.topic import Topic
-from penstock.topics.model import Record
 
-BURIED_MAX: Final = 1_000
-"""How many jobs one claim buries, as others wait meanwhile: more are left for the next."""
-BURIED_BYTES_MAX: Final = 16 * MIB
+DEAD_LETTERS_MAX: Final = 1_000
+"""How many jobs become dead letters in one claim, which others wait for; the next takes more."""
+DEAD_LETTER_BYTES_MAX: Final = 16 * MIB
 """How many bytes they may have, but for the last: they are in one entry of the log."""
 PASSED_MAX: Final = 8_192
 """How many more such jobs a claim passes over; the next one goes on behind them."""
@@ -165,17 +165,17 @@ class Queue:
         deadline_ms = now_ms + (requests[0].lease_ms or config.lease_ms)
         turns = _turns(requests)
         leases: list[Lease] = []
-        buried: list[int] = []
-        room, buried_room = CLAIMED_BYTES_MAX, BURIED_BYTES_MAX
+        dead: list[int] = []
+        room, dead_room = CLAIMED_BYTES_MAX, DEAD_LETTER_BYTES_MAX
         turn, passed = next(turns, None), 0
         resume_seq, self._resume_seq = self._resume_seq, 0
         waiting = self._waiting()
         while turn is not None and (seq := next(waiting, None)) is not None:
             deliveries = self._deliveries.get(seq, 0) + 1
             if config.dead_letter is not None and 0 < config.max_deliveries < deliveries:
-                if len(buried) < BURIED_MAX and buried_room > 0:
-                    buried.append(seq)
-                    buried_room -= self.topic.bytes_of(seq)
+                if len(dead) < DEAD_LETTERS_MAX and dead_room > 0:
+                    dead.append(seq)
+                    dead_room -= self.topic.bytes_of(seq)
                 elif passed == PASSED_MAX:
                     self._resume_seq = seq
                     break
@@ -190,11 +190,11 @@ class Queue:
             fence = (token + len(leases)) % 2**64
             leases.append(Lease(seq, requests[turn].node, fence, deadline_ms, deliveries, turn))
             turn = next(turns, None)
-        return Claimed(self.topic.name, now_ms, tuple(leases), tuple(buried))
+        return Claimed(self.topic.name, now_ms, tuple(leases), tuple(dead))
 
     def letters(self, claimed: Claimed) -> Batch:
-        """The dead letters of the jobs that a claim buries."""
-        return Batch.of([self._dead_letter(seq) for seq in claimed.buried])
+        """The dead letters of a claim."""
+        return Batch.of([self._dead_letter(seq) for seq in claimed.dead])
 
     def decide_ack(self, settle: Settle, now_ms: int) -> tuple[Acked, list[int]]:
         """Decide which jobs are finished; also the seqs that the node does not hold."""
@@ -224,9 +224,9 @@ class Queue:
         Leases that need not survive stay out of it; jobs that are gone never do.
         """
         if isinstance(entry, Claimed):
-            if entry.buried and not self.topic.config.leases_durable:
+            if entry.dead and not self.topic.config.leases_durable:
                 return replace(entry, leases=())
-            is_empty = not (entry.leases or entry.buried)
+            is_empty = not (entry.leases or entry.dead)
         else:
             is_empty = not entry.seqs
         is_wanted = self.topic.config.leases_durable or isinstance(entry, Acked)
@@ -241,7 +241,7 @@ class Queue:
         self._staged.append(_Staged(self._fresh_seq, moved))
         match entry:
             case Claimed():
-                for seq in entry.buried:
+                for seq in entry.dead:
                     self._reserve(seq, moved)
                 for lease in entry.leases:
                     self._claim(lease, moved)
@@ -266,7 +266,7 @@ class Queue:
         if isinstance(entry, Acked):
             finished = entry.seqs
         elif isinstance(entry, Claimed):
-            finished = entry.buried
+            finished = entry.dead
             self.dead_lettered += len(finished)
         for seq in finished:
             self._settling.discard(seq)

@@ -13,10 +13,10 @@ from penstock.protocol.errors import InvalidRequest
 from penstock.protocol.limits import WAIT_MS_MAX, TopicLimits
 from penstock.protocol.values import parse_bool, parse_u64
 from penstock.topics.core.predicate import Predicate, parse_predicate
+from penstock.topics.core.record import size_of
+from penstock.topics.core.record_row import Slot
 from penstock.topics.core.shown import Found
-from penstock.topics.core.slots import Slot
 from penstock.topics.core.topic import Floors, Topic
-from penstock.topics.model import size_of
 
 _U32_MAX: Final = 2**32 - 1
 _NOBODY: Final[frozenset[str]] = frozenset()

@@ -1,6 +1,6 @@
 """Records as readers see them: compact JSON, keys in order, payloads as they were written.
 
->>> from penstock.topics.model import make_record
+>>> from penstock.topics.core.record import make_record
 >>> found = Found([7], [1000], [make_record(b'{"a": 1}', tag="x")])
 >>> records_json(found, include_tags=True)
 b'{"$seq":7,"$tag":"x","$ts":1000,"data":{"a": 1}}'
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from penstock.topics.model import Record
+from penstock.topics.core.record import Record
 
 
 class Found(NamedTuple):

@@ -24,8 +24,8 @@ from penstock.protocol.errors import NotASpace, RecordTooLarge
 from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Appended, Committed
+from penstock.topics.core.record import Record
 from penstock.topics.core.topic import Topic
-from penstock.topics.model import Record
 
 CONFIG: Final = TopicConfig(type="space", durability="fsync")
 """What a space is made with by its first commit."""

@@ -27,10 +27,10 @@ from penstock.topics.core.entries import (
 )
 from penstock.topics.core.idempotency import Answer, Answers
 from penstock.topics.core.predicate import Predicate
+from penstock.topics.core.record import Record
+from penstock.topics.core.record_row import RecordRow, Slot
 from penstock.topics.core.shown import Found
-from penstock.topics.core.slots import Slot, Slots
 from penstock.topics.core.totals import Counted, Totals
-from penstock.topics.model import Record
 
 HOLES_MAX: Final = 1_000
 """Of more holes in one topic, the oldest are no longer told."""
@@ -112,7 +112,7 @@ class Topic:
         self.logged_seq = 0  # of an ephemeral topic: the log may have records up to this
         self.removals = 0  # grows whenever a record may have left
         self.scattered_removals = 0  # grows when others than the oldest may have
-        self._slots = Slots()
+        self._row = RecordRow()
         self._held_ms: int | None = None  # no record expires after this while it is set
         self._pending_seqs = 0
         self._pending_count = 0
@@ -121,76 +121,76 @@ class Topic:
     @property
     def head_seq(self) -> int:
         """The last seq that was appended."""
-        return self._slots.head_seq
+        return self._row.head_seq
 
     @property
     def earliest_seq(self) -> int:
         """The first seq that can be read; one past the head when none can."""
-        return self._slots.earliest_seq
+        return self._row.earliest_seq
 
     @property
     def next_seq(self) -> int:
         """The seq of the next record to be decided; those on their way have theirs."""
-        return self._slots.head_seq + self._pending_seqs + 1
+        return self._row.head_seq + self._pending_seqs + 1
 
     @property
     def count(self) -> int:
         """How many records are live."""
-        return self._slots.count
+        return self._row.count
 
     @property
     def size_bytes(self) -> int:
         """The bytes of data and meta that are live."""
-        return self._slots.size_bytes
+        return self._row.size_bytes
 
     def get(self, seq: int) -> Record | None:
         """The live record of a seq."""
-        return self._slots.get(seq)
+        return self._row.get(seq)
 
     def has(self, seq: int) -> bool:
         """Whether a seq has a live record."""
-        return self._slots.has(seq)
+        return self._row.has(seq)
 
     def bytes_of(self, seq: int) -> int:
         """The bytes of the live record of a seq; 0 if there is none."""
-        return self._slots.bytes_of(seq)
+        return self._row.bytes_of(seq)
 
     def slot(self, seq: int) -> Slot | None:
         """The live record of a seq, with its time."""
-        return self._slots.slot(seq)
+        return self._row.slot(seq)
 
     def live(self, from_seq: int, upto_seq: int) -> Iterator[Slot]:
         """The live records after `from_seq` and up to `upto_seq`."""
-        return self._slots.live(from_seq, upto_seq)
+        return self._row.live(from_seq, upto_seq)
 
     def live_seqs(self, from_seq: int, upto_seq: int) -> Iterator[int]:
         """The seqs of the live records after `from_seq` and up to `upto_seq`."""
-        return self._slots.live_seqs(from_seq, upto_seq)
+        return self._row.live_seqs(from_seq, upto_seq)
 
     @property
-    def slots(self) -> Slots:
-        """Its records where they stand, for those who move them to files and back."""
-        return self._slots
+    def row(self) -> RecordRow:
+        """Its records where they stand, for code that moves them to files and back."""
+        return self._row
 
-    @slots.setter
-    def slots(self, slots: Slots) -> None:
-        self._slots = slots
+    @row.setter
+    def row(self, row: RecordRow) -> None:
+        self._row = row
 
     def page(self, from_seq: int, upto_seq: int, limit: int, bytes_max: int) -> tuple[Found, int]:
         """The records after `from_seq`, and the last seq that was looked at."""
-        return self._slots.page(from_seq, upto_seq, limit, bytes_max)
+        return self._row.page(from_seq, upto_seq, limit, bytes_max)
 
     def count_between(self, first_seq: int, last_seq: int) -> int:
         """How many records from one seq to another are live."""
-        return self._slots.count_between(first_seq, last_seq)
+        return self._row.count_between(first_seq, last_seq)
 
     def has_between(self, first_seq: int, last_seq: int) -> bool:
         """Whether a record from one seq to another is live."""
-        return self._slots.has_between(first_seq, last_seq)
+        return self._row.has_between(first_seq, last_seq)
 
     def seq_before(self, ts_ms: int) -> int:
         """The cursor from which a reader gets the records of a time and later."""
-        return self._slots.seq_before(ts_ms)
+        return self._row.seq_before(ts_ms)
 
     @property
     def has_pending(self) -> bool:
@@ -202,9 +202,9 @@ class Topic:
         if now_ms > self.now_ms:
             self.now_ms = now_ms
         ttl_ms = self.config.ttl_ms
-        if ttl_ms and self._slots.count:
+        if ttl_ms and self._row.count:
             until_ms = self.now_ms if self._held_ms is None else self._held_ms
-            seq = self._slots.last_before(until_ms - ttl_ms)
+            seq = self._row.last_before(until_ms - ttl_ms)
             if seq is not None:
                 self.floors = self.floors._replace(expired=seq)
                 self._drop_through(seq)
@@ -235,9 +235,7 @@ class Topic:
         if now_ms > self.now_ms:
             self.now_ms = now_ms
         count = batch.count
-        entry = Appended(
-            self.name, self._slots.head_seq + self._pending_seqs + 1, self.now_ms, batch
-        )
+        entry = Appended(self.name, self._row.head_seq + self._pending_seqs + 1, self.now_ms, batch)
         self._pending_seqs += count
         self._pending_count += count
         self._pending_bytes += batch.size_bytes
@@ -337,12 +335,12 @@ class Topic:
             case Advanced():
                 return self._apply_advanced(entry)
             case Skipped():
-                self._slots.skip_to(entry.head_seq, self.now_ms)
+                self._row.skip_to(entry.head_seq, self.now_ms)
                 return 0
 
     def remove(self, seq: int) -> bool:
         """Delete one record for good, as a queue does with a finished job."""
-        return self._slots.remove(seq)
+        return self._row.remove(seq)
 
     def state(self) -> TopicState:
         """Everything that entries have made of it, for a snapshot or to compare."""
@@ -371,33 +369,33 @@ class Topic:
         topic.fed = {feed.router: feed for feed in state.fed}
         topic.holes = list(state.holes)
         topic.reserved_seq = state.reserved_seq
-        topic._slots = Slots.restored(state.head_seq, state.live)
+        topic._row = RecordRow.restored(state.head_seq, state.live)
         return topic
 
     def apply_append(self, entry: Appended) -> Written:
         """As `apply`, for the kind of entry that is nearly always meant."""
-        batch, slots, config = entry.batch, self._slots, self.config
+        batch, row, config = entry.batch, self._row, self.config
         count = batch.count
         if self._pending_seqs:
             self._pending_seqs -= count if entry.feed is None else entry.seqs
             self._pending_count -= count
             self._pending_bytes -= batch.size_bytes
-        if entry.feed is not None or entry.first_seq != slots.head_seq + 1:
+        if entry.feed is not None or entry.first_seq != row.head_seq + 1:
             if not self._join(entry):
                 return Written(0, 0, 0, self.head_seq, deduped=True)
-            slots = self._slots
+            row = self._row
         if config.ttl_ms:
             self.expire(entry.now_ms)
         elif entry.now_ms > self.now_ms:
             self.now_ms = entry.now_ms
-        slots.extend(batch, entry.now_ms)
+        row.extend(batch, entry.now_ms)
         if count:
             self.last_write_ms = entry.now_ms
         if entry.key is not None:
             self.answers.apply(entry.key, _answer(entry), config.idempotency_window_ms)
         if config.cap_records or config.cap_bytes:
             self._enforce_caps()
-        head_seq = slots.head_seq
+        head_seq = row.head_seq
         return Written(entry.first_seq, head_seq, count, head_seq)
 
     def _join(self, entry: Appended) -> bool:
@@ -425,9 +423,9 @@ class Topic:
         """Pass over seqs, of which cursors that come to them are told."""
         first_seq, last_seq = self.head_seq + 1, self.head_seq + seqs
         if self.count:
-            self._slots.skip_to(last_seq, now_ms)
+            self._row.skip_to(last_seq, now_ms)
         else:
-            self._slots = Slots(last_seq)
+            self._row = RecordRow(last_seq)
             self.removals += 1
         floor = self.floors.involuntary
         kept = [hole for hole in self.holes if hole.last_seq > floor][1 - HOLES_MAX :]
@@ -447,11 +445,11 @@ class Topic:
         if entry.before_seq is not None:
             bound_seq = min(bound_seq, entry.before_seq)
         if entry.match is not None:
-            self._slots.remove_matching(entry.match.matches, bound_seq)
+            self._row.remove_matching(entry.match.matches, bound_seq)
             self.scattered_removals += 1
         elif bound_seq - 1 > self.floors.deleted:
             self.floors = self.floors._replace(deleted=bound_seq - 1)
-            self._slots.drop_through(bound_seq - 1)
+            self._row.drop_through(bound_seq - 1)
         self.removals += 1
         return before - self.count
 
@@ -496,7 +494,7 @@ class Topic:
         if self.earliest_seq > (self.unlogged_seq if is_logging else upto_seq):
             return 0
         room = config.cap_bytes - self._pending_bytes - more_bytes
-        shed_seq = self._slots.seq_to_shed(room) if self.size_bytes > room else None
+        shed_seq = self._row.seq_to_shed(room) if self.size_bytes > room else None
         return 0 if shed_seq is None else min(shed_seq, upto_seq)
 
     def lose_unlogged(self, head_seq: int | None = None) -> None:
@@ -508,10 +506,10 @@ class Topic:
         head_seq = self.reserved_seq if head_seq is None else head_seq
         self.logged_seq = self.head_seq  # whatever is here is from the log
         if head_seq > self.head_seq and self.count:
-            self._slots.skip_to(head_seq, self.now_ms)
+            self._row.skip_to(head_seq, self.now_ms)
             self._enforce_caps()  # what the lost ones had pushed out does not come back
         elif head_seq > self.head_seq:
-            self._slots = Slots(head_seq)
+            self._row = RecordRow(head_seq)
             self.floors = self.floors._replace(evicted=head_seq, lost=head_seq)
             self.removals += 1
             self._recount()
@@ -525,7 +523,7 @@ class Topic:
         if floor > self.floors.evicted:
             self._evict_through(floor)
         if config.cap_bytes and self.size_bytes > config.cap_bytes:
-            seq = self._slots.seq_to_shed(config.cap_bytes)
+            seq = self._row.seq_to_shed(config.cap_bytes)
             if seq is not None and seq > self.floors.evicted:
                 self._evict_through(seq)
 
@@ -534,7 +532,7 @@ class Topic:
         self._drop_through(seq)
 
     def _drop_through(self, seq: int) -> None:
-        self._slots.drop_through(seq)
+        self._row.drop_through(seq)
         self.removals += 1
         self._recount()
 

@@ -118,7 +118,7 @@ class Totals:
         self.size_bytes += size_bytes - counted.size_bytes
         counted.records = records
         counted.size_bytes = size_bytes
-        hot_bytes = topic.slots.hot_bytes
+        hot_bytes = topic.row.hot_bytes
         self.hot_bytes += hot_bytes - counted.hot_bytes
         counted.hot_bytes = hot_bytes
 

@@ -30,6 +30,7 @@ from penstock.protocol.errors import (
     TopicsApart,
 )
 from penstock.topics.core.batch import Write
+from penstock.topics.core.blocks import NotLoaded
 from penstock.topics.core.entries import (
     Acked,
     Appended,
@@ -44,7 +45,6 @@ from penstock.topics.core.partition import Change, Entry, Partition
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.read import Diff, ReadRequest, read
 from penstock.topics.core.registry import Registry
-from penstock.topics.core.segments import NotLoaded
 from penstock.topics.core.topic import Topic, Written, check_selector
 from penstock.topics.engine.admission import Admission
 from penstock.topics.engine.forwarder import Forwarder
@@ -60,7 +60,7 @@ from penstock.topics.persist.backup import BackupList, OnProgress, silent
 from penstock.topics.persist.cold import ColdCache
 from penstock.topics.persist.data_dir import COLD_DIR, SNAPSHOT_DIR, ColdFiles, SnapshotFiles
 from penstock.topics.persist.recovery import Recovery, close_clean
-from penstock.topics.persist.snapshotter import Compaction
+from penstock.topics.persist.snapshotter import Snapshotter
 from penstock.topics.persist.spill import HotLimit
 
 _LOGGER: Final = logging.getLogger("penstock.topics")
@@ -161,8 +161,8 @@ class Engine:
 
     def _on_busy(self, share: float) -> None:
         self.journal.wal.window.set_busy(share)
-        if self.compaction is not None:
-            self.compaction.set_busy(share)
+        if self.snapshotter is not None:
+            self.snapshotter.set_busy(share)
 
     def serving(self, watchers: int) -> None:
         """So many watchers are written to now, one rank after another; 0 when all have had it."""
@@ -170,12 +170,12 @@ class Engine:
 
     def _set_up_files(self) -> None:
         options, directory = self.options, self.options.data_dir
-        self.snapshots = self.cold_files = self.compaction = None
+        self.snapshots = self.cold_files = self.snapshotter = None
         count = options.partitions
         if directory is not None:
             self.snapshots = SnapshotFiles(directory / SNAPSHOT_DIR)
             self.cold_files = ColdFiles(options.cold_dir or directory / COLD_DIR)
-            self.compaction = Compaction(
+            self.snapshotter = Snapshotter(
                 self.journal,
                 list(self.writers),
                 self.registry,
@@ -219,10 +219,10 @@ class Engine:
             self.writers.created(name)
         recovery = self.recovery
         await recovery.settle(self._boot_id)
-        if self.compaction is not None:
-            self.compaction.start(recovery.indexes, recovery.sizes, recovery.log_bytes)
+        if self.snapshotter is not None:
+            self.snapshotter.start(recovery.indexes, recovery.sizes, recovery.log_bytes)
             if recovery.damaged_snapshots:
-                self.compaction.start_again()
+                self.snapshotter.start_again()
         self.ready = True
         self.turns.start()
         for name in self.registry.topics:
@@ -243,8 +243,8 @@ class Engine:
                 await close_clean(
                     list(self.writers), self.journal, self._boot_id, self.options.data_dir
                 )
-                if self.compaction is not None:
-                    await self.compaction.finish()
+                if self.snapshotter is not None:
+                    await self.snapshotter.finish()
             except PenstockError as error:
                 _LOGGER.error("the end was not clean: %s", error)
         self.hot.close()
@@ -481,9 +481,9 @@ class Engine:
 
     async def compact(self) -> int:
         """Make snapshots of all that was logged since the last; of how many partitions."""
-        if self.compaction is None:
+        if self.snapshotter is None:
             raise Rejected("expected a data directory for snapshots, found none")
-        return await self.compaction.compact()
+        return await self.snapshotter.compact()
 
     async def backup(self, dest: Path, on_progress: OnProgress = silent) -> BackupList:
         """Copy everything that is committed now to a directory, while all goes on.
@@ -491,9 +491,9 @@ class Engine:
         No snapshot is made meanwhile, and nothing that the copy needs is removed. `on_progress`
         is called in another thread.
         """
-        if self.compaction is None:
+        if self.snapshotter is None:
             raise Rejected("expected a data directory to back up, found none")
-        return await self.compaction.backup(dest, on_progress)
+        return await self.snapshotter.backup(dest, on_progress)
 
     # The scheduler
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
 from penstock.protocol.errors import RouterNotFound, TopicNotFound
+from penstock.topics.core.blocks import Block, NotLoaded
 from penstock.topics.core.forward import Step
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.router import Router, RouterConfig
-from penstock.topics.core.segments import Block, NotLoaded
 from penstock.topics.engine.placement import Writers
 from penstock.topics.engine.turns import SLICE_MS
 from penstock.topics.engine.writers import LogFailed, PartitionWriter

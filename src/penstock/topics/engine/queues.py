@@ -18,12 +18,12 @@ from penstock.protocol.errors import (
     TopicFull,
 )
 from penstock.topics.core.batch import Batch
+from penstock.topics.core.blocks import Block, NotLoaded
 from penstock.topics.core.entries import Acked, Claimed, Extended, Nacked
 from penstock.topics.core.leases import ClaimRequest, ClaimWindow, Lease, Settle
 from penstock.topics.core.partition import Change
 from penstock.topics.core.queue import Queue, QueueCounts
-from penstock.topics.core.segments import Block, NotLoaded
-from penstock.topics.core.slots import Slot
+from penstock.topics.core.record_row import Slot
 from penstock.topics.engine.forwarder import Forwarder
 from penstock.topics.engine.placement import Writers
 from penstock.topics.engine.writers import PartitionWriter
@@ -158,32 +158,36 @@ class QueueCommands:
         return await self._claim(name, window.close(window.closes_ms))
 
     async def _claim(self, name: str, requests: Sequence[ClaimRequest]) -> list[list[Job]]:
-        """One pass over the queue. Jobs that were delivered too often are buried first."""
+        """One pass over the queue. Jobs that were delivered too often become dead letters first."""
         queue = await self._queue(name)
         with self._cold.hold() as hold:
             if queue.topic.config.dead_letter is None or not queue.topic.config.max_deliveries:
                 queue, entry = await self._choose(queue, requests, hold)
-                if not entry.buried:  # else it was configured anew while records were loaded
+                if not entry.dead:  # else it was configured anew while records were loaded
                     change = self._writers.of(name).partition.change_of(entry)
                     return await self._lease(queue, requests, change, entry)
             async with self._dead_lettering.setdefault(name, asyncio.Lock()):
-                return await self._claim_and_bury(name, requests, hold)
+                return await self._claim_after_dead_letters(name, requests, hold)
 
-    async def _claim_and_bury(
+    async def _claim_after_dead_letters(
         self, name: str, requests: Sequence[ClaimRequest], hold: Hold
     ) -> list[list[Job]]:
-        """Bury near with the claim itself; far before it, and then decide the claim anew."""
+        """Claim from a queue with dead letters.
+
+        Those of the same partition are in one change with the claim. Those of another one are
+        written before it, and then the claim is decided anew.
+        """
         writer = self._writers.of(name)
         far_takes = True
         while True:
             queue, entry = await self._choose(await self._queue(name), requests, hold)
             dest = queue.topic.config.dead_letter
-            if entry.buried and dest is not None and self._writers.of(dest) is not writer:
+            if entry.dead and dest is not None and self._writers.of(dest) is not writer:
                 if far_takes:
-                    far_takes = await self._bury_far(dest, queue, entry)
+                    far_takes = await self._dead_letter_far(dest, queue, entry)
                     continue
-                entry = entry.without_burials()
-            change, entry = self._bury_near(queue, entry)
+                entry = entry.without_dead_letters()
+            change, entry = self._dead_letter_near(queue, entry)
             return await self._lease(queue, requests, change, entry)
 
     async def _choose(
@@ -192,7 +196,7 @@ class QueueCommands:
         """Decide who gets which job, once the records of all of them are in memory."""
         while True:
             entry = queue.decide_claim(requests, self._clock.now_ms(), secrets.randbits(64))
-            missing = _not_loaded(queue, entry) if queue.topic.slots.cold_count else []
+            missing = _not_loaded(queue, entry) if queue.topic.row.cold_count else []
             if not missing:
                 return queue, entry
             for block in missing:
@@ -202,42 +206,42 @@ class QueueCommands:
                     queue.pass_over(block.first_seq, block.last_seq)
             queue = await self._queue(queue.topic.name)
 
-    def _bury_near(self, queue: Queue, entry: Claimed) -> tuple[Change, Claimed]:
+    def _dead_letter_near(self, queue: Queue, entry: Claimed) -> tuple[Change, Claimed]:
         """A claim and the dead letters of its own partition, as many as have room: one change."""
         partition, dest = self._writers.of(entry.topic).partition, queue.topic.config.dead_letter
-        if not entry.buried or dest is None:
+        if not entry.dead or dest is None:
             return partition.change_of(entry), entry
         letters, now_ms = queue.letters(entry).records, self._clock.now_ms()
-        buried, fits, left = Change((), ()), 0, len(letters)
+        letters_change, fits, left = Change((), ()), 0, len(letters)
         count = left  # most often all of them have room
         while left:
             try:
-                buried = partition.decide_dead_letters(
+                letters_change = partition.decide_dead_letters(
                     dest, Batch.of(letters[: fits + count]), now_ms
                 )
                 fits, left = fits + count, left - count
             except _REFUSALS:
                 left = count - 1
             count = (left + 1) // 2
-        entry = replace(entry, buried=entry.buried[:fits])
+        entry = replace(entry, dead=entry.dead[:fits])
         settled = partition.change_of(entry)
-        entries = (*buried.entries, *settled.entries)
-        return Change(entries, (*buried.to_log, *settled.to_log)), entry
+        entries = (*letters_change.entries, *settled.entries)
+        return Change(entries, (*letters_change.to_log, *settled.to_log)), entry
 
-    async def _bury_far(self, dest: str, queue: Queue, entry: Claimed) -> bool:
-        """Bring letters to another partition, then bury their jobs. False if none was taken.
+    async def _dead_letter_far(self, dest: str, queue: Queue, entry: Claimed) -> bool:
+        """Write dead letters to another partition, then end their jobs. False if none was taken.
 
         Nothing reserves the jobs meanwhile: one that someone got by then, as its queue was
         configured anew, stays with its holder.
         If the node ends between the two commits, a letter comes again with its key, whichever
-        jobs are then buried with it.
+        jobs are then dead with it.
         """
         topic, letters = queue.topic, queue.letters(entry).records
         dest_writer, now_ms = self._writers.of(dest), self._clock.now_ms()
         while dest_writer.is_held:
             await dest_writer.settled()
         sent: list[asyncio.Future[object]] = []
-        for seq, letter in zip(entry.buried, letters, strict=True):
+        for seq, letter in zip(entry.dead, letters, strict=True):
             key = f"dead:{topic.name}:{topic.epoch}:{seq}"
             try:
                 change = dest_writer.partition.decide_dead_letters(
@@ -253,9 +257,9 @@ class QueueCommands:
         queue = await self._queue(topic.name)
         if sent and queue.topic is topic:  # else it was made anew meanwhile
             writer = self._writers.of(topic.name)
-            buried = [seq for seq in entry.buried[: len(sent)] if queue.lease_of(seq) is None]
-            burial = replace(entry, leases=(), buried=tuple(buried))
-            await writer.commit(writer.partition.change_of(burial), sync=True)
+            dead = [seq for seq in entry.dead[: len(sent)] if queue.lease_of(seq) is None]
+            ended = replace(entry, leases=(), dead=tuple(dead))
+            await writer.commit(writer.partition.change_of(ended), sync=True)
         return bool(sent)
 
     async def _lease(
@@ -270,7 +274,7 @@ class QueueCommands:
             slot = queue.topic.slot(lease.seq)
             assert slot is not None, "only live jobs are leased"
             jobs[lease.request].append(Job(lease, slot))
-        if change.entries and (entry.leases or entry.buried):
+        if change.entries and (entry.leases or entry.dead):
             writer = self._writers.of(entry.topic)
             await writer.commit(change, sync=bool(change.to_log))
         return jobs
@@ -287,7 +291,7 @@ class QueueCommands:
 def _not_loaded(queue: Queue, entry: Claimed) -> list[Block]:
     """The blocks, each once, whose records a claim takes and memory does not have."""
     missing: dict[Block, None] = {}
-    for seq in (*entry.buried, *(lease.seq for lease in entry.leases)):
+    for seq in (*entry.dead, *(lease.seq for lease in entry.leases)):
         try:
             queue.topic.get(seq)
         except NotLoaded as found:

@@ -39,8 +39,8 @@ def scheduler_view(
     }
     view["storage"] = storage_view(engine)
     view["partitions"] = partitions_view(engine)
-    if engine.compaction is not None:
-        view["compaction"] = engine.compaction.view()
+    if engine.snapshotter is not None:
+        view["compaction"] = engine.snapshotter.view()
     if topic is not None:
         routers = [each for each in engine.forwarder.view(topic) if shown(each["dest"])]
         view["topic"] |= _push_of(engine, topic, view["topic"], routers)

@@ -16,15 +16,15 @@ from penstock.commits.sessions import Answer
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
 from penstock.protocol.errors import EntityNotFound, InvalidRequest, PastGone
+from penstock.topics.core.blocks import NotLoaded
 from penstock.topics.core.entries import Committed
 from penstock.topics.core.partition import Change
+from penstock.topics.core.record import Record
 from penstock.topics.core.registry import Registry
-from penstock.topics.core.segments import NotLoaded
 from penstock.topics.core.space import Rule, TopicSpace, commit_of
 from penstock.topics.engine.admission import Admission
 from penstock.topics.engine.placement import Writers
 from penstock.topics.engine.writers import PartitionWriter
-from penstock.topics.model import Record
 from penstock.topics.persist.cold import ColdCache, Hold
 
 _BREATH: Final = 256

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from penstock.protocol.config import TopicConfig
 from penstock.protocol.limits import TopicLimits
+from penstock.topics.core.blocks import Block, NotLoaded
 from penstock.topics.core.read import Diff, ReadRequest, read
-from penstock.topics.core.segments import Block, NotLoaded
 from penstock.topics.core.shown import Found, records_json
 from penstock.topics.core.topic import Topic
 from penstock.topics.persist.cold import ColdCache

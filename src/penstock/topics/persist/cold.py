@@ -19,9 +19,10 @@ from penstock.kernel.errors import Corrupt
 from penstock.kernel.units import MIB
 from penstock.log.reads import ReadScheduler
 from penstock.protocol.errors import RecordsUnreadable
-from penstock.topics.core.segments import Block, NotLoaded, read_spilled
-from penstock.topics.model import Record
+from penstock.topics.core.blocks import Block, NotLoaded
+from penstock.topics.core.record import Record
 from penstock.topics.persist.data_dir import ColdFiles, segment_partition
+from penstock.topics.persist.segments import read_spilled
 
 _T = TypeVar("_T")
 _KEPT_MIN: Final = 8

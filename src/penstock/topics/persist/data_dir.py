@@ -20,10 +20,9 @@ from penstock.kernel.errors import Corrupt, Rejected
 from penstock.log.disk import LOCK_NAME, make_directory, open_private
 from penstock.log.store import Bounds
 from penstock.log.stores.segment.format import PREPARING_SUFFIX
-from penstock.topics.core.segments import (
-    Block,
+from penstock.topics.core.blocks import Block, Run
+from penstock.topics.persist.segments import (
     BlockPlace,
-    Run,
     SegmentHead,
     SegmentWriter,
     read_block,

@@ -24,12 +24,12 @@ from penstock.log.store import Store
 from penstock.log.stores import open_store
 from penstock.log.stores.segment import SegmentStore
 from penstock.protocol.limits import TopicLimits
+from penstock.topics.core.blocks import Block, NotLoaded, Run
 from penstock.topics.core.codec import decode_entries
 from penstock.topics.core.partition import Partition
+from penstock.topics.core.record_row import Slot
 from penstock.topics.core.registry import Registry
-from penstock.topics.core.segments import Block, NotLoaded, Run
 from penstock.topics.core.shown import Found, records_json
-from penstock.topics.core.slots import Slot
 from penstock.topics.core.topic import Topic
 from penstock.topics.persist.backup import (
     LIST_FILE,
@@ -39,7 +39,6 @@ from penstock.topics.persist.backup import (
     read_list,
     silent,
 )
-from penstock.topics.persist.compactor import restore
 from penstock.topics.persist.data_dir import (
     BOOT_FILE,
     COLD_DIR,
@@ -57,6 +56,7 @@ from penstock.topics.persist.data_dir import (
     read_layout,
     verify_snapshot,
 )
+from penstock.topics.persist.snapshot_worker import restore
 
 _READ_ENTRIES: Final = 1_024
 _TRIES: Final = 5
@@ -437,7 +437,7 @@ def _topic_row(topic: Topic, partition: int) -> dict[str, Any]:
         "bytes": topic.size_bytes,
         "earliest_seq": topic.earliest_seq,
         "head_seq": topic.head_seq,
-        "cold": topic.slots.cold_count,
+        "cold": topic.row.cold_count,
         "epoch": topic.epoch,
     }
 

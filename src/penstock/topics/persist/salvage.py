@@ -25,12 +25,11 @@ from penstock.log.stores import open_store
 from penstock.log.stores.segment import format as fmt
 from penstock.log.stores.segment.salvage import LogSalvage, PartitionLog
 from penstock.protocol.config import TopicConfig
+from penstock.topics.core.blocks import Block, Run
 from penstock.topics.core.codec import decode_entries
 from penstock.topics.core.partition import Partition
-from penstock.topics.core.segments import FRAME, Block, Run, SegmentHead, decode_run, read_block
 from penstock.topics.core.topic import Topic
 from penstock.topics.persist.backup import OnProgress, check_empty, silent
-from penstock.topics.persist.compactor import restore
 from penstock.topics.persist.data_dir import (
     COLD_DIR,
     LOG_DIR,
@@ -51,7 +50,8 @@ from penstock.topics.persist.data_dir import (
     write_layout,
 )
 from penstock.topics.persist.inspect import is_locked, opened_log
-from penstock.topics.persist.salvaging import Lost, Rebuilding, joined
+from penstock.topics.persist.rebuild import Lost, Rebuilding, joined
+from penstock.topics.persist.segments import FRAME, SegmentHead, decode_run, read_block
 from penstock.topics.persist.snapshot import (
     HEADER,
     KeptEpoch,
@@ -63,6 +63,7 @@ from penstock.topics.persist.snapshot import (
     decode_kept,
     encode_snapshot,
 )
+from penstock.topics.persist.snapshot_worker import restore
 
 _DRAFT: Final = ".salvaging"
 _SEGMENT_BYTES: Final = 4 * MIB
@@ -352,7 +353,7 @@ class _Salvage:
     ) -> None:
         """Take the records of cold files that nothing names any more."""
         topics = rebuilding.partition.topics
-        named = {block.file for topic in topics.values() for block in topic.slots.blocks}
+        named = {block.file for topic in topics.values() for block in topic.row.blocks}
         for name in self._cold.names():
             if name in named:
                 continue
@@ -377,8 +378,8 @@ class _Salvage:
         """Read every block that is named: what cannot be read is lost."""
         told: set[str] = set()
         for topic in rebuilding.partition.topics.values():
-            for block in list(topic.slots.blocks):
-                if not any(topic.slots.cold_run(block)[1]):
+            for block in list(topic.row.blocks):
+                if not any(topic.row.cold_run(block)[1]):
                     continue
                 try:
                     self._cold.read(block)
@@ -399,8 +400,8 @@ class _Salvage:
         count = 0
         for topic in partition.topics.values():
             by_file: dict[str, list[Block]] = defaultdict(list)
-            for block in topic.slots.blocks:
-                if any(topic.slots.cold_run(block)[1]):
+            for block in topic.row.blocks:
+                if any(topic.row.cold_run(block)[1]):
                     by_file[block.file].append(block)
             head = SegmentHead(number, topic.name, topic.epoch)
             for blocks in by_file.values():
@@ -433,7 +434,7 @@ def _finish(draft: Path, layout: Layout, indexes: list[int]) -> None:
 
 def _runs(topic: Topic, cold: ColdFiles) -> Iterator[Run]:
     """All slots of a topic, with the records of cold ones that can be read."""
-    slots = topic.slots
+    slots = topic.row
     for block in slots.blocks:
         times, sizes = slots.cold_run(block)
         first_seq = max(block.first_seq, slots.base_seq)

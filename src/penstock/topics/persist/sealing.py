@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from penstock.kernel.errors import Rejected
 from penstock.kernel.units import MIB
-from penstock.topics.core.segments import BLOCK_BYTES_MAX, Run
-from penstock.topics.core.slots import HOT_SLOT_BYTES
+from penstock.topics.core.blocks import BLOCK_BYTES_MAX, Run
+from penstock.topics.core.record_row import HOT_SLOT_BYTES
 from penstock.topics.core.topic import Topic
 
 
@@ -39,7 +39,7 @@ class SealOptions:
 
 def share_of_each(topics: Iterable[Topic], bytes_max: int) -> int:
     """How much each topic may keep so that all together have at most so much; 0 if they have."""
-    sizes = sorted(topic.slots.hot_bytes for topic in topics)
+    sizes = sorted(topic.row.hot_bytes for topic in topics)
     left = bytes_max
     if sum(sizes) <= bytes_max:
         return 0
@@ -61,7 +61,7 @@ def segments_to_seal(
     """
     if topic.config.durability == "ephemeral":
         return
-    slots = topic.slots
+    slots = topic.row
     is_over = bool(share_bytes) and slots.hot_bytes > share_bytes
     caps = [cap for cap in (options.hot_bytes_max, share_bytes if is_over else 0) if cap]
     hot_slots = options.hot_segments * options.segment_records_max

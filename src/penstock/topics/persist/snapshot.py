@@ -19,26 +19,19 @@ from msgspec import Struct
 
 from penstock.kernel.errors import Corrupt
 from penstock.protocol.config import TopicConfig
-from penstock.topics.core.cold_slots import PackedRun, packed_run
+from penstock.topics.core.blocks import Block, Tags
+from penstock.topics.core.cold_row import PackedRun, packed_run
 from penstock.topics.core.entries import Feed
 from penstock.topics.core.idempotency import Answer, Answers
 from penstock.topics.core.leases import Lease
 from penstock.topics.core.partition import Partition
 from penstock.topics.core.queue import Queue, QueueState
+from penstock.topics.core.record_row import RecordRow
 from penstock.topics.core.router import Router
-from penstock.topics.core.segments import (
-    Block,
-    Read,
-    Tags,
-    decode_run,
-    encode_live,
-    frame,
-    read_frame,
-)
-from penstock.topics.core.slots import Slots
 from penstock.topics.core.space import TopicSpace
-from penstock.topics.core.space_parts import KeptSpace, parts_of, restore_part, state_of
+from penstock.topics.core.space_state import KeptSpace, parts_of, restore_part, state_of
 from penstock.topics.core.topic import Floors, Hole, Topic
+from penstock.topics.persist.segments import Read, decode_run, encode_live, frame, read_frame
 
 MAGIC: Final = b"PENSNAP\n"
 VERSION: Final = 1
@@ -180,7 +173,7 @@ def encode_snapshot(partition: Partition, header: SnapshotHeader) -> Iterator[by
         frames += 1
         end_at += len(data)
     for topic in partition.topics.values():
-        slots = topic.slots
+        slots = topic.row
         cold += slots.cold.count
         records += slots.count - slots.cold.count
     summary = Summary(frames, len(partition.topics), records, cold, sorted(files))
@@ -280,11 +273,11 @@ class Restoring:
         topic.fed = {feed.router: feed for feed in entry.fed}
         topic.reserved_seq = entry.reserved_seq
         topic.holes = entry.holes
-        topic.slots = Slots(entry.base_seq - 1)
+        topic.row = RecordRow(entry.base_seq - 1)
         self._topic, self._answers, self._queue, self._space = topic, {}, None, None
 
     def _take_records(self, entry: KeptRecords) -> None:
-        slots = self._here().slots
+        slots = self._here().row
         times, sizes = array("q", entry.times), array("Q", entry.sizes)
         if sizes.count(0):
             run = decode_run(slots.head_seq + 1, entry.times, entry.sizes, entry.batch)
@@ -303,7 +296,7 @@ class Restoring:
             last_seq=entry.last_seq,
             tags=tags,
         )
-        slots = self._here().slots
+        slots = self._here().row
         if isinstance(entry, KeptCold):
             slots.take_block(block, entry.run)
         elif entry.times:
@@ -338,7 +331,7 @@ class Restoring:
     def _end(self) -> None:
         topic = self._here()
         topic.answers = Answers(self._answers)
-        topic.slots.settle()
+        topic.row.settle()
         queue = None if self._queue is None else Queue.restored(topic, self._queue)
         self._partition.adopt(topic.epoch, topic, queue, self._space)
         self._topic = None
@@ -383,7 +376,7 @@ def _routers(partition: Partition) -> Iterator[Kept]:
 
 def _topics(partition: Partition, files: set[str]) -> Iterator[Kept]:
     for topic in partition.topics.values():
-        slots = topic.slots
+        slots = topic.row
         yield KeptTopic(
             topic.name,
             topic.config,
@@ -412,7 +405,7 @@ def _topics(partition: Partition, files: set[str]) -> Iterator[Kept]:
         yield KeptEnd()
 
 
-def _blocks(slots: Slots, files: set[str]) -> Iterator[Kept]:
+def _blocks(slots: RecordRow, files: set[str]) -> Iterator[Kept]:
     """The cold slots. A file of which no record is left is named no more."""
     runs = [(block, slots.cold.packed(block.first_seq, block.last_seq)) for block in slots.blocks]
     wanted = {block.file for block, run in runs if run.live}

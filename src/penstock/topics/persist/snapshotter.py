@@ -1,6 +1,6 @@
 """Snapshots of a running node: when to make them, and what to do once one is there.
 
-The work is done by another process (`compactor`). A step that fails changes nothing that counts:
+Another process does the work (`snapshot_worker`). A step that fails changes nothing that counts:
 the log is cut only after the snapshot is durable, and only up to the snapshot before it, which
 stays too; older snapshots go only after the log is cut, segments go only when no snapshot names
 them.
@@ -31,11 +31,13 @@ from penstock.kernel.units import KIB, MIB
 from penstock.log.executor import Work
 from penstock.log.journal import LocalJournal
 from penstock.log.store import Compact, Operation, Store, Sync
+from penstock.topics.core.blocks import Block, Tags
 from penstock.topics.core.registry import Registry
-from penstock.topics.core.segments import Block, Tags
 from penstock.topics.engine.writers import PartitionWriter
 from penstock.topics.persist.backup import BackupList, OnProgress, Pin, copy_data, silent
-from penstock.topics.persist.compactor import (
+from penstock.topics.persist.data_dir import ColdFiles, SnapshotFiles
+from penstock.topics.persist.sealing import SealOptions
+from penstock.topics.persist.snapshot_worker import (
     END,
     JOB,
     LENGTH,
@@ -45,8 +47,6 @@ from penstock.topics.persist.compactor import (
     Manifest,
     Sealed,
 )
-from penstock.topics.persist.data_dir import ColdFiles, SnapshotFiles
-from penstock.topics.persist.sealing import SealOptions
 
 _BACKUP: Final = -2
 """The read scheduler's name for the copy of a backup, which belongs to no partition."""
@@ -88,7 +88,7 @@ class Progress(NamedTuple):
     """How far the copy is that is being made: `what`, and `done` of `total`."""
 
 
-class Compaction:
+class Snapshotter:
     """Makes snapshots of the partitions of a node, one run at a time."""
 
     def __init__(
@@ -360,7 +360,7 @@ class Compaction:
             topic = self._registry.topics.get(name)
             if topic is None or topic.epoch != epoch:
                 continue
-            topic.slots.seal([block for block in blocks if block.first_seq > topic.unlogged_seq])
+            topic.row.seal([block for block in blocks if block.first_seq > topic.unlogged_seq])
             self._registry.recount(topic)
             if time.monotonic() - began_s > _SEAL_SLICE_S:
                 await asyncio.sleep(0)
@@ -368,7 +368,7 @@ class Compaction:
 
     def _files_in_use(self) -> set[str]:
         """The segments that this node may still read, whatever the snapshots say."""
-        slots = (topic.slots for topic in self._registry.topics.values())
+        slots = (topic.row for topic in self._registry.topics.values())
         return set().union(*(each.files() for each in slots if each.blocks))
 
     def _tidy(self, in_use: set[str]) -> None:
@@ -383,7 +383,7 @@ class Compaction:
 
     def _spawn(self, errors: IO[bytes]) -> subprocess.Popen[bytes]:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.topics.persist.compactor"],
+            [sys.executable, "-m", "penstock.topics.persist.snapshot_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -400,7 +400,7 @@ class Compaction:
             errors.seek(0)
             said = errors.read().decode("utf-8", "replace").strip().splitlines()
             reason = said[-1] if said else str(error)
-            raise Unavailable(f"the compactor ended with {code}: {reason}") from error
+            raise Unavailable(f"the snapshot worker ended with {code}: {reason}") from error
 
     def _send(self, process: subprocess.Popen[bytes], job: Job) -> Manifest:
         assert process.stdin is not None

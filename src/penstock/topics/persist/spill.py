@@ -20,11 +20,12 @@ from typing import Final, NamedTuple
 
 from penstock.kernel.units import KIB, MIB
 from penstock.log.disk import make_directory
+from penstock.topics.core.blocks import Block, Tags
 from penstock.topics.core.packed import Item
+from penstock.topics.core.record_row import HOT_SLOT_BYTES
 from penstock.topics.core.registry import Registry
-from penstock.topics.core.segments import Block, Tags, read_spilled, spilled_bytes
-from penstock.topics.core.slots import HOT_SLOT_BYTES
 from penstock.topics.core.topic import Topic
+from penstock.topics.persist.segments import read_spilled, spilled_bytes
 
 _LOGGER: Final = logging.getLogger("penstock.topics")
 FILE_BYTES: Final = 64 * MIB
@@ -65,7 +66,7 @@ class SpillFile:
 
 
 class _Pick(NamedTuple):
-    """Slots of a topic that are to leave memory."""
+    """RecordRow of a topic that are to leave memory."""
 
     topic: Topic
     first_seq: int
@@ -143,13 +144,13 @@ class HotLimit:
         share = goal_bytes // max(len(registry.topics), 1)
         gave = False
         for topics in registry.totals.topics.parts():
-            over = [topic for topic in topics if topic.slots.hot_bytes > share]
+            over = [topic for topic in topics if topic.row.hot_bytes > share]
             while over:
                 picks, room = [], PASS_BYTES
                 while over and room > 0:
                     topic = over.pop()
                     given = 0
-                    for pick in _picks(topic, topic.slots.hot_bytes - share, room):
+                    for pick in _picks(topic, topic.row.hot_bytes - share, room):
                         picks.append(pick)
                         given += sum(pick.sizes) + HOT_SLOT_BYTES * len(pick.items)
                     room -= given
@@ -169,7 +170,7 @@ class HotLimit:
             by_topic.setdefault(pick.topic, []).append(block)
         for topic, written in by_topic.items():
             if self._registry.topics.get(topic.name) is topic:
-                topic.slots.seal(written)
+                topic.row.seal(written)
                 self._registry.recount(topic)
 
     def _write(self, picks: list[_Pick]) -> list[Block]:
@@ -199,7 +200,7 @@ def _picks(topic: Topic, over_bytes: int, room: int) -> Iterator[_Pick]:
     """The oldest records of a topic, in pieces, until it has given enough or there is no room."""
     start = 0
     while over_bytes > 0 and room > 0:
-        first_seq, sizes, items = topic.slots.oldest_hot(BLOCK_SLOTS, BLOCK_BYTES, start)
+        first_seq, sizes, items = topic.row.oldest_hot(BLOCK_SLOTS, BLOCK_BYTES, start)
         if not items:
             return
         yield _Pick(topic, first_seq, sizes, items)

@@ -15,7 +15,7 @@ from penstock.testing import ManualClock
 from penstock.topics.core.batch import parse_write
 from penstock.topics.core.leases import ClaimRequest, Settle
 from penstock.topics.core.predicate import Predicate
-from penstock.topics.core.queue import BURIED_MAX
+from penstock.topics.core.queue import DEAD_LETTERS_MAX
 from penstock.topics.core.read import ReadRequest
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.engine.engine import Engine
@@ -533,15 +533,15 @@ def test_one_claim_buries_many_jobs_and_leaves_the_rest_to_the_next() -> None:
         async with engine_on(partitions=1) as engine:
             config = {"type": "queue", "max_deliveries": 1, "dead_letter": "dead"}
             await engine.put_topic("q", config)
-            total = BURIED_MAX + 5
+            total = DEAD_LETTERS_MAX + 5
             await write(engine, "q", *range(total + 1))
-            request = ClaimRequest("n", BURIED_MAX)
+            request = ClaimRequest("n", DEAD_LETTERS_MAX)
             for _ in range(2):
                 seqs = [job.lease.seq for job in (await engine.queues.claim("q", request)).jobs]
                 seqs = [seq for seq in seqs if seq <= total]
                 await engine.queues.nack("q", Settle("n", tuple(seqs)), 0)
             await engine.queues.nack("q", Settle("n", (total + 1,)), 0)
-            assert engine.topic("dead").count == BURIED_MAX
+            assert engine.topic("dead").count == DEAD_LETTERS_MAX
             assert engine.topic("q").count == 6
             assert (await engine.queues.claim("q", request)).jobs == []
             assert engine.topic("dead").count == total + 1

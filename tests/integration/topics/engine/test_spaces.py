@@ -25,7 +25,7 @@ from penstock.protocol.errors import (
     Saturated,
 )
 from penstock.topics.core.leases import ClaimRequest, Settle
-from penstock.topics.core.space_parts import SpaceState, state_of
+from penstock.topics.core.space_state import SpaceState, state_of
 from penstock.topics.engine.engine import Engine
 from penstock.topics.engine.spaces import Accepted, PageRequest
 from penstock.topics.engine.writers import LogFailed
@@ -227,7 +227,7 @@ async def test_a_space_comes_back_from_its_snapshot_and_the_log_after_it(
         await engine.compact()
         await fill(engine, 41, 7)
         expected, past = states(engine), await every_past(engine, 47)
-        assert engine.topic("s").slots.cold_count > 0
+        assert engine.topic("s").row.cold_count > 0
     for _ in range(2):
         async with node(tmp_path, store=store, seal=SMALL) as engine:
             assert states(engine) == expected

@@ -22,7 +22,7 @@ def die(*_args: Any, **_kwargs: Any) -> None:
 
 def arm(engine: Any, step: str) -> None:
     """Die when a compaction comes to a step."""
-    compaction = engine.compaction
+    compaction = engine.snapshotter
     match step:
         case "process-started":
             compaction._feed = die

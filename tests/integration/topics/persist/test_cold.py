@@ -15,11 +15,11 @@ from penstock.kernel.ids import partition_of
 from penstock.log.reads import ReadScheduler
 from penstock.log.stores.memory import MemoryStore
 from penstock.testing import ManualClock
+from penstock.topics.core.blocks import Block, Run
 from penstock.topics.core.leases import ClaimRequest, Settle
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.read import ReadRequest
 from penstock.topics.core.router import RouterConfig
-from penstock.topics.core.segments import Block, Run
 from penstock.topics.engine.engine import Engine
 from penstock.topics.engine.scheduler_view import scheduler_view
 from penstock.topics.engine.watch import Shape
@@ -40,7 +40,7 @@ async def make_cold(engine: Engine, topic: str, count: int = 100) -> None:
     """Write numbers, and move all but the last ten to files."""
     await write(engine, topic, 0, count)
     await engine.compact()
-    assert engine.registry.topics[topic].slots.cold_count == count - 10
+    assert engine.registry.topics[topic].row.cold_count == count - 10
 
 
 @on_a_loop
@@ -52,7 +52,7 @@ async def test_a_reader_gets_cold_and_hot_records_alike(tmp_path: Path) -> None:
         tagged = await drained(engine, "t", tag=Predicate("t4", prefix=False))
         assert tagged == list(range(4, 100, 10))
     async with node(tmp_path, seal=SMALL) as engine:
-        assert engine.registry.topics["t"].slots.cold_count == 90
+        assert engine.registry.topics["t"].row.cold_count == 90
         page = await engine.diff("t", ReadRequest(15, limit=10))
         assert [slot.seq for slot in page.records] == list(range(16, 26))
         assert page.cold_segments_read == 2
@@ -80,7 +80,7 @@ async def test_what_is_loaded_stays_within_its_limit(tmp_path: Path) -> None:
     async with node(tmp_path, seal=SMALL, cold_cache_bytes=1) as engine:
         await make_cold(engine, "t", 400)
         assert await drained(engine, "t") == list(range(400))
-        blocks = engine.registry.topics["t"].slots.blocks
+        blocks = engine.registry.topics["t"].row.blocks
         assert sum(block.records is not None for block in blocks) <= 8
         assert not any(block.pins for block in blocks)
         engine.cold.forget()
@@ -183,7 +183,7 @@ async def test_jobs_that_cannot_be_read_hold_up_no_other(tmp_path: Path) -> None
         await engine.put_topic("q", {"type": "queue"})
         await make_cold(engine, "q")
         assert engine.cold_files is not None
-        files = {block.file for block in engine.registry.topics["q"].slots.blocks}
+        files = {block.file for block in engine.registry.topics["q"].row.blocks}
         (engine.cold_files.path / min(files)).unlink()
         claims = await engine.queues.claim("q", ClaimRequest("n", 1000))
         assert [int(bytes(job.slot.record.data)) for job in claims.jobs] == list(range(10, 100))
@@ -247,7 +247,7 @@ async def test_records_that_only_memory_has_stay_there(tmp_path: Path) -> None:
         await write(engine, "e", 0, 100)
         await write(engine, "t", 0, 1)
         await engine.compact()
-        assert engine.registry.topics["e"].slots.cold_count == 0
+        assert engine.registry.topics["e"].row.cold_count == 0
         assert await drained(engine, "e") == list(range(100))
 
 
@@ -270,7 +270,7 @@ async def test_records_that_only_memory_has_stay_there_when_later_ones_are_logge
         assert await drained(engine, "t") == [*range(20), *range(60, 260)]
         await write(engine, "t", 260, 100)
         await engine.compact()
-        assert engine.registry.topics["t"].slots.cold_count == 350
+        assert engine.registry.topics["t"].row.cold_count == 350
         assert await drained(engine, "t") == [*range(20), *range(60, 360)]
 
 
@@ -311,11 +311,11 @@ async def test_old_records_are_sealed_before_their_segment_is_full(tmp_path: Pat
     async with node(tmp_path, seal=options, clock=clock) as engine:
         await write(engine, "t", 0, 30)
         await engine.compact()
-        assert engine.registry.topics["t"].slots.cold_count == 0
+        assert engine.registry.topics["t"].row.cold_count == 0
         clock.advance(51)
         await write(engine, "t", 30, 1)
         await engine.compact()
-        assert engine.registry.topics["t"].slots.cold_count == 31
+        assert engine.registry.topics["t"].row.cold_count == 31
         assert await drained(engine, "t") == list(range(31))
 
 

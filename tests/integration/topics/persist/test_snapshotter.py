@@ -100,18 +100,18 @@ async def test_two_snapshots_are_kept_and_the_log_since_the_older(tmp_path: Path
 @on_a_loop
 async def test_a_log_that_grew_is_compacted_unasked(tmp_path: Path) -> None:
     async with node(tmp_path, compact_bytes_min=10_000) as engine:
-        assert engine.compaction is not None
-        while engine.compaction.log_bytes < 10_000:
+        assert engine.snapshotter is not None
+        while engine.snapshotter.log_bytes < 10_000:
             await write(engine, "a", 0, 100)
-        await until(lambda: engine.compaction.view()["done_total"] == 1)
-        assert engine.compaction.view()["error"] is None
-        assert engine.compaction.log_bytes < 10_000
+        await until(lambda: engine.snapshotter.view()["done_total"] == 1)
+        assert engine.snapshotter.view()["error"] is None
+        assert engine.snapshotter.log_bytes < 10_000
 
 
 @on_a_loop
 async def test_a_busy_loop_lets_the_log_grow_four_times_as_much(tmp_path: Path) -> None:
     async with node(tmp_path, compact_bytes_min=10_000) as engine:
-        compaction = engine.compaction
+        compaction = engine.snapshotter
         compaction.stop()  # only this test looks whether it is due
         while compaction.log_bytes < 15_000:
             await fill(engine)
@@ -157,11 +157,11 @@ async def test_writes_and_reads_go_on_while_a_snapshot_is_made(tmp_path: Path) -
 
 
 @on_a_loop
-async def test_a_compactor_that_dies_changes_nothing_and_is_seen(tmp_path: Path) -> None:
+async def test_a_snapshot_worker_that_dies_changes_nothing_and_is_seen(tmp_path: Path) -> None:
     async with node(tmp_path, end_well=False) as engine:
         await fill(engine)
         task = asyncio.ensure_future(engine.compact())
-        compaction = engine.compaction
+        compaction = engine.snapshotter
         assert compaction is not None
         await until(lambda: compaction._process is not None)
         compaction._process.kill()
@@ -169,7 +169,7 @@ async def test_a_compactor_that_dies_changes_nothing_and_is_seen(tmp_path: Path)
             await task
         view = scheduler_view(engine)["compaction"]
         assert view["failures"] == 1
-        assert "compactor" in view["error"]
+        assert "snapshot worker" in view["error"]
         assert await engine.compact() > 0
         assert scheduler_view(engine)["compaction"]["error"] is None
 
@@ -182,9 +182,9 @@ async def test_who_stops_a_compaction_that_waits_for_its_first_sync_is_heard(
         await fill(engine)
         task = asyncio.ensure_future(engine.compact())
         await asyncio.sleep(0)
-        assert engine.compaction is not None
-        assert engine.compaction._process is None, "it must not have come further than the sync"
-        engine.compaction.stop()
+        assert engine.snapshotter is not None
+        assert engine.snapshotter._process is None, "it must not have come further than the sync"
+        engine.snapshotter.stop()
         with pytest.raises(CompactionFailed, match="the node ends"):
             await task
 
@@ -208,16 +208,16 @@ async def test_a_damaged_snapshot_is_told_and_the_one_before_and_the_log_used(
         told = [] if harm == "delete" else [str(newest)]
         assert engine.recovery.damaged_snapshots == told
         assert scheduler_view(engine)["storage"]["damaged_snapshots"] == len(told)
-        assert engine.compaction is not None
+        assert engine.snapshotter is not None
         if told:  # a new one is made at once: two whole ones again
-            await until(lambda: engine.compaction.view()["done_total"] == 1)
-            await engine.compaction.lock.acquire()
+            await until(lambda: engine.snapshotter.view()["done_total"] == 1)
+            await engine.snapshotter.lock.acquire()
             whole = [each.path for each in engine.snapshots.found(0)]
             assert len(whole) == 2
             assert newest not in whole
             for path in whole:
                 verify_snapshot(path)
-            engine.compaction.lock.release()
+            engine.snapshotter.lock.release()
         expected = seen(engine)
     async with node(tmp_path) as engine:
         assert seen(engine) == expected

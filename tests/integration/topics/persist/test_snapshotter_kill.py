@@ -32,7 +32,7 @@ def start(directory: Path, step: str) -> subprocess.Popen[str]:
         [sys.executable, str(script), str(directory), step],
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"},
     )
 
 

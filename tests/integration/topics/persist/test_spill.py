@@ -25,7 +25,7 @@ LIMIT = 64 * KIB
 
 def counted(engine: Engine) -> int:
     """What the topics have in memory, one by one."""
-    return sum(topic.slots.hot_bytes for topic in engine.registry.topics.values())
+    return sum(topic.row.hot_bytes for topic in engine.registry.topics.values())
 
 
 @pytest.mark.parametrize("durability", ["fsync", "disk", "ephemeral"])
@@ -71,7 +71,7 @@ async def test_what_was_spilled_is_deleted_routed_claimed_and_sealed_like_any_ot
         claims = await engine.queues.claim("q", ClaimRequest("n", 5))
         assert [int(bytes(job.slot.record.data)) for job in claims.jobs] == [0, 1, 2, 3, 4]
         await engine.compact()  # lasting files take the place of what was spilled
-        blocks = engine.registry.topics["t"].slots.blocks
+        blocks = engine.registry.topics["t"].row.blocks
         assert not any(block.spill for block in blocks if block.last_seq <= 2_900)
         assert await drained(engine, "t") == wanted
         await write(engine, "t", 3_000)

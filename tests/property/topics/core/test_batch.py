@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from penstock.kernel.errors import Rejected
 from penstock.topics.core.batch import Batch, parse_write
-from penstock.topics.model import Record, Routed, depth_of
+from penstock.topics.core.record import Record, Routed, depth_of
 
 TEXTS = st.text(max_size=6)  # no lone surrogates
 SCALARS = st.none() | st.booleans() | st.integers() | TEXTS | st.floats(allow_nan=False)

@@ -13,7 +13,7 @@ from penstock.topics.core.codec import decode_entries, encode_entries
 from penstock.topics.core.entries import Appended, Claimed, Configured, Created, Deleted, Feed
 from penstock.topics.core.leases import Lease
 from penstock.topics.core.predicate import Predicate
-from penstock.topics.model import Routed, make_record
+from penstock.topics.core.record import Routed, make_record
 
 PAYLOAD = encode_entries(
     [

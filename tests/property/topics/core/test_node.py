@@ -23,10 +23,10 @@ from penstock.topics.core.batch import Batch, Write
 from penstock.topics.core.codec import decode_entries, encode_entries
 from penstock.topics.core.entries import Appended
 from penstock.topics.core.partition import Change, Partition
+from penstock.topics.core.record import make_record
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.core.topic import Written
-from penstock.topics.model import make_record
 
 PARTITIONS = 3
 TOPICS = st.sampled_from([f"{name}{place}" for place in range(PARTITIONS) for name in "ab"])

@@ -18,9 +18,9 @@ from penstock.topics.core.leases import ClaimRequest, Settle
 from penstock.topics.core.partition import Change, Partition
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.read import ReadRequest
+from penstock.topics.core.record import make_record
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.core.topic import Written
-from penstock.topics.model import make_record
 
 LOGS = st.sampled_from(["a", "x", "y", "dead"])
 TOPICS = st.sampled_from(["a", "x", "y", "q"])
@@ -92,11 +92,11 @@ class PartitionMachine(RuleBasedStateMachine):
         queue, now_ms = self.partition.queue("q"), self.clock.now_ms()
         claimed = queue.decide_claim([ClaimRequest("n", jobs_max, 20)], now_ms, self.written)
         buried = Change((), ())
-        if claimed.buried:
+        if claimed.dead:
             try:
                 buried = self.partition.decide_dead_letters("dead", queue.letters(claimed), now_ms)
             except (TopicFull, RecordTooLarge):
-                claimed = claimed.without_burials()
+                claimed = claimed.without_dead_letters()
         settled = self.partition.change_of(claimed)
         self.stage(Change((*settled.entries, *buried.entries), (*settled.to_log, *buried.to_log)))
 

@@ -14,8 +14,8 @@ from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Appended, QueueEntry, TopicEntry
 from penstock.topics.core.leases import ClaimRequest, Settle
 from penstock.topics.core.queue import Queue
+from penstock.topics.core.record import make_record
 from penstock.topics.core.topic import Topic
-from penstock.topics.model import make_record
 
 NODES = st.sampled_from("ab")
 SEQS = st.lists(st.integers(1, 10), max_size=6)
@@ -68,7 +68,7 @@ class QueueMachine(RuleBasedStateMachine):
         asked = sum(jobs_max for _, jobs_max in wanted)
         got, buried = self.expected_claim(asked)
         assert [lease.seq for lease in claimed.leases] == got
-        assert list(claimed.buried) == buried
+        assert list(claimed.dead) == buried
         letters = self.queue.letters(claimed).records
         assert [bytes(letter.data) for letter in letters] == [b"%d" % seq for seq in buried]
         self.apply(claimed)

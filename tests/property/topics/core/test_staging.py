@@ -15,8 +15,8 @@ from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Acked, Appended, Claimed, QueueEntry, TopicEntry
 from penstock.topics.core.leases import ClaimRequest, Lease, Settle
 from penstock.topics.core.queue import Queue, QueueCounts, QueueState
+from penstock.topics.core.record import make_record
 from penstock.topics.core.topic import Topic, TopicState
-from penstock.topics.model import make_record
 
 NODES = st.sampled_from("aab")
 SEQS = st.lists(st.integers(1, 6), min_size=1, max_size=4)
@@ -114,7 +114,7 @@ class StagingMachine(RuleBasedStateMachine):
                 self.queue.apply(entry)
                 self.committed.apply(entry)
                 finished = entry.seqs if isinstance(entry, Acked) else ()
-                finished = entry.buried if isinstance(entry, Claimed) else finished
+                finished = entry.dead if isinstance(entry, Claimed) else finished
                 assert all(self.queue.topic.get(seq) is None for seq in finished)
             else:
                 self.queue.topic.apply(entry)
@@ -137,7 +137,7 @@ class StagingMachine(RuleBasedStateMachine):
         queue, now_ms = self.queue, self.clock.now_ms()
         ready, in_flight, _ = queue.counts(now_ms)
         claimed = queue.decide_claim([ClaimRequest("c", 1_000)], now_ms, 0)
-        waiting = [*claimed.buried, *(lease.seq for lease in claimed.leases)]
+        waiting = [*claimed.dead, *(lease.seq for lease in claimed.leases)]
         assert len(set(waiting)) == len(waiting) == ready
         leased = {seq for seq in range(1, 100) if queue.lease_of(seq) is not None}
         assert len(leased) == in_flight

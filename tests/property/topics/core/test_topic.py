@@ -18,8 +18,8 @@ from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Appended, TopicEntry
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.read import Diff, ReadRequest, read
+from penstock.topics.core.record import Record, make_record, size_of
 from penstock.topics.core.topic import Floors, Topic, Written
-from penstock.topics.model import Record, make_record, size_of
 
 TAGS = st.sampled_from(["a", "ab", "b", None])
 NODES = st.sampled_from(["n", "m", None])

@@ -18,9 +18,9 @@ from penstock.topics.core.codec import decode_entries, encode_entries
 from penstock.topics.core.leases import ClaimRequest, Settle
 from penstock.topics.core.partition import Change, Partition
 from penstock.topics.core.predicate import Predicate
+from penstock.topics.core.record import make_record
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.totals import Shelves
-from penstock.topics.model import make_record
 
 NAMES = st.sampled_from(["a", "b", "q", "r"])
 CONFIGS = st.fixed_dictionaries(
@@ -180,7 +180,7 @@ def walk(partition: Partition, now_ms: int) -> tuple[Any, ...]:
     return (
         sum(topic.count for topic in topics),
         sum(topic.size_bytes for topic in topics),
-        sum(topic.slots.hot_bytes for topic in topics),
+        sum(topic.row.hot_bytes for topic in topics),
         sum(in_flight),
         Counter(topic.config.durability for topic in topics),
         Counter(topic.config.type for topic in topics),

@@ -18,23 +18,18 @@ from penstock.commits.model import Write as CommitWrite
 from penstock.protocol.errors import RecordTooLarge, TopicFull
 from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.batch import Batch, Write
+from penstock.topics.core.blocks import Block, NotLoaded
 from penstock.topics.core.codec import decode_entries, encode_entries
 from penstock.topics.core.entries import Skipped
 from penstock.topics.core.leases import ClaimRequest, Settle
 from penstock.topics.core.partition import Change, Partition
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.read import ReadRequest, read
+from penstock.topics.core.record import make_record
 from penstock.topics.core.router import RouterConfig
-from penstock.topics.core.segments import (
-    Block,
-    NotLoaded,
-    SegmentHead,
-    SegmentWriter,
-    read_block,
-)
 from penstock.topics.core.topic import Written
-from penstock.topics.model import make_record
 from penstock.topics.persist.sealing import SealOptions, segments_to_seal
+from penstock.topics.persist.segments import SegmentHead, SegmentWriter, read_block
 from penstock.topics.persist.snapshot import (
     Restoring,
     SnapshotHeader,
@@ -153,13 +148,13 @@ class History:
         queue = self.partition.queue("q")
         claimed = queue.decide_claim([ClaimRequest("n", jobs_max, 30)], self.now_ms, len(self.log))
         buried = Change((), ())
-        if claimed.buried:
+        if claimed.dead:
             try:
                 buried = self.partition.decide_dead_letters(
                     "b", queue.letters(claimed), self.now_ms
                 )
             except (TopicFull, RecordTooLarge):
-                claimed = claimed.without_burials()
+                claimed = claimed.without_dead_letters()
         settled = self.partition.change_of(claimed)
         self.commit(Change((*buried.entries, *settled.entries), (*buried.to_log, *settled.to_log)))
 
@@ -214,7 +209,7 @@ class Files:
                 writer = SegmentWriter(name, head)
                 data = [writer.start(), *(writer.block(run) for run in runs), writer.end()]
                 self.files[name] = b"".join(data)
-                assert topic.slots.seal(writer.blocks) == sum(len(run.sizes) for run in runs)
+                assert topic.row.seal(writer.blocks) == sum(len(run.sizes) for run in runs)
 
     def snapshot(self, partition: Partition, index: int) -> Partition:
         """Take a snapshot and restore it."""
@@ -233,7 +228,7 @@ class Files:
 
     def load_all(self, partition: Partition) -> None:
         for topic in partition.topics.values():
-            for block in topic.slots.blocks:
+            for block in topic.row.blocks:
                 if block.file:
                     run = read_block(block.file, self.read(block.file), block.offset)
                     assert run.first_seq == block.first_seq
@@ -252,8 +247,8 @@ def assert_same(one: Partition, other: Partition) -> None:
     for name, topic in one.topics.items():
         twin = other.topics[name]
         assert (topic.count, topic.size_bytes) == (twin.count, twin.size_bytes)
-        assert (topic.slots.base_seq, topic.earliest_seq) == (
-            twin.slots.base_seq,
+        assert (topic.row.base_seq, topic.earliest_seq) == (
+            twin.row.base_seq,
             twin.earliest_seq,
         )
         for ts_ms in range(990, 1_300, 9):
@@ -319,12 +314,12 @@ def test_a_node_that_went_on_lets_go_of_what_was_sealed_behind_it(
         replay(behind, history.log[sealed_upto:sealed_at])
         replay(live, history.log[live_upto:now_at])
         sealed_upto, live_upto = sealed_at, now_at
-        before = {name: len(topic.slots.blocks) for name, topic in behind.topics.items()}
+        before = {name: len(topic.row.blocks) for name, topic in behind.topics.items()}
         files.seal(behind, options, sealed_at, history.now_ms)
         for name, topic in behind.topics.items():
             twin = live.topics.get(name)
             if twin is not None and twin.epoch == topic.epoch:
-                twin.slots.seal([again(b) for b in topic.slots.blocks[before[name] :]])
+                twin.row.seal([again(b) for b in topic.row.blocks[before[name] :]])
     replay(live, history.log[live_upto:])
     for name, topic in whole.topics.items():
         for from_seq in range(topic.head_seq + 2):

@@ -9,10 +9,10 @@ from penstock.protocol.limits import TopicLimits
 from penstock.server.push.watching import Follower, Place, WatchDefaults, parse_watch, shape_of
 from penstock.topics.core.predicate import parse_predicate
 from penstock.topics.core.read import Diff, Tombstone
+from penstock.topics.core.record import make_record
+from penstock.topics.core.record_row import Slot
 from penstock.topics.core.shown import Found
-from penstock.topics.core.slots import Slot
 from penstock.topics.engine.watch import Page, encode_records
-from penstock.topics.model import make_record
 
 LIMITS = TopicLimits()
 DEFAULTS = WatchDefaults(256, 262_144)

@@ -11,7 +11,7 @@ from msgspec import Raw
 from penstock.protocol.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.batch import Batch, parse_write
-from penstock.topics.model import DEPTH_MAX, Record, Routed, make_record
+from penstock.topics.core.record import DEPTH_MAX, Record, Routed, make_record
 
 
 def body_of(*records: dict[str, Any], **fields: Any) -> bytes:

@@ -30,8 +30,8 @@ from penstock.topics.core.entries import (
 from penstock.topics.core.leases import Lease
 from penstock.topics.core.partition import Entry
 from penstock.topics.core.predicate import Predicate
+from penstock.topics.core.record import Routed
 from penstock.topics.core.router import RouterConfig, RouterPut, RouterRemoved
-from penstock.topics.model import Routed
 
 MOST = 2**64 - 1
 DEEP = b"[" * 100_000 + b"]" * 100_000

@@ -12,8 +12,8 @@ from penstock.topics.core.entries import Advanced, Appended, Configured, Created
 from penstock.topics.core.leases import ClaimRequest, Settle
 from penstock.topics.core.partition import RESERVE_SEQS, Change, Entry, Partition
 from penstock.topics.core.read import ReadRequest
+from penstock.topics.core.record import make_record
 from penstock.topics.core.topic import Hole, Written
-from penstock.topics.model import make_record
 
 
 class Node:

@@ -13,9 +13,9 @@ from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Appended, Feed
 from penstock.topics.core.forward import HOLE_SEQS_MAX, STEP_BYTES_MAX, step, take, traced_meta
 from penstock.topics.core.predicate import parse_predicate
+from penstock.topics.core.record import Record, Routed, hops_of, make_record
 from penstock.topics.core.router import Router, RouterConfig
 from penstock.topics.core.topic import Hole, Topic
-from penstock.topics.model import Record, Routed, hops_of, make_record
 
 LIMITS = TopicLimits()
 

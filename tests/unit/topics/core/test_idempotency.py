@@ -6,8 +6,8 @@ from penstock.protocol.config import TopicConfig
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Appended
 from penstock.topics.core.idempotency import Answer, Answers
+from penstock.topics.core.record import make_record
 from penstock.topics.core.topic import Topic, Written
-from penstock.topics.model import make_record
 
 ONE = Batch.of([make_record(b"1")])
 

@@ -21,7 +21,7 @@ from penstock.topics.core.leases import (
     parse_settle,
     parse_token,
 )
-from penstock.topics.model import Routed, hops_of, make_record
+from penstock.topics.core.record import Routed, hops_of, make_record
 
 LIMITS = TopicLimits()
 

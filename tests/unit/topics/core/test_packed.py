@@ -7,7 +7,7 @@ import tracemalloc
 from penstock.kernel.units import KIB, MIB
 from penstock.topics.core.batch import Batch, parse_write
 from penstock.topics.core.packed import PIECE_BYTES, WHOLE_BYTES_MAX, Opened, Packed, opened, unpack
-from penstock.topics.core.slots import Slots
+from penstock.topics.core.record_row import RecordRow
 
 
 def request(count: int, size_bytes: int) -> bytes:
@@ -34,7 +34,7 @@ def test_one_record_of_a_very_large_request_is_had_without_decoding_all_of_it():
 def test_a_request_that_is_cut_has_the_same_records_everywhere():
     body = request(3_000, KIB)
     batch = parse_write(body).batch
-    slots = Slots(100)
+    slots = RecordRow(100)
     slots.extend(parse_write(request(3, 10)).batch, 5)
     slots.extend(batch, 6)
     slots.extend(parse_write(request(1, 10)).batch, 7)
@@ -64,7 +64,7 @@ def test_what_was_decoded_last_is_kept_however_large_it_is():
 
 
 def test_batches_of_nothing_leave_nothing_behind():
-    slots = Slots(100)
+    slots = RecordRow(100)
     nothing = Batch.of([])
     tracemalloc.start()
     try:

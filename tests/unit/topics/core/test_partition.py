@@ -24,10 +24,10 @@ from penstock.topics.core.entries import Appended, Created, Dropped
 from penstock.topics.core.leases import ClaimRequest, Settle
 from penstock.topics.core.partition import Change, Partition
 from penstock.topics.core.read import ReadRequest
+from penstock.topics.core.record import make_record
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.router import RouterConfig, RouterRemoved
 from penstock.topics.core.topic import Written
-from penstock.topics.model import make_record
 
 ONE = Batch.of([make_record(b"1")])
 
@@ -260,7 +260,7 @@ def queue_with_a_worn_job(**dead: Any) -> Partition:
     return partition
 
 
-def claim_and_bury(partition: Partition, name: str) -> Change:
+def claim_with_dead_letters(partition: Partition, name: str) -> Change:
     """A claim with the burials it asks for, if their topic takes them."""
     queue = partition.queue(name)
     claimed = queue.decide_claim([ClaimRequest("n")], 0, 0)
@@ -268,14 +268,14 @@ def claim_and_bury(partition: Partition, name: str) -> Change:
     try:
         buried = partition.decide_dead_letters(dest, letters, 0)
     except (TopicFull, RecordTooLarge):
-        return partition.change_of(claimed.without_burials())
+        return partition.change_of(claimed.without_dead_letters())
     settled = partition.change_of(claimed)
     return Change((*settled.entries, *buried.entries), (*settled.to_log, *buried.to_log))
 
 
 def test_a_worn_job_is_buried_in_a_topic_made_for_it_all_in_one_change() -> None:
     partition = queue_with_a_worn_job()
-    change = claim_and_bury(partition, "q")
+    change = claim_with_dead_letters(partition, "q")
     assert [type(entry).__name__ for entry in change.to_log] == ["Claimed", "Created", "Appended"]
     run(partition, change)
     assert data(partition, "dead") == [b"1"]
@@ -285,7 +285,7 @@ def test_a_worn_job_is_buried_in_a_topic_made_for_it_all_in_one_change() -> None
 @pytest.mark.parametrize("cap", [{"cap_records": 1}, {"cap_bytes": 9}])
 def test_a_worn_job_waits_while_the_dead_letters_have_no_room(cap: dict[str, int]) -> None:
     partition = queue_with_a_worn_job(discard="reject", **cap)
-    change = claim_and_bury(partition, "q")
+    change = claim_with_dead_letters(partition, "q")
     run(partition, change)
     assert (change.to_log, data(partition, "dead")) == ((), [b"1"])
     assert partition.queue("q").counts(0) == (1, 0, 0)

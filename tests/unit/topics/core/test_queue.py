@@ -14,14 +14,14 @@ from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Acked, Appended, Claimed
 from penstock.topics.core.leases import ClaimRequest, Settle
 from penstock.topics.core.queue import (
-    BURIED_BYTES_MAX,
-    BURIED_MAX,
     CLAIMED_BYTES_MAX,
+    DEAD_LETTER_BYTES_MAX,
+    DEAD_LETTERS_MAX,
     PASSED_MAX,
     Queue,
 )
+from penstock.topics.core.record import make_record
 from penstock.topics.core.topic import Topic
-from penstock.topics.model import make_record
 
 
 def make_queue(count: int = 0, **config: Any) -> Queue:
@@ -190,7 +190,7 @@ def test_a_job_delivered_too_often_goes_to_the_dead_letters() -> None:
     claimed = queue.decide_claim([ClaimRequest("n", 1, 1_000)], 0, token=0)
     letters = queue.letters(claimed)
     queue.apply(claimed)
-    assert (claimed.buried, seqs(claimed), len(letters)) == ((1,), [2], 1)
+    assert (claimed.dead, seqs(claimed), len(letters)) == ((1,), [2], 1)
     assert bytes(letters.records[0].data) == b"1"
     assert json.loads(bytes(letters.records[0].meta or b"")) == {
         "$dead_letter_from": "q",
@@ -203,7 +203,7 @@ def test_a_job_delivered_too_often_goes_to_the_dead_letters() -> None:
 
 def test_one_claim_buries_no_more_bytes_than_one_entry_of_the_log_should_have() -> None:
     queue = make_queue(max_deliveries=1, dead_letter="dead")
-    large = make_record(b'"%b"' % (b"x" * (BURIED_BYTES_MAX // 2)))
+    large = make_record(b'"%b"' % (b"x" * (DEAD_LETTER_BYTES_MAX // 2)))
     entry = queue.topic.decide_append(Batch.of([large] * 4), 0)
     assert isinstance(entry, Appended)
     queue.topic.apply(entry)
@@ -212,8 +212,8 @@ def test_one_claim_buries_no_more_bytes_than_one_entry_of_the_log_should_have() 
     nack(queue, 0, 1, 2, 3, 4)
     write(queue, 1)
     claimed = claim(queue, 0)
-    assert (claimed.buried, seqs(claimed)) == ((1, 2), [5])
-    assert claim(queue, 0).buried == (3, 4)
+    assert (claimed.dead, seqs(claimed)) == ((1, 2), [5])
+    assert claim(queue, 0).dead == (3, 4)
 
 
 def test_one_claim_hands_out_so_many_bytes_and_leaves_the_rest_to_the_next() -> None:
@@ -267,9 +267,9 @@ def test_jobs_whose_dead_letters_were_refused_wait_on() -> None:
     claim(queue, 0)
     nack(queue, 0, 1)
     claimed = queue.decide_claim([ClaimRequest("n")], 0, token=0)
-    queue.apply(claimed.without_burials())
+    queue.apply(claimed.without_dead_letters())
     assert queue.counts(0) == (1, 0, 0)
-    assert queue.decide_claim([ClaimRequest("n")], 0, token=0).buried == (1,)
+    assert queue.decide_claim([ClaimRequest("n")], 0, token=0).dead == (1,)
 
 
 def test_a_job_that_left_by_a_cap_takes_its_lease_along() -> None:
@@ -284,7 +284,7 @@ def test_only_what_must_survive_is_logged() -> None:
     queue = make_queue(1)
     claimed = queue.decide_claim([ClaimRequest("n")], 0, token=0)
     assert queue.to_log(claimed) is None
-    buried = replace(claimed, buried=(1,))
+    buried = replace(claimed, dead=(1,))
     assert queue.to_log(buried) == replace(buried, leases=())
     assert queue.to_log(queue.decide_nack(Settle("n", (1,)), 0, 0)[0]) is None
     assert queue.to_log(Acked("q", 0, (1,))) == Acked("q", 0, (1,))
@@ -382,17 +382,17 @@ def test_jobs_that_leave_at_the_front_are_forgotten_wherever_they_were(before_se
 
 
 def test_a_claim_does_not_look_at_every_job_that_is_to_be_buried() -> None:
-    count = BURIED_MAX + PASSED_MAX + 10
+    count = DEAD_LETTERS_MAX + PASSED_MAX + 10
     queue = make_queue(count, dead_letter="d", max_deliveries=1)
     claim(queue, 0, jobs_max=count)
     write(queue, 1, now_ms=2_000)
     first = claim(queue, 2_000)
-    assert (seqs(first), len(first.buried)) == ([], BURIED_MAX), "it gave up before the good one"
+    assert (seqs(first), len(first.dead)) == ([], DEAD_LETTERS_MAX), "it gave up too soon"
     assert seqs(claim(queue, 2_000)) == [count + 1], "which the next one finds"
 
 
 def test_jobs_behind_very_many_that_nobody_takes_as_dead_letters_are_handed_out() -> None:
-    count = 2 * (BURIED_MAX + PASSED_MAX)
+    count = 2 * (DEAD_LETTERS_MAX + PASSED_MAX)
     queue = make_queue(count, dead_letter="d", max_deliveries=1)
     claim(queue, 0, jobs_max=count)
     write(queue, 1, now_ms=2_000)
@@ -400,7 +400,7 @@ def test_jobs_behind_very_many_that_nobody_takes_as_dead_letters_are_handed_out(
     for _ in range(3):  # the topic of dead letters is full
         claimed = queue.decide_claim(
             [ClaimRequest("n", 1, 1_000)], 2_000, token=7
-        ).without_burials()
+        ).without_dead_letters()
         queue.apply(claimed)
         found += seqs(claimed)
     assert found == [count + 1]

@@ -13,9 +13,9 @@ from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Appended, Feed
 from penstock.topics.core.predicate import parse_predicate
 from penstock.topics.core.read import Diff, Tombstone, find_tombstone, parse_read, read
+from penstock.topics.core.record import Record, make_record
 from penstock.topics.core.shown import Found, records_json
 from penstock.topics.core.topic import Floors, Hole, Topic
-from penstock.topics.model import Record, make_record
 
 LIMITS = TopicLimits()
 

@@ -13,10 +13,10 @@ from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.batch import Batch, Write
 from penstock.topics.core.entries import Appended
 from penstock.topics.core.partition import Change, Entry, Partition
+from penstock.topics.core.record import make_record
 from penstock.topics.core.registry import EXPIRE_EVERY_MS, EXPIRE_TOPICS, Registry
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.core.topic import Topic, Written
-from penstock.topics.model import make_record
 
 
 class Node:

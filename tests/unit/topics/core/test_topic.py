@@ -12,8 +12,8 @@ from penstock.protocol.errors import InvalidRequest, RecordTooLarge, TopicFull
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Advanced, Appended, Feed
 from penstock.topics.core.predicate import parse_predicate
+from penstock.topics.core.record import make_record
 from penstock.topics.core.topic import Floors, Topic, Written
-from penstock.topics.model import make_record
 
 
 def make_topic(**config: Any) -> Topic:
@@ -197,7 +197,7 @@ def test_a_capped_topic_keeps_no_slots_of_what_has_left() -> None:
     topic = make_topic(cap_records=10)
     for _ in range(1_000):
         write(topic, b"1", b"2", b"3")
-    assert len(topic._slots._items) == len(topic._slots._times) <= 30
+    assert len(topic._row._items) == len(topic._row._times) <= 30
 
 
 def test_a_new_cap_acts_at_once() -> None:

@@ -14,8 +14,8 @@ from penstock.topics.core.batch import Batch, Write
 from penstock.topics.core.leases import ClaimRequest
 from penstock.topics.core.partition import Change, Partition
 from penstock.topics.core.read import find_tombstone
+from penstock.topics.core.record import make_record
 from penstock.topics.core.topic import Floors, Written
-from penstock.topics.model import make_record
 from penstock.topics.persist.snapshot import (
     KeptBlock,
     KeptEnd,
@@ -79,7 +79,7 @@ def test_a_snapshot_from_before_cold_slots_were_packed_is_read() -> None:
     block = KeptBlock(*place, ["x"], array("H", [1, 0, 0]).tobytes())
     payload = msgspec.msgpack.encode([topic, block, KeptEnd()])
     Restoring(partition).take(decode_kept("name", payload))
-    slots = partition.topics["t"].slots
+    slots = partition.topics["t"].row
     assert (slots.base_seq, slots.head_seq, slots.cold_count) == (7, 9, 3)
     assert (slots.count, slots.size_bytes) == (2, 7)
     assert list(slots.live_seqs(0, 9)) == [7, 9]

@@ -1,8 +1,7 @@
-"""Cold records: immutable files of blocks, and what memory keeps of a block that it does not hold.
+"""Segments: immutable files of cold records of one topic.
 
-A segment is a run of records of one topic that changes no more: a header, blocks of records, an
-index. Every part has a checksum. In memory a block has its place in the file and its tags; its
-records come and go. Whether a record is still there is the topic's to say, not the file's.
+A segment is a header, blocks of records and an index; every part has a checksum. A block in a
+spill file keeps its records as they came.
 """
 
 from __future__ import annotations
@@ -10,123 +9,25 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 import msgspec
 from crc32c import crc32c
 from msgspec import Struct
 
 from penstock.kernel.errors import Corrupt
-from penstock.kernel.units import KIB
 from penstock.topics.core.batch import decode_records, encode_records
+from penstock.topics.core.blocks import Block, Run, Tags
 from penstock.topics.core.packed import Item, Packed
-from penstock.topics.model import Record
+from penstock.topics.core.record import Record
 
 MAGIC: Final = b"PENCOLD\n"
 VERSION: Final = 1
-BLOCK_RECORDS_MAX: Final = 1_024
-BLOCK_BYTES_MAX: Final = 256 * KIB
 FRAME: Final = struct.Struct("<II")  # length, checksum
 HEADER: Final = struct.Struct("<8sI")  # magic, version; then one frame, then the blocks
-_NO_TAG: Final = 0
 
 Read = Callable[[int, int], bytes]
 """Bytes of a file: how many, from where. Fewer come only at its end."""
-
-
-class Tags(NamedTuple):
-    """The tags of a block's records: each text once, and for each record which one (0: none)."""
-
-    texts: tuple[str, ...]
-    codes: array[int]
-
-    @classmethod
-    def of(cls, records: Sequence[Record | None]) -> Tags | None:
-        """The tags of these records; None if there are none at all."""
-        known: dict[str, int] = {}
-        codes = array("H")
-        for record in records:
-            tag = None if record is None else record.tag
-            codes.append(_NO_TAG if tag is None else known.setdefault(tag, len(known) + 1))
-        return cls(tuple(known), codes) if known else None
-
-    def matching(self, matches: Callable[[str | None], bool]) -> list[int]:
-        """The places of the records whose tag matches, in order."""
-        wanted = {code for code, text in enumerate(self.texts, 1) if matches(text)}
-        if not wanted:
-            return []
-        return [place for place, code in enumerate(self.codes) if code in wanted]
-
-
-class Spill(Protocol):
-    """A file that has records because memory has no room for them."""
-
-    def read(self, count: int, offset: int) -> bytes:
-        """So many bytes from there on."""
-        ...
-
-
-class Block:
-    """A run of seqs whose records are in a file; `records` holds them while they are loaded.
-
-    `touched` tells whoever keeps loaded blocks that this one was of use since it last asked.
-    `spill` is the file itself, where that has no name: it is there as long as a block of it is.
-    """
-
-    __slots__ = (
-        "file",
-        "first_seq",
-        "last_seq",
-        "length",
-        "offset",
-        "pins",
-        "records",
-        "spill",
-        "tags",
-        "touched",
-    )
-
-    def __init__(
-        self,
-        file: str,
-        offset: int,
-        length: int,
-        *,
-        first_seq: int,
-        last_seq: int,
-        tags: Tags | None = None,
-        spill: Spill | None = None,
-    ) -> None:
-        self.file = file
-        self.offset = offset
-        self.length = length
-        self.first_seq = first_seq
-        self.last_seq = last_seq
-        self.tags = tags
-        self.spill = spill
-        self.records: list[Record | None] | None = None
-        self.pins = 0
-        self.touched = False
-
-    def __repr__(self) -> str:
-        return f"Block({self.file}, seqs {self.first_seq} to {self.last_seq})"
-
-
-class NotLoaded(Exception):
-    """A record is wanted whose block is not in memory: load it, then ask again."""
-
-    def __init__(self, block: Block) -> None:
-        super().__init__(f"the records of {block} are not in memory")
-        self.block = block
-
-
-class Run(NamedTuple):
-    """Consecutive slots of a topic: times, sizes (0: no record here), records or None for each."""
-
-    first_seq: int
-    times: array[int]
-    sizes: array[int]
-    records: list[Record | None]
 
 
 class BlockPlace(Struct, frozen=True, array_like=True):

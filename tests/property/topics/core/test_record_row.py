@@ -1,4 +1,4 @@
-"""Slots against a dictionary: whatever is put, emptied and read, in pages or one by one."""
+"""RecordRow against a dictionary: whatever is put, emptied and read, in pages or one by one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock.topics.core.batch import Batch
-from penstock.topics.core.segments import Block, Run, Tags, read_spilled, spilled_bytes
-from penstock.topics.core.slots import HOT_SLOT_BYTES, Slot, Slots
-from penstock.topics.model import Record, make_record, size_of
+from penstock.topics.core.blocks import Block, Run, Tags
+from penstock.topics.core.record import Record, make_record, size_of
+from penstock.topics.core.record_row import HOT_SLOT_BYTES, RecordRow, Slot
+from penstock.topics.persist.segments import read_spilled, spilled_bytes
 
 SIZES = st.integers(1, 9)
 SEQS = st.integers(0, 60)
@@ -43,12 +44,12 @@ def loaded(run: Run) -> Block:
     return block
 
 
-class SlotsMachine(RuleBasedStateMachine):
+class RowMachine(RuleBasedStateMachine):
     """`live` has what is there; times are those of all seqs, live or not."""
 
     @initialize(head_seq=st.sampled_from([0, 0, 7]))
     def start(self, head_seq: int) -> None:
-        self.slots = Slots(head_seq)
+        self.row = RecordRow(head_seq)
         self.head_seq = head_seq
         self.now_ms = 0
         self.live: dict[int, Slot] = {}
@@ -58,7 +59,7 @@ class SlotsMachine(RuleBasedStateMachine):
     def extend(self, sizes: list[int], later_ms: int) -> None:
         self.now_ms += later_ms
         records = [make_record(b"1" * size, tag=str(size)) for size in sizes]
-        self.slots.extend(Batch.of(records), self.now_ms)
+        self.row.extend(Batch.of(records), self.now_ms)
         for record in records:
             self.head_seq += 1
             self.live[self.head_seq] = Slot(self.head_seq, self.now_ms, record)
@@ -66,17 +67,17 @@ class SlotsMachine(RuleBasedStateMachine):
     @rule(count=st.integers(0, 12), later_ms=st.integers(0, 3))
     def skip(self, count: int, later_ms: int) -> None:
         self.now_ms += later_ms
-        self.slots.skip_to(self.head_seq + count, self.now_ms)
+        self.row.skip_to(self.head_seq + count, self.now_ms)
         self.head_seq += count
 
     @rule(seq=SEQS)
     def remove(self, seq: int) -> None:
-        assert self.slots.remove(seq) is (self.live.pop(seq, None) is not None)
+        assert self.row.remove(seq) is (self.live.pop(seq, None) is not None)
 
     @rule(size=SIZES, before_seq=SEQS)
     def remove_matching(self, size: int, before_seq: int) -> None:
         tag = str(size)
-        self.slots.remove_matching(lambda found: found == tag, before_seq)
+        self.row.remove_matching(lambda found: found == tag, before_seq)
         self.live = {
             seq: slot
             for seq, slot in self.live.items()
@@ -85,41 +86,39 @@ class SlotsMachine(RuleBasedStateMachine):
 
     @rule(seq=SEQS)
     def drop_through(self, seq: int) -> None:
-        self.slots.drop_through(seq)
+        self.row.drop_through(seq)
         self.live = {each: slot for each, slot in self.live.items() if each > seq}
 
     @rule()
     def restore(self) -> None:
         self.lasting = []
-        self.slots = Slots.restored(self.head_seq, list(self.live.values()))
+        self.row = RecordRow.restored(self.head_seq, list(self.live.values()))
 
     @rule(count=st.integers(0, 40), run=st.integers(1, 9))
     def seal(self, count: int, run: int) -> None:
         """The oldest hot slots go to a file; what was spilled before goes there too."""
-        self.slots.seal(self.lasting)
+        self.row.seal(self.lasting)
         self.lasting = []
-        for each in list(self.slots.runs(0, min(count, self.hot_count()), run)):
-            self.slots.seal([loaded(each)])
+        for each in list(self.row.runs(0, min(count, self.hot_count()), run)):
+            self.row.seal([loaded(each)])
 
     @rule(slots_max=st.integers(1, 20), run=st.integers(1, 9))
     def spill(self, slots_max: int, run: int) -> None:
         """As `seal`, to a file of which a lasting one takes the place later, cut in another way."""
         if not self.hot_count():
             return
-        self.lasting += [
-            loaded(each) for each in list(self.slots.runs(0, self.hot_count(), run))[:3]
-        ]
-        first_seq, _, items = self.slots.oldest_hot(slots_max, 30)
+        self.lasting += [loaded(each) for each in list(self.row.runs(0, self.hot_count(), run))[:3]]
+        first_seq, _, items = self.row.oldest_hot(slots_max, 30)
         data = spilled_bytes(first_seq, items)
         last_seq = first_seq + len(items) - 1
         file = Kept(data)
         block = Block("spill", 0, len(data), first_seq=first_seq, last_seq=last_seq, spill=file)
         block.records = read_spilled(block)
         block.tags = Tags.of(block.records)
-        self.slots.seal([block])
+        self.row.seal([block])
 
     def hot_count(self) -> int:
-        return self.slots.head_seq + 1 - self.slots.base_seq - self.slots.cold_count
+        return self.row.head_seq + 1 - self.row.base_seq - self.row.cold_count
 
     @rule(
         from_seq=SEQS,
@@ -130,7 +129,7 @@ class SlotsMachine(RuleBasedStateMachine):
     def read_a_page(self, from_seq: int, beyond: int, limit: int, bytes_max: int) -> None:
         from_seq = min(from_seq, self.head_seq)
         upto_seq = min(from_seq + beyond, self.head_seq)
-        (seqs, times, records), passed = self.slots.page(from_seq, upto_seq, limit, bytes_max)
+        (seqs, times, records), passed = self.row.page(from_seq, upto_seq, limit, bytes_max)
         wanted = self.page(from_seq, upto_seq, limit, bytes_max)
         assert list(map(Slot, seqs, times, records)) == wanted.slots
         assert passed == wanted.passed
@@ -140,7 +139,7 @@ class SlotsMachine(RuleBasedStateMachine):
         from_seq = at = min(from_seq, self.head_seq)
         got: list[int] = []
         while at < self.head_seq:
-            (seqs, _, _), passed = self.slots.page(at, self.head_seq, limit, bytes_max)
+            (seqs, _, _), passed = self.row.page(at, self.head_seq, limit, bytes_max)
             assert passed > at, "a page always gets on"
             got += seqs
             at = passed
@@ -149,8 +148,8 @@ class SlotsMachine(RuleBasedStateMachine):
     @rule(ts_ms=st.integers(0, 40))
     def look_for_a_time(self, ts_ms: int) -> None:
         older = [slot.seq for slot in self.live.values() if slot.ts_ms < ts_ms]
-        assert self.slots.last_before(ts_ms) == (older[-1] if older else None)
-        cursor = self.slots.seq_before(ts_ms)
+        assert self.row.last_before(ts_ms) == (older[-1] if older else None)
+        cursor = self.row.seq_before(ts_ms)
         assert [seq for seq in self.live if seq > cursor] == [
             slot.seq for slot in self.live.values() if slot.ts_ms >= ts_ms
         ]
@@ -158,8 +157,8 @@ class SlotsMachine(RuleBasedStateMachine):
     @rule(first_seq=SEQS, last_seq=SEQS)
     def look_between(self, first_seq: int, last_seq: int) -> None:
         found = [seq for seq in self.live if first_seq <= seq <= last_seq]
-        assert self.slots.has_between(first_seq, last_seq) == bool(found)
-        assert self.slots.count_between(first_seq, last_seq) == len(found)
+        assert self.row.has_between(first_seq, last_seq) == bool(found)
+        assert self.row.count_between(first_seq, last_seq) == len(found)
 
     @rule(bytes_max=st.integers(0, 60))
     def shed(self, bytes_max: int) -> None:
@@ -169,7 +168,7 @@ class SlotsMachine(RuleBasedStateMachine):
                 break
             left -= size_of(slot.record)
             seq = slot.seq
-        assert self.slots.seq_to_shed(bytes_max) == seq
+        assert self.row.seq_to_shed(bytes_max) == seq
 
     @rule(size=SIZES)
     def burst(self, size: int) -> None:
@@ -179,13 +178,13 @@ class SlotsMachine(RuleBasedStateMachine):
     @rule()
     def read_everything(self) -> None:
         """No invariant, for slots are placed when somebody looks: some of them late."""
-        assert list(self.slots.live(0, self.head_seq)) == list(self.live.values())
+        assert list(self.row.live(0, self.head_seq)) == list(self.live.values())
         for seq in range(self.head_seq + 2):
-            assert self.slots.slot(seq) == self.live.get(seq)
+            assert self.row.slot(seq) == self.live.get(seq)
 
     @invariant()
     def the_counts_are_those_of_the_model(self) -> None:
-        slots = self.slots
+        slots = self.row
         assert slots.head_seq == self.head_seq
         assert slots.earliest_seq == next(iter(self.live), self.head_seq + 1)
         assert slots.count == len(self.live)
@@ -219,5 +218,5 @@ class SlotsMachine(RuleBasedStateMachine):
         return sum(map(size_of, records))
 
 
-TestSlots = SlotsMachine.TestCase
-TestSlots.settings = settings(max_examples=200, stateful_step_count=40)
+TestRow = RowMachine.TestCase
+TestRow.settings = settings(max_examples=200, stateful_step_count=40)

@@ -56,7 +56,7 @@ class PackedRun(NamedTuple):
 
 
 def packed_run(first_seq: int, times: array[int], sizes: array[int]) -> PackedRun:
-    """Slots as they are kept."""
+    """RecordRow as they are kept."""
     return PackedRun(
         first_seq,
         first_seq + len(times) - 1,
@@ -69,7 +69,7 @@ def packed_run(first_seq: int, times: array[int], sizes: array[int]) -> PackedRu
     )
 
 
-class ColdSlots:
+class ColdRow:
     """The cold slots at the front of a topic, from `base_seq` to before `end_seq`."""
 
     __slots__ = (

@@ -8,7 +8,7 @@ with many records get their slots many at a time, or when somebody asks for any 
 grow by a little are moved again and again.
 
 The oldest records may be cold: then a file has them, in blocks, and only their times, sizes and
-tags are here, packed (`cold_slots.py`). Whoever wants such a record while its block is not loaded
+tags are here, packed (`cold_row.py`). Whoever wants such a record while its block is not loaded
 gets `NotLoaded`; nothing else tells cold records from hot ones. Where memory is short, records are
 cold before a lasting file has them: their blocks are in a spill file until one has.
 """
@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from penstock.topics.core.batch import Batch
-from penstock.topics.core.cold_slots import ColdSlots, PackedRun
+from penstock.topics.core.blocks import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX, Block, NotLoaded, Run
+from penstock.topics.core.cold_row import ColdRow, PackedRun
 from penstock.topics.core.packed import Item, Packed, unpack, unpacked
-from penstock.topics.core.segments import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX, Block, NotLoaded, Run
+from penstock.topics.core.record import Record
 from penstock.topics.core.shown import Found
-from penstock.topics.model import Record
 
 _RUN: Final = 256
 """How many slots a reader looks at in one go: enough to be quick, few enough to stop early."""
@@ -44,7 +44,7 @@ class Slot(NamedTuple):
     record: Record
 
 
-class Slots:
+class RecordRow:
     """The records of one topic from its first live one to its head; times never go back.
 
     A size of 0 marks an empty slot: no JSON has no bytes.
@@ -71,7 +71,7 @@ class Slots:
         self._base_seq = head_seq + 1  # the seq of the first slot
         self._hot_seq = head_seq + 1  # the seq of the first slot that is not cold
         self._first = 0  # the first hot slot that is not empty, or the end; 0 while cold ones live
-        self._cold = ColdSlots(head_seq + 1)  # times and sizes of the slots before the hot ones
+        self._cold = ColdRow(head_seq + 1)  # times and sizes of the slots before the hot ones
         self._blocks: list[Block] = []  # where their records are, by first seq
         self._items: list[Item] = []  # of the hot slots
         self._times = array("q")
@@ -82,7 +82,7 @@ class Slots:
         self.size_bytes = 0
 
     @classmethod
-    def restored(cls, head_seq: int, live: Sequence[Slot]) -> Slots:
+    def restored(cls, head_seq: int, live: Sequence[Slot]) -> RecordRow:
         """The slots that hold these records, all others being empty."""
         slots = cls(live[0].seq - 1 if live else head_seq)
         for seq, ts_ms, record in live:
@@ -410,7 +410,7 @@ class Slots:
         return self._hot_seq - self._base_seq
 
     @property
-    def cold(self) -> ColdSlots:
+    def cold(self) -> ColdRow:
         """Their times and sizes."""
         return self._cold
 

@@ -12,21 +12,13 @@ import pytest
 from penstock.kernel.errors import Corrupt, Rejected
 from penstock.protocol.config import TopicConfig
 from penstock.topics.core.batch import Batch
+from penstock.topics.core.blocks import Block, NotLoaded, Run, Tags
 from penstock.topics.core.entries import Appended
-from penstock.topics.core.segments import (
-    Block,
-    NotLoaded,
-    Run,
-    SegmentHead,
-    SegmentWriter,
-    Tags,
-    read_block,
-    read_segment,
-)
-from penstock.topics.core.slots import Slots
+from penstock.topics.core.record import Record, Routed, make_record
+from penstock.topics.core.record_row import RecordRow
 from penstock.topics.core.topic import Topic
-from penstock.topics.model import Record, Routed, make_record
 from penstock.topics.persist.sealing import SealOptions, segments_to_seal
+from penstock.topics.persist.segments import SegmentHead, SegmentWriter, read_block, read_segment
 
 HEAD = SegmentHead(7, "t", 3)
 
@@ -56,9 +48,9 @@ def read_all(data: bytes) -> list[Run]:
     return [read_block("file", reader(data), place.offset) for place in places]
 
 
-def sealed_slots(count: int = 10) -> tuple[Slots, bytes]:
-    """Slots of which all but the last three are in blocks of up to four."""
-    slots = Slots()
+def sealed_slots(count: int = 10) -> tuple[RecordRow, bytes]:
+    """RecordRow of which all but the last three are in blocks of up to four."""
+    slots = RecordRow()
     slots.extend(Batch.of(numbered(0, count)), 5)
     runs = list(slots.runs(0, count - 3, 4))
     data, blocks = segment_of(*runs)
@@ -147,7 +139,7 @@ def test_a_file_is_needed_while_one_of_its_records_is_left() -> None:
 
 
 def test_blocks_that_were_lost_before_they_were_sealed_are_passed_over() -> None:
-    slots = Slots()
+    slots = RecordRow()
     slots.extend(Batch.of(numbered(0, 10)), 5)
     _, blocks = segment_of(*slots.runs(0, 8, 2))
     slots.drop_through(5)
@@ -160,13 +152,13 @@ def test_blocks_that_were_lost_before_they_were_sealed_are_passed_over() -> None
 
 
 def test_a_cold_record_takes_a_fraction_of_the_memory_of_a_hot_one() -> None:
-    def grown(slots: Slots, count: int) -> None:
+    def grown(slots: RecordRow, count: int) -> None:
         for number in range(count):
             slots.extend(Batch.of([make_record(b'{"number":%d,"unit":"kWh"}' % number)]), number)
 
     tracemalloc.start()
     try:
-        slots = Slots()
+        slots = RecordRow()
         grown(slots, 10_000)
         hot_bytes = tracemalloc.get_traced_memory()[0]
         blocks = segment_of(*slots.runs(0))[1]

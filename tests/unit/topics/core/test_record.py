@@ -8,7 +8,7 @@ from penstock.protocol.errors import BatchTooLarge, InvalidRequest, RecordTooLar
 from penstock.protocol.limits import TopicLimits
 from penstock.protocol.values import check_text, check_topic_name, is_router_name, is_topic_name
 from penstock.topics.core.batch import check_batch
-from penstock.topics.model import (
+from penstock.topics.core.record import (
     Record,
     Routed,
     depth_of,

@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 from penstock.kernel.errors import PenstockError
 from penstock.protocol.config import TopicConfig
 from penstock.protocol.limits import TopicLimits
+from penstock.topics.core.blocks import Block, Run
 from penstock.topics.core.entries import Acked, Appended, Committed, Created
 from penstock.topics.core.partition import Entry, Partition
 from penstock.topics.core.queue import Queue
+from penstock.topics.core.record_row import RecordRow
 from penstock.topics.core.registry import Registry
-from penstock.topics.core.segments import Block, Run
-from penstock.topics.core.slots import Slots
 from penstock.topics.core.space import CONFIG as SPACE_CONFIG
 from penstock.topics.core.space import TopicSpace
 from penstock.topics.core.topic import HOLES_MAX, Hole, Topic
@@ -82,7 +82,7 @@ class Rebuilding:
 
     def lose_block(self, topic: Topic, block: Block, why: str) -> None:
         """The records of a block are lost, those that had not left before."""
-        seqs = list(topic.slots.live_seqs(block.first_seq - 1, block.last_seq))
+        seqs = list(topic.row.live_seqs(block.first_seq - 1, block.last_seq))
         for first_seq, last_seq in runs_of(seqs):
             self.lost.append(Lost(topic.name, first_seq, last_seq, why))
             _put_hole(topic, Hole(first_seq, last_seq))
@@ -97,17 +97,17 @@ class Rebuilding:
         ordered = sorted(runs, key=lambda run: run.first_seq)
         if not ordered:
             return
-        topic.slots = Slots(ordered[0].first_seq - 1)
+        topic.row = RecordRow(ordered[0].first_seq - 1)
         for run in ordered:
-            slots = topic.slots
+            slots = topic.row
             known = slots.head_seq + 1 - run.first_seq
             if known >= len(run.sizes):
                 continue
             if known < 0:
                 self.lose_next(topic, run.first_seq - 1, why)
-                slots, known = topic.slots, 0
+                slots, known = topic.row, 0
             slots.take_run(run.times[known:], run.sizes[known:], run.records[known:])
-        topic.slots.settle()
+        topic.row.settle()
         self.partition.registry.recount(topic)
 
     def complete(self, topic: Topic) -> None:

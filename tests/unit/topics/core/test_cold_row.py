@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from penstock.topics.core.cold_slots import RUN_MAX, ColdSlots, pack, unpack
+from penstock.topics.core.cold_row import RUN_MAX, ColdRow, pack, unpack
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_what_is_packed_comes_back(values: list[int]) -> None:
 
 
 def test_records_of_one_size_that_came_together_take_next_to_nothing() -> None:
-    cold = ColdSlots(1)
+    cold = ColdRow(1)
     for batch in range(100):
         cold.append(array("q", [batch]) * 1_000, array("Q", [100]) * 1_000)
     assert cold.count == 100_000
@@ -40,7 +40,7 @@ def test_many_runs_answer_like_the_arrays_they_were_made_of() -> None:
     count = 3 * RUN_MAX + 77
     times = array("q", sorted(random.randrange(5_000) for _ in range(count)))
     sizes = array("Q", [random.choice((0, 9, random.randrange(1, 1 << 40))) for _ in range(count)])
-    cold = ColdSlots(11)
+    cold = ColdRow(11)
     for start in range(0, count, 700):
         cold.append(times[start : start + 700], sizes[start : start + 700])
     for _ in range(400):

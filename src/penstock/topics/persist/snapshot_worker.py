@@ -1,4 +1,4 @@
-"""The process that makes snapshots (`python -m penstock.topics.persist.compactor`), for a server.
+"""The worker process that makes snapshots, fed by the server: `python -m` this module.
 
 It gets the path of the last snapshot and the payloads of the log after it, replays both, moves
 cold records to segments, writes the new snapshot, and says so in one line. The server's event loop
@@ -24,7 +24,6 @@ from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.codec import decode_entries
 from penstock.topics.core.partition import Partition
 from penstock.topics.core.registry import Registry
-from penstock.topics.core.segments import BlockPlace, SegmentHead
 from penstock.topics.persist.data_dir import (
     ColdFiles,
     File,
@@ -33,6 +32,7 @@ from penstock.topics.persist.data_dir import (
     write_file,
 )
 from penstock.topics.persist.sealing import SealOptions, segments_to_seal, share_of_each
+from penstock.topics.persist.segments import BlockPlace, SegmentHead
 from penstock.topics.persist.snapshot import (
     Restoring,
     SnapshotHeader,
@@ -147,7 +147,7 @@ def seal(partition: Partition, job: Job, sealed: list[Sealed]) -> None:
         for runs in list(segments_to_seal(topic, job.seal, job.now_ms, share_bytes)):
             name = segment_name(job.partition, job.index, job.now_ms, len(sealed))
             blocks = files.write(name, SegmentHead(job.partition, topic.name, topic.epoch), runs)
-            topic.slots.seal(blocks)
+            topic.row.seal(blocks)
             places = [
                 BlockPlace(block.first_seq, block.last_seq, block.offset, block.length)
                 for block in blocks
