@@ -16,9 +16,9 @@ from penstock.client.records import Record, encode_record, encode_records
 from penstock.client.retry import RetryPolicy, Tries
 from penstock.client.sse import Frame, FrameParser
 from penstock.client.watching import Create, Open, Pause, Position, WatchCore, WatchOptions
-from penstock.protocol.events import Records
 from penstock.flow.backoff import Backoff
 from penstock.protocol.errors import Internal, NotFound, ServerUnavailable, ShuttingDown, Throttled
+from penstock.protocol.events import Records
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=20)
 FRAMES = st.lists(
