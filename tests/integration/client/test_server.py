@@ -366,7 +366,7 @@ def test_a_server_with_tls_is_trusted_only_by_its_certificate(tmp_path: Path, fa
         assert face.call(settings, "write", "a", range(10)).count == 10
         events, _ = face.watched(settings, 1, "a")
         assert events[0].to_seq == 10
-        with pytest.raises(Untrusted, match="certificate of .* is not trusted"):
+        with pytest.raises(Untrusted, match=r"certificate of .* is not trusted"):
             face.call(ClientSettings(url), "get_topic", "a")
     finally:
         server.close()
