@@ -264,7 +264,7 @@ class Partition:
     def stage(self, change: Change) -> None:
         """A change is on its way to the log: later decisions count on it."""
         for entry in change.entries:
-            if type(entry) is Appended:  # nearly always: the test is 0.3 of a look into the table
+            if type(entry) is Appended:  # nearly always; 0.9 of the time by the table
                 self._stage_appended(entry)
             else:
                 _BY_KIND[type(entry)].stage(self, entry)

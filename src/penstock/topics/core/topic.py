@@ -230,7 +230,7 @@ class Topic:
     def stage_append(self, batch: Batch, now_ms: int) -> Appended:
         """Decide a batch without a key and stage it in one call; for topics that are simple.
 
-        A short cut for the usual write: 0.33 of the time of `decide_append` and `stage`.
+        A short cut for the usual write: 0.42 of the time of `decide_append` and `stage`.
         """
         if now_ms > self.now_ms:
             self.now_ms = now_ms
