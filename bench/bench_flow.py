@@ -10,7 +10,7 @@ from time import perf_counter_ns
 
 from bench.report import Report
 from penstock.flow import LatencyHistogram
-from penstock.flow.shell import AsyncChannel, ThreadChannel
+from penstock.flow.waiting_channels import AsyncChannel, ThreadChannel
 
 TITLE = "Flow: hand-over between stages, and recording a latency"
 ITEMS = 200_000

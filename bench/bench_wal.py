@@ -21,7 +21,7 @@ import uvloop
 
 from bench.load import scratch
 from bench.report import Report
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from penstock.log import wal as wal_module
 from penstock.log.executor import PartitionExecutor, Work
 from penstock.log.store import Append, Entry, Operation, Underway

@@ -24,7 +24,7 @@ from penstock.app.process import set_up_logging, tls_context, write_atomically
 from penstock.config import Settings
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Corrupt, Rejected
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from penstock.kernel.units import MIB
 from penstock.log.journal import partitions_of
 from penstock.log.store import Store

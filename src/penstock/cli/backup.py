@@ -16,7 +16,7 @@ from penstock.cli.output import bars, waiting
 from penstock.cli.placing import api_key_option
 from penstock.client import Client, ClientSettings
 from penstock.kernel.errors import PenstockError
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from penstock.kernel.units import format_bytes
 from penstock.topics.persist import backup as backups
 from penstock.topics.persist.backup import back_up_directory

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from penstock.kernel.shell import meanwhile
+from penstock.kernel.system import meanwhile
 
 if TYPE_CHECKING:
     from rich.console import Console

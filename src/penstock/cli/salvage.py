@@ -12,7 +12,7 @@ import click
 from penstock.cli.failing import told
 from penstock.cli.output import bars, visible
 from penstock.kernel.errors import PenstockError
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from penstock.topics.persist.salvage import Findings
 from penstock.topics.persist.salvage import salvage as salvaged
 

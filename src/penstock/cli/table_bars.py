@@ -13,7 +13,7 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
 from penstock.kernel.errors import PenstockError
-from penstock.kernel.shell import meanwhile
+from penstock.kernel.system import meanwhile
 from penstock.kernel.units import format_ms
 from penstock.tables.core.progress import RefreshProgress
 from penstock.tables.status import Running

@@ -1,7 +1,7 @@
 """Scheduling and backpressure without IO: who is next, how much, how hard, when again.
 
 Pressure changes *when* work happens, never *whether*, in which order within a key, or what is
-visible. Clock and random source are handed in. Faces that wait are in `penstock.flow.shell`.
+visible. Clock and random source are handed in; `waiting_channels` has the faces that wait.
 """
 
 from __future__ import annotations

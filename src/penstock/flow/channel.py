@@ -1,6 +1,6 @@
 """How much may be in flight between two stages: a FIFO with a window of slots and paced credits.
 
-This is the pure core; `penstock.flow.shell` has the asynchronous and the thread face over it. A
+This is the pure core; `waiting_channels` has the asynchronous and the thread face over it. A
 slot is taken when an item is sent and freed when the receiver is *done* with it, so a window
 bounds what is queued and what is being worked on.
 

@@ -29,7 +29,7 @@ from penstock.ingest.tokens import DeviceTokens
 from penstock.ingest.windows import Downstream, Windows
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError, Rejected
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 
 REJECTS_WAITING_MAX: Final = 1_000
 SWEEP_TICKS: Final = 10

@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.flow.backoff import Backoff
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Gone, Rejected
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from penstock.lake import ddl
 from penstock.lake.changes import parse_all
 from penstock.lake.commit import CommitResult, commit, retried

@@ -1,1 +1,1 @@
-"""Everything HTTP: messages, routes and answers here, sockets and the event loop in `shell`."""
+"""Everything HTTP: `http` is a server of its own, `api` the routes, `push` the live streams."""

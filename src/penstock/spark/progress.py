@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.kernel.clock import Clock
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

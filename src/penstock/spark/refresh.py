@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError, Rejected
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from penstock.lake.catalog import Catalog
 from penstock.lake.model import TableVersion
 from penstock.spark.errors import SparkNotStarted, is_lost

@@ -10,7 +10,7 @@ from typing import Final
 from uuid import uuid4
 
 from penstock.kernel.errors import Rejected, Unavailable
-from penstock.kernel.shell import SystemClock, meanwhile
+from penstock.kernel.system import SystemClock, meanwhile
 from penstock.tables import rows
 from penstock.tables.core.failures import FailureKind
 from penstock.tables.core.jobs import job_for

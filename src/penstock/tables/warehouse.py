@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Busy, Rejected, Unavailable
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from penstock.lake.catalog import Catalog, open_catalog
 from penstock.lake.expire import sweep
 from penstock.protocol.errors import (

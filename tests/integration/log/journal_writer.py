@@ -9,7 +9,7 @@ import asyncio
 import os
 import sys
 
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from penstock.log.journal import LocalJournal
 from penstock.log.stores.segment import open_segment
 

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.app.tables import Warehouse
 from penstock.kernel.errors import Unavailable
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from penstock.tables.coordinator.lease import CoordinatorLeaseLost, LeaseKeeper, take_lease
 from penstock.tables.coordinator.loop import SNAPSHOTS_KEPT_MS, retention_ms
 from penstock.tables.coordinator.session import new_identity

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.kernel.clock import Clock, SteadyClock
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from penstock.testing import ManualClock
 
 

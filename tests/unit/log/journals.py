@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import Self
 
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from penstock.log.journal import LocalJournal
 from penstock.log.reads import ReadRange
 from penstock.log.store import Compact, Store

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kernel.errors import Rejected
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from penstock.log.queues import Backpressure, QueueLimits, Stopped
 from penstock.log.reads import ReadOptions, ReadRange, ReadScheduler, coalesce, cut
 from penstock.log.store import Append, Compact, Compacted, Entry, Store

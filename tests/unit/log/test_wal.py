@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from penstock.kernel.errors import PenstockError, Rejected
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from penstock.log.queues import Backpressure, QueueLimits, Stopped
 from penstock.log.store import Append, Entry, Operation, Store, Sync
 from penstock.log.stores import open_store

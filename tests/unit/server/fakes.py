@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Rejected
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from penstock.log.stores import open_store
 from penstock.server.api.app import TopicApplication
 from penstock.server.api.auth import parse_keys

@@ -15,7 +15,7 @@ from penstock.client.settings import ClientSettings
 from penstock.client.transports.aio import AsyncConnection, AsyncTransport
 from penstock.client.wire import Answer, HttpRequest
 from penstock.kernel.clock import Clock
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from penstock.protocol.errors import CallError
 
 P = TypeVar("P")

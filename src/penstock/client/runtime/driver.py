@@ -27,7 +27,7 @@ from penstock.client.space_calls import commit_once
 from penstock.client.transports.connecting import closed_error
 from penstock.commits.model import Commit
 from penstock.kernel.clock import Clock
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from penstock.protocol.errors import CallError, InvalidRequest
 
 _LOG: Final = logging.getLogger("penstock.client.runtime")

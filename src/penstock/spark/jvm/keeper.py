@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from penstock.kernel.clock import Clock
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from penstock.spark.jvm.embedded import EmbeddedSpark, Tell, start_spark
 from penstock.spark.options import SparkOptions
 

@@ -27,7 +27,7 @@ from uuid import uuid4
 from penstock.flow.backoff import Backoff
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Busy, Conflict, Corrupt, Gone, Rejected, Unavailable
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from penstock.kernel.text import shortened
 from penstock.kernel.units import MIB
 from penstock.lake.catalog import Catalog

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Unavailable
-from penstock.kernel.shell import meanwhile
+from penstock.kernel.system import meanwhile
 from penstock.tables.coordinator.engines import EngineState
 from penstock.tables.core.events import Event, Start, WorkerDied
 from penstock.tables.core.failures import FailureKind

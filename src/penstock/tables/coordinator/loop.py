@@ -10,7 +10,7 @@ from random import Random
 from typing import Final, Self
 
 from penstock.kernel.clock import Clock, SteadyClock
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from penstock.kernel.units import format_ms
 from penstock.lake.catalog import Catalog
 from penstock.lake.errors import CatalogAway

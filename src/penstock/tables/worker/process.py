@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from penstock.lake.catalog import open_catalog
 from penstock.lake.errors import CatalogAway
 from penstock.tables.core.failures import FailureKind

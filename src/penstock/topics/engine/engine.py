@@ -19,7 +19,7 @@ from typing import Any, Final
 from penstock.flow.governor import Rung
 from penstock.kernel.clock import Clock, SteadyClock
 from penstock.kernel.errors import PenstockError, Rejected
-from penstock.kernel.shell import RunQueue, SystemClock
+from penstock.kernel.system import RunQueue, SystemClock
 from penstock.log.executor import ExecutorStatus
 from penstock.log.journal import LocalJournal
 from penstock.log.store import Store

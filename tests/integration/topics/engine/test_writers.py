@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.kernel.errors import Unavailable, Unknown
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from penstock.log.executor import PartitionExecutor, Work
 from penstock.log.journal import Backlog
 from penstock.log.stores.memory import MemoryStore

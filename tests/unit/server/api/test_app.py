@@ -6,7 +6,7 @@ import re
 import pyarrow as pa
 import pytest
 
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from tests.unit.server.fakes import run, serving, until
 
 KEYS = "root,reader:read:a.,writer:write:a."

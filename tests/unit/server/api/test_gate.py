@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 from penstock.server.api.auth import parse_keys
 from penstock.server.api.gate import Gate
 from penstock.server.http.message import Request

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.kernel.shell import RunQueue
+from penstock.kernel.system import RunQueue
 
 
 def beside_another(core: int, waited: list[int]) -> None:

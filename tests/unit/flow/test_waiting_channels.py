@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from penstock.flow import Closed
-from penstock.flow.shell import AsyncChannel, ThreadChannel
+from penstock.flow.waiting_channels import AsyncChannel, ThreadChannel
 from penstock.kernel.errors import Busy
 from penstock.testing import seeded, seeds
 

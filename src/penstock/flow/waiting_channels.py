@@ -16,7 +16,7 @@ from penstock.flow.channel import Closed, WindowedChannel
 from penstock.flow.meter import Measurement
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Busy
-from penstock.kernel.shell import SystemClock
+from penstock.kernel.system import SystemClock
 
 T = TypeVar("T")
 
