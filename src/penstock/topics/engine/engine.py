@@ -305,7 +305,7 @@ class Engine:
             and self._backlog.waiting <= self.admission.room_bytes
             and self.registry.totals.hot_bytes <= self.registry.refuse_bytes
         ):
-            writer.append(topic, write.batch, self.clock.now_ms(), done)
+            writer.submit_append(topic, write.batch, self.clock.now_ms(), done)
             return
         try:
             self.admission.check(writer, disable=write.disable_backpressure)

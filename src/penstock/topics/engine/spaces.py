@@ -135,7 +135,9 @@ class SpaceCommands:
             return
         if isinstance(decided, Committed):
             assert space is not None, "a space that is made comes with the entry that makes it"
-            writer.land(space, decided, partial(self._landed, space.topic.told_epoch, done))
+            writer.submit_commit(
+                space, decided, partial(self._accepted, space.topic.told_epoch, done)
+            )
         elif isinstance(decided, Change):
             writer.submit(decided, partial(self._made, name, done), sync=True)
         else:
@@ -228,7 +230,7 @@ class SpaceCommands:
         else:
             writer.after(tell)
 
-    def _landed(self, epoch: int, done: OnAccepted, outcome: Answer | Exception) -> None:
+    def _accepted(self, epoch: int, done: OnAccepted, outcome: Answer | Exception) -> None:
         if isinstance(outcome, Exception):
             done(outcome)
         else:

@@ -27,7 +27,7 @@ from penstock.topics.core.topic import Topic, Written
 
 Done = Callable[[list[Any] | Exception], None]
 OnWritten = Callable[[Written | Exception], None]
-OnLanded = Callable[[Answer | Exception], None]
+OnCommitted = Callable[[Answer | Exception], None]
 T = TypeVar("T")
 Waiting = list[tuple[Change | Appended | Committed, Any]]
 
@@ -164,7 +164,7 @@ class PartitionWriter:
             self._scheduled = True
             self._wal.join(self)
 
-    def append(self, topic: Topic, batch: Batch, now_ms: int, done: OnWritten) -> None:
+    def submit_append(self, topic: Topic, batch: Batch, now_ms: int, done: OnWritten) -> None:
         """Take the usual write: `submit` for one append that cannot be refused, made cheap.
 
         In a profile of single writes `Change`, `stage` and `commit` were most of the engine.
@@ -183,8 +183,8 @@ class PartitionWriter:
             self._scheduled = True
             self._wal.join(self)
 
-    def land(self, space: TopicSpace, entry: Committed, done: OnLanded) -> None:
-        """Take a commit that was just decided: `submit` for it alone, made cheap as `append` is."""
+    def submit_commit(self, space: TopicSpace, entry: Committed, done: OnCommitted) -> None:
+        """Take a commit that was just decided: `submit` for it alone, made cheap as `submit_append` is."""
         if self.refusal is not None:
             done(self.refusal)
             return
