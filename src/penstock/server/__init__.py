@@ -1,1 +1,1 @@
-"""Everything HTTP: `http` is a server of its own, `api` the routes, `push` the live streams."""
+"""HTTP: `http` is the HTTP server, `api` holds the routes, `push` the live streams."""

@@ -32,7 +32,7 @@ _BOOLS: Final = {True: b"true", False: b"false"}
 
 
 class Numbers(NamedTuple):
-    """Where a write came to stand."""
+    """Where the records of a write were placed."""
 
     first_seq: int
     last_seq: int
@@ -41,7 +41,7 @@ class Numbers(NamedTuple):
 
 
 class Flags(NamedTuple):
-    """What else is to be said of a write."""
+    """Optional facts in the answer to a write."""
 
     created: bool = False
     deduped: bool = False
@@ -49,7 +49,7 @@ class Flags(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """How long a write took, in all and in the log; the log's times are None if deduped."""
+    """How long a write took, in total and in the log; the log's times are None if deduped."""
 
     total_ms: float
     append_ms: float | None = None
@@ -59,9 +59,9 @@ class Spent(NamedTuple):
 def written_new(
     topic: bytes, first_seq: int, last_seq: int, head_seq: int, total_ms: float, fsync_ms: float
 ) -> bytes:
-    """The answer to the usual write: a topic that was there, nothing deduped.
+    """The answer to the usual write: an existing topic, nothing deduped.
 
-    Nearly all of its time is spent on the log, so that one number serves for both.
+    Nearly all of its time is spent in the log, so one number serves for both.
     """
     total = b"%.3f" % total_ms
     fsync = b"%.3f" % fsync_ms if fsync_ms else b"0.000"
@@ -98,9 +98,9 @@ def written(topic: bytes, numbers: Numbers, flags: Flags, spent: Spent) -> bytes
 
 
 def _listed(first: int, last: int) -> bytes:
-    """Consecutive numbers with commas between them.
+    """Consecutive numbers, separated by commas.
 
-    Numbers of one thousand differ in their last digits only, and those are made once and for all.
+    Within one thousand only the last digits differ; those are formatted once and cached.
     """
     parts = []
     while first <= last:
@@ -120,9 +120,9 @@ def data_body(fields: Mapping[str, Any], total_ms: float, **more: Any) -> bytes:
 
 
 def spliced(fields: Mapping[str, Any], key: str, items: bytes) -> bytes:
-    """A JSON object of plain values with the inside of an array, ready made, put in for one key.
+    """A JSON object of plain values with a ready-made array body spliced in under one key.
 
-    The array stands where the key stands among the fields; its value there is ignored.
+    The key's position among the fields is where the array goes; its value there is ignored.
     """
     parts = []
     for name, value in fields.items():

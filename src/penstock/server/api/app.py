@@ -1,6 +1,6 @@
-"""The application: who asks, what for, and the answer; a plain write takes the short way through.
+"""The application: authenticates, routes and answers; plain writes take a fast path.
 
-A handler answers at once, or later in a task of its own, or takes the exchange over as a stream.
+A handler answers at once, or later in its own task, or takes over the exchange as a stream.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PATHS_MAX: Final = 10_000
 HANDLERS: Final = (
     topics, routers, queues, work, watch, websocket, spaces, tables, probes,
 )  # fmt: skip
-"""The modules whose handlers are in the table."""
+"""The modules whose handlers are in the route table."""
 
 WRITE_ROUTE: Final = ROUTES.add(
     Route(
@@ -77,7 +77,7 @@ COMMIT_ROUTE: Final = ROUTES.add(
         errors=(CommitConflict, CommitProtocol, NotASpace, PreconditionFailed, RefusedByRule),
     )
 )
-"""These two have no handler: they come so often that the application answers them itself."""
+"""These two have no handler: they are so frequent that the application answers them itself."""
 
 
 class TopicApplication:
@@ -95,11 +95,11 @@ class TopicApplication:
         self._commits = spaces.CommitDoor(context, self, self._refuse)
 
     def open(self) -> None:
-        """The engine is ready: data routes are served from now on."""
+        """The engine is ready: serve data routes from now on."""
         self._is_plain = self.context.keys is None
 
     def drain(self) -> None:
-        """Take nothing new, end every stream, and answer those who wait for something to come."""
+        """Accept nothing new, end every stream, and answer the calls that wait for data."""
         self.context.draining = True
         self._is_plain = False
         for stream in list(self.context.streams):
@@ -108,7 +108,7 @@ class TopicApplication:
             task.cancel()
 
     async def settle(self, span_s: float) -> None:
-        """Wait until what is under way is done, though not longer than a span."""
+        """Wait until the requests in progress are done, at most for the given time."""
         if self.context.tasks:
             await asyncio.wait(self.context.tasks, timeout=span_s)
 
@@ -123,10 +123,10 @@ class TopicApplication:
                 return
         self._dispatch(exchange)
 
-    # The short way: a write
+    # The fast path: a write
 
     def _learn(self, path: str) -> str | None:
-        """The topic that a POST to a path writes to; remembered, as most come again."""
+        """The topic that a POST to a path writes to; cached, because most paths repeat."""
         if not path.startswith(_TOPICS) or path.find("/", 11) >= 0 or len(path) == 11:
             return None
         if len(self._written_paths) >= _PATHS_MAX:
@@ -158,7 +158,7 @@ class TopicApplication:
             self._refuse(exchange, error, grant)
 
     def write_again(self, same: SameWrite) -> None:
-        """A write with the head of an earlier one: what the head says need not be looked at."""
+        """Take a write with the same head as an earlier one, without looking at the head again."""
         exchange = same.exchange
         if not self._is_plain:
             self(exchange)
@@ -208,7 +208,7 @@ class TopicApplication:
         if grant is not None:
             self.context.caps.leave(grant)
 
-    # The long way: everything
+    # The general path: everything
 
     def _dispatch(self, exchange: Exchange) -> None:
         entered: Grant | None = None
@@ -240,7 +240,7 @@ class TopicApplication:
             self._refuse(exchange, error, entered)
 
     def _admit(self, request: Request) -> tuple[Route, str, Grant | None]:
-        """The route of a request and what its key may do, if its sender may come in at all."""
+        """Find the route of a request and the grant of its key; refuse a sender without access."""
         context = self.context
         grant = None
         request.sender.check(changes=False)
@@ -297,16 +297,16 @@ class TopicApplication:
             self.context.caps.leave(entered)
 
     def _refuse(self, exchange: Exchange, error: Exception, entered: Grant | None) -> None:
-        """Answer with an error; an unexpected one is logged in full."""
+        """Answer with an error; log an unexpected one in full."""
         request = exchange.request
         self.context.tell(f"{request.method} {request.path}", error)
         self._finish(exchange, self.context.hide.answer(error), entered)
 
 
 class SameWrite:
-    """Writes to one topic that come one after another on one connection, each with the same head.
+    """Successive writes to one topic on one connection, all with the same head.
 
-    The transport hands over the same exchange each time, once it was answered.
+    The transport passes in the same exchange each time, once it has been answered.
     """
 
     __slots__ = ("_app", "exchange", "name", "started_ns")
@@ -318,9 +318,9 @@ class SameWrite:
         self.started_ns = 0
 
     def __call__(self, _exchange: Exchange) -> None:
-        """The next one."""
+        """Take the next write."""
         self._app.write_again(self)
 
     def written(self, outcome: Written | Exception) -> None:
-        """It is committed, or refused."""
+        """The write is committed, or refused."""
         self._app.written_again(self, outcome)

@@ -1,9 +1,9 @@
-"""A page of records as an Arrow stream: columns for programs that read many.
+"""A page of records as an Arrow stream: columns for programs that read many records.
 
-`seq` and `ts` are numbers, `node` and `tag` texts, `data` and `meta` the JSON that was written, as
-text. What a JSON page says beside its records stands in the schema's metadata under the same
-names, each as JSON, so that a reader needs nothing else to go on. A page may have far more records
-than one of JSON.
+`seq` and `ts` are numbers, `node` and `tag` strings, `data` and `meta` the JSON as written, as
+text. The other fields of a JSON page are in the schema's metadata under the same names, each as
+JSON, so that a reader can continue from the stream alone. A page may have far more records than a
+JSON page.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ METADATA: Final = (
 RECORDS_MAX: Final = 65_536
 BYTES_MAX: Final = 32 * MIB
 _END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-"""The last message of a stream, of no length."""
+"""The end-of-stream message: zero length."""
 
 
 def larger(limits: TopicLimits) -> TopicLimits:
-    """The limits on a page that is asked for as Arrow."""
+    """The limits on a page requested as Arrow."""
     return replace(
         limits,
         read_records_max=max(limits.read_records_max, RECORDS_MAX),
@@ -47,7 +47,7 @@ def arrow_stream(
 ) -> bytes:
     """The page as one Arrow IPC stream, a batch for each run of records.
 
-    Messages of runs that were asked for before are there; then a page is only put together.
+    Messages of runs that were requested before are cached; then a page is only concatenated.
     """
     import pyarrow as pa
 
@@ -69,7 +69,7 @@ def arrow_stream(
 
 
 def page_facts(topic: str, diff: Diff) -> dict[str, Any]:
-    """What a page says beside its records."""
+    """The fields of a page other than its records."""
     return {
         "topic": topic,
         "next_from_seq": diff.next_from_seq,

@@ -1,4 +1,4 @@
-"""Who may do what: keys with scopes and prefixes of topic names, kept as digests only.
+"""Access control: keys with scopes and topic name prefixes, kept as digests only.
 
 >>> ring = parse_keys("s3cret:read+write:app.|web.,root")
 >>> grant = ring.find("s3cret")
@@ -33,7 +33,7 @@ _SCOPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one key may do. `prefixes` is empty if it may do it to every topic."""
+    """What one key may do. Empty `prefixes` means every topic."""
 
     digest: bytes = field(repr=False)
     scopes: int = EVERYTHING
@@ -44,11 +44,11 @@ class Grant:
         return self.scopes & scopes == scopes
 
     def reaches(self, name: str) -> bool:
-        """Whether a name is among those the key may touch."""
+        """Whether the key may access a name."""
         return not self.prefixes or name.startswith(self.prefixes)
 
     def check(self, scopes: int) -> None:
-        """Refuse what needs more scopes than the key has."""
+        """Refuse a call that needs more scopes than the key has."""
         if self.scopes & scopes != scopes:
             raise Forbidden(
                 f"expected a key with scope {scope_names(scopes)}, "
@@ -56,7 +56,7 @@ class Grant:
             )
 
     def check_name(self, name: str, **detail: Any) -> None:
-        """Refuse a name that the key does not reach."""
+        """Refuse a name that the key may not access."""
         if not self.reaches(name):
             raise Forbidden(
                 f"expected a name that begins with one of {', '.join(self.prefixes)}, "
@@ -65,14 +65,14 @@ class Grant:
             )
 
     def check_config(self, config: Mapping[str, Any]) -> None:
-        """Refuse a configuration that leads records to a topic which the key does not reach."""
+        """Refuse a configuration that routes records to a topic which the key may not access."""
         dest = config.get("dead_letter")
         if isinstance(dest, str):
             self.check_name(dest, topic=dest)
 
 
 class KeyRing:
-    """Every key of the server. A look compares with all of them, whichever is found."""
+    """Every key of the server. A lookup compares with all of them, to take constant time."""
 
     def __init__(self, grants: list[Grant]) -> None:
         self._grants = grants
@@ -81,7 +81,7 @@ class KeyRing:
         return len(self._grants)
 
     def find(self, key: str) -> Grant | None:
-        """What a presented key may do. Takes as long for any key, known or not."""
+        """The grant of a presented key. Takes equally long for any key, known or not."""
         digest = sha256(key.encode("utf-8", "surrogateescape")).digest()
         found = None
         for grant in self._grants:
@@ -99,7 +99,7 @@ class KeyRing:
 
 
 def parse_keys(text: str) -> KeyRing | None:
-    """Read `key[:scopes[:prefixes]]`, joined by commas; None if there is no key at all."""
+    """Read `key[:scopes[:prefixes]]`, joined by commas; None if there are no keys."""
     grants: list[Grant] = []
     for item in filter(None, (item.strip() for item in text.split(","))):
         key, _, rest = item.partition(":")

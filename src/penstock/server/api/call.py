@@ -1,4 +1,4 @@
-"""One request on its way through the application: who asks, what for, and since when."""
+"""One request on its way through the application: its grant, its route and its start time."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ WORK_HEARTBEAT_MS: Final = 15_000
 
 
 class OpenStream(Protocol):
-    """A push connection, as the shutdown sees it."""
+    """A push connection, as seen by the shutdown."""
 
     def end(self) -> None:
-        """Say that the server ends, and close."""
+        """Tell the client that the server is shutting down, and close."""
 
 
 @dataclass(slots=True)
 class Context:
-    """What all handlers share."""
+    """State shared by all handlers."""
 
     engine: Engine
     clock: Clock
@@ -74,9 +74,9 @@ class Context:
         )
 
     def tell(self, what: str, error: Exception) -> None:
-        """Log a failure that is the server's: at most once a second, unless it was unexpected.
+        """Log a server-side failure: at most once a second, unless it was unexpected.
 
-        What the log refuses, the log tells.
+        The log reports its own refusals.
         """
         if describe(error)[0] != 500 or isinstance(error, ReadOnly | SyncFailed):
             return
@@ -88,7 +88,7 @@ class Context:
             _LOGGER.error("%s failed: %s%s", what, error, and_others(left_out))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> Task[None]:
-        """Run something that the server waits for before it ends."""
+        """Run a task that the server awaits before it stops."""
         task = asyncio.ensure_future(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -96,7 +96,7 @@ class Context:
 
 
 class Call:
-    """A request with what the application found out about it."""
+    """A request with its route, grant and timing."""
 
     __slots__ = ("_query", "context", "exchange", "grant", "name", "request", "started_ns")
 
@@ -113,7 +113,7 @@ class Call:
 
     @property
     def query(self) -> Query:
-        """The query, read when it is first asked for."""
+        """The query, parsed on first access."""
         if self._query is None:
             self._query = Query(self.request.query)
         return self._query
@@ -124,9 +124,10 @@ class Call:
 
     @contextmanager
     def parked(self) -> Iterator[None]:
-        """While this task waits for something to come: cancelled if the asker or the server goes.
+        """Cancel this task, while it waits for data, if the client disconnects or the server stops.
 
-        The asker may be gone already, as HTTP/2 tells of requests and their ends in one read.
+        The client may have disconnected already: HTTP/2 reports requests and their ends in one
+        read.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -141,7 +142,7 @@ class Call:
             self.exchange.on_gone = None
 
     def body(self, *, may_be_empty: bool = False) -> dict[str, Any]:
-        """The JSON object that was sent."""
+        """The JSON object in the request's body."""
         found: dict[str, Any] = json_object(
             self.request.body, self.request.headers, may_be_empty=may_be_empty
         )
@@ -153,35 +154,35 @@ class Call:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the asker is held to prefixes."""
+        """Whether the caller's key is restricted to prefixes."""
         return self.grant is not None and bool(self.grant.prefixes)
 
     def reaches(self, name: str) -> bool:
-        """Whether the asker may touch a name."""
+        """Whether the caller may access a name."""
         return self.grant is None or self.grant.reaches(name)
 
     def reaches_router(self, config: RouterConfig) -> bool:
-        """Whether the asker may touch both ends of a router."""
+        """Whether the caller may access both ends of a router."""
         return self.reaches(config.source) and self.reaches(config.dest)
 
     def check_topic(self, name: str) -> None:
-        """Refuse a topic named in a body that the asker may not touch."""
+        """Refuse a topic named in a body that the caller may not access."""
         if not self.reaches(name):
             raise Forbidden(
                 f"expected a topic within the key's prefixes, found {name!r}", topic=name
             )
 
     def check_scopes(self, scopes: int) -> None:
-        """Refuse what needs more scopes than the asker has."""
+        """Refuse a call that needs more scopes than the caller has."""
         if self.grant is not None:
             self.grant.check(scopes)
 
     def check_config(self, config: dict[str, Any]) -> None:
-        """Refuse a configuration that names a topic which the asker may not touch."""
+        """Refuse a configuration that names a topic which the caller may not access."""
         if self.grant is not None:
             self.grant.check_config(config)
 
     def check_unbounded(self) -> None:
-        """Refuse what concerns every topic to who may not touch each."""
+        """Refuse a call that concerns every topic if the caller is restricted to prefixes."""
         if self.is_bounded:
             raise Forbidden("expected a key for every topic, found one that is held to prefixes")

@@ -1,8 +1,8 @@
-"""Records of a topic in runs of columns, made once and kept: for readers of very many.
+"""Records of a topic as cached runs of columns, for bulk readers.
 
-A record never changes; it can only leave. So a run of seqs that is whole has the same columns until
-one of its records leaves, and readers who come later get them as they are, in the very bytes of an
-Arrow stream.
+Records are immutable; they can only be removed. So the columns of a complete run stay valid until
+one of its records is removed, and later readers get the cached columns, already encoded as messages
+of an Arrow stream.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ KEPT_BYTES_MAX: Final = 64 * MIB
 TAG: Final = 3
 META: Final = 5
 _ALL: Final = 1 << 62
-_PREFIX: Final = struct.Struct("<II")  # of every message: a mark, and the length of its head
+_PREFIX: Final = struct.Struct("<II")  # of every message: a marker and the length of its head
 
 
 class Wanted(NamedTuple):
-    """How much a reader takes after its cursor."""
+    """How much a reader wants after its cursor."""
 
     from_seq: int
     records_max: int
@@ -35,7 +35,7 @@ class Wanted(NamedTuple):
 
 
 class Columns:
-    """Records in columns, and the same as a message of an Arrow stream, made once."""
+    """Records in columns, and the same records as a message of an Arrow stream, built once."""
 
     __slots__ = ("_has_meta", "_has_tags", "_messages", "batch", "rows", "size_bytes")
 
@@ -48,7 +48,7 @@ class Columns:
         self._messages: dict[tuple[bool, bool, str | None], Any] = {}
 
     def message(self, *, tags: bool, meta: bool, compression: str | None = None) -> Any:
-        """The bytes of a message, with or without tags and meta; kept until other ones are wanted.
+        """The bytes of a message, with or without tags and meta; the last variant is cached.
 
         A stream is its schema, messages like this, and an end.
         """
@@ -61,7 +61,7 @@ class Columns:
         return message
 
     def shown(self, *, tags: bool, meta: bool) -> Any:
-        """The columns as a batch, with nothing in those that are not wanted."""
+        """The columns as a batch; unwanted ones are empty."""
         import pyarrow as pa
 
         if tags and meta:
@@ -74,7 +74,7 @@ class Columns:
 
 
 class _Run:
-    """A run as it was when `gone` seqs of the topic had no record."""
+    """A cached run, valid while `gone` seqs of the topic have no record."""
 
     __slots__ = ("columns", "gone", "kept_bytes")
 
@@ -85,7 +85,7 @@ class _Run:
 
 
 class ColumnRuns:
-    """The columns of whole runs, by topic and place; those used least go first."""
+    """The columns of complete runs, by topic and position; least recently used runs are evicted."""
 
     def __init__(self, bytes_max: int = KEPT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -93,11 +93,11 @@ class ColumnRuns:
         self.kept_bytes = 0
 
     def page(self, topic: Topic, wanted: Wanted) -> tuple[list[Columns], int]:
-        """Columns of the records after a cursor, and the last seq that was looked at.
+        """Columns of the records after a cursor, and the last seq examined.
 
-        A page that is nearly full ends with its last whole run: a part of one would be made for
-        this reader alone, and so would the other part for the next page. It ends before a hole, of
-        which the next one tells. `NotLoaded` if a record is wanted that is in a file.
+        A page that is nearly full ends with its last complete run: part of a run would be built for
+        this reader alone, and so would the other part for the next page. A page ends before a gap,
+        which the next page reports. `NotLoaded` if a wanted record is in a file.
         """
         at, room = wanted.from_seq, wanted.bytes_max
         records_max = wanted.records_max
@@ -123,11 +123,11 @@ class ColumnRuns:
         return found, at
 
     def _run(self, topic: Topic, number: int, last_seq: int) -> Columns:
-        """The columns of one run, up to a seq; kept if the run is whole."""
+        """The columns of one run, up to a seq; cached if the run is complete."""
         first_seq = number * RUN_SEQS + 1
         key = (topic.name, topic.epoch, number)
         run = self._runs.get(key)
-        gone = topic.head_seq - topic.count  # grows with every record that leaves
+        gone = topic.head_seq - topic.count  # grows with every removed record
         if run is not None:
             if run.gone != gone:
                 run.gone = gone
@@ -174,7 +174,7 @@ def record_batch(found: Found) -> Any:
 
 
 def _compressed(batch: Any, compression: str) -> Any:
-    """The message of a batch as a stream has it that compresses: between its schema and its end."""
+    """The message of a batch in a compressed stream: the part between its schema and its end."""
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
@@ -187,7 +187,7 @@ def _compressed(batch: Any, compression: str) -> Any:
 
 
 def _cut(batch: Any, part: range, records_max: int) -> tuple[Any, int]:
-    """The rows of some seqs, no more than wanted, and the last seq they reach."""
+    """The rows of a range of seqs, no more than wanted, and the last seq they reach."""
     seqs = batch.column(0).to_numpy()
     first, end = map(int, np.searchsorted(seqs, (part.start, part.stop)))
     rows = min(end - first, records_max)
@@ -202,7 +202,7 @@ def _texts(pa: Any, texts: list[str | None]) -> Any:
 
 
 def _payloads(pa: Any, payloads: list[Any]) -> Any:
-    """JSON texts as one column: their bytes joined, and where each begins."""
+    """JSON texts as one column: their joined bytes and the offsets."""
     offsets = np.zeros(len(payloads) + 1, np.int32)
     np.cumsum(list(map(len, payloads)), out=offsets[1:])
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(payloads))]

@@ -1,4 +1,4 @@
-"""How any error becomes an answer, without the paths of the server in its text.
+"""How any error becomes an answer, without server paths in its text.
 
 >>> from penstock.protocol.errors import NotFound
 >>> answer = error_answer(NotFound("expected a known path, found /v0/nothing"))
@@ -36,25 +36,25 @@ from penstock.server.http.message import Answer, error_body
 
 _RETRY_MS: Final = 1_000
 Hide = Callable[[str, int], str]
-"""What of an error's text a client may see, for an answer of a status."""
+"""Returns the part of an error's text that a client may see, given the answer's status."""
 
 _BY_GROUP: Final[tuple[tuple[type[PenstockError], type[CallError]], ...]] = (
     (Busy, Throttled), (RestoreInProgress, NotReady), (Stopped, ShuttingDown),
     (Closed, ShuttingDown), (Rejected, InvalidRequest), (Conflict, InvalidRequest),
     (PenstockError, Internal),
 )  # fmt: skip
-"""What errors of lower layers, which the protocol does not name, are told as."""
+"""Protocol errors for the errors of lower layers, which the protocol does not name."""
 
 
 def as_it_is(text: str, _status: int) -> str:
-    """A text in which nothing is hidden."""
+    """A text with nothing hidden."""
     return text
 
 
 def error_answer(error: Exception, hide: Hide = as_it_is) -> Answer:
-    """The answer that tells of an error; of an unexpected one, without its text.
+    """The answer for an error; the text of an unexpected error is omitted.
 
-    `hide` takes out of the text what is not for clients.
+    `hide` removes what clients must not see from the text.
     """
     status, code, message, detail = describe(error)
     message = hide(message, status)
@@ -65,7 +65,7 @@ def error_answer(error: Exception, hide: Hide = as_it_is) -> Answer:
 
 
 def describe(error: Exception) -> tuple[int, str, str, dict[str, Any]]:
-    """The status, code, text and detail of an error, all from the contract's list."""
+    """The status, code, text and detail of an error, all from the protocol's table."""
     if not isinstance(error, PenstockError):
         return Internal.status, Internal.code, "the server failed; its log has the reason", {}
     detail = error.detail
@@ -81,18 +81,18 @@ def describe(error: Exception) -> tuple[int, str, str, dict[str, Any]]:
 
 
 def retry_after_s(error: Exception) -> int:
-    """Whole seconds after which it is worth another try: at least one."""
+    """Whole seconds before a retry is worthwhile: at least one."""
     wait_ms = error.retry_after_ms if isinstance(error, Busy) else None
     return max(1, -(-(wait_ms or _RETRY_MS) // 1_000))
 
 
 _BELOW: Final = r"/[^\s'\",;:)\]]*"
 _ANY_PATH: Final = re.compile(r"(?<![\w:/.])/[\w.@+-]+(?:/[\w.@+-]*)+")
-"""An absolute path of at least two parts: an error of the server's own says no others."""
+"""An absolute path of at least two parts: the server's own errors contain no others."""
 
 
 class Hiding:
-    """Puts words in the place of the server's directories in the texts of errors."""
+    """Replaces the server's directories in error texts with descriptions."""
 
     def __init__(self, places: Mapping[str, Iterable[str]] | None = None) -> None:
         words = {
@@ -101,9 +101,9 @@ class Hiding:
             for root in roots
             if len(root.rstrip("/")) > 1
         }
-        # The longest first: one directory may be in another.
+        # Longest first: one directory may be inside another.
         self._words = dict(sorted(words.items(), key=lambda each: -len(each[0])))
-        # A name alone, such as `data`, may be any word; what is below it is not.
+        # A bare name, such as `data`, may be any word; a path below it cannot be.
         known = [
             re.escape(root) + (f"(?:{_BELOW})?(?![\\w.-])" if "/" in root else _BELOW)
             for root in self._words
@@ -111,7 +111,7 @@ class Hiding:
         self._known = re.compile(rf"(?<![\w./-])(?:{'|'.join(known)})") if known else None
 
     def __call__(self, text: str, status: int) -> str:
-        """A text as a client may see it. Whatever path is in one of the server's own is hidden."""
+        """A text as a client may see it. In a server error, every path is hidden."""
         if self._known is not None:
             text = self._known.sub(self._word, text)
         return _ANY_PATH.sub("a file of the server", text) if status >= 500 else text
@@ -120,10 +120,10 @@ class Hiding:
         return next(word for root, word in self._words.items() if found[0].startswith(root))
 
     def answer(self, error: Exception) -> Answer:
-        """The answer that tells a client of an error."""
+        """The answer for an error, with paths hidden."""
         return error_answer(error, self)
 
     def text(self, error: Exception) -> str:
-        """An error's text, for where there is no status."""
+        """An error's text, where there is no status."""
         status, _, message, _ = describe(error)
         return self(message, max(status, 500))

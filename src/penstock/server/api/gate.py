@@ -1,4 +1,4 @@
-"""The door before there is an engine: the server runs, nothing can be had of it yet."""
+"""Answers requests before the engine is ready: the server runs but cannot serve data yet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.server.http.origins import preflight
 
 
 class Gate:
-    """Hands requests to the application once there is one; till then health alone is well."""
+    """Passes requests to the application once it exists; until then only health succeeds."""
 
     def __init__(self, clock: Clock, keys: KeyRing | None, *, probe_auth: bool) -> None:
         self._clock = clock
@@ -34,9 +34,9 @@ class Gate:
         exchange.reply(answer.status, answer.body, headers=answer.headers)
 
     def check_head(self, method: str, headers: dict[str, str], sender: Sender) -> CallError | None:
-        """Whether a sender gets no memory for a body.
+        """Why a sender may not use memory for a body; None if it may.
 
-        Every call that has one changes something, and needs a key where there are keys.
+        Every call with a body changes something, and needs a key where there are keys.
         """
         try:
             sender.check(changes=method != "GET")
@@ -73,7 +73,7 @@ class Gate:
         return Answer(200, encode(shown))
 
     def _is_open(self, route: Route | None) -> bool:
-        """Whether no key is asked for here; a handler that asks itself is not reached yet."""
+        """Whether no key is needed here; a handler that checks keys itself is not reached yet."""
         if route is None:
             return False
         return route.guard == "own" or (route.guard == "probe" and not self._probe_auth)

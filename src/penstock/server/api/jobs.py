@@ -1,4 +1,4 @@
-"""Jobs of a queue as JSON: in the answer of a claim and in the events of a worker."""
+"""Jobs of a queue as JSON, for the answer to a claim and for the events of a worker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.topics.engine.queues import Job
 
 
 def job_json(job: Job) -> bytes:
-    """A job as a claimer gets it: its lease beside the record, whose payloads are as written."""
+    """A job as a worker gets it: its lease and the record, with payloads as written."""
     return b"{%b}" % _members(job)
 
 

@@ -19,7 +19,7 @@ FSYNC_BOUNDS_US: Final = (50, 100, 250, 500, 1_000, 5_000, 10_000, 50_000, 100_0
 
 
 class TopicNumbers(NamedTuple):
-    """The numbers of one topic; those of a queue are None on a log."""
+    """The numbers of one topic; queue numbers are None on a log."""
 
     topic: str
     head_seq: int
@@ -32,10 +32,10 @@ class TopicNumbers(NamedTuple):
 
 @dataclass
 class Scrape:
-    """The server at the moment of a scrape. None of its numbers is made by a walk over the topics.
+    """The server at the moment of a scrape. No number requires a walk over the topics.
 
-    `topics` holds those that are shown one by one, if any were asked for; `is_truncated`: more were
-    asked for than are shown.
+    `topics` holds the topics shown individually, if any were requested; `is_truncated`: more were
+    requested than are shown.
     """
 
     context: Context
@@ -44,32 +44,32 @@ class Scrape:
 
     @cached_property
     def engine(self) -> Any:
-        """What holds the topics."""
+        """The engine that holds the topics."""
         return self.context.engine
 
     @cached_property
     def totals(self) -> Any:
-        """Sums over all topics, kept as they change."""
+        """Sums over all topics, maintained incrementally."""
         return self.engine.registry.totals
 
     @cached_property
     def log(self) -> Any:
-        """What the log counted since the start."""
+        """The log's counters since the start."""
         return self.engine.journal.counters
 
     @cached_property
     def store(self) -> StoreStatus:
-        """How the log's store is."""
+        """The state of the log's store."""
         status: StoreStatus = self.engine.journal.store.status()
         return status
 
     @cached_property
     def storage(self) -> dict[str, Any]:
-        """What memory holds of records, and what was found damaged since the start."""
+        """Records held in memory, and damage found since the start."""
         return storage_view(self.engine)
 
     def of_topics(self, name: str) -> dict[str, float] | None:
-        """One number of the topics that are shown one by one; None if there are none."""
+        """One number of the topics shown individually; None if there are none."""
         if not self.topics:
             return None
         found = {topic.topic: getattr(topic, name) for topic in self.topics}
@@ -260,11 +260,11 @@ _counter(
 
 
 def topic_numbers(context: Context, names: Iterable[str], now_ms: int) -> Iterator[TopicNumbers]:
-    """The numbers of single topics, one in each step."""
+    """The numbers of individual topics, one in each step."""
     topics = context.engine.registry.topics
     for name in names:
         topic = topics.get(name)
-        if topic is not None:  # it may have gone since
+        if topic is not None:  # it may have been deleted since
             topic.expire(now_ms)
             yield _numbers(context, topic, now_ms)
 
@@ -293,7 +293,7 @@ class FirstNames:
     def __init__(self, most: int) -> None:
         self.names: list[str] = []
         self.found = 0
-        """How many names there are in all."""
+        """How many names match in total."""
         self._most = most
 
     def look_at(

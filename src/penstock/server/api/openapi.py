@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the table of routes and the structs of the protocol."""
+"""The OpenAPI document, generated from the route table and the structs of the protocol."""
 
 from __future__ import annotations
 
@@ -68,16 +68,16 @@ def document(table: RouteTable, version: str) -> dict[str, Any]:
 
 
 def errors_of(route: Route) -> list[type[CallError]]:
-    """Every error that a route may answer with."""
+    """Every error that a route may return."""
     found: list[type[CallError]] = [*_EVERYWHERE, *route.errors]
     found += _DATA if route.is_data else ()
     found += _BODY if route.body is not None else ()
-    found += (Throttled,) if route.guard == "key" else ()  # requests of a key are limited
+    found += (Throttled,) if route.guard == "key" else ()  # the requests of a key are limited
     return list(dict.fromkeys(found))
 
 
 def _schemas(routes: Iterable[Route]) -> tuple[dict[Any, Shape], dict[str, Shape]]:
-    """The shapes of bodies and answers, and the components that they are made of."""
+    """The schemas of bodies and answers, and the components they refer to."""
     answers = [route.answer for route in routes if route.answer is not None]
     bodies = [route.body for route in routes if route.body is not None]
     kinds = list(dict.fromkeys([*answers, *bodies, ErrorAnswer, ReceiptAbsent, OriginCommitted]))
@@ -90,7 +90,7 @@ def _schemas(routes: Iterable[Route]) -> tuple[dict[Any, Shape], dict[str, Shape
     for shape in components.values():
         for member in shape.get("properties", {}).values():
             if "$ref" in member:
-                member.pop("default", None)  # that of an optional predicate, which is not null
+                member.pop("default", None)  # of an optional predicate, which is not null
     components["Predicate"] = dict(PREDICATE)
     return dict(zip(kinds, refs, strict=True)), components
 
@@ -98,8 +98,8 @@ def _schemas(routes: Iterable[Route]) -> tuple[dict[Any, Shape], dict[str, Shape
 def _always_sent(kind: type[msgspec.Struct]) -> list[str]:
     """The fields of an answer that this server always sends.
 
-    Most have defaults for the sake of clients of older servers; only those of which the default is
-    null, or made by a factory for a payload, may be missing.
+    Most have defaults only for clients of older servers. A field may be missing only if its default
+    is null, or made by a factory for a payload.
     """
     return [
         field.encode_name

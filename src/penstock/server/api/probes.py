@@ -30,7 +30,7 @@ from penstock.server.http.message import Answer
 from penstock.topics.engine.scheduler_view import partitions_view, scheduler_view
 
 SLICE_NS: Final = 500_000
-"""How long a slice may take, but for its last step."""
+"""How long a slice may take, excluding its last step."""
 T = TypeVar("T")
 
 
@@ -59,7 +59,7 @@ def ready(call: Call) -> Answer:
     topics = len(context.engine.registry.topics)
     body = {"status": "ready", "wal_replay_complete": True, "topics": topics}
     failed = partitions_view(context.engine)["failed"]
-    if failed:  # the others serve: it is ready, but not whole
+    if failed:  # the other partitions serve: it is ready, but degraded
         body["status"] = "degraded"
         body["failed_partitions"] = [
             each | {"reason": context.hide(each["reason"], 503)} for each in failed
@@ -124,7 +124,7 @@ def scheduler(call: Call) -> Answer:
 
 
 async def in_slices(steps: Iterable[T], clock: Clock) -> list[T]:
-    """What all steps give, some of them in each turn of the loop."""
+    """Collect the results of all steps, a few in each iteration of the event loop."""
     found: list[T] = []
     until_ns = clock.monotonic_ns() + SLICE_NS
     for step in steps:
@@ -145,7 +145,7 @@ async def make_backup(call: Call) -> Answer:
 
 
 def place_of(wanted: Any, root: Path | None) -> Path:
-    """Where a backup goes: below the one directory that the server's owner has named for it."""
+    """Where a backup goes: below the one directory that the operator configured for backups."""
     if root is None:
         raise InvalidRequest(
             "expected the setting backup_dir to name where backups may go, found none"

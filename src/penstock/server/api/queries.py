@@ -1,4 +1,4 @@
-"""Reading requests: the query's lenient values, JSON bodies, cursors of pages, what is accepted.
+"""Parsing requests: lenient query values, JSON bodies, page cursors, accepted media types.
 
 >>> query = Query("touch=false&page_size=many&prefix=a%20b")
 >>> query.flag("touch", True), query.number("page_size", 100), query.text("prefix")
@@ -30,7 +30,7 @@ from penstock.protocol.values import U64_MAX, check_text
 from penstock.topics.core.batch import Write
 
 OBJECT_BYTES_MAX: Final = MIB
-"""A body that becomes objects, whatever is in it, has no more: they are many times as large."""
+"""The limit on a body that is decoded to objects: objects are many times as large as their JSON."""
 EVENT_STREAM: Final = "text/event-stream"
 _JSON: Final = "application/json"
 _WEIGHT: Final = re.compile(r";\s*q\s*=\s*([01](?:\.[0-9]*)?)\s*(?:;|$)")
@@ -38,11 +38,11 @@ _DIGITS_MAX: Final = len(str(U64_MAX))
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 _decode: Final = msgspec.json.Decoder().decode
 _decode_vast: Final = msgspec.json.Decoder(float_hook=float).decode
-"""Takes numbers that no float can hold as infinite, and is slower."""
+"""Reads numbers too large for a float as infinite; slower than the usual decoder."""
 
 
 class Query:
-    """The query of a request. What cannot be read counts as not said."""
+    """The query of a request. A value that cannot be parsed counts as absent."""
 
     __slots__ = ("_values",)
 
@@ -53,15 +53,15 @@ class Query:
                 self._values.setdefault(name, value)
 
     def text(self, name: str) -> str | None:
-        """A text, if it was said."""
+        """A string, or None if absent."""
         return self._values.get(name)
 
     def flag(self, name: str, default: bool) -> bool:
-        """A boolean: true, 1, false or 0; else the default."""
+        """A boolean: true, 1, false or 0; otherwise the default."""
         return _FLAGS.get(self._values.get(name, ""), default)
 
     def number(self, name: str, default: int) -> int:
-        """A whole number from 0 on that fits 64 bits; else the default."""
+        """A non-negative integer that fits 64 bits; otherwise the default."""
         value = self._values.get(name, "")
         if not (value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX):
             return default
@@ -86,7 +86,7 @@ def check_json(headers: Mapping[str, str]) -> None:
 
 
 def json_object(body: bytes, headers: Mapping[str, str], *, may_be_empty: bool = False) -> Any:
-    """The object in a body; an empty one is an empty object where that is allowed."""
+    """The object in a body; where allowed, an empty body is an empty object."""
     if may_be_empty and not body:
         return {}
     check_json(headers)
@@ -117,7 +117,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
 
 
 def keyed(write: Write, headers: Mapping[str, str], limits: TopicLimits) -> Write:
-    """A write with the key of the header, which is UTF-8 as that of a body is, if it has none."""
+    """A write with the idempotency key of the header, decoded as UTF-8, unless the body has one."""
     key = headers.get("idempotency-key")
     if not key or write.key is not None:
         return write
@@ -128,27 +128,27 @@ def keyed(write: Write, headers: Mapping[str, str], limits: TopicLimits) -> Writ
 
 
 def check_accepts_events(headers: Mapping[str, str]) -> None:
-    """Refuse a client that does not take an event stream."""
+    """Refuse a client that does not accept an event stream."""
     accept = headers.get("accept")
     if accept is not None and EVENT_STREAM not in accept and "*/*" not in accept:
         raise NotAcceptable(f"expected Accept to have {EVENT_STREAM}, found {accept!r}")
 
 
 def wants_arrow(headers: Mapping[str, str]) -> bool:
-    """Whether a reader asks for Arrow by its name, and does not like JSON better."""
+    """Whether a reader names Arrow explicitly and does not prefer JSON."""
     accept = headers.get("accept", "")
     return bool(accept) and preferred(accept, (ARROW, _JSON)) == ARROW
 
 
 def preferred(accept: str, kinds: Sequence[str]) -> str | None:
-    """Which of some kinds is wanted most, the first of several; None if none of them is named."""
+    """The most preferred of some media types, the first on a tie; None if none is named."""
     weights = _weights(accept.lower())
     best = max(kinds, key=lambda kind: weights.get(kind, 0.0))
     return best if weights.get(best, 0.0) > 0.0 else None
 
 
 def arrow_compression(headers: Mapping[str, str]) -> str | None:
-    """How a reader that can take compressed columns asks for them: `;compression=lz4`."""
+    """The compression that a reader accepts for columns, requested by `;compression=lz4`."""
     accepted = headers.get("accept", "").replace(" ", "")
     return "lz4" if f"{ARROW};compression=lz4" in accepted else None
 
@@ -171,7 +171,7 @@ def parse_cursor(cursor: str) -> str:
 
 
 def _weights(accept: str) -> dict[str, float]:
-    """How much each kind that is named is wanted, from 0 for not at all to 1."""
+    """The preference for each named media type, from 0 (not at all) to 1."""
     weights: dict[str, float] = {}
     for named in accept.split(","):
         kind = named.partition(";")[0].strip()

@@ -1,4 +1,4 @@
-"""Handlers of queues: claim, ack, nack and extend; a worker's stream is in `app_work`."""
+"""Handlers of queues: claim, ack, nack and extend; a worker's stream is in `push.work`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters that keep the number of open streams and of requests under way within their limits."""
+"""Counters that limit the number of open streams and of requests in progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RETRY_AFTER_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class CapLimits:
-    """How much there may be at a time; 0 means any number."""
+    """How many may be open at a time; 0 means no limit."""
 
     streams_max: int = 10_000
     streams_per_key_max: int = 1_000
@@ -22,7 +22,7 @@ class CapLimits:
 
 
 class Caps:
-    """Streams of everybody and of each key, and requests of each key."""
+    """Streams in total and per key, and requests per key."""
 
     def __init__(self, limits: CapLimits | None = None) -> None:
         self._limits = limits or CapLimits()
@@ -31,7 +31,10 @@ class Caps:
         self._inflight_of: dict[bytes, int] = {}
 
     def open_stream(self, grant: Grant | None) -> None:
-        """Count a stream, or refuse it and count nothing. Without keys only the sum is limited."""
+        """Count a stream, or refuse it and count nothing.
+
+        Without keys only the total is limited.
+        """
         limits = self._limits
         if limits.streams_max and self.streams >= limits.streams_max:
             raise _full("max_sse_connections", limits.streams_max)
@@ -44,7 +47,7 @@ class Caps:
 
     @contextmanager
     def opening(self, grant: Grant | None) -> Iterator[None]:
-        """Count a stream that is about to begin; one that fails to begin counts no more."""
+        """Count a stream that is about to begin, and uncount it if it fails to begin."""
         self.open_stream(grant)
         try:
             yield
@@ -66,16 +69,16 @@ class Caps:
         self._inflight_of[grant.digest] = inflight + 1
 
     def leave(self, grant: Grant) -> None:
-        """A counted request was answered, or its asker is gone."""
+        """A counted request was answered, or its client disconnected."""
         _less(self._inflight_of, grant.digest)
 
     def inflight(self, grant: Grant) -> int:
-        """How many requests of a key are under way."""
+        """How many requests of a key are in progress."""
         return self._inflight_of.get(grant.digest, 0)
 
 
 def _less(counts: dict[bytes, int], digest: bytes) -> None:
-    """One less; a count of none takes no room."""
+    """Decrement a count; zero entries are removed to save memory."""
     left = counts.get(digest, 0) - 1
     if left > 0:
         counts[digest] = left

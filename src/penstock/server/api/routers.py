@@ -1,6 +1,6 @@
-"""Handlers of routers. A key must reach both ends of a router to see or touch it.
+"""Handlers of routers. A key must have access to both ends of a router to see or change it.
 
-A refusal names no topic or router that its reader does not reach and has not named.
+A refusal names no topic or router that the caller may not access and has not named.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.server.http.message import Answer
 from penstock.topics.core.router import Router, RouterConfig, parse_router
 
 HIDDEN: Final = "…"
-"""Stands in a cycle for a topic that the asker does not reach."""
+"""Replaces the name of a topic in a cycle that the caller may not access."""
 
 
 @ROUTES.put(
@@ -44,7 +44,7 @@ HIDDEN: Final = "…"
     ),
 )
 async def put_router(call: Call) -> Answer:
-    """Make a router, or change it where it stands."""
+    """Create a router, or update it in place."""
     body = call.body()
     config = parse_router(call.name, body)
     create_dest = parse_bool("create_dest", body.get("create_dest", True))
@@ -66,7 +66,7 @@ async def put_router(call: Call) -> Answer:
     errors=(RouterNotFound,),
 )
 async def show_router(call: Call) -> Answer:
-    """A router and how far it has come."""
+    """A router and its progress."""
     engine = call.context.engine
     if not call.reaches_router(engine.registry.routers.get(call.name).config):
         raise _out_of_reach(call.name)
@@ -124,7 +124,7 @@ def _out_of_reach(name: str) -> Forbidden:
 def _as_told(
     call: Call, config: RouterConfig, refused: RouterCycle | TopicExistsIncompatible
 ) -> PenstockError:
-    """Why a router may not be, without the names that the asker does not reach."""
+    """Why a router is refused, without the names that the caller may not access."""
     detail = refused.detail
     if isinstance(refused, RouterCycle):
         return RouterCycle([each if call.reaches(each) else HIDDEN for each in detail["cycle"]])
@@ -132,7 +132,7 @@ def _as_told(
     if not all(map(call.reaches, ends)):
         return _out_of_reach(config.name)
     if call.is_bounded and detail.get("reason") == "router_dest_fan_in":
-        # Its text names the router that is there, wherever that comes from.
+        # Its text names the existing router, wherever that one reads from.
         return TopicExistsIncompatible(
             f"expected one source for topic {config.dest!r}, found it to have another", **detail
         )

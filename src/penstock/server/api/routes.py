@@ -1,6 +1,6 @@
-"""The table of routes. Handlers add themselves to it, beside their answer, scope and errors.
+"""The route table. Handlers register themselves in it, with their answer, scope and errors.
 
-It is whole once `penstock.server.api.app`, which imports every handler, is imported.
+It is complete once `penstock.server.api.app`, which imports every handler, is imported.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NAME_SHAPES: Final[dict[str, Schema]] = {
     "source": {"type": "string", "pattern": TOPIC_NAME},
     "session": {"type": "string", "pattern": r"^wid_[A-Za-z0-9_-]{22}$"},
 }
-"""What the name in a path may be."""
+"""What the name in a path may refer to."""
 
 _WRITES: Final = "/v0/topics/"
 
@@ -49,7 +49,7 @@ _WRITES: Final = "/v0/topics/"
 def is_write(method: str, path: str) -> bool:
     """Whether a request appends to one topic.
 
-    Such requests reach the engine in the order in which they came, whenever they are answered; any
-    other begins only when what came before it is answered, and is waited for.
+    Such requests reach the engine in order of arrival, whenever they are answered. Any other
+    request begins only when the requests before it are answered, and delays those after it.
     """
     return method == "POST" and path.startswith(_WRITES) and path.find("/", len(_WRITES)) < 0

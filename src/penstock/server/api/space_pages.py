@@ -1,4 +1,4 @@
-"""Reading and answering what is asked about spaces: commits, entities, pages of them.
+"""Requests and answers about spaces: commits, entities, pages of entities.
 
 >>> parse_after("120:meter-7")
 (120, 'meter-7')
@@ -29,7 +29,7 @@ _ENTITY: Final = (
     b'{"entity":"%b","seq":%d,"doc":%b,"head":%d,"performance":{"server_total_ms":%.3f}}'
 )
 _LIST: Final = b'{"entities":[%b],"head":%d,"next":%b,"performance":{"server_total_ms":%.3f}}'
-_SMALL_BYTES: Final = 2 * DEPTH_MAX  # JSON no longer than this cannot be too deep
+_SMALL_BYTES: Final = 2 * DEPTH_MAX  # JSON up to this length cannot be nested too deeply
 
 
 class Row(NamedTuple):
@@ -41,14 +41,14 @@ class Row(NamedTuple):
 
 
 def read_commit(body: bytes) -> Commit:
-    """The commit in a body, or what is wrong with it."""
+    """The commit in a body, or `InvalidRequest`."""
     if len(body) > _SMALL_BYTES:
         check_depth(body)
     return parse_commit(body)
 
 
 def accepted(seq: int, ts_ms: int, replayed: bool, epoch: int, total_ms: float) -> bytes:
-    """The answer to a commit that took effect, now or before."""
+    """The answer to a commit that took effect, now or at an earlier try."""
     return _ACCEPTED % (seq, ts_ms, b"true" if replayed else b"false", epoch, total_ms)
 
 
@@ -65,7 +65,7 @@ def list_body(rows: Iterable[Row], head_seq: int, after: str | None, total_ms: f
 
 
 def history_row(entity: str, seq: int, ts_ms: int, commit: Commit) -> dict[str, Any]:
-    """A commit in the history of an entity, with what it did to that one."""
+    """A commit in the history of an entity, with its effect on that entity."""
     row: dict[str, Any] = {
         "seq": seq,
         "ts": ts_ms,
@@ -79,9 +79,9 @@ def history_row(entity: str, seq: int, ts_ms: int, commit: Commit) -> dict[str, 
 
 
 def number(query: Query, name: str) -> int | None:
-    """A whole number of the query, or None if it was not said; anything else is refused.
+    """A whole number of the query, or None if absent; anything else is refused.
 
-    A seq that was misread must not count as not said: the answer would be another state.
+    A misread seq must not count as absent: the answer would show another state.
     """
     text = query.text(name)
     if text is None:

@@ -1,4 +1,4 @@
-"""Handlers of spaces: commits, and entities as they are or as they were."""
+"""Handlers of spaces: commits, and entities in their current or a past state."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Refuse = Callable[[Exchange, Exception, Grant | None], None]
 
 
 class CommitDoor:
-    """Takes commits without a task for each: they come as often as writes."""
+    """Accepts commits without a task for each: they are as frequent as writes."""
 
     def __init__(self, context: Context, application: Application, refuse: Refuse) -> None:
         self._context = context
@@ -62,7 +62,7 @@ class CommitDoor:
             self._refuse(exchange, error, grant)
 
     def take_again(self, same: SameSpace) -> None:
-        """A commit with the head of an earlier one: what the head says need not be looked at."""
+        """Take a commit with the same head as an earlier one, without looking at the head again."""
         exchange = same.exchange
         if self._context.draining:
             self._application(exchange)
@@ -88,7 +88,7 @@ class CommitDoor:
             self._context.caps.leave(grant)
 
     def answer(self, exchange: Exchange, started_ns: int, outcome: Accepted | Exception) -> None:
-        """Tell how a commit ended."""
+        """Answer with the outcome of a commit."""
         if isinstance(outcome, Exception):
             self._refuse(exchange, outcome, None)
             return
@@ -98,7 +98,7 @@ class CommitDoor:
 
 
 class SameSpace:
-    """Commits to one space that come one after another on one connection, with the same head."""
+    """Successive commits to one space on one connection, all with the same head."""
 
     __slots__ = ("_door", "exchange", "name", "started_ns")
 
@@ -109,11 +109,11 @@ class SameSpace:
         self.started_ns = 0
 
     def __call__(self, _exchange: Exchange) -> None:
-        """The next one."""
+        """Take the next commit."""
         self._door.take_again(self)
 
     def done(self, outcome: Accepted | Exception) -> None:
-        """It is accepted, or refused."""
+        """The commit is accepted, or refused."""
         self._door.answer(self.exchange, self.started_ns, outcome)
 
 

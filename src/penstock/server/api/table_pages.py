@@ -1,4 +1,4 @@
-"""Requests about tables: what their bodies say, checked, and pages of rows as bytes.
+"""Requests about tables: their bodies, checked, and pages of rows as bytes.
 
 >>> definition_of({"query": "SELECT 1 AS one", "scedule": "10s"})
 Traceback (most recent call last):
@@ -44,7 +44,7 @@ def definition_of(body: Mapping[str, Any]) -> dict[str, str]:
 
 
 def texts_of(body: Mapping[str, Any], known: Collection[str]) -> dict[str, str]:
-    """The values of a body, all of them texts under known names."""
+    """The values of a body: strings under known names."""
     check_names(body, known)
     for name, value in body.items():
         if not isinstance(value, str):
@@ -53,7 +53,7 @@ def texts_of(body: Mapping[str, Any], known: Collection[str]) -> dict[str, str]:
 
 
 def check_names(body: Mapping[str, Any], known: Collection[str]) -> None:
-    """Refuse an unknown name, and name the nearest known one."""
+    """Refuse an unknown name, and suggest the nearest known one."""
     for name in body:
         if name not in known:
             near = get_close_matches(name, sorted(known), n=1)
@@ -80,7 +80,7 @@ def wait_of(body: Mapping[str, Any]) -> int:
 
 
 def format_of(asked: str | None, accept: str) -> str:
-    """The media type of a page: by the query, else by what is accepted, else JSON."""
+    """The media type of a page: from the query, else from Accept, else JSON."""
     if asked is not None:
         if asked not in _FORMATS:
             raise InvalidRequest(f"expected format json, csv or arrow, found {asked[:100]!r}")
@@ -92,7 +92,7 @@ def format_of(asked: str | None, accept: str) -> str:
 
 
 def page_answer(page: TablePage, kind: str, total_ms: float, compression: str | None) -> Answer:
-    """A page in the form that was asked for. Takes its time: not for the server's loop."""
+    """A page in the requested format. Slow: do not call it on the event loop."""
     facts: dict[str, Any] = {
         "snapshot": page.snapshot,
         "offset": page.offset,
@@ -119,7 +119,7 @@ def page_answer(page: TablePage, kind: str, total_ms: float, compression: str | 
 
 
 def _for_json(rows: pa.Table) -> pa.Table:
-    """Rows without nanoseconds, which Python's times have not."""
+    """Rows without nanoseconds, which Python's datetimes do not support."""
     import pyarrow as pa
 
     fields = [
@@ -132,7 +132,7 @@ def _for_json(rows: pa.Table) -> pa.Table:
 
 
 def csv_bytes(rows: pa.Table) -> bytes:
-    """Rows as CSV with a header; what CSV has no way to write stands as JSON text."""
+    """Rows as CSV with a header; values that CSV cannot express are written as JSON text."""
     import pyarrow as pa
     from pyarrow import csv
 

@@ -1,4 +1,4 @@
-"""Handlers of stream tables: each asks the warehouse in a thread and answers with plain values."""
+"""Handlers of stream tables: each calls the warehouse in a thread and returns plain values."""
 
 from __future__ import annotations
 
@@ -609,7 +609,7 @@ HANDLERS: Final[dict[str, Callable[[Call], Any]]] = {
 
 
 def desk(call: Call) -> TablesDesk:
-    """The warehouse, for a key that is held to no prefix: a table may be made of any topic."""
+    """The warehouse, for a key without prefixes: a table may read any topic."""
     call.check_unbounded()
     if call.context.tables is None:
         raise NoWarehouse
@@ -635,7 +635,7 @@ async def _set_status(call: Call, change: Callable[[Warehouse], None]) -> Answer
 
 @asynccontextmanager
 async def _rung(tables: TablesDesk) -> AsyncIterator[Rung]:
-    """Something to await until the coordinator may have news, or it is time to look again."""
+    """An awaitable that ends when the coordinator may have news, or when it is time to poll."""
     notifier = await tables.do(lambda warehouse: warehouse.notifier())
     loop, heard = asyncio.get_running_loop(), asyncio.Event()
 
@@ -666,7 +666,7 @@ async def _wait(
     wait_ms: int,
     rung: Rung,
 ) -> Answered | Any:
-    """Ask again and again until there is an answer; gives up if the asker or the server goes."""
+    """Poll until there is an answer; give up if the client disconnects or the server stops."""
     found = await tables.do(ask)
     if found is not None or not wait_ms:
         return found

@@ -1,6 +1,6 @@
-"""The warehouse as a server uses it: opened when first needed, asked in threads, never on the loop.
+"""The warehouse as the server uses it: opened lazily, called in threads, never on the loop.
 
-The server never runs a query: it has no engine. What has to be refreshed is left to a coordinator.
+The server never runs a query: it has no engine. It leaves refreshes to a coordinator.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class WarehousePlace:
 
 
 class TablesDesk:
-    """Takes work for the warehouse and does it in a few threads."""
+    """Runs calls to the warehouse in a few threads."""
 
     def __init__(self, place: WarehousePlace, open_warehouse: Callable[[], Warehouse]) -> None:
         self.place = place
@@ -44,7 +44,7 @@ class TablesDesk:
         self._waiting = 0
 
     async def do(self, work: Callable[[Warehouse], T]) -> T:
-        """Do something with the warehouse; `Busy` if too many others are waiting."""
+        """Run a call on the warehouse; `Busy` if too many others are waiting."""
         if self._waiting >= WAITING_MAX:
             raise Busy(
                 f"expected at most {WAITING_MAX} requests for tables at a time, found more",
@@ -58,7 +58,7 @@ class TablesDesk:
             self._waiting -= 1
 
     def close(self) -> None:
-        """Let go of the warehouse; waits for what is being done."""
+        """Close the warehouse, after the calls in progress."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         if self._warehouse is not None:
             self._warehouse.close()

@@ -1,4 +1,4 @@
-"""Handlers of topics: make, show, list, remove, read, delete, and writes to several at once."""
+"""Handlers of topics: create, show, list, delete, read, delete records, atomic writes."""
 
 from __future__ import annotations
 
@@ -250,14 +250,14 @@ async def write_many(call: Call) -> Answer:
 
 
 def _routers_in_reach(call: Call) -> set[str]:
-    """The routers at a topic's ends whose other end the asker reaches as well."""
+    """The routers at a topic's ends whose other end the caller may access as well."""
     routers = call.context.engine.registry.routers
     found = (*routers.fed_by(call.name), *routers.feeders_of(call.name))
     return {each.config.name for each in found if call.reaches_router(each.config)}
 
 
 async def _read(call: Call, request: ReadRequest) -> Diff:
-    """A read that may wait: it ends early if the asker goes or the server does."""
+    """A read that may wait; it ends early if the client disconnects or the server stops."""
     if not request.wait_ms:
         return await call.context.engine.diff(call.name, request)
     with call.parked():
@@ -278,8 +278,8 @@ def _page(call: Call, found: Diff, request: ReadRequest) -> bytes:
 
 
 async def _arrow(call: Call, request: ReadRequest) -> Answer:
-    """A page of columns: those of whole runs are kept, so that the next reader has them at once."""
-    if "pyarrow" not in sys.modules:  # it takes long to load, and is not always wanted
+    """A page of columns; the columns of complete runs are cached for the next reader."""
+    if "pyarrow" not in sys.modules:  # slow to import, and not always needed
         await asyncio.get_running_loop().run_in_executor(None, import_module, "pyarrow")
     is_filtered = bool(request.nodes) or request.tag is not None
     found = await _read(call, request if is_filtered else request._replace(limit=1))
@@ -290,7 +290,7 @@ async def _arrow(call: Call, request: ReadRequest) -> Answer:
             topic = call.context.engine.topic(call.name)
             pieces, next_from_seq = call.context.columns.page(topic, wanted)
             found = found._replace(next_from_seq=next_from_seq, head_seq=topic.head_seq)
-        except NotLoaded:  # cold records are read as any reader reads them
+        except NotLoaded:  # cold records take the usual read path
             found = await _read(call, request)
     if pieces is None:
         pieces = [Columns(record_batch(found.found))] if found.found.records else []
@@ -330,7 +330,7 @@ _decode_target: Final = msgspec.json.Decoder(_Target).decode
 
 
 def _parse_writes(call: Call) -> list[tuple[str, Write]]:
-    """The writes of a body, each to another topic; the asker may write to all of them."""
+    """The writes of a body, each to a different topic; the caller may write to all of them."""
     engine = call.context.engine
     try:
         raws = _decode_writes(call.request.body).writes

@@ -1,4 +1,4 @@
-"""Heads of answers: built once for each status and type, with the date of the current second.
+"""Heads of answers: cached for each status and type, with the date of the current second.
 
 >>> heads = AnswerHeads()
 >>> heads.turn(0.0)
@@ -26,14 +26,14 @@ class AnswerHeads:
 
     def __init__(self, *, varies: bool = False) -> None:
         self.varies = varies
-        """Whether answers differ with the Origin of the request."""
+        """Whether answers depend on the Origin of the request."""
         self._known: dict[tuple[int, bytes], bytes] = {}
         self.date = b""
         self.json = b""
         """Status 200 with JSON, up to the digits of the length."""
 
     def turn(self, wall_s: float) -> None:
-        """A new second: heads are built anew with its date."""
+        """Start a new second: drop the cached heads, whose date is outdated."""
         self.date = formatdate(wall_s, usegmt=True).encode()
         self._known.clear()
         self.json = self.head(200, JSON) + b"Content-Length: "
@@ -55,18 +55,18 @@ class AnswerHeads:
 
 
 def has_body(status: int) -> bool:
-    """Whether answers of a status carry a body and its length."""
+    """Whether answers with a status carry a body and its length."""
     return status not in (204, 304)
 
 
 def header_lines(headers: Headers) -> bytes:
-    """Headers as lines; raises `Rejected` if one of them would break out of its line."""
+    """Headers as lines; raises `Rejected` if a header contains a line break."""
     check_headers(headers)
     return b"".join(b"%b: %b\r\n" % header for header in headers)
 
 
 def check_headers(headers: Headers) -> None:
-    """Raise `Rejected` unless every header is a token and a value without control characters."""
+    """Raise `Rejected` unless each name is a token and each value has no control characters."""
     for name, value in headers:
         if not _NAME.fullmatch(name) or _BAD_VALUE.search(value):
             raise Rejected(

@@ -1,7 +1,7 @@
-"""The body of an HTTP/1.1 request while it arrives. Chunks are read strictly.
+"""The body of an HTTP/1.1 request while it arrives. Chunks are parsed strictly.
 
-Penstock cuts chunks itself, and does not leave it to httptools, so that it can stop at the end of
-a body and look at the next request only when there is room for it.
+Penstock parses chunks itself, rather than with httptools, so that it can stop at the end of a body
+and look at the next request only when there is room for it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*
 _TRAILER_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
 _LINE_BYTES_MAX: Final = 4_096
 PARTS_AT_ONCE: Final = 192
-"""So many lines and chunks' bytes are taken in one call: others want their turn."""
+"""How many chunk lines and pieces of chunks one call parses, for fairness."""
 
 
 class Chunks:
-    """Takes a chunked body off the front of a buffer; a partial chunk is taken as it comes."""
+    """Takes a chunked body off the front of a buffer; partial chunks are taken as they arrive."""
 
     def __init__(self, trailer_bytes_max: int) -> None:
         self._left = 0
@@ -31,12 +31,12 @@ class Chunks:
         self._trailing = False
         self._trailer_bytes_left = trailer_bytes_max
         self.has_more = False
-        """Whether there was more in the buffer than was taken at once."""
+        """Whether the buffer holds more than one call takes."""
 
     def take(self, buffer: bytearray, body: bytearray) -> bool:
-        """Move what is there of the body from the buffer to the body; True at its end.
+        """Move the available part of the body from the buffer to the body; True at its end.
 
-        Not all of it if it has very many chunks: then it `has_more`.
+        If there are very many chunks, it takes only some of them and sets `has_more`.
         """
         self.has_more = False
         for _ in range(PARTS_AT_ONCE):
@@ -95,7 +95,7 @@ class Chunks:
 
 
 class Body:
-    """Collects a body, of a known length or chunked; refuses it as soon as it is too large."""
+    """Collects a body of known length or in chunks; refuses it as soon as it is too large."""
 
     def __init__(self, line: Line, terms: Terms, service: Service) -> None:
         limits = service.limits
@@ -103,16 +103,16 @@ class Body:
         self.terms = terms
         self.size = 0
         self.has_more = False
-        """Whether `take` left something in the buffer that it can go on with."""
+        """Whether `take` left bytes in the buffer that it can continue with."""
         self.pace = Pace(service.now_s)
         self._left = terms.length
         self._chunks = Chunks(limits.head_bytes_max) if terms.length == CHUNKED else None
         self._bytes_max = limits.body_bytes_max
-        # One array, not a list of parts: many small parts would weigh more than their bytes.
+        # One array, not a list of parts: many small parts would need more memory than their bytes.
         self._content = bytearray()
 
     def take(self, buffer: bytearray) -> bool:
-        """Move what belongs to the body off the front of a buffer; True when it is whole."""
+        """Move the body's bytes off the front of a buffer; True when the body is complete."""
         if self._chunks is None:
             return self._take_known(buffer)
         whole = self._chunks.take(buffer, self._content)

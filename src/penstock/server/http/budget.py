@@ -1,10 +1,10 @@
 """Memory for request bodies, shared by every connection.
 
-Bytes are counted when they arrive and given back when the request is answered. Above the budget
-an unfinished body must wait, except one: one can always finish, so none waits for ever. The
-favour goes to the next only when that one is answered. While some wait, those who send must be
-quick about it. Very many peers, each with a little on its way, are much too: at a second, higher
-mark bodies are refused. So the memory in use stays below that mark and one body.
+Bytes are counted when they arrive and released when the request is answered. Above the budget,
+incomplete bodies wait, except one: one body can always finish, so there is no deadlock. That
+exemption passes to the next body only when the first is answered. While some wait, slow senders get
+less time. Very many peers with a little data each also add up: at a second, higher limit bodies are
+refused. So the memory in use stays below that limit plus one body.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from penstock.server.http.message import TransportLimits
 from penstock.server.http.slow_peers import Pace
 
 HASTE: Final = 3
-"""So many times less patience is had with slow peers while others wait for memory."""
+"""Timeouts for slow peers are divided by this while others wait for memory."""
 
 
 class Waiter(Protocol):
     """A connection that reads a body."""
 
     def resume_body(self) -> None:
-        """Read on: there is room again."""
+        """Continue reading: there is room again."""
 
 
 class BodyBudget:
-    """Counts the bytes of request bodies and says who may read on."""
+    """Counts the bytes of request bodies and decides which readers may continue."""
 
     def __init__(self, bytes_max: int, refuse_above: int) -> None:
         self.bytes_max = bytes_max
         self._refuse_above = refuse_above
         self.used = 0
         self._favoured: Waiter | bytes | None = None
-        """Who may go beyond the budget: a reader, or its body until that is answered."""
+        """The holder of the exemption: a reader, or its body until that is answered."""
         self._waiting: dict[Waiter, None] = {}
 
     def take(self, waiter: Waiter, size: int) -> bool:
-        """Count bytes of an unfinished body; False if its reader must wait for `resume_body`.
+        """Count bytes of an incomplete body; False if its reader must wait for `resume_body`.
 
-        `Throttled` if it must not wait either: then its bytes are to be given back.
+        `Throttled` if it may not wait either: then the caller must release its bytes.
         """
         self.used += size
         if self.used <= self.bytes_max or self._favoured is waiter:
@@ -58,7 +58,7 @@ class BodyBudget:
     def too_slow(
         self, pace: Pace, size: int, now_s: float, limits: TransportLimits
     ) -> CallError | None:
-        """Why a body that comes in slowly is refused; sooner while others wait for memory."""
+        """Why a slow body is refused; the limit is stricter while others wait for memory."""
         span_s = limits.body_stall_s / (HASTE if self._waiting else 1)
         if pace.keeps_up(size, now_s, span_s=span_s, least=int(span_s * limits.body_rate_min)):
             return None
@@ -68,14 +68,14 @@ class BodyBudget:
         return Throttled(f"{text}, and others wait") if self._waiting else InvalidRequest(text)
 
     def finish(self, waiter: Waiter, body: bytes | None) -> None:
-        """A body is whole, or given up: its reader waits no more."""
+        """A body is complete, or abandoned: its reader no longer waits."""
         self._waiting.pop(waiter, None)
         if self._favoured is waiter:
             self._favoured = body or None
             self._wake()
 
     def give(self, size: int, body: bytes | None) -> None:
-        """Take bytes back, with the body if they were those of a whole one."""
+        """Release bytes, and the exemption if they belong to the body that holds it."""
         self.used -= size
         if body and self._favoured is body:
             self._favoured = None

@@ -15,7 +15,7 @@ from penstock.kernel.units import KIB, MIB, format_bytes
 from penstock.protocol.errors import InvalidRequest, PayloadTooLarge
 
 GZIP_ABOVE_BYTES: Final = 1 * KIB
-"""Answers up to this size are sent as they are."""
+"""Answers up to this size are not compressed."""
 COMPRESS_IN_THREAD_ABOVE_BYTES: Final = 128 * KIB
 
 GZIP_WINDOW: Final = 31  # a gzip header and trailer, largest window
@@ -23,7 +23,7 @@ _FAST: Final = 1
 
 
 def compress(body: bytes) -> bytes:
-    """A body as gzip, fast rather than small."""
+    """Compress a body with gzip, for speed rather than size."""
     return zlib.compress(body, _FAST, GZIP_WINDOW)
 
 
@@ -47,14 +47,14 @@ def _quality(item: str) -> tuple[str, float]:
 
 
 STEP_BYTES: Final = 1 * MIB
-"""What one step may make, so that the loop is not held up by one body."""
+"""The output limit of one step, so that one body does not block the event loop."""
 MEMBERS_MAX: Final = 1_024
 
 _SLICE_BYTES: Final = 64 * KIB
 
 
 class Inflation:
-    """Inflates one body; `step` until it returns the whole."""
+    """Inflates one body; call `step` until it returns the whole body."""
 
     def __init__(self, body: bytes, body_bytes_max: int) -> None:
         self.size = 0
@@ -66,8 +66,8 @@ class Inflation:
         self._parts: list[bytes] = []
 
     def step(self) -> bytes | None:
-        """Inflate a little more: the whole body when it is done, else None."""
-        # A slice at a time, because what a call leaves over is copied.
+        """Inflate a little more; returns the whole body when done, else None."""
+        # One slice at a time, because zlib copies the unconsumed input.
         piece = self._body[self._place : self._place + _SLICE_BYTES]
         try:
             part = self._inflator.decompress(piece, STEP_BYTES)
@@ -91,7 +91,7 @@ class Inflation:
         return None
 
     def _next_member(self) -> None:
-        # A gzip file is a row of members; what follows the last must be another or nothing.
+        # A gzip file is a sequence of members; after the last one there must be no more bytes.
         self._members += 1
         if self._members > MEMBERS_MAX:
             raise InvalidRequest(f"expected at most {MEMBERS_MAX} gzip members, found more")

@@ -71,14 +71,14 @@ def _origin_form(target: bytes) -> bytes:
 
 
 def _decode_path(path: bytes) -> str:
-    """A path without its escapes; as it came, if they stand for nothing.
+    """A path without its percent-escapes; unchanged if they are malformed or not UTF-8.
 
-    No topic has such a name; the handler says so.
+    No topic has such a name; the handler refuses it.
     """
     raw = _decode(path, "path")
     if "%" not in raw or _BAD_ESCAPE.search(path):
         return raw
-    # An escaped slash stays escaped: it is part of a name, not the end of one.
+    # An escaped slash stays escaped: it is part of a name, not a separator.
     try:
         return unquote_to_bytes(_SLASH.sub(b"%252F", path)).decode()
     except UnicodeDecodeError:
@@ -93,14 +93,14 @@ def _decode(text: bytes, what: str) -> str:
 
 
 CHUNKED: Final = -1
-"""`Terms.length` of a body whose length is not known before its end."""
+"""`Terms.length` of a body with unknown length."""
 
 _REMEMBERED_MAX: Final = 2_048
 _REMEMBERED_BYTES_MAX: Final = 1 * KIB
 _LINE: Final = re.compile(rb"([A-Z]{1,32}) ([!-~]+) HTTP/1\.([01])")
 _SINGLE: Final = frozenset({"host", "content-length", "transfer-encoding"})
 Overlaps = Callable[[str, str], bool]
-"""Whether requests of a method and a path need not wait for each other's answers."""
+"""Whether requests with this method and path need not wait for each other's answers."""
 
 
 def nothing_overlaps(_method: str, _path: str) -> bool:
@@ -109,7 +109,7 @@ def nothing_overlaps(_method: str, _path: str) -> bool:
 
 
 class Line(msgspec.Struct, gc=False, eq=False):
-    """What a request's first line says."""
+    """The parsed request line."""
 
     method: str
     path: str
@@ -118,13 +118,13 @@ class Line(msgspec.Struct, gc=False, eq=False):
     old: bool
     """Whether it is HTTP/1.0."""
     overlaps: bool = False
-    """Whether it may begin while others before it that may too are not answered."""
+    """Whether it may begin while earlier requests that may overlap too are unanswered."""
     authority: bytes = b""
-    """The host that the target names, which counts instead of the Host header."""
+    """The host in the target, which overrides the Host header."""
 
 
 class Terms(msgspec.Struct, gc=False, eq=False, frozen=True, kw_only=True):
-    """What a request's headers say, and what they mean for its body and its answer."""
+    """A request's headers, and what they mean for its body and its answer."""
 
     headers: dict[str, str]
     length: int
@@ -138,11 +138,11 @@ class Terms(msgspec.Struct, gc=False, eq=False, frozen=True, kw_only=True):
     old: bool = False
     """Whether it is HTTP/1.0."""
     hot: bool = False
-    """Whether it is HTTP/1.1 as usual: an answer needs a status, a type and a length only."""
+    """Whether it is a plain HTTP/1.1 request, whose answer needs only a status, type and length."""
     sender: Sender = USUAL
-    """What they say of who sent it."""
+    """What the headers say about the sender."""
     family: str = ""
-    """The headers but for the body's length: the same object for those that differ in it alone."""
+    """The headers without the body's length: one shared object for heads that differ only in it."""
 
 
 REFUSED_TERMS: Final = Terms(
@@ -154,11 +154,11 @@ REFUSED_TERMS: Final = Terms(
     wants_upgrade=False,
     expects_continue=False,
 )
-"""The terms of a request that could not be read."""
+"""The terms of a request that could not be parsed."""
 
 
 class Heads:
-    """Parses lines and headers and remembers a bounded number of each by their bytes."""
+    """Parses request lines and headers, with a bounded cache of each, keyed by their bytes."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class Heads:
         """Headers of HTTP/1.1 requests, from the byte after the line to the blank line's end."""
 
     def parse(self, raw: bytes) -> tuple[Line, Terms]:
-        """The meaning of a whole head, blank line included; raises a `CallError`."""
+        """Parse a complete head, including the blank line; raises a `CallError`."""
         end = raw.find(b"\r\n")
         line = self.lines.get(raw[:end])
         if line is None:
@@ -191,7 +191,7 @@ class Heads:
         return line, _adapt(line, terms)
 
     def mean(self, fields: list[tuple[bytes, bytes]]) -> Terms:
-        """The meaning of headers; raises a `CallError`."""
+        """Interpret headers; raises a `CallError`."""
         headers = join_headers(fields, self._headers_max)
         sender = self._origins.sender(headers)
         try:
@@ -204,7 +204,7 @@ class Heads:
         return terms
 
     def check_length(self, terms: Terms) -> None:
-        """Refuse a body that says that it is too long."""
+        """Refuse a body whose declared length is over the limit."""
         if terms.length > self._body_bytes_max:
             limit = format_bytes(self._body_bytes_max)
             raise PayloadTooLarge(f"expected a body of at most {limit}, found {terms.length} bytes")
@@ -241,7 +241,7 @@ class Heads:
 
 
 class _Fields:
-    """What httptools calls back with while it reads headers."""
+    """The callbacks of httptools for headers."""
 
     def __init__(self) -> None:
         self.headers: list[tuple[bytes, bytes]] = []
@@ -255,7 +255,7 @@ class _Fields:
 
 
 def _fields(raw: bytes) -> list[tuple[bytes, bytes]]:
-    """Headers as they were sent; httptools refuses what is ambiguous or malformed."""
+    """Headers as sent; httptools refuses ambiguous or malformed ones."""
     found = _Fields()
     try:
         httptools.HttpRequestParser(found).feed_data(b"POST / HTTP/1.1\r\n" + raw)
@@ -312,7 +312,7 @@ def _check_host(terms: Terms) -> None:
 
 
 def join_headers(fields: list[tuple[bytes, bytes]], headers_max: int) -> dict[str, str]:
-    """Headers by lower-case name, repeated ones joined; refuses those that may not repeat."""
+    """Headers by lower-case name, repeated ones joined; refuses repeats that are not allowed."""
     if len(fields) > headers_max:
         raise InvalidRequest(f"expected at most {headers_max} headers, found {len(fields)}")
     headers: dict[str, str] = {}
@@ -329,7 +329,7 @@ def join_headers(fields: list[tuple[bytes, bytes]], headers_max: int) -> dict[st
 
 
 def is_gzip(headers: dict[str, str]) -> bool:
-    """Whether the body is compressed; raises `UnsupportedMediaType` if otherwise than by gzip."""
+    """Whether the body is gzip; raises `UnsupportedMediaType` for any other encoding."""
     coding = headers.get("content-encoding", "").lower()
     if coding in ("", "identity"):
         return False

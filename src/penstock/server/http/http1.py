@@ -1,8 +1,8 @@
 """An HTTP/1.1 connection: bytes to requests, answers to bytes, in the same order.
 
-A read that is exactly one known request takes a short way through `data_received`; everything
-else goes through a buffer, one step at a time, and stops where a limit says so. A request begins
-when all before it are answered, unless it and they may overlap.
+A read that is exactly one known request takes a fast path through `data_received`; everything else
+goes through a buffer, one step at a time, and stops at the limits. A request begins when all
+requests before it are answered, unless it and they may overlap.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ HEAD: Final = "head"
 BODY: Final = "body"
 INFLATING: Final = "inflating"
 STOPPED: Final = "stopped"
-"""No more requests are read: an answer that ends the connection is given or will be."""
+"""No more requests are read: the connection ends with an answer, sent or still due."""
 
 STREAMING: Final = "streaming"
-"""A stream is the answer, or will be: what comes meanwhile is read, and looked at when it ends."""
+"""The answer is a stream: input is buffered meanwhile, and parsed when the stream ends."""
 
 STEPS_A_TURN: Final = 16
-"""So many heads and bodies of one connection are read before others get their turn."""
+"""How many heads and bodies of one connection are read before other connections get a turn."""
 
 BLANK_LINES_MAX: Final = 16
-"""Fewer may stand before a request."""
+"""A request may follow fewer blank lines than this."""
 
 _BLANK_LINE: Final = b"\r\n\r\n"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -46,9 +46,9 @@ _REFUSED_REQUEST: Final = Request("GET", "", "", {}, b"")
 
 
 class Http1Connection(asyncio.Protocol):
-    """One connection. Its line holds the requests that are not answered, oldest first."""
+    """One connection. `line` holds the unanswered requests, oldest first."""
 
-    # So many attributes would have a dictionary for each connection, which is large and slow.
+    # Without slots, each connection would have a dictionary, which is large and slow.
     __slots__ = (
         "_advancing",
         "_again",
@@ -100,52 +100,52 @@ class Http1Connection(asyncio.Protocol):
         self._lines = service.heads.lines
         self._terms = service.heads.terms
         self._pipelined_max = service.limits.pipelined_max
-        # What the connection's last request looked like; the next one is most often the same.
+        # The head of the connection's last request; the next one is usually the same.
         self._same_head = b""
         self._same_size = -1
         self._same_line = _REFUSED_LINE
         self._same_terms = REFUSED_TERMS
         self._again: Http1Exchange | None = None
-        """An answered exchange with that head, to be used again by `_handle_again`."""
+        """An answered exchange with that head, reused by `_handle_again`."""
         self._handle_again: Callable[[Http1Exchange], None] = self._application
-        self.line: list[Http1Exchange] = []  # short, and a deque would be 700 bytes when empty
+        self.line: list[Http1Exchange] = []  # short, and an empty deque takes 700 bytes
         self.last = False
-        """Whether the next answer ends the connection: the service is draining."""
+        """Whether the next answer ends the connection, because the service is draining."""
         self._transport = cast(asyncio.Transport, None)
         self._stage = HEAD
         self._simple = True
-        """Nothing is buffered, paused or half read: a read may take the short way."""
+        """Nothing is buffered, paused or half read: a read may take the fast path."""
         self._buffer = bytearray()
         self._scanned = 0
         self._body: Body | None = None
         self._held_bytes = 0
-        """Bytes of the body that comes in, compressed and inflated, as the budget counts them."""
+        """Bytes of the incoming body, compressed and inflated, as the budget counts them."""
         self._inflation: Inflation | None = None
         self._inflated = (_REFUSED_LINE, REFUSED_TERMS)
-        """The head of the request whose body is inflated."""
+        """The head of the request whose body is being inflated."""
         self._sender = USUAL
-        """The sender of the request that is read."""
+        """The sender of the request being read."""
         self._upgrading: Http1Exchange | None = None
         self._live: SocketStream | None = None
         self._overlaps = False
-        """Whether the newest request, and so all in the line, may overlap."""
+        """Whether the newest request, and so every request in `line`, may overlap."""
         self._in_order = True
-        """Nothing in the buffer waits for the requests before it to be answered."""
+        """Nothing in the buffer waits for answers to earlier requests."""
         self._advancing = False
         self._rests = False
-        """Much came at once: the rest of it is for later turns of the loop."""
+        """A read was large: the rest is left to later iterations of the event loop."""
         self._continue_owed = False
         self._reading = True
         self._body_waits = False
         self._writes_paused = False
         self._touched_s = service.now_s
         self._began_s = service.now_s
-        """When the first byte of the unfinished head came."""
+        """When the first byte of the incomplete head arrived."""
         self._lingers = False
         self._linger_until_s: float | None = None
         self._stall = Stall()
 
-    # the transport's calls -----------------------------------------------------------------------
+    # called by the transport ---------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
@@ -175,28 +175,28 @@ class Http1Connection(asyncio.Protocol):
             self._advance()
 
     def _bound_buffer(self) -> None:
-        """Keep a few requests for after the stream; of a peer with more, none is answered."""
+        """Buffer a few requests for after the stream; a peer that sends more gets no answers."""
         if len(self._buffer) > self.service.limits.head_bytes_max:
             self._stop_reading_requests()
 
     def eof_received(self) -> None:
-        """The peer sends no more; that is how one looks that went away, so the connection ends."""
+        """The peer sends no more, which looks the same as a disconnect, so the connection ends."""
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is gone, and with it everybody in its line."""
+        """The connection is lost, and with it every request in `line`."""
         self._stage = STOPPED
         self._simple = False
         self._end_body()
         self._drop_line()
         if self._live is not None:
             self._live.lost()
-        # What refers to this connection, and is referred to: the collector need not come for it.
+        # Break the reference cycles, so that the garbage collector need not find them.
         self._again = self._live = None
         self._handle_again = self._application
         self.service.discard(self)
 
     def pause_writing(self) -> None:
-        """The peer does not read its answers: read no more of its requests."""
+        """The peer does not read its answers: stop reading its requests (back-pressure)."""
         self._writes_paused = True
         self._touched_s = self.service.now_s
         self._settle()
@@ -210,7 +210,7 @@ class Http1Connection(asyncio.Protocol):
         else:
             self._advance()
 
-    # the service's and the budget's calls --------------------------------------------------------
+    # called by the service and the budget --------------------------------------------------------
 
     def sweep(self, now_s: float) -> None:
         """Close if something took too long."""
@@ -239,7 +239,7 @@ class Http1Connection(asyncio.Protocol):
             self._transport.close()
 
     def drain(self) -> None:
-        """Close now if idle, else with the answer that is owed."""
+        """Close now if idle, else after the answers that are due."""
         self.last = True
         self._simple = False
         for exchange in self.line:
@@ -259,16 +259,16 @@ class Http1Connection(asyncio.Protocol):
             self.service.loop.call_soon(self._inflate)
         self._settle()
 
-    # the exchanges' calls ------------------------------------------------------------------------
+    # called by the exchanges ---------------------------------------------------------------------
 
     def answered(self, exchange: Http1Exchange, answer: bytes) -> None:
-        """Send an answer, or keep it until earlier requests have theirs."""
+        """Send an answer, or keep it until earlier requests are answered."""
         line = self.line
         if self._simple and len(line) == 1:
             line.clear()
             request = exchange.request
             self._budget.give(len(request.body), request.body)
-            request.body = b""  # the exchange may be kept, to be used again
+            request.body = b""  # the exchange may be kept for reuse
             self._counters.bytes_out += len(answer)
             self._touched_s = self.service.now_s
             self._transport.write(answer)
@@ -277,7 +277,7 @@ class Http1Connection(asyncio.Protocol):
             self._flush()
 
     def answered_in_parts(self, exchange: Http1Exchange, head: bytes, body: bytes) -> None:
-        """As `answered`, without a copy of a large body where it can be sent at once."""
+        """Like `answered`, but without copying a large body that can be sent at once."""
         if self._simple and len(self.line) == 1:
             self._counters.bytes_out += len(head)
             self._transport.write(head)
@@ -286,7 +286,7 @@ class Http1Connection(asyncio.Protocol):
             self.answered(exchange, head + body)
 
     def stream_waits(self, exchange: Http1Exchange) -> None:
-        """A stream is an answer now; what comes after it waits for its end, or for nothing."""
+        """A stream is now the answer; later requests wait for its end, or are never read."""
         if exchange.ends:
             self._stop_reading_requests()
         else:
@@ -295,7 +295,7 @@ class Http1Connection(asyncio.Protocol):
         self._flush()
 
     def stream_ended(self) -> None:
-        """The body of a stream is whole: go on with what came meanwhile, or close."""
+        """The body of a stream is complete: continue with the buffered input, or close."""
         self._live = None
         if self._stage is not STREAMING or self.last:
             self._close()
@@ -303,7 +303,7 @@ class Http1Connection(asyncio.Protocol):
         self._stage = HEAD
         self._touched_s = self.service.now_s
         self._transport.set_write_buffer_limits(high=self.service.limits.write_buffer_bytes_max)
-        # Not at once: the application is in the middle of something when it ends a stream.
+        # Deferred: the application may be in the middle of a call when it ends a stream.
         self.service.loop.call_soon(self._go_on)
 
     def upgrade(self, exchange: Http1Exchange, subprotocol: str | None) -> WebSocketConnection:
@@ -351,7 +351,7 @@ class Http1Connection(asyncio.Protocol):
             exchange.fail()
 
     def expect(self, exchange: Http1Exchange, handle: Callable[[Http1Exchange], None]) -> None:
-        """The application has a short way for requests with the head of this one."""
+        """The application has a fast path for requests with this head."""
         request, line = exchange.request, self._same_line
         is_same = request.method == line.method and request.path == line.path
         is_same = is_same and request.query == line.query
@@ -359,7 +359,7 @@ class Http1Connection(asyncio.Protocol):
             self._again, self._handle_again = exchange, handle
 
     def _hand_again(self, exchange: Http1Exchange, body: bytes) -> None:
-        """As `_hand_over`, for a request whose like was answered before: nothing is made anew."""
+        """Like `_hand_over`, but reuses the exchange of an answered request with the same head."""
         exchange.request.body = body
         exchange.state = HOT
         exchange.answer = None
@@ -374,7 +374,7 @@ class Http1Connection(asyncio.Protocol):
             exchange.fail()
 
     def _take_single(self, data: bytes) -> bool:
-        """Hand a read over if it is exactly one request as usual, and remember its head."""
+        """Pass on a read that is exactly one plain request, and remember its head."""
         first = data.find(b"\r\n")
         end = data.find(_BLANK_LINE, first) + 4
         line = self._lines.get(data[:first])
@@ -400,14 +400,14 @@ class Http1Connection(asyncio.Protocol):
         return True
 
     def _learn(self, data: bytes, end: int) -> tuple[Line, Terms]:
-        """Parse a head that is whole and new; what is refused goes the long way."""
+        """Parse a complete, unknown head; a refused one takes the general path."""
         if 4 <= end <= self.service.limits.head_bytes_max and data[:1].isupper():
             with suppress(CallError):
                 return self.service.heads.parse(data[:end])
         return _REFUSED_LINE, REFUSED_TERMS
 
     def _advance(self) -> None:
-        """Read requests off the buffer as far as there are bytes and limits allow."""
+        """Read requests off the buffer as far as its bytes and the limits allow."""
         if self._advancing:
             return
         self._advancing = True
@@ -426,7 +426,7 @@ class Http1Connection(asyncio.Protocol):
         self._settle()
 
     def _go_on(self) -> None:
-        """Others have had their turn."""
+        """Continue after other connections had their turn."""
         self._rests = False
         if not self._transport.is_closing():
             self._advance()
@@ -442,14 +442,14 @@ class Http1Connection(asyncio.Protocol):
         )
 
     def _may_begin(self, line: Line) -> bool:
-        """Whether nothing before a request has to be answered first."""
+        """Whether a request need not wait for the answers before it."""
         return not self.line or (self._overlaps and line.overlaps)
 
     def _step(self) -> bool:
         return self._step_head() if self._stage is HEAD else self._step_body()
 
     def _step_head(self) -> bool:
-        """Read one head, if it is whole."""
+        """Read one head, if it is complete."""
         self._sender = USUAL
         buffer = self._buffer
         if buffer and not buffer[:1].isupper() and buffer[:1] != b"\r":
@@ -495,7 +495,7 @@ class Http1Connection(asyncio.Protocol):
             self._send_continue()
 
     def _step_body(self) -> bool:
-        """Move bytes from the buffer to the body; hand it over when it is whole."""
+        """Move bytes from the buffer to the body; pass the request on when it is complete."""
         body = cast(Body, self._body)
         before = body.size
         whole = body.take(self._buffer)
@@ -529,7 +529,7 @@ class Http1Connection(asyncio.Protocol):
         self._hand_over(line, terms, content)
 
     def _inflate(self) -> None:
-        """Inflate a little; a large body takes several turns of the loop."""
+        """Inflate a little; a large body takes several iterations of the event loop."""
         inflation = self._inflation
         if inflation is None:
             return
@@ -541,7 +541,7 @@ class Http1Connection(asyncio.Protocol):
         except CallError as refused:
             self._end_body()
             self._stage = HEAD
-            # The answer has a body, and one to HEAD would be read as the next answer.
+            # The answer has a body, which a client would read as the next answer after a HEAD.
             self._refuse(refused, ends=terms.is_head or not terms.keep_alive)
             self._advance()
             return
@@ -554,7 +554,7 @@ class Http1Connection(asyncio.Protocol):
             self._body_waits = True
 
     def _refuse(self, refused: CallError, *, ends: bool = True) -> None:
-        """Answer a request that is not handed on, in its turn."""
+        """Answer a request that is not passed on, in its turn."""
         self.service.counters.refusals_total += 1
         exchange = Http1Exchange(self, _REFUSED_REQUEST, REFUSED_TERMS, ANSWERED)
         exchange.ends = ends = ends or self.last
@@ -574,7 +574,7 @@ class Http1Connection(asyncio.Protocol):
         self._buffer.clear()
 
     def _end_body(self, content: bytes | None = None) -> None:
-        """Forget the body that came in: it is whole, or given up."""
+        """Reset the incoming body: it is complete, or abandoned."""
         self._body = self._inflation = None
         self._body_waits = False
         self._continue_owed = False
@@ -584,7 +584,7 @@ class Http1Connection(asyncio.Protocol):
 
     def _sweep_body(self, body: Body, now_s: float) -> None:
         if self._body_waits or not self._may_advance():
-            # It is not the peer who is slow.
+            # The wait was for memory; the peer is not slow.
             self._touched_s = now_s
             body.pace.excuse(TICK_S)
             return
@@ -604,7 +604,7 @@ class Http1Connection(asyncio.Protocol):
             if exchange.answer is not None:
                 parts.append(exchange.answer)
             elif exchange.live is None:
-                break  # a thread compresses it
+                break  # a thread is compressing it
             del line[0]
             self._give_back(exchange.request.body)
             exchange.request.body = b""
@@ -626,15 +626,15 @@ class Http1Connection(asyncio.Protocol):
         if self._advancing:
             return
         if self.last and not self.line and self._stage is HEAD and not self._buffer:
-            self._close()  # the last answer was made before it was known to be the last
+            self._close()  # the last answer was built before it was known to be the last
         elif self._buffer and self._stage is not STOPPED and self._in_order:
-            # Not at once: the application is in the middle of something when it answers.
+            # Deferred: the application may be in the middle of a call when it answers.
             self.service.loop.call_soon(self._advance)
         else:
             self._settle()
 
     def _end(self, exchange: Http1Exchange) -> None:
-        """The last answer of this connection was given, or the last until a stream has ended."""
+        """End with this answer: begin its stream, or close the connection."""
         if exchange.ends:
             self._stop_reading_requests()
             self._drop_line()
@@ -651,8 +651,8 @@ class Http1Connection(asyncio.Protocol):
         if not self._lingers or not self._transport.can_write_eof():
             self._transport.close()
         elif not self._transport.is_closing():
-            # A socket that is closed with unread input resets the connection, and the peer would
-            # never see why. So: say that this was all, and throw away what still comes.
+            # Closing a socket with unread input resets the connection, and the peer might never see
+            # the answer. So half-close it, and discard further input.
             self._linger_until_s = self.service.now_s + self.service.limits.linger_s
             self._transport.write_eof()
             self._read(True)
@@ -681,7 +681,7 @@ class Http1Connection(asyncio.Protocol):
     # reading -------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Decide whether to read on, and whether reads may take the short way."""
+        """Decide whether to continue reading, and whether reads may take the fast path."""
         may_advance = self._may_advance()
         self._simple = may_advance and self._stage is HEAD and not self._buffer and not self.last
         listens = self._stage is STOPPED or self._stage is STREAMING

@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from penstock.server.http.websocket import WebSocketConnection
 
 HOT: Final = 0
-"""Not answered; an answer needs no more than a status, a type and a length."""
+"""Not answered; an answer needs only a status, a type and a length."""
 OPEN: Final = 1
 """Not answered."""
 ANSWERED: Final = 2
 GONE: Final = 3
 
 COME_BACK: Final = ((b"Retry-After", b"1"),)
-"""The header of refusals that are worth another try."""
+"""The Retry-After header of refusals that a client may retry."""
 LARGE_BYTES: Final = 256 * KIB
-"""A larger body is not copied to stand behind its head."""
+"""Larger bodies are not copied to follow their head."""
 _LENGTHS: Final = tuple(b"%d\r\n\r\n" % size for size in range(GZIP_ABOVE_BYTES + 1))
-"""The end of a head, for every length of a small body."""
+"""The end of a head, cached for every length of a small body."""
 
 
 class Http1Exchange(msgspec.Struct, eq=False):
-    """A request in the line of its connection; answers leave in the order of the requests."""
+    """A request in its connection's `line`; answers are sent in the order of the requests."""
 
     connection: Http1Connection
     request: Request
@@ -49,7 +49,7 @@ class Http1Exchange(msgspec.Struct, eq=False):
     state: int
     on_gone: Callable[[], None] | None = None
     answer: bytes | None = None
-    """The whole answer, while it waits for its turn."""
+    """The whole answer, while earlier requests are unanswered."""
     live: SocketStream | None = None
     """The stream that is the answer's body."""
     ends: bool = False
@@ -57,12 +57,12 @@ class Http1Exchange(msgspec.Struct, eq=False):
 
     @property
     def is_head(self) -> bool:
-        """Whether only the head of the answer is asked for."""
+        """Whether the client wants only the head of the answer."""
         return self.terms.is_head
 
     @property
     def is_gone(self) -> bool:
-        """Whether the peer went before the answer."""
+        """Whether the peer disconnected before the answer."""
         return self.state == GONE
 
     def reply_json(self, body: bytes) -> None:
@@ -77,7 +77,7 @@ class Http1Exchange(msgspec.Struct, eq=False):
             self.reply(200, body)
 
     def expect_again(self, handle: Callable[[Http1Exchange], None]) -> None:
-        """Have the next requests of this connection with the same head handled by this."""
+        """Handle the next requests of this connection with the same head by this."""
         self.connection.expect(self, handle)
 
     def reply(
@@ -101,7 +101,7 @@ class Http1Exchange(msgspec.Struct, eq=False):
             self._compress(first + b"Content-Encoding: gzip\r\n", body, status)
 
     def stream(self, content_type: bytes = EVENT_STREAM, headers: Headers = ()) -> SocketStream:
-        """Answer 200 with a body in chunks; over HTTP/1.0, one that ends with the connection."""
+        """Answer 200 with a chunked body; over HTTP/1.0, one that ends with the connection."""
         connection, terms = self.connection, self.terms
         service = connection.service
         is_last = connection.last or not connection.line or connection.line[-1] is not self
@@ -134,7 +134,7 @@ class Http1Exchange(msgspec.Struct, eq=False):
         return websocket
 
     def fail(self) -> None:
-        """The application failed: answer 500 unless there is an answer."""
+        """The application failed: answer 500 unless an answer was given."""
         if self.state < ANSWERED:
             self.reply(500, INTERNAL_ERROR)
 
@@ -144,7 +144,7 @@ class Http1Exchange(msgspec.Struct, eq=False):
         return self.state == GONE
 
     def _compress(self, first: bytes, body: bytes, status: int) -> None:
-        # The answer keeps its place in the line while a thread compresses it.
+        # The answer keeps its place in `line` while a thread compresses it.
         loop = self.connection.service.loop
         done = loop.run_in_executor(None, compress, body)
         done.add_done_callback(lambda made: self._send(first, made.result(), status=status))
@@ -152,7 +152,7 @@ class Http1Exchange(msgspec.Struct, eq=False):
     def _send(self, first: bytes, body: bytes, *, status: int) -> None:
         if self.state == GONE:
             return
-        # Those behind it in the line were begun, and are owed their answers too.
+        # Later requests in `line` have begun, and must be answered too.
         is_last = self.connection.last and self.connection.line[-1] is self
         self.ends = is_last or not self.terms.keep_alive
         if has_body(status):
@@ -170,7 +170,7 @@ class Http1Exchange(msgspec.Struct, eq=False):
 
 
 def refusal(answers: AnswerHeads, refused: CallError, *, ends: bool) -> bytes:
-    """The whole answer to a request that is not handed on."""
+    """The whole answer to a request that is not passed on."""
     body = error_body(refused.code, refused.message, refused.detail)
     first = answers.head(refused.status, JSON) + header_lines(refused.headers)
     if isinstance(refused, Busy | Unavailable):

@@ -1,4 +1,4 @@
-"""An HTTP/2 connection: the h2 library keeps the protocol's state, this module its limits.
+"""An HTTP/2 connection: the h2 library keeps the protocol's state, this module enforces limits.
 
 The h2 library refuses a frame that is too long only when it has all of it. That would be up to
 16 MiB for each connection, so the guard follows the frames and tells from their first bytes. It
@@ -46,16 +46,16 @@ _FRAME_HEAD_BYTES: Final = 9
 
 
 class FrameGuard:
-    """Follows the frames of one connection through reads that are cut anywhere."""
+    """Tracks the frames of one connection through reads that split them anywhere."""
 
     def __init__(self, frame_bytes_max: int, *, skip: int) -> None:
         self._frame_bytes_max = frame_bytes_max
         self._skip = skip
         self._length = b""
-        """The digits of the next frame's length that came so far."""
+        """The bytes of the next frame's length received so far."""
 
     def portion(self, data: bytes, frames_max: int) -> int | None:
-        """How many bytes belong to so many frames at the most; None if one of them is too long."""
+        """How many bytes the next `frames_max` frames have; None if one of them is too long."""
         place = frames = 0
         while True:
             place += self._skip
@@ -79,9 +79,9 @@ class FrameGuard:
 
 
 FRAMES_A_TURN: Final = 16
-"""So many frames of one connection are taken before others get their turn."""
+"""How many frames of one connection are processed before other connections get a turn."""
 TAKEN_BYTES_MIN: Final = 16_384
-"""A peer that takes less of its answers within `write_stall_s` takes nothing."""
+"""A peer that reads less of its answers than this within `write_stall_s` counts as stalled."""
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _RESETS_WITHIN_S: Final = 10.0
 _BAD_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
@@ -89,7 +89,7 @@ _REFUSED_LINE: Final = Line("GET", "", "", is_head=False, old=False)
 
 
 class Http2Connection(InPortions):
-    """One connection with up to `http2_streams_max` requests at a time."""
+    """One connection with up to `http2_streams_max` concurrent requests."""
 
     def __init__(self, service: Service) -> None:
         super().__init__(service.loop)
@@ -99,11 +99,11 @@ class Http2Connection(InPortions):
         self._guard = FrameGuard(self._h2.max_inbound_frame_size, skip=len(PREFACE))
         self._exchanges: dict[int, Http2Exchange] = {}
         self._lingering: dict[int, float] = {}
-        """Streams that were answered while their requests still come, and until when they may."""
+        """Answered streams whose requests still arrive, and the deadlines until which they may."""
         self._unopened_bytes = 0
         self._writes_paused = False
         self._held: deque[Http2Exchange] = deque()
-        """Whole requests that begin when the answers before them are on their way."""
+        """Complete requests that begin when the answers before them are on their way."""
         self._pumping = False
         self._beginning = False
         self._leaving = False
@@ -112,7 +112,7 @@ class Http2Connection(InPortions):
         self._touched_s = service.now_s
         self._stall = Stall(least=TAKEN_BYTES_MIN)
 
-    # the transport's calls -----------------------------------------------------------------------
+    # called by the transport ---------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin: send the settings."""
@@ -129,7 +129,7 @@ class Http2Connection(InPortions):
         self._arrived(data)
 
     def _portion(self, data: bytes) -> int:
-        """A few frames; all of it if one is too long, which ends the connection."""
+        """A few frames; all bytes if a frame is too long, which ends the connection."""
         size = self._guard.portion(data, FRAMES_A_TURN)
         if size is None:
             self._leave(ErrorCodes.FRAME_SIZE_ERROR)
@@ -142,7 +142,7 @@ class Http2Connection(InPortions):
         try:
             events = self._h2.receive_data(data)
         except H2Error:
-            self._write()  # the library's goodbye
+            self._write()  # the library's GOAWAY
             self._transport.close()
             return
         for event in events:
@@ -159,14 +159,14 @@ class Http2Connection(InPortions):
         """The peer sends no more: the connection ends."""
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The connection is gone, and with it every request on it."""
+        """The connection is lost, and with it every request on it."""
         exchanges, self._exchanges = self._exchanges, {}
         for exchange in exchanges.values():
             exchange.lost()
         self.service.discard(self)
 
     def pause_writing(self) -> None:
-        """The peer does not read: read no more of it."""
+        """The peer does not read: stop reading from it (back-pressure)."""
         self._writes_paused = True
         self._transport.pause_reading()
 
@@ -178,7 +178,7 @@ class Http2Connection(InPortions):
         self._read_on()
         self.pump()
 
-    # the service's calls -------------------------------------------------------------------------
+    # called by the service -----------------------------------------------------------------------
 
     def sweep(self, now_s: float) -> None:
         """Close if something took too long."""
@@ -200,9 +200,9 @@ class Http2Connection(InPortions):
             self._leave(ErrorCodes.NO_ERROR)
 
     def drain(self) -> None:
-        """Close when the last request is answered; new ones are refused until then.
+        """Close when the last request is answered; refuse new ones until then.
 
-        Not with an early goodbye: a client made with the h2 library takes no answer after it.
+        No early GOAWAY: a client made with the h2 library takes no answer after it.
         """
         self._leaving = True
         self._close_if_done()
@@ -234,7 +234,7 @@ class Http2Connection(InPortions):
     def _begin(self, event: RequestReceived) -> None:
         stream_id = event.stream_id
         if self._leaving:
-            with suppress(StreamClosedError):  # cancelled in what is being read
+            with suppress(StreamClosedError):  # cancelled in the same read
                 self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
             return
         terms = REFUSED_TERMS
@@ -290,7 +290,7 @@ class Http2Connection(InPortions):
                 exchange.finish()
 
     def refuse(self, stream_id: int, exchange: Http2Exchange, refused: CallError) -> None:
-        """Answer a request that is not handed on, and take no more of it."""
+        """Answer a request that is not passed on, and read no more of it."""
         self.service.counters.refusals_total += 1
         exchange.complete = True
         exchange.refuse(refused)
@@ -298,7 +298,7 @@ class Http2Connection(InPortions):
         self._count_reset()
 
     def open_windows(self) -> None:
-        """Let the peer send more, on the connection and on streams that may go on."""
+        """Let the peer send more, on the connection and on streams that may continue."""
         if self._transport.is_closing():
             return
         half = self._limits.http2_window_bytes // 2
@@ -309,7 +309,7 @@ class Http2Connection(InPortions):
             for stream_id, exchange in self._exchanges.items():
                 opens = exchange.unopened_bytes >= half and not exchange.complete
                 if opens and not exchange.waits:
-                    with suppress(StreamClosedError):  # cancelled in what is being read
+                    with suppress(StreamClosedError):  # cancelled in the same read
                         self._h2.increment_flow_control_window(exchange.unopened_bytes, stream_id)
                     exchange.unopened_bytes = 0
         except H2Error:
@@ -317,7 +317,7 @@ class Http2Connection(InPortions):
         self._write()
 
     def _give_up(self, exchange: Http2Exchange) -> None:
-        """End a stream whose peer opens no window for it."""
+        """End a stream whose peer does not open its window."""
         with suppress(H2Error):
             self._h2.reset_stream(exchange.stream_id, ErrorCodes.CANCEL)
         self._write()
@@ -330,7 +330,7 @@ class Http2Connection(InPortions):
         self._close_if_done()
 
     def _count_reset(self) -> None:
-        """Cancelling is cheap for a peer and dear for us: allow a bounded number in a while."""
+        """Limit cancellations: they are cheap for a peer and expensive for the server."""
         now_s = self.service.now_s
         if now_s - self._resets_since_s > _RESETS_WITHIN_S:
             self._resets = 0
@@ -341,7 +341,7 @@ class Http2Connection(InPortions):
 
     def _sweep_body(self, exchange: Http2Exchange, now_s: float) -> None:
         if exchange.waits or self._writes_paused:
-            # It is not the peer who is slow.
+            # The wait was for memory; the peer is not slow.
             exchange.touched_s = now_s
             exchange.pace.excuse(TICK_S)
             return
@@ -369,18 +369,18 @@ class Http2Connection(InPortions):
         self.pump()
 
     def begin_request(self, exchange: Http2Exchange) -> None:
-        """Hand a whole request on, once the peer takes the answers to those before it."""
+        """Pass on a complete request, once the peer has taken the answers to earlier ones."""
         if self._held or self._owed_bytes() > self._limits.http2_answers_bytes_max:
             self._held.append(exchange)
         else:
             exchange.hand_over()
 
     def _owed_bytes(self) -> int:
-        """Bytes of answers that the peer's windows did not allow yet."""
+        """Bytes of answers that wait for the peer's windows."""
         return sum(len(each.outbox) for each in self._exchanges.values() if each.live is None)
 
     def _begin_held(self) -> None:
-        """Begin requests that were held. What answers at once comes back here, and is not heard."""
+        """Begin held requests. Ignores nested calls, which immediate answers make."""
         if self._beginning:
             return
         self._beginning = True
@@ -391,7 +391,7 @@ class Http2Connection(InPortions):
             self._beginning = False
 
     def pump(self) -> None:
-        """Send from every outbox, a frame each in turn, as far as windows and the socket allow."""
+        """Send a frame from each outbox in turn, as far as windows and the socket allow."""
         if self._pumping or self._transport.is_closing():
             return
         self._pumping = True
@@ -431,10 +431,10 @@ class Http2Connection(InPortions):
         return True
 
     def _finished(self, exchange: Http2Exchange) -> None:
-        """The answer is sent: the stream is over, and what still comes on it is not wanted.
+        """The answer is sent: the stream is over, and further input on it is discarded.
 
-        It is thrown away for a while, as a peer that is told at once to stop may, as curl does,
-        throw away its answer.
+        The stream is reset only after a while: a peer that is reset at once may discard its answer,
+        as curl does.
         """
         self._exchanges.pop(exchange.stream_id, None)
         self._touched_s = self.service.now_s
@@ -442,7 +442,7 @@ class Http2Connection(InPortions):
             self._lingering[exchange.stream_id] = self._touched_s + self._limits.linger_s
 
     def _stop_lingering(self, now_s: float) -> None:
-        """Tell peers to stop who have gone on sending what was answered long ago."""
+        """Reset streams whose peers still send although their request was answered long ago."""
         for stream_id in [each for each, until_s in self._lingering.items() if now_s >= until_s]:
             del self._lingering[stream_id]
             with suppress(H2Error):
@@ -454,7 +454,7 @@ class Http2Connection(InPortions):
             self._leave(ErrorCodes.NO_ERROR)
 
     def _leave(self, code: ErrorCodes) -> None:
-        """Say goodbye and close."""
+        """Send GOAWAY and close."""
         if self._transport.is_closing():
             return
         self._leaving = True

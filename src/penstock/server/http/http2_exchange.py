@@ -1,4 +1,4 @@
-"""One request of an HTTP/2 connection and its answer, whole or bit by bit."""
+"""One request of an HTTP/2 connection and its answer, whole or streamed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Http2Exchange:
-    """A request on a stream of its own: its body as it comes in, its answer as it goes out."""
+    """A request on its own stream: its incoming body and its outgoing answer."""
 
     def __init__(
         self, connection: Http2Connection, stream_id: int, line: Line, terms: Terms
@@ -41,7 +41,7 @@ class Http2Exchange:
         self.on_gone: Callable[[], None] | None = None
         self.state = OPEN
         self.complete = False
-        """Whether no more of the request is taken."""
+        """Whether further input of the request is discarded."""
         self.ended_by_peer = False
         self.received_bytes = 0
         self.touched_s = service.now_s
@@ -49,18 +49,18 @@ class Http2Exchange:
         self.waits = False
         """Whether there is no memory for more of its body."""
         self.unopened_bytes = 0
-        """Bytes received that the peer's window was not opened for again."""
+        """Received bytes for which the peer's window was not reopened."""
         self.outbox = bytearray()
         self.live: Http2Stream | None = None
         self.ended = False
-        """Whether the answer ends with what is in the outbox."""
+        """Whether the answer ends with the contents of the outbox."""
         self._body = bytearray()
         self._counted_bytes = 0
         self._inflation: Inflation | None = None
 
     @property
     def is_gone(self) -> bool:
-        """Whether the peer went before the answer."""
+        """Whether the peer disconnected before the answer."""
         return self.state == GONE
 
     # the request ---------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class Http2Exchange:
         self._count(len(data))
 
     def finish(self) -> None:
-        """The request is whole: inflate it if need be and hand it over."""
+        """The request is complete: inflate it if necessary and pass it on."""
         self.complete = True
         content = bytes(self._body)
         self._body.clear()
@@ -114,14 +114,14 @@ class Http2Exchange:
             self.connection.service.loop.call_soon(self._inflate)
 
     def _is_whole(self, content: bytes) -> None:
-        """The body is whole."""
+        """The body is complete."""
         self.connection.service.budget.finish(self, content)
         self.waits = False
         self.request.body = content
         self.connection.begin_request(self)
 
     def hand_over(self) -> None:
-        """Give the request to the application, unless its peer is gone."""
+        """Pass the request to the application, unless the peer disconnected."""
         if self.state != OPEN:
             return
         if not self.connection.service.hand_over(self) and self.state == OPEN:
@@ -135,7 +135,7 @@ class Http2Exchange:
     # the answer ----------------------------------------------------------------------------------
 
     def expect_again(self, handle: Callable[[Http2Exchange], None]) -> None:
-        """A hint that is of no use here: every request has a stream of its own."""
+        """Ignored: every request has its own stream."""
 
     def reply_json(self, body: bytes) -> None:
         """Answer 200 with JSON."""
@@ -168,7 +168,7 @@ class Http2Exchange:
             made.add_done_callback(lambda done: self._send(status, lines, done.result()))
 
     def refuse(self, refused: CallError) -> None:
-        """Answer a request that is not handed on."""
+        """Answer a request that is not passed on."""
         if self.state == OPEN:
             body = error_body(refused.code, refused.message, refused.detail)
             passes = isinstance(refused, Busy | Unavailable)
@@ -176,7 +176,7 @@ class Http2Exchange:
             self.reply(refused.status, body, headers=headers)
 
     def stream(self, content_type: bytes = EVENT_STREAM, headers: Headers = ()) -> Http2Stream:
-        """Answer 200 with a body that is written bit by bit."""
+        """Answer 200 with a streamed body."""
         headers = (*headers, *self.terms.sender.cors)
         check_headers([*headers, (b"content-type", content_type)])
         live = Http2Stream(self)
@@ -190,8 +190,8 @@ class Http2Exchange:
                         (b"content-type", content_type)], ends=self.is_head
         )  # fmt: skip
         if self.is_head or self.state == GONE:
-            # Not before the application could set `on_gone`: the peer may have cancelled the
-            # stream in the same read, which the library knows before we are told.
+            # Only after the application could set `on_gone`: the peer may have cancelled the stream
+            # in the same read, and the library processes that before it reports it.
             self.connection.service.loop.call_soon(live.lost)
         else:
             self.live = live
@@ -202,7 +202,7 @@ class Http2Exchange:
         raise Rejected("expected a WebSocket's request over HTTP/1.1, found HTTP/2")
 
     def lost(self) -> None:
-        """The peer cancelled the stream or is gone."""
+        """The peer cancelled the stream or disconnected."""
         was_open = self.state == OPEN
         self.state = GONE
         self._inflation = None
@@ -238,7 +238,7 @@ class Http2Exchange:
 
 
 class Http2Stream:
-    """The body of an answer that is written bit by bit, as fast as the peer opens its window."""
+    """The body of a streamed answer, sent as fast as the peer opens its window."""
 
     def __init__(self, exchange: Http2Exchange) -> None:
         self.on_room: Callable[[], None] | None = None
@@ -247,13 +247,13 @@ class Http2Stream:
         self._service = exchange.connection.service
         self._lagged = False
         self._stall = Stall()
-        self._added = 0  # to the outbox, since it was last looked at
+        self._added = 0  # to the outbox, since the last check
         self._closed = False
         self._service.counters.streams_open += 1
 
     @property
     def buffered(self) -> int:
-        """Bytes that the peer's window did not allow yet."""
+        """Bytes that wait for the peer's window."""
         return len(self._exchange.outbox)
 
     def write(self, data: bytes) -> bool:
@@ -278,14 +278,14 @@ class Http2Stream:
         return not self._lagged
 
     def direct(self) -> None:
-        """Streams share a socket: none may write to it alone."""
+        """None: streams share a socket, so none may write to it directly."""
 
     def rest(self, data: memoryview) -> None:
-        """Never called: `direct` gives no socket."""
+        """Never called: `direct` returns no socket."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """End the body after what was written."""
+        """End the body after the bytes written so far."""
         if self._end():
             self._exchange.ended = True
             self._exchange.connection.pump()
@@ -298,12 +298,12 @@ class Http2Stream:
             self._service.call(self.on_room)
 
     def stalled_s(self, now_s: float) -> float:
-        """How long the peer has taken nothing of what waits for it."""
+        """How long the peer has read nothing of the buffered bytes."""
         added, self._added = self._added, 0
         return self._stall.lasted_s(self.buffered, now_s, added)
 
     def lost(self) -> None:
-        """The peer is gone."""
+        """The peer disconnected."""
         if self._end():
             self._service.call(self.on_gone)
 

@@ -1,4 +1,4 @@
-"""The port: bound here; the first bytes of a connection say whether it is HTTP/1.1 or HTTP/2."""
+"""The listening port; the first bytes of a connection tell HTTP/1.1 from HTTP/2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.server.http.origins import Origins
 from penstock.server.http.service import CheckHead, Counters, Service, nothing_refused
 
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
-"""Seconds of silence before the first question, between questions, and how many."""
+"""TCP keep-alive: idle seconds before the first probe, seconds between probes, probes."""
 
 
 class NewConnection(asyncio.Protocol):
@@ -50,7 +50,7 @@ class NewConnection(asyncio.Protocol):
             self._pass_on(Http2Connection(service))
 
     def data_received(self, data: bytes) -> None:
-        """Look at the first bytes."""
+        """Detect the protocol from the first bytes."""
         self._first += data
         if self._first.startswith(PREFACE):
             self._pass_on(Http2Connection(self._service))
@@ -89,7 +89,7 @@ class NewConnection(asyncio.Protocol):
 
 
 def tune(transport: asyncio.BaseTransport) -> None:
-    """Send small answers at once, and notice peers that vanished without a word."""
+    """Send small answers at once (no Nagle), and detect peers that vanished (keep-alive)."""
     found = transport.get_extra_info("socket")
     if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
         return
@@ -106,7 +106,7 @@ _BACKLOG: Final = 1_024
 class Listener:
     """Serves an application on one TCP port, with HTTP/1.1, HTTP/2 and WebSocket.
 
-    `start`, then, to leave in good order: `stop_accepting`, let the application close its streams,
+    Call `start`; for a graceful shutdown: `stop_accepting`, let the application close its streams,
     `drain`, `abort`.
     """
 
@@ -130,7 +130,7 @@ class Listener:
         self._service: Service | None = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 4000) -> tuple[str, int]:
-        """Bind and accept; port 0 takes a free one. Returns the address that was bound."""
+        """Bind and accept; port 0 picks a free one. Returns the bound address."""
         if self._service is not None:
             raise Rejected("expected a listener that was not started, found one that was")
         loop = asyncio.get_running_loop()
@@ -166,7 +166,7 @@ class Listener:
 
     @property
     def counters(self) -> Counters:
-        """What was counted since the start."""
+        """The counters since the start."""
         return self._running.counters
 
     @property
@@ -180,21 +180,21 @@ class Listener:
         return self._running.budget.used
 
     def stop_accepting(self) -> None:
-        """Accept no new connection; those that are open go on."""
+        """Accept no new connections; open ones continue."""
         if self._server is not None:
             self._server.close()
 
     def use(self, application: Application) -> None:
-        """Hand the requests of connections that come from now on to another application."""
+        """Pass the requests of future connections to another application."""
         self._application = application
         if self._service is not None:
             self._service.application = application
 
     async def drain(self, deadline_s: float) -> bool:
-        """Close connections as soon as nothing is owed; False if some are left at the deadline.
+        """Close connections as soon as nothing is due; False if some are left at the deadline.
 
-        Idle ones are closed at once, busy ones with their answer. Streams and WebSockets are the
-        application's to close.
+        Idle connections close at once, busy ones after their answer. The application must close
+        streams and WebSockets.
         """
         self.stop_accepting()
         service = self._running
@@ -212,13 +212,13 @@ class Listener:
         return True
 
     async def abort(self) -> None:
-        """Stop at once: every connection is closed as it is."""
+        """Stop at once: close every connection in its current state."""
         self.stop_accepting()
         service = self._running
         service.stop()
         for connection in list(service.connections):
             connection.abort()
-        # A transport says goodbye on the next turn of the loop.
+        # A transport closes in the next iteration of the event loop.
         for _ in range(3):
             await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""What passes between the transport and the application: requests, exchanges, streams, limits.
+"""The interface of transport and application: requests, exchanges, streams, limits.
 
 The transport (`penstock.server.http`) makes one `Exchange` for every complete request and hands it
 to the application, which answers it once, now or later, on the loop's thread.
@@ -26,19 +26,19 @@ EVENT_STREAM: Final = b"text/event-stream"
 
 
 class Sender(msgspec.Struct, frozen=True, gc=False, eq=False, kw_only=True):
-    """What the headers of a request say of its sender; the same object for the same headers."""
+    """What the headers of a request say about its sender; shared by equal headers."""
 
     foreign_host: str | None = None
-    """The host that was named, if the server must not answer to it."""
+    """The requested host, if the server must not answer under it."""
     foreign_page: str | None = None
-    """The page that sent it, if that may change nothing here."""
+    """The page that sent the request, if that page may not change anything here."""
     origin: str = ""
-    """That page's origin, if it has one."""
+    """The page's origin, if it has one."""
     cors: tuple[tuple[bytes, bytes], ...] = ()
-    """Headers of every answer, so that the page may read it."""
+    """CORS headers of every answer, so that the page may read it."""
 
     def check(self, *, changes: bool) -> None:
-        """Refuse a request, of which is known whether it would change something."""
+        """Refuse a request from this sender; `changes` tells whether it would change something."""
         if self.foreign_host is not None:
             raise ForeignHost(
                 f"expected Host to be localhost or an address of loopback, found "
@@ -64,10 +64,10 @@ USUAL: Final = Sender()
 class Request(msgspec.Struct, gc=False, eq=False):
     """One complete request.
 
-    `path` is percent-decoded, but for slashes (`%2F`), and has no query; `query` is as it was sent,
-    without the question mark. Names in `headers` are lower-case, repeated ones are joined with a
-    comma and a blank. Requests that look alike share their headers: do not change them. `body` is
-    inflated. A HEAD request is handed on as GET; the transport keeps the body of its answer back.
+    `path` is percent-decoded, except slashes (`%2F`), and has no query; `query` is as sent, without
+    the question mark. Names in `headers` are lower-case; repeated ones are joined with a comma and
+    a space. Equal heads share their headers: do not change them. `body` is inflated. A HEAD request
+    is passed on as GET; the transport omits the body of its answer.
     """
 
     method: str
@@ -76,7 +76,7 @@ class Request(msgspec.Struct, gc=False, eq=False):
     headers: dict[str, str]
     body: bytes
     sender: Sender = USUAL
-    """What the headers say of who sent it."""
+    """What the headers say about the sender."""
 
 
 def as_chunk(data: bytes) -> bytes:
@@ -89,10 +89,10 @@ def as_chunk(data: bytes) -> bytes:
 
 
 class Direct(NamedTuple):
-    """The socket of a stream, for those who write the same to very many, each time `as_chunk`.
+    """The socket of a stream, to write the same bytes to very many, each time `as_chunk`.
 
-    Only while it `is_closing` not and nothing is `unsent`, asked anew before every write: a number
-    that was closed may belong to another connection by then. Count what was written.
+    Use it only while not `is_closing` and nothing is `unsent`, checked before every write: a closed
+    descriptor may belong to another connection by then. Count what was written.
     """
 
     fd: int
@@ -102,31 +102,31 @@ class Direct(NamedTuple):
 
 
 class Stream(Protocol):
-    """The body of an answer that is written bit by bit. It never blocks and never compresses."""
+    """A streamed answer body. It never blocks and never compresses."""
 
     on_room: Callable[[], None] | None
-    """Called when the buffer is empty again after a write was not taken, or had no room."""
+    """Called when the buffer is empty again after a write was refused, or `has_room` was False."""
     on_gone: Callable[[], None] | None
-    """Called once when the peer goes away; not after `close`."""
+    """Called once when the peer disconnects; not after `close`."""
 
     @property
     def buffered(self) -> int:
         """Bytes that the socket did not take yet."""
 
     def write(self, data: bytes) -> bool:
-        """Send bytes, or return False and take none: the buffer is full or the peer left."""
+        """Send bytes, or return False and take none: the buffer is full or the peer is gone."""
 
     def has_room(self) -> bool:
         """Whether a write of any size is taken now; if not, `on_room` is called when it is."""
 
     def direct(self) -> Direct | None:
-        """The socket itself; None if it must not be used."""
+        """The socket itself; None if it must not be used directly."""
 
     def rest(self, data: memoryview) -> None:
-        """Send what the socket itself did not take of something."""
+        """Send the remainder of a direct write that the socket did not take."""
 
     def close(self) -> None:
-        """End the body after what was written. Idempotent."""
+        """End the body after the bytes written so far. Idempotent."""
 
 
 class WebSocket(Protocol):
@@ -141,23 +141,23 @@ class WebSocket(Protocol):
         """Send a text message, or return False and take nothing: too many wait for the socket."""
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Start the closing handshake after what was sent. Idempotent."""
+        """Start the closing handshake after the messages sent so far. Idempotent."""
 
 
 class Exchange(Protocol):
-    """One request and its answer, which is given exactly once."""
+    """One request and its answer, which must be given exactly once."""
 
     request: Request
     on_gone: Callable[[], None] | None
-    """Called once if the peer goes before the answer."""
+    """Called once if the peer disconnects before the answer."""
 
     @property
     def is_head(self) -> bool:
-        """Whether only the head of the answer is asked for: nothing need be begun for a body."""
+        """Whether the client wants only the head of the answer, so that no body need be started."""
 
     @property
     def is_gone(self) -> bool:
-        """Whether the peer went before the answer."""
+        """Whether the peer disconnected before the answer."""
 
     def reply(
         self, status: int, body: bytes, *, content_type: bytes = JSON, headers: Headers = ()
@@ -168,16 +168,16 @@ class Exchange(Protocol):
         """Answer 200 with JSON: the hot path."""
 
     def expect_again(self, handle: Callable[[Exchange], None]) -> None:
-        """Have the next requests of this connection with the same head handled by this.
+        """Handle the next requests of this connection with the same head by this.
 
-        A hint, which may be ignored; the exchange and its request may be the same objects then.
+        A hint, which may be ignored; the exchange and its request may be reused objects then.
         """
 
     def stream(self, content_type: bytes = EVENT_STREAM, headers: Headers = ()) -> Stream:
-        """Answer 200 with a body that is written bit by bit."""
+        """Answer 200 with a streamed body."""
 
     def upgrade(self, subprotocol: str | None = None) -> WebSocket:
-        """Answer with a WebSocket; raises `Rejected` if the request does not ask for one."""
+        """Answer with a WebSocket; raises `Rejected` if the request is not an upgrade."""
 
 
 Application = Callable[[Exchange], None]
@@ -185,45 +185,45 @@ Application = Callable[[Exchange], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportLimits:
-    """A limit on everything that a peer can make the transport hold or wait for."""
+    """Limits on everything that a peer can make the transport hold or wait for."""
 
     body_bytes_max: int = 64 * MIB
     """A request's body, after inflation."""
     buffered_bytes_max: int = 256 * MIB
-    """Request bodies of all connections. Above it, unfinished bodies are read one at a time."""
+    """Request bodies of all connections. Above it, incomplete bodies are read one at a time."""
     buffered_bytes_refused: int = 512 * MIB
-    """Above this they are refused."""
+    """Above this, bodies are refused."""
     head_bytes_max: int = 128 * KIB
-    """Enough for the id of an event of a watch with as many topics of as long names as may be."""
+    """Enough for the event id of a watch with the most topics and the longest names."""
     headers_max: int = 100
     head_s: float = 10.0
     """From the first byte of a request's head to its last."""
     body_stall_s: float = 30.0
-    """Without a byte of a body that is not complete."""
+    """Without a byte of an incomplete body."""
     body_rate_min: int = 1 * KIB
-    """Bytes of a body a second, on average, once `body_stall_s` have passed."""
+    """Bytes per second of a body, on average, once `body_stall_s` have passed."""
     idle_s: float = 75.0
     """A connection without a request."""
     write_stall_s: float = 60.0
-    """A peer that takes nothing of an answer."""
+    """A peer that reads nothing of an answer."""
     stream_stall_s: float = 300.0
-    """A peer that takes nothing of a stream or a WebSocket for which something waits."""
+    """A peer that reads nothing of a stream or a WebSocket with unsent data."""
     linger_s: float = 3.0
-    """How long input is thrown away after a refusal, so that the peer can read it."""
+    """How long input is discarded after a refusal, so that the peer can read it."""
     connections_max: int = 20_000
     pipelined_max: int = 64
     """Unanswered requests of one HTTP/1.1 connection."""
     write_buffer_bytes_max: int = 256 * KIB
-    """Answers that a peer does not read, before its requests are not read either."""
+    """Unread answers of a peer, before its requests are no longer read."""
     stream_buffer_bytes_max: int = 1 * MIB
-    """Bytes of a stream that the socket did not take, before it is lagged."""
+    """Unsent bytes of a stream, before it counts as lagging."""
     websocket_message_bytes_max: int = 1 * MIB
     websocket_queue_max: int = 4
-    """Messages that the socket did not take."""
+    """Unsent messages."""
     http2_streams_max: int = 128
     http2_window_bytes: int = 256 * KIB
     http2_answers_bytes_max: int = 16 * MIB
-    """Answers that a peer's windows hold back, before its next requests wait for them."""
+    """Answers held back by a peer's windows, before its next requests wait for them."""
     http2_resets_max: int = 200
     """Streams that one connection may cancel within ten seconds."""
 

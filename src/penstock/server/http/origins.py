@@ -1,4 +1,4 @@
-"""Which web pages may use the server, told from a request's Host, Origin and Sec-Fetch-Site.
+"""Which web pages may use the server, based on a request's Host, Origin and Sec-Fetch-Site.
 
 A browser sends what any page asks it to send to any address, this server's too. It says in `Origin`
 and `Sec-Fetch-Site` which page that was, and in `Host` the name that the page used. Programs send
@@ -29,14 +29,14 @@ from penstock.server.http.message import USUAL, Answer, Sender
 
 ANY: Final = "*"
 NULL: Final = "null"
-"""The origin of a page that has none, such as a file or a sandboxed frame."""
+"""The origin that browsers send for a file or a sandboxed frame."""
 _PORTS: Final = {"http": 80, "https": 443}
 _FOREIGN_SITES: Final = frozenset({"cross-site", "same-site"})
 _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/?#@\[\]\\%,]+)(?::([0-9]{0,5}))?")
 _ORIGIN: Final = re.compile(r"(https?)://(.+)")
 _TOKENS: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
 _ECHO_MAX: Final = 200
-"""Characters of a header that an error repeats."""
+"""How many characters of a header an error repeats."""
 _EXPOSED: Final = (
     b"Allow, Retry-After, WWW-Authenticate, X-Penstock-Caught-Up, X-Penstock-Earliest-Seq, "
     b"X-Penstock-Epoch, X-Penstock-Head-Seq, X-Penstock-Lag, X-Penstock-Next-From-Seq, "
@@ -49,11 +49,11 @@ _HEADERS: Final = (
     "last-event-id",
 )  # fmt: skip
 _PREFLIGHT_S: Final = b"600"
-"""How long a browser may remember the answer to a preflight."""
+"""How long a browser may cache the answer to a preflight."""
 
 
 class Authority(NamedTuple):
-    """A host with its port, if it names one: in lower case, without a dot at the end."""
+    """A host and optional port: in lower case, without a trailing dot."""
 
     host: str
     port: int | None
@@ -62,8 +62,8 @@ class Authority(NamedTuple):
 class Origins:
     """The policy: whose pages may change something, and which hosts the server answers to.
 
-    `allowed_hosts` None: any, as where keys are asked for. A page that was led here by its own name
-    (DNS rebinding) is of the server's own origin as far as its browser knows; its Host tells.
+    `allowed_hosts` None: any, as where keys are required. With DNS rebinding, a page counts as the
+    server's own origin to its browser; only its Host header gives it away.
     """
 
     def __init__(
@@ -75,16 +75,16 @@ class Origins:
     ) -> None:
         self._origins = frozenset(map(parse_origin, allowed_origins))
         self._hosts = None if allowed_hosts is None else frozenset(map(parse_host, allowed_hosts))
-        # Behind a proxy that ends TLS, a page of this server is one of https.
+        # Behind a proxy that terminates TLS, this server's own pages have an https origin.
         self._schemes = ("https",) if is_tls else ("http", "https")
 
     @property
     def varies(self) -> bool:
-        """Whether answers differ with the Origin, which caches have to know."""
+        """Whether answers depend on the Origin, for the Vary header."""
         return bool(self._origins) and ANY not in self._origins
 
     def sender(self, headers: Mapping[str, str]) -> Sender:
-        """What the headers of a request say of its sender."""
+        """What the headers of a request say about its sender."""
         host = headers.get("host")
         foreign_host = None
         if host is not None and not self._answers_to(host):
@@ -145,9 +145,9 @@ class Origins:
 
 
 def preflight(method: str, headers: Mapping[str, str], sender: Sender) -> Answer | None:
-    """The answer to a browser that asks whether a page may send a request; None if it does not ask.
+    """The answer to a CORS preflight; None if the request is not one.
 
-    Needs no key: a browser sends none with this question.
+    Needs no key: browsers send no credentials with a preflight.
     """
     if method != "OPTIONS" or "access-control-request-method" not in headers:
         return None
@@ -216,7 +216,7 @@ def authority(text: str) -> Authority | None:
 
 
 def str_of(found: Authority) -> str:
-    """A host with its port, as a Host header has it."""
+    """A host with its port, as in a Host header."""
     name = f"[{found.host}]" if ":" in found.host else found.host
     return name if found.port is None else f"{name}:{found.port}"
 

@@ -1,7 +1,7 @@
-"""What was read of a connection, taken a portion in each turn of the loop, for fairness.
+"""Processes the input of a connection in portions, one per loop iteration, for fairness.
 
-One read may hold thousands of frames. A portion of them is taken at once; the rest is kept, and
-nothing more is read, until others have had their turn.
+One read may hold thousands of frames. A portion of them is processed at once; the rest is kept, and
+nothing more is read, until other connections had their turn.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import cast
 
 
 class InPortions(asyncio.Protocol):
-    """A connection of frames. A base, not a part: a part that calls back would go in circles.
+    """A connection of frames. A base class: a component that calls back would be a reference cycle.
 
-    Subclasses say how much is a portion (`_portion`), what is done with it (`_take_portion`), and
-    whether the peer is not to be read because it does not read itself (`_is_held`).
+    Subclasses define how much is a portion (`_portion`), what is done with it (`_take_portion`),
+    and whether reading is paused because the peer does not read (`_is_held`).
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -23,15 +23,15 @@ class InPortions(asyncio.Protocol):
         self._inbox = b""
 
     def _portion(self, data: bytes) -> int:
-        """How many of these bytes are taken at once."""
+        """How many of these bytes to process at once."""
         raise NotImplementedError
 
     def _take_portion(self, data: bytes) -> None:
-        """Take a portion."""
+        """Process a portion."""
         raise NotImplementedError
 
     def _is_held(self) -> bool:
-        """Whether nothing is taken for now; `_read_on` is called when that is over."""
+        """Whether processing is paused; `_read_on` is called when the pause ends."""
         raise NotImplementedError
 
     def _arrived(self, data: bytes) -> None:
@@ -42,7 +42,7 @@ class InPortions(asyncio.Protocol):
             self._feed(data)
 
     def _read_on(self) -> None:
-        """The peer reads again: go on with what was read before, or read."""
+        """The peer reads again: continue with the input kept, or read."""
         if self._inbox:
             self._portions_loop.call_soon(self._go_on)
         else:
@@ -59,7 +59,7 @@ class InPortions(asyncio.Protocol):
         self._take_portion(data[:size])
 
     def _go_on(self) -> None:
-        """Others have had their turn: take more of what was read, then read again."""
+        """Continue after other connections had their turn: process more input, then read again."""
         if self._is_held() or not self._inbox:
             return
         data, self._inbox = self._inbox, b""

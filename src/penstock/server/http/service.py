@@ -1,7 +1,7 @@
-"""What all connections share: application, limits, memory, counters, and one tick a second.
+"""State shared by all connections: application, limits, memory, counters, a tick per second.
 
-Connections have no timers of their own. They note the tick at which something happened, and every
-second the service asks each of them whether it has waited too long.
+Connections have no timers. They note the tick at which something happened, and every second the
+service calls `sweep` on each of them to check its timeouts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.server.http.origins import Origins
 
 TICK_S: Final = 1.0
 CheckHead = Callable[[str, dict[str, str], Sender], CallError | None]
-"""Why a request of this method, headers and sender is refused without a look at its body."""
+"""Why a request with this method, headers and sender is refused before its body is read."""
 
 
 def nothing_refused(_method: str, _headers: dict[str, str], _sender: Sender) -> None:
@@ -35,7 +35,7 @@ log = logging.getLogger("penstock.server")
 
 @dataclass(slots=True)
 class Counters:
-    """What the transport counted since it began."""
+    """The transport's counters since it started."""
 
     connections_total: int = 0
     connections_refused: int = 0
@@ -55,7 +55,7 @@ class Connection(Protocol):
         """Close if something took too long."""
 
     def drain(self) -> None:
-        """Close as soon as nothing is owed to the peer."""
+        """Close as soon as no answer is due."""
 
     def abort(self) -> None:
         """Close now."""
@@ -81,59 +81,59 @@ class Service:
         origins = origins or Origins()
         self.heads = Heads(limits, overlaps, origins)
         self.check_head = check_head
-        """Asked before a body is read that does not come with its head."""
+        """Called before a body is read that does not arrive with its head."""
         self.answers = AnswerHeads(varies=origins.varies)
         self.budget = BodyBudget(limits.buffered_bytes_max, limits.buffered_bytes_refused)
         self.counters = Counters()
         self.connections: set[Connection] = set()
         self.draining = False
         self.emptied: Callable[[], None] | None = None
-        """Called when the last connection is gone."""
+        """Called when the last connection is closed."""
         self.now_s = loop.time()
         self._wall_s = wall_s
         self._timer: asyncio.TimerHandle | None = None
         self.answers.turn(wall_s())
 
     def start(self) -> None:
-        """Begin to tick."""
+        """Start ticking."""
         self._timer = self.loop.call_later(TICK_S, self._ticked)
 
     def stop(self) -> None:
-        """Tick no more."""
+        """Stop ticking."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def tick(self) -> None:
-        """Note the time and let every connection look at it."""
+        """Note the time and check the timeouts of every connection."""
         self.now_s = self.loop.time()
         self.answers.turn(self._wall_s())
         for connection in list(self.connections):
             connection.sweep(self.now_s)
 
     def drain(self) -> None:
-        """Let every connection close as soon as nothing is owed to its peer."""
+        """Close every connection as soon as no answer is due."""
         self.draining = True
         for connection in list(self.connections):
             connection.drain()
 
     def add(self, connection: Connection) -> None:
-        """Note an open connection."""
+        """Register an open connection."""
         self.connections.add(connection)
 
     def replace(self, connection: Connection, successor: Connection) -> None:
-        """A connection goes on under another protocol."""
+        """A connection continues under another protocol."""
         self.connections.discard(connection)
         self.connections.add(successor)
 
     def discard(self, connection: Connection) -> None:
-        """Forget a connection that is gone."""
+        """Remove a closed connection."""
         self.connections.discard(connection)
         if not self.connections and self.emptied is not None:
             self.emptied()
 
     def hand_over(self, exchange: Exchange) -> bool:
-        """Give a request to the application; False if that failed."""
+        """Pass a request to the application; False if that failed."""
         self.counters.requests_total += 1
         try:
             self.application(exchange)
@@ -143,7 +143,7 @@ class Service:
         return True
 
     def call(self, callback: Callable[[], None] | None) -> None:
-        """Call the application back; what it raises is logged and goes no further."""
+        """Call back into the application; exceptions are logged and not propagated."""
         if callback is None:
             return
         try:
@@ -152,7 +152,7 @@ class Service:
             self.failed("a callback of the application failed")
 
     def failed(self, text: str, *parts: object) -> None:
-        """Log and count an exception of the application that is being handled."""
+        """Log and count the application's exception that is being handled."""
         self.counters.failures_total += 1
         log.error(text, *parts, exc_info=sys.exc_info())
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 
 class Pace:
-    """Remembers how much had come when the span began that is looked at."""
+    """Remembers how many bytes had arrived when the current span began."""
 
     __slots__ = ("_size", "began_s")
 
@@ -30,21 +30,21 @@ class Pace:
         self._size = 0
 
     def keeps_up(self, size: int, now_s: float, *, span_s: float, least: int) -> bool:
-        """Whether at least so many bytes came in the span that is over, if one is."""
+        """Whether at least `least` bytes arrived in the span that just ended, if one did."""
         if now_s - self.began_s <= span_s:
             return True
         came, self._size, self.began_s = size - self._size, size, now_s
         return came >= least
 
     def excuse(self, span_s: float) -> None:
-        """It was not the peer who was slow for so long."""
+        """Do not count a time during which the peer was not at fault."""
         self.began_s += span_s
 
 
 class Stall:
-    """Looks at a buffer now and then; one that shrinks enough, or is empty, is not stalled.
+    """Checks a buffer periodically; one that shrinks enough, or is empty, is not stalled.
 
-    Where a buffer may be large, `least` keeps a peer from holding it for ever by a trickle.
+    Where a buffer may be large, `least` keeps a peer from holding it forever by reading a trickle.
     """
 
     __slots__ = ("_least", "_since_s", "_size", "_taken")
@@ -56,9 +56,9 @@ class Stall:
         self._since_s = 0.0
 
     def lasted_s(self, size: int, now_s: float, added: int = 0) -> float:
-        """Seconds since enough was taken of the buffer, or it was empty.
+        """Seconds since enough was read from the buffer, or it was empty.
 
-        `added`: bytes that came to it since the last look, which hide what was taken.
+        `added`: bytes added since the last check, which hide what was read.
         """
         self._taken += max(0, self._size + added - size)
         if not size or not self._size or self._taken >= self._least:

@@ -1,6 +1,6 @@
-"""The body of an HTTP/1.1 answer that is written bit by bit, a chunk for each write.
+"""A streamed HTTP/1.1 answer body, one chunk per write.
 
-Over HTTP/1.0, which has no chunks, it is plain and ends with the connection.
+Over HTTP/1.0, which has no chunks, the body is plain and ends with the connection.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SocketStream:
         self._closed = False
         self._lagged = False
         self._stall = Stall()
-        self._added = 0  # to a buffer that was not empty, since it was last looked at
+        self._added = 0  # to a non-empty buffer, since the last check
         self._bodyless = False
         service.counters.streams_open += 1
 
@@ -55,7 +55,7 @@ class SocketStream:
     def write(self, data: bytes) -> bool:
         """Send bytes, or take none of them and return False.
 
-        The first lines are the usual case for each of many watchers: the socket takes it all.
+        The first lines are the usual case for each of many watchers: the socket takes all bytes.
         """
         writer = self._writer
         if not data:
@@ -98,7 +98,7 @@ class SocketStream:
         return not self._lagged
 
     def direct(self) -> Direct | None:
-        """The socket itself; None if it must not be used, or not yet."""
+        """The socket itself; None if it must not be used directly, or not yet."""
         transport = self._transport
         if self._writer is None or self._closed or self._bodyless or transport is None:
             return None
@@ -110,7 +110,7 @@ class SocketStream:
         return Direct(fd, transport.is_closing, transport.get_write_buffer_size, self._count)
 
     def rest(self, data: memoryview) -> None:
-        """Send what the socket itself did not take of something."""
+        """Send the remainder of a direct write that the socket did not take."""
         if self._transport is not None:
             self._transport.write(data)
 
@@ -118,7 +118,7 @@ class SocketStream:
         self._service.counters.bytes_out += size
 
     def close(self) -> None:
-        """End the body; the connection goes on, if its rules say so."""
+        """End the body; the connection continues if keep-alive allows it."""
         if not self._end():
             return
         if self._writer is None:
@@ -131,14 +131,14 @@ class SocketStream:
         return _LAST_CHUNK if self._is_chunked and not self._bodyless else b""
 
     def refuse_body(self) -> None:
-        """Send the head only: it answers a HEAD request."""
+        """Send the head only: the request is a HEAD."""
         self._bodyless = True
 
     def begin(self, transport: asyncio.Transport) -> None:
-        """It is this stream's turn: send the head and what was written before."""
+        """Earlier requests are answered: send the head and the bytes written so far."""
         self._transport = transport
         if self._bodyless:
-            # Not before the application could set `on_gone`.
+            # Only after the application could set `on_gone`.
             self._service.loop.call_soon(self.lost)
         early = b"".join(self._early)
         self._early.clear()
@@ -158,12 +158,12 @@ class SocketStream:
             self._service.call(self.on_room)
 
     def stalled_s(self, now_s: float) -> float:
-        """How long the peer has taken nothing of what waits for it."""
+        """How long the peer has read nothing of the buffered bytes."""
         added, self._added = self._added, 0
         return self._stall.lasted_s(self.buffered, now_s, added)
 
     def lost(self) -> None:
-        """The peer is gone."""
+        """The peer disconnected."""
         on_gone = self.on_gone
         if self._end():
             self._service.call(on_gone)
@@ -172,6 +172,6 @@ class SocketStream:
         if self._closed:
             return False
         self._closed = True
-        self.on_room = self.on_gone = None  # who listens has this stream: nothing goes in circles
+        self.on_room = self.on_gone = None  # break the reference cycle with the listener
         self._service.counters.streams_open -= 1
         return True

@@ -1,4 +1,4 @@
-"""A WebSocket on a connection that was HTTP/1.1: messages in, a short queue of messages out."""
+"""A WebSocket on an upgraded HTTP/1.1 connection: incoming messages, a short outgoing queue."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from penstock.server.http.slow_peers import Stall
 from penstock.server.http.writer import SocketWriter
 
 BYTES_A_TURN: Final = 4_096
-"""So many bytes of one peer are taken before others get their turn: they may be many frames."""
+"""How many bytes of one peer are processed before others get a turn: they may be many frames."""
 _INVALID_TEXT: Final = 1007
 _FAILED: Final = 1011
 _DATA: Final = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT)
-# The library tells about every connection; what matters is counted and logged by the service.
+# The library logs every connection; the service counts and logs what matters.
 _QUIET: Final = logging.getLogger("penstock.server.websocket")
 _QUIET.addHandler(logging.NullHandler())
 _QUIET.propagate = False
 
 
 class WebSocketConnection(InPortions):
-    """One WebSocket. Frames are the library's, the socket and the limits are ours."""
+    """One WebSocket. The library handles frames, this class the socket and the limits."""
 
     def __init__(self, service: Service) -> None:
         super().__init__(service.loop)
@@ -55,7 +55,7 @@ class WebSocketConnection(InPortions):
         self._is_text = True
         self._lagged = False
         self._closed = False
-        """Whether the application closed it or was told that it is gone."""
+        """Whether the application closed it, or was notified that it is gone."""
         self._paused = False
         self._closing_s: float | None = None
         self._stall = Stall()
@@ -85,10 +85,10 @@ class WebSocketConnection(InPortions):
             self._frames.send_close(code, reason)
             self._write_frames()
 
-    # the transport's and the service's calls -----------------------------------------------------
+    # called by the transport and the service -----------------------------------------------------
 
     def begin(self, transport: asyncio.Transport, answer: bytes, early: bytes) -> None:
-        """Answer the upgrade and go on with what the peer sent early."""
+        """Answer the upgrade and process what the peer sent early."""
         self._transport = transport
         self._writer = SocketWriter(transport)
         self._service.counters.bytes_out += len(answer)
@@ -123,7 +123,7 @@ class WebSocketConnection(InPortions):
         self._queue.clear()
         self._service.discard(self)
         on_gone = self.on_gone
-        # Who listens has this connection: nothing is left that goes in circles.
+        # Break the reference cycle with the listener.
         self.on_text = self.on_binary = self.on_room = self.on_gone = None
         if not self._closed:
             self._closed = True
@@ -144,7 +144,7 @@ class WebSocketConnection(InPortions):
             self._service.call(self.on_room)
 
     def sweep(self, now_s: float) -> None:
-        """Close if a closing handshake takes too long, or the peer takes nothing for too long."""
+        """Close if the closing handshake takes too long, or the peer reads nothing for too long."""
         if self._transport.is_closing() or self._frames.state is not OPEN:
             self._closing_s = self._closing_s or now_s
             if now_s - self._closing_s > self._limits.linger_s:
@@ -153,7 +153,7 @@ class WebSocketConnection(InPortions):
             self._transport.abort()
 
     def drain(self) -> None:
-        """Nothing: the application closes its WebSockets itself."""
+        """Does nothing: the application closes its WebSockets itself."""
 
     def abort(self) -> None:
         """Close now."""
@@ -204,13 +204,14 @@ class WebSocketConnection(InPortions):
                 self._transport.close()
                 return
         if not self._paused and self._writer.buffered > self._limits.write_buffer_bytes_max:
-            # A peer that asks for pongs and does not read them is not read either.
+            # A peer that sends pings and does not read the pongs is not read either
+            # (back-pressure).
             self._paused = True
             self._transport.pause_reading()
 
 
 def accept_head(request: Request, terms: Terms, subprotocol: str | None, date: bytes) -> bytes:
-    """The answer that turns a connection into a WebSocket; raises `Rejected` if it must not."""
+    """The head that upgrades a connection to a WebSocket; raises `Rejected` if not allowed."""
     headers = terms.headers
     if request.method != "GET" or terms.is_head or not terms.wants_upgrade:
         raise Rejected("expected GET with Connection: Upgrade, found another request")

@@ -1,7 +1,7 @@
-"""Bytes to a socket, past the transport where that is safe.
+"""Writes bytes to a socket, bypassing the transport where that is safe.
 
 While nothing is buffered, a plain TCP socket is written directly, which saves the transport's
-bookkeeping for each of many watchers. What the socket does not take goes to the transport.
+bookkeeping for each of many watchers. The rest, if the socket takes less, goes to the transport.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class SocketWriter:
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._fd = plain_descriptor(transport)
-        # So that `pause_writing` and `resume_writing` tell when the buffer fills and empties.
+        # So that `pause_writing` and `resume_writing` report when the buffer fills and empties.
         transport.set_write_buffer_limits(high=0)
 
     @property
@@ -28,7 +28,7 @@ class SocketWriter:
         return self._transport.get_write_buffer_size()
 
     def write_now(self, data: bytes) -> bool:
-        """Send bytes if the socket takes all of them at once; what it did not take is buffered.
+        """Send bytes if the buffer is empty; what the socket does not take is buffered.
 
         False if nothing was sent.
         """
@@ -47,7 +47,7 @@ class SocketWriter:
         """Send all bytes, buffering what the socket does not take."""
         transport = self._transport
         if transport.is_closing():
-            # It may have closed its descriptor, and the number may belong to another by now.
+            # The transport may have closed its descriptor, and the number may have been reused.
             return
         if self._fd < 0 or transport.get_write_buffer_size():
             transport.write(data)

@@ -1,1 +1,1 @@
-"""What the server sends unasked: event streams, WebSockets, workers' jobs, shared watches."""
+"""Server push: event streams, WebSockets, jobs for workers, shared watches."""

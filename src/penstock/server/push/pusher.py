@@ -1,4 +1,4 @@
-"""Pushing topics to one connection: woken in their turns, paused while the peer does not read."""
+"""Pushes topics to one connection: topics take turns, and pause while the peer does not read."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from penstock.topics.engine.watch import Behind, Page
 _LOGGER: Final = logging.getLogger("penstock.server")
 PAGES_A_TURN_MAX: Final = 8
 SLICE_NS: Final = 2_000_000
-"""How many pages one peer is sent, and for how long, before others get their turn."""
+"""How many pages one peer is sent, and for how long, before others get a turn."""
 LEFT_OUT_MAX: Final = 1_024
-"""So many topics that found no room are remembered, to be followed when there is room."""
+"""How many topics without room are remembered, to be followed when there is room."""
 
 
 class Pusher:
-    """What a watch and a WebSocket have in common. A page is sent whole or read again later.
+    """The common part of a watch and a WebSocket. A page is sent whole or read again later.
 
-    Subclasses say how events are sent (`send`), what happens when a topic is gone (`lost`) or
-    cannot be read (`unreadable`), how those of a prefix are taken in (`admit`, `left_out`), and how
-    the connection is closed when something failed (`abort`).
+    Subclasses define how events are sent (`send`), what happens when a topic is deleted (`lost`) or
+    cannot be read (`unreadable`), how topics of a prefix are added (`admit`, `left_out`), and how
+    the connection is closed after a failure (`abort`).
     """
 
     def __init__(self, context: Context) -> None:
@@ -36,9 +36,10 @@ class Pusher:
         self._waiting: dict[str, None] = {}  # topics to push, one page of each in turn
         self._is_full = False  # they wait for the peer to read
         self._is_serving = False  # or for their turn
-        # An empty dict is less than a third of an empty set, and most watchers need neither.
+        # An empty dict is less than a third of the size of an empty set, and most watchers use
+        # neither.
         self._gone: dict[str, None] = {}
-        self._left_out: dict[str, None] = {}  # topics of a prefix that found no room
+        self._left_out: dict[str, None] = {}  # topics of a prefix without room
         self._owing: dict[asyncio.Task[None], None] = {}
 
     def send(self, follower: Follower, page: Page, events: list[Event]) -> int:
@@ -46,46 +47,46 @@ class Pusher:
         raise NotImplementedError
 
     def lost(self, follower: Follower) -> bool:
-        """A topic was deleted; False if the peer had no room to be told."""
+        """A topic was deleted; False if there was no room to send that to the peer."""
         raise NotImplementedError
 
     def unreadable(self, follower: Follower, error: PenstockError) -> None:
-        """What a topic has next cannot be read: tell it, and push the topic no more."""
+        """The next records of a topic cannot be read: report it, and stop pushing the topic."""
         raise NotImplementedError
 
     def admit(self, topic: str) -> Follower | None:
-        """Who is to follow a topic of a prefix; None if there is no room for it."""
+        """The follower for a topic of a prefix; None if there is no room for it."""
         raise NotImplementedError
 
     def left_out(self, topics: list[str]) -> None:
-        """Tell that there is no room for topics of a prefix."""
+        """Report that there is no room for topics of a prefix."""
         raise NotImplementedError
 
     def abort(self) -> None:
-        """Something failed: close the connection and forget it."""
+        """Close the connection after a failure, and forget it."""
         raise NotImplementedError
 
     def follow(self, follower: Follower) -> None:
-        """Push a topic from now on, beginning with what is there."""
+        """Push a topic from now on, starting with its existing records."""
         self.followers[follower.topic] = follower
         self.engine.watchers.listen(follower.topic, self.push)
 
     def leave(self, topic: str) -> None:
-        """Push a topic no more."""
+        """Stop pushing a topic."""
         if self.followers.pop(topic, None) is not None:
             self.engine.watchers.leave(topic, self.push)
             self._waiting.pop(topic, None)
             self._gone.pop(topic, None)
 
     def forget_gone(self, keep: Container[str] = ()) -> None:
-        """Make room: push no more of topics that the peer knows to be gone."""
+        """Make room: drop the topics that the peer knows to be deleted."""
         topics = self.engine.registry.topics
         for topic in list(self._gone):
             if topic not in topics and topic not in keep:
                 self.leave(topic)
 
     def take_in(self, topics: Iterable[str]) -> list[str]:
-        """Push topics of a prefix from now on, or once there is room; those followed now."""
+        """Push topics of a prefix, now or once there is room; returns those followed now."""
         wanted = [topic for topic in topics if topic not in self.followers]
         taken: list[str] = []
         for topic in wanted:
@@ -103,7 +104,7 @@ class Pusher:
         return taken
 
     def _take_in_left_out(self) -> None:
-        """There may be room for those who found none."""
+        """Retry the topics that had no room."""
         topics = self.engine.registry.topics
         self._left_out = {topic: None for topic in self._left_out if topic in topics}
         if not self.is_over:
@@ -115,7 +116,7 @@ class Pusher:
             asyncio.get_running_loop().call_soon(self._take_in_left_out)
 
     def leave_all(self) -> None:
-        """Push nothing more."""
+        """Stop pushing all topics."""
         self.is_over = True
         for topic in list(self.followers):
             self.leave(topic)
@@ -123,7 +124,7 @@ class Pusher:
             task.cancel()
 
     def begin(self, topics: Iterable[str]) -> None:
-        """Push what is there; what routers still owe first comes to its topic."""
+        """Push existing records, after routers have delivered their backlog to the topics."""
         for topic in topics:
             if self.engine.forwarder.owes(topic):
                 task = asyncio.ensure_future(self._drained(topic))
@@ -134,21 +135,21 @@ class Pusher:
         self._serve()
 
     def on_room(self) -> None:
-        """The peer has read: go on where it was left."""
+        """The peer has read: continue."""
         self._is_full = False
         self._serve()
 
     def push(self, topic: str) -> None:
-        """Send what the peer does not have of a topic: its listener, called in each turn."""
+        """Send the unsent records of a topic; called as its listener in each turn."""
         if topic in self.followers and not self.is_over:
             self._waiting.setdefault(topic)
             self._serve()
 
     def _serve(self) -> None:
-        """Push what waits, a page of each topic in turn, for a slice of time; then others go on.
+        """Push waiting topics, one page of each in turn, for a time slice; then yield to others.
 
-        A topic that has had its page goes behind those that have not; one that found no room for
-        it is the first when there is some.
+        A topic that was sent a page goes to the end of the line; one without room for its page
+        stays first.
         """
         if self._is_full or self._is_serving:
             return
@@ -162,7 +163,7 @@ class Pusher:
                 if self._push(topic):
                     self._waiting.setdefault(topic)
                 pages += 1 if clock.monotonic_ns() < until_ns else PAGES_A_TURN_MAX
-        finally:  # whatever failed, what comes later is pushed
+        finally:  # after any failure, later records are still pushed
             self._is_serving = bool(self._waiting) and self._may_push()
             if self._is_serving:
                 asyncio.get_running_loop().call_soon(self._go_on)
@@ -177,7 +178,7 @@ class Pusher:
     def _push(self, topic: str) -> bool:
         """Send one page of a topic; whether there may be another.
 
-        A peer to which that fails is let go, so that the others get theirs.
+        A peer for which that fails is disconnected, so that the others get theirs.
         """
         follower = self.followers.get(topic)
         if follower is None:
@@ -203,7 +204,7 @@ class Pusher:
         page = self.engine.watchers.page(
             found, follower.cursor, follower.epoch, follower.shape, self.engine.clock.now_ms()
         )
-        if page.waits:  # the topic has another turn when its cold records are loaded
+        if page.waits:  # the topic gets another turn when its cold records are loaded
             return False
         events = follower.take(page)
         taken = self.send(follower, page, events) if events else 0
@@ -222,7 +223,7 @@ class Pusher:
         return False
 
     def behind(self, topic: str) -> Behind:
-        """Whether the peer lacks something of a topic, and what that waits for."""
+        """Whether the peer lacks records of a topic, and what they wait for."""
         follower, found = self.followers.get(topic), self.engine.registry.topics.get(topic)
         if follower is None or found is None:
             return Behind()
@@ -232,13 +233,13 @@ class Pusher:
         return Behind(loads=int(follower.cursor < found.head_seq))
 
     def arrived(self, follower: Follower) -> None:
-        """The peer has everything of a topic."""
+        """The peer has received every record of a topic."""
 
     def load(self, follower: Follower) -> None:
-        """Take the cursor from where it is shared; here it is the follower's own."""
+        """Load the cursor from shared state; here it belongs to the follower."""
 
     def store(self, follower: Follower) -> None:
-        """Put the cursor where it is shared; here it is the follower's own."""
+        """Store the cursor in shared state; here it belongs to the follower."""
 
     @property
     def all_gone(self) -> bool:

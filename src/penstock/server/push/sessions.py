@@ -1,4 +1,4 @@
-"""Watch sessions: cursors that outlive a connection, until they are not used for a while."""
+"""Watch sessions: cursors that outlive a connection, until unused for a while."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from penstock.server.push.watching import WatchRequest
 
 SESSION_TTL_MS: Final = 300_000
 NO_EPOCH: Final = 0
-"""Of no topic's life."""
+"""An epoch that no topic has."""
 _COLLECT_MS: Final = 1_000
-"""How often all sessions are looked at, at most, while there is room for more."""
+"""Minimum interval between scans of all sessions, while there is room for more."""
 
 
 @dataclass(slots=True)
 class Session:
-    """A watch: what was asked for, by whom, and the cursor of every topic.
+    """A watch: its request, its owner, and the cursor of every topic.
 
-    `epochs` tells which life of a topic its cursor belongs to.
+    `epochs` tells which incarnation of a topic its cursor belongs to.
     """
 
     wid: str
@@ -31,15 +31,16 @@ class Session:
     epochs: dict[str, int]
     used_ms: int
     lives: dict[str, int] = field(default_factory=dict)
-    """The epochs of topics that were made anew during the session."""
+    """The epochs of topics that were recreated during the session."""
     streams: int = 0
     step_out: Callable[[], None] | None = None
-    """Brings the cursors up to date, while a shared watch keeps them."""
+    """Updates the cursors, while a shared watch keeps them."""
 
     def resume(self, places: dict[str, int], lives: dict[str, int]) -> None:
-        """Go back to where a client says it was; never forward, and only in known topics.
+        """Go back to the client's position; never forward, and only in known topics.
 
-        A place in an earlier life of a topic does not count: the client was not told of this one.
+        A position in an earlier incarnation of a topic is ignored: the client does not know this
+        one yet.
         """
         for name, seq in places.items():
             cursor = self.cursors.get(name)
@@ -53,7 +54,7 @@ class Session:
                 self.cursors[name] = seq
 
     def enter(self, topic: str, epoch: int) -> None:
-        """The cursor of a topic is in this life of it."""
+        """The cursor of a topic now belongs to this incarnation of it."""
         if self.epochs.get(topic, epoch) != epoch:
             self.lives[topic] = epoch
         self.epochs[topic] = epoch
@@ -75,7 +76,7 @@ class Sessions:
         return len(self._sessions)
 
     def check_room(self, now_ms: int) -> None:
-        """Refuse another session if there are as many as there may be."""
+        """Refuse another session if the limit is reached."""
         is_full = self._sessions_max and len(self._sessions) >= self._sessions_max
         if is_full or now_ms - self._collected_ms >= _COLLECT_MS:
             self.collect(now_ms)
@@ -87,13 +88,13 @@ class Sessions:
             )
 
     def add(self, request: WatchRequest, grant: Grant | None, now_ms: int) -> Session:
-        """Begin a session. Its cursors are set by the one who knows the topics."""
+        """Begin a session. The caller, which knows the topics, sets its cursors."""
         session = Session(self._new_id(), request, grant, {}, {}, now_ms)
         self._sessions[session.wid] = session
         return session
 
     def find(self, wid: str, now_ms: int) -> Session | None:
-        """A session that is still kept."""
+        """A session that has not expired."""
         session = self._sessions.get(wid)
         if session is not None and self._is_over(session, now_ms):
             del self._sessions[wid]
@@ -105,7 +106,7 @@ class Sessions:
         self._sessions.pop(wid, None)
 
     def collect(self, now_ms: int) -> None:
-        """Forget sessions without a stream that were not used for a while."""
+        """Remove sessions without a stream that were unused for a while."""
         self._collected_ms = now_ms
         sessions = self._sessions.items()
         for wid in [wid for wid, session in sessions if self._is_over(session, now_ms)]:

@@ -1,11 +1,11 @@
-"""One watch shared by every watcher of a topic that is caught up and wants the same fields.
+"""One watch shared by all watchers of a topic that are caught up and want the same fields.
 
-Most watchers of a busy topic watch only it, want the same fields, and have everything up to its
-head. They are put into batches. A batch has one cursor: what it gets is read and encoded once, and
-then only written to each member. Batches take turns, and the loop reads and answers requests in
-between; each batch gets all that was committed up to its own turn, so a record waits for one round
-at most, however many come meanwhile. A watcher that falls out of step leaves its batch and is
-served alone until it is at the head again.
+Most watchers of a busy topic watch only that topic, want the same fields, and have everything up to
+its head. They are grouped into batches. A batch has one cursor: its records are read and encoded
+once, and then only written to each member. Batches take turns, and the loop reads and answers
+requests in between; each batch gets all records committed before its turn, so a record waits for
+one round at most, however many are committed meanwhile. A watcher that falls behind leaves its
+batch and is served alone until it reaches the head again.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from penstock.topics.engine.engine import Engine
 from penstock.topics.engine.watch import Behind, Page, Shape
 
 BATCH_MEMBERS_MAX: Final = 100
-"""So many are written to before the loop does something else."""
+"""How many watchers are written to before the loop does other work."""
 
 _LOGGER: Final = logging.getLogger("penstock.server")
 _Line = tuple[Callable[[], bool], Callable[[], int], int, "Member"]
 Later = Callable[[Callable[[], None]], object]
-"""Has something called in the next turn of the loop."""
+"""Schedules a call for the next iteration of the event loop."""
 
 
 class Cursor(NamedTuple):
-    """How far a watcher has read, and whether it was told that this is the head."""
+    """How far a watcher has read, and whether it was notified that this is the head."""
 
     seq: int
     epoch: int
@@ -50,7 +50,7 @@ class Member(Protocol):
         ...
 
     def direct(self) -> Direct | None:
-        """The socket itself; None if it must not be used."""
+        """The socket itself; None if it must not be used directly."""
         ...
 
     def rest(self, data: memoryview) -> None:
@@ -63,7 +63,7 @@ class Member(Protocol):
 
 
 class Batch:
-    """Watchers who cursor at one place."""
+    """Watchers that share one cursor."""
 
     __slots__ = ("_count", "_lines", "cursor", "members", "spoke_s", "watch")
 
@@ -72,7 +72,7 @@ class Batch:
         self.cursor = cursor
         self.members: dict[Member, None] = {}
         self.spoke_s = 0.0
-        self._lines: list[_Line] = []  # empty when they are to be made anew
+        self._lines: list[_Line] = []  # empty when it must be rebuilt
         self._count: Callable[[int], None] = _count_nothing
 
     @property
@@ -81,7 +81,7 @@ class Batch:
         return self.watch.topic
 
     def take(self, member: Member) -> None:
-        """Have a watcher cursor here."""
+        """Add a watcher at this cursor."""
         self.members[member] = None
         member.batch = self
         self._lines = []
@@ -93,10 +93,10 @@ class Batch:
         self._lines = []
 
     def write(self, frames: bytes) -> list[Member]:
-        """Send bytes to each; those who took none.
+        """Send bytes to each; returns those that took none.
 
-        Past all that a watcher is made of: what is written to a socket leaves little in the
-        caches, and every object that has to be looked at costs.
+        Bypasses the watchers' objects: a socket write evicts most of the CPU caches, so every
+        object touched costs.
         """
         chunk = as_chunk(frames)
         size, slow, behind = len(chunk), 0, []
@@ -106,7 +106,7 @@ class Batch:
                 try:
                     sent = os.write(fd, chunk)
                 except OSError:
-                    sent = 0  # the stream meets the same, and knows what to do
+                    sent = 0  # the stream meets the same error and handles it
                 if sent == size:
                     continue
                 if sent:
@@ -131,24 +131,24 @@ class Batch:
         return lines
 
     def is_behind(self, topic: Topic) -> bool:
-        """Whether there is something they do not have."""
+        """Whether the topic has records that they lack."""
         seq, epoch, _ = self.cursor
         return seq != topic.head_seq or epoch != topic.told_epoch
 
     def fits_with(self, other: Batch) -> bool:
-        """Whether both cursor at one place and are few enough to be one."""
+        """Whether both have the same cursor and are small enough to merge."""
         few = len(self.members) + len(other.members) <= BATCH_MEMBERS_MAX
         return few and self.cursor == other.cursor
 
 
 class SharedWatch:
-    """Watchers of one topic and one shape, in batches. The first batch was served longest ago."""
+    """Watchers of one topic and one shape, in batches, least recently served first."""
 
     def __init__(self, topic: str, shape: Shape, watches: SharedWatches) -> None:
         self.topic = topic
         self.shape = shape
         self.batches: deque[Batch] = deque()
-        self.is_going = False  # batches have their turn before them
+        self.is_going = False  # whether batches are waiting for their turn
         self._watches = watches
         self._engine = watches.engine
 
@@ -158,19 +158,19 @@ class SharedWatch:
         return sum(len(batch.members) for batch in self.batches)
 
     def behind(self, _topic: str) -> Behind:
-        """How many of them do not have all that is there, and get it when it is their turn."""
+        """How many of them lack existing records, and get them in their turn."""
         topic = self._engine.registry.topics.get(self.topic)
         if topic is None:
             return Behind()
         return Behind(sum(len(batch.members) for batch in self.batches if batch.is_behind(topic)))
 
     def push(self, _topic: str) -> None:
-        """The topic's turn. If batches are being served one after another, they go on with it."""
+        """The topic's turn. A round in progress continues instead of starting again."""
         if not self.is_going and self.step():
             self._watches.go_on(self)
 
     def step(self) -> bool:
-        """Serve one batch, or several that are small; whether others are still behind."""
+        """Serve one batch, or several small ones; whether others are still behind."""
         topic = self._engine.registry.topics.get(self.topic)
         if topic is None:
             for batch in tuple(self.batches):
@@ -187,7 +187,7 @@ class SharedWatch:
             self.batches.append(batch)
             self._serve(batch, topic)
             if not batch.members:
-                continue  # all of them fell behind, and the batch is gone with them
+                continue  # all members fell behind, and the batch was removed
             if last is not None and last.members and last.fits_with(batch):
                 self._merge(batch, last)
             else:
@@ -195,7 +195,7 @@ class SharedWatch:
         return any(batch.is_behind(topic) for batch in self.batches)
 
     def find(self, cursor: Cursor) -> Batch:
-        """A batch at a place that has room for one more."""
+        """A batch at a cursor with room for one more."""
         for batch in reversed(self.batches):
             if batch.cursor == cursor and len(batch.members) < BATCH_MEMBERS_MAX:
                 return batch
@@ -203,12 +203,12 @@ class SharedWatch:
         return self.batches[-1]
 
     def _serve(self, batch: Batch, topic: Topic) -> None:
-        """Send a batch what it does not have, a page at most."""
+        """Send a batch the records it lacks, at most a page."""
         before = batch.cursor
         now_ms, find = self._engine.clock.now_ms(), self._engine.watchers.page
         try:
             page = find(topic, before.seq, before.epoch, self.shape, now_ms)
-        except PenstockError:  # each of them is told why, when it is served alone
+        except PenstockError:  # each member is sent the reason when it is served alone
             self._dissolve(batch)
             return
         diff = page.diff
@@ -223,7 +223,7 @@ class SharedWatch:
             self._send(batch, frames, before)
 
     def _frames(self, page: Page, before: Cursor) -> bytes:
-        """The events of a page: records, and that these are all, for who does not know it."""
+        """The events of a page: records, and caught-up for members that have not had it."""
         frames = page.frames.get(before)
         if frames is not None:
             return frames
@@ -260,7 +260,7 @@ class SharedWatch:
 
 
 class SharedWatches:
-    """Every shared watch of a server by topic and shape, and those whose batches take turns now."""
+    """Every shared watch of a server by topic and shape, and those in the middle of a round."""
 
     def __init__(self, engine: Engine, now_s: Callable[[], float], later: Later) -> None:
         self.engine = engine
@@ -275,7 +275,7 @@ class SharedWatches:
         return list(self._watches.values())
 
     def join(self, member: Member, topic: str, shape: Shape, cursor: Cursor) -> None:
-        """Put a watcher that is caught up into a batch at its place."""
+        """Put a watcher that is caught up into a batch at its cursor."""
         key = (topic, shape)
         watch = self._watches.get(key)
         if watch is None:
@@ -284,7 +284,7 @@ class SharedWatches:
         watch.find(cursor).take(member)
 
     def leave(self, member: Member) -> None:
-        """Take a watcher out; the last one takes its batch, or the watch, with it."""
+        """Remove a watcher; an empty batch, or an empty watch, is removed with it."""
         batch = member.batch
         assert batch is not None, "only a member of a batch leaves"
         batch.lose(member)
@@ -297,7 +297,7 @@ class SharedWatches:
             self.engine.watchers.leave(watch.topic, watch.push)
 
     def go_on(self, watch: SharedWatch) -> None:
-        """Serve the other batches of a watch, with other things of the loop in between."""
+        """Serve the other batches of a watch, with other work of the loop in between."""
         if not self._going:
             self._later(self._step)
         watch.is_going = True
@@ -308,7 +308,7 @@ class SharedWatches:
         self.engine.serving(sum(watch.audience for watch in self._going))
 
     def _step(self) -> None:
-        """Serve a batch of one watch; the next time it is another watch's turn."""
+        """Serve a batch of one watch; the next call serves another watch."""
         watch = self._going[0]
         try:
             watch.is_going = watch.step()
@@ -329,12 +329,12 @@ class SharedWatches:
 def _offered(member: Member, frames: bytes) -> bool:
     try:
         return member.offer(frames)
-    except Exception:  # served alone it fails again, and is let go; the others get theirs
+    except Exception:  # served alone it fails again and is disconnected; others continue
         return False
 
 
 def _always() -> bool:
-    """A socket that must not be used might as well be closing."""
+    """Treat a socket that must not be used as closing."""
     return True
 
 

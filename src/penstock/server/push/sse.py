@@ -25,20 +25,20 @@ HEADERS: Final = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")
 RETRY: Final = b"retry: 2000\n\n"
 HEARTBEAT: Final = b": hb\n\n"
 LEFT_OUT_NAMES_MAX: Final = 16
-"""So many topics that found no room are named; of more it is said how many."""
+"""How many topics without room are named; beyond that they are only counted."""
 SHUTDOWN_CODE: Final = "server_shutting_down"
 SHUTDOWN_TEXT: Final = "the server is shutting down; connect again"
 
 LIVES: Final = "$epochs"
-"""A key of an event's id that is no topic's name."""
+"""A key of an event's id that cannot be a topic's name."""
 
 _sorted_encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 def event_id(cursors: Mapping[str, int], lives: Mapping[str, int] | None = None) -> bytes:
-    """The place of a whole session: the last seq examined of every topic, as one word.
+    """The position of a whole session: the last seq examined of every topic, as one word.
 
-    Of topics that were made anew during the session, it also tells which life that seq is of.
+    For topics that were recreated during the session, it also has the epoch of that seq.
     """
     place: dict[str, Any] = dict(cursors)
     if lives:
@@ -47,7 +47,7 @@ def event_id(cursors: Mapping[str, int], lives: Mapping[str, int] | None = None)
 
 
 def parse_event_id(text: str) -> tuple[dict[str, int], dict[str, int]]:
-    """The places in a `Last-Event-ID`, and the lives it tells of; none if it cannot be read."""
+    """The positions and epochs in a `Last-Event-ID`; empty if it cannot be parsed."""
     try:
         value = msgspec.json.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (ValueError, binascii.Error, msgspec.DecodeError, RecursionError):
@@ -70,7 +70,7 @@ def frame(event_id: bytes, event: bytes, data: bytes) -> bytes:
 
 
 def record_data(topic: str, records: bytes, from_seq: int, diff: Diff) -> bytes:
-    """What a `record` event tells: the records of a page, joined, after a cursor."""
+    """The data of a `record` event: the records of a page, joined, after a cursor."""
     return b'{"topic":"%b","from_seq":%d,"head_seq":%d,"records":[%b],"to_seq":%d,"epoch":%d}' % (
         topic.encode(),
         from_seq,
@@ -82,14 +82,14 @@ def record_data(topic: str, records: bytes, from_seq: int, diff: Diff) -> bytes:
 
 
 def caught_up_data(topic: str, diff: Diff) -> bytes:
-    """What a `caught-up` event tells."""
+    """The data of a `caught-up` event."""
     return b'{"topic":"%b","head_seq":%d,"epoch":%d}' % (topic.encode(), diff.head_seq, diff.epoch)
 
 
 def tombstone_data(
     topic: str, tombstone: Tombstone, epoch: int, reason: str | None = None
 ) -> bytes:
-    """What a `tombstone` event tells; `reason` replaces the topic's own."""
+    """The data of a `tombstone` event; `reason` overrides the topic's own."""
     return encode(
         events.Tombstone(
             topic=topic,
@@ -104,19 +104,19 @@ def tombstone_data(
 
 
 def deleted_data(topic: str) -> bytes:
-    """What a `topic-deleted` event tells."""
+    """The data of a `topic-deleted` event."""
     return encode(events.TopicDeleted(topic=topic))
 
 
 def left_out_data(topics: Sequence[str], topics_max: int) -> bytes:
-    """What a `left-out` event tells: topics of a prefix that are too many to be pushed."""
+    """The data of a `left-out` event: topics of a prefix that exceed the limit."""
     text = f"expected at most {topics_max} topics; others are pushed when there is room"
     named = list(topics[:LEFT_OUT_NAMES_MAX])
     return encode(events.LeftOut(topics=named, count=len(topics), message=text))
 
 
 def unreadable_data(topic: str, error: Exception, reason: str) -> bytes:
-    """What the last event of a watch tells when records cannot be read."""
+    """The data of a watch's last event when records cannot be read."""
     text = f"topic {topic} cannot be read: {reason}"
     if isinstance(error, RecordsUnreadable):
         return encode({"code": error.code, "message": text, "topic": topic, **error.detail})
@@ -124,7 +124,7 @@ def unreadable_data(topic: str, error: Exception, reason: str) -> bytes:
 
 
 def shutdown_data() -> bytes:
-    """What the last event of a watch tells when the server ends."""
+    """The data of a watch's last event when the server stops."""
     return encode({"code": SHUTDOWN_CODE, "message": SHUTDOWN_TEXT})
 
 

@@ -71,14 +71,14 @@ async def make_watch(call: Call) -> Answer:
 
 
 async def resolve(call: Call, request: WatchRequest, *, lenient: bool) -> dict[str, dict[str, int]]:
-    """Where each topic of a watch begins. One topic out of reach refuses all of them."""
+    """Where each topic of a watch begins. One inaccessible topic refuses the whole watch."""
     engine = call.context.engine
     for name in request.topics:
         call.check_topic(name)
     wanted = dict(request.topics)
     for name in matching(call, request):
         if len(wanted) >= call.context.watch_topics_max:
-            break  # those that find no room are told, one by one, and join when there is some
+            break  # topics without room are reported one by one, and join when there is room
         wanted.setdefault(name, Place())
     places: dict[str, dict[str, int]] = {}
     for name, place in wanted.items():
@@ -88,7 +88,7 @@ async def resolve(call: Call, request: WatchRequest, *, lenient: bool) -> dict[s
         if topic is None:
             if lenient:
                 continue
-            engine.writers.of(name)  # which says so if its partition is out of service
+            engine.writers.of(name)  # raises if the topic's partition is out of service
             raise TopicNotFound(name)
         topic.expire(engine.clock.now_ms())
         places[name] = {
@@ -102,7 +102,7 @@ async def resolve(call: Call, request: WatchRequest, *, lenient: bool) -> dict[s
 
 
 def matching(call: Call, request: WatchRequest) -> list[str]:
-    """The topics there are now that begin with a prefix of a watch."""
+    """The existing topics that begin with a prefix of a watch."""
     if not request.prefixes:
         return []
     topics = call.context.engine.registry.topics
@@ -166,7 +166,7 @@ class WatchStream(Pusher):
         self.offer = self._stream.write
 
     def start(self) -> None:
-        """Begin to push; a stream to which that fails is closed, and leaves nothing behind."""
+        """Start pushing; if that fails, the stream is closed and cleaned up."""
         self._session.streams += 1
         self.context.streams[self] = None
         try:
@@ -189,7 +189,7 @@ class WatchStream(Pusher):
         self._end_if_all_gone()
 
     def end(self) -> None:
-        """The server ends."""
+        """The server stops."""
         if not self.is_over:
             self.step_out()
             event_id = self._event_id()
@@ -198,12 +198,12 @@ class WatchStream(Pusher):
             self._close()
 
     def abort(self) -> None:
-        """Close; the client comes back and goes on where it was."""
+        """Close; the client reconnects and resumes from its cursor."""
         self._stream.close()
         self._close()
 
     def send(self, follower: Follower, page: Page, events: list[Event]) -> int:
-        """Send a page in one write. Watchers of one topic alone share its bytes."""
+        """Send a page in one write. Watchers of a single topic share its bytes."""
         kinds = tuple([event.kind for event in events])
         session = self._session
         if len(session.cursors) == 1 and "tombstone" not in kinds and not session.lives:
@@ -218,7 +218,7 @@ class WatchStream(Pusher):
         return len(events)
 
     def lost(self, follower: Follower) -> bool:
-        """Tell that a topic is gone; the stream ends with the last one."""
+        """Report that a topic is deleted; the stream ends with the last one."""
         event_id = self._event_id()
         data = sse.deleted_data(follower.topic)
         if not self._stream.write(sse.frame(event_id, b"topic-deleted", data)):
@@ -228,7 +228,7 @@ class WatchStream(Pusher):
         return True
 
     def arrived(self, follower: Follower) -> None:
-        """Caught up: go on together with all others who stand here and want the same."""
+        """Caught up: join the shared watch of the same cursor and fields."""
         session = self._session
         is_alone = session.streams == 1 and len(session.cursors) == 1 and not session.lives
         if self.batch is None and is_alone and not self._request.prefixes and not self.is_over:
@@ -242,17 +242,17 @@ class WatchStream(Pusher):
         return self._stream.direct()
 
     def rest(self, data: memoryview) -> None:
-        """Send what the socket did not take of what the shared watch wrote."""
+        """Send the remainder of a direct write by the shared watch."""
         self._stream.rest(data)
 
     def left_behind(self, cursor: Cursor) -> None:
-        """The shared watch goes on without this one: it is served alone from here."""
+        """The watcher left its batch: it is served alone from here."""
         topic = next(iter(self.followers))
         self._move_to(topic, cursor)
         self.push(topic)
 
     def step_out(self) -> None:
-        """Leave the shared watch: someone else is to see or move the session's cursor."""
+        """Leave the shared watch, because another stream needs the session's cursor."""
         batch = self.batch
         if batch is not None:
             self._spoke_s = max(self._spoke_s, batch.spoke_s)
@@ -268,14 +268,14 @@ class WatchStream(Pusher):
         self.engine.watchers.listen(topic, self.push)
 
     def load(self, follower: Follower) -> None:
-        """Take the cursor that all streams of the session share."""
+        """Load the cursor that all streams of the session share."""
         cursor = self._session.cursors.setdefault(follower.topic, 0)
         if cursor != follower.cursor:
             follower.cursor = cursor
         follower.epoch = self._session.epochs.get(follower.topic)
 
     def store(self, follower: Follower) -> None:
-        """Move the cursor that all streams of the session share."""
+        """Store the cursor that all streams of the session share."""
         self._session.cursors[follower.topic] = follower.cursor
         if follower.epoch is not None:
             self._session.enter(follower.topic, follower.epoch)
@@ -311,7 +311,7 @@ class WatchStream(Pusher):
         )
 
     def admit(self, topic: str) -> Follower | None:
-        """A topic of a prefix becomes one of the session's, if there is room for it."""
+        """Add a topic of a prefix to the session, if there is room for it."""
         session = self._session
         if topic not in session.cursors:
             if len(session.cursors) >= self.context.watch_topics_max:
@@ -322,19 +322,19 @@ class WatchStream(Pusher):
         return self._follower(topic)
 
     def left_out(self, topics: list[str]) -> None:
-        """Tell that there is no room for topics of a prefix."""
+        """Report that there is no room for topics of a prefix."""
         data = sse.left_out_data(topics, self.context.watch_topics_max)
         self._stream.write(sse.frame(self._event_id(), b"left-out", data))
 
     def unreadable(self, follower: Follower, error: PenstockError) -> None:
-        """Tell why, and end: the client comes back, and may find it mended."""
+        """Report the reason and end: the client reconnects, and may find the records repaired."""
         event_id = self._event_id()
         data = sse.unreadable_data(follower.topic, error, self.context.hide.text(error))
         self._stream.write(sse.frame(event_id, b"error", data))
         self.abort()
 
     def _make_room(self) -> None:
-        """Forget topics of a prefix that are gone; they join again when they are made again."""
+        """Remove deleted topics of a prefix; they join again when recreated."""
         session, topics, prefixes = (
             self._session,
             self.engine.registry.topics,

@@ -1,7 +1,7 @@
-"""What a watcher asks for, and the events it gets from page to page; no sockets here.
+"""What a watcher requests, and the events it gets from each page; no sockets here.
 
 A session keeps a cursor for each of its topics. `Follower.take` turns a page of a topic into the
-events to send and moves the cursor; SSE and WebSocket dress the same events differently.
+events to send and moves the cursor; SSE and WebSocket encode the same events differently.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HEARTBEAT_MS: Final = 15_000
 HEARTBEAT_MS_MAX: Final = 60_000
 PREFIXES_MAX: Final = 16
 NAME_MAX: Final = 255
-"""No topic's name is longer, and so nothing begins with a longer prefix."""
+"""The maximum length of a topic name, and so of a useful prefix."""
 _CONSISTENCIES: Final = ("eventual", "strong")
 
 
@@ -38,7 +38,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WatchRequest:
-    """What a watcher asked for. Topics that begin with a prefix join whenever they are made."""
+    """A watcher's request. Topics that begin with a prefix join whenever they are created."""
 
     topics: dict[str, Place] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class WatchRequest:
 
 
 class WatchDefaults(NamedTuple):
-    """What counts where a watcher says nothing; SSE and WebSocket differ."""
+    """Defaults for omitted fields; SSE and WebSocket differ."""
 
     limit: int
     batch_bytes: int
@@ -64,7 +64,7 @@ class WatchDefaults(NamedTuple):
 def parse_watch(
     body: Mapping[str, Any], limits: TopicLimits, defaults: WatchDefaults
 ) -> WatchRequest:
-    """Read a request, with defaults and clamps; a wrong type is `InvalidRequest`."""
+    """Parse a request, with defaults and clamps; a wrong type is `InvalidRequest`."""
     topics, prefixes = _parse_topics(body.get("topics")), _parse_prefixes(body.get("prefixes"))
     if not (topics or prefixes):
         raise InvalidRequest("expected at least one topic or prefix to watch, found none")
@@ -92,7 +92,7 @@ def parse_watch(
 
 
 class Event(NamedTuple):
-    """Something to tell a watcher. `cursor` is the topic's cursor once it has been told."""
+    """An event for a watcher. `cursor` is the topic's cursor once it is sent."""
 
     kind: str
     data: bytes
@@ -101,9 +101,9 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class Follower:
-    """One topic of one watcher: its cursor, and what the watcher was told of it.
+    """One topic of one watcher: its cursor, and what was already sent.
 
-    `first_reason` is what the first tombstone is blamed on, whatever its cause was.
+    `first_reason` overrides the reason of the first tombstone.
     """
 
     topic: str
@@ -115,7 +115,7 @@ class Follower:
     told_caught_up: bool = False
 
     def take(self, page: Page) -> list[Event]:
-        """The events of a page, which all watchers at this place share; moves the cursor."""
+        """The events of a page, shared by all watchers at this cursor; moves the cursor."""
         diff = page.diff
         events: list[Event] = []
         tombstone = diff.tombstone
@@ -142,7 +142,7 @@ class Follower:
 
 
 def shape_of(watch: WatchRequest, tag: Predicate | None) -> Shape:
-    """How a watcher wants the records of a topic; its own tag filter wins over the watch's."""
+    """How a watcher wants the records of a topic; a topic's tag filter overrides the watch's."""
     request = ReadRequest(
         0,
         watch.limit,

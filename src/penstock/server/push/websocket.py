@@ -1,4 +1,4 @@
-"""A WebSocket: subscriptions and publications over one connection."""
+"""A WebSocket: subscribing and publishing over one connection."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from penstock.topics.core.topic import Written
 from penstock.topics.engine.watch import Page, Shape
 
 REPLIES_MAX: Final = 256
-"""Answers that may wait for a peer that does not read, before it is let go."""
+"""Unsent answers to a peer that does not read, before it is disconnected."""
 
 _GOING_AWAY: Final = 1001
 _POLICY: Final = 1008
@@ -61,7 +61,7 @@ def open_ws(call: Call) -> None:
 
 
 class Socket(Pusher):
-    """One WebSocket. Answers come in the order in which they are known, pushes in between."""
+    """One WebSocket. Answers are sent in order of completion, with pushes in between."""
 
     def __init__(self, call: Call, subprotocol: str | None) -> None:
         super().__init__(call.context)
@@ -73,7 +73,7 @@ class Socket(Pusher):
         self._socket.on_gone = self._close
         self._replies: deque[bytes] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._newest: asyncio.Task[None] | None = None  # of those
+        self._newest: asyncio.Task[None] | None = None  # the newest of them
         self._prefixed: dict[tuple[str, ...], Shape] = {}
 
     def start(self) -> None:
@@ -81,14 +81,14 @@ class Socket(Pusher):
         self.context.streams[self] = None
 
     def end(self) -> None:
-        """The server ends."""
+        """The server stops."""
         if not self.is_over:
             self._socket.send(ws.closing(sse.SHUTDOWN_CODE, sse.SHUTDOWN_TEXT))
             self._socket.close(_GOING_AWAY, "the server is shutting down")
             self._close()
 
     def abort(self) -> None:
-        """Close: the client has to subscribe again."""
+        """Close: the client must subscribe again."""
         self._socket.close(_FAILED, "the server failed")
         self._close()
 
@@ -104,10 +104,10 @@ class Socket(Pusher):
         return len(events)
 
     def lost(self, follower: Follower) -> bool:
-        """Tell that a topic is gone."""
+        """Report that a topic is deleted."""
         return self._socket.send(ws.pushed(b"topic_deleted", sse.deleted_data(follower.topic)))
 
-    # What the peer says
+    # Messages from the peer
 
     def _on_binary(self, _message: bytes) -> None:
         error = UnsupportedMessage("expected text messages, found a binary one")
@@ -141,7 +141,7 @@ class Socket(Pusher):
                 self._reply(ws.pong(operation.request_id))
 
     def _in_turn(self, operation: ws.Subscribe | ws.Unsubscribe) -> None:
-        """Begin or end a subscription once those that were asked for before it stand."""
+        """Begin or end a subscription after earlier requests to do so are complete."""
         self._newest = task = asyncio.ensure_future(self._after(self._newest, operation))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -214,7 +214,7 @@ class Socket(Pusher):
         self.begin(begun)
 
     def _check_room(self, request: WatchRequest, places: Collection[str]) -> None:
-        """Refuse what would be too much for one connection."""
+        """Refuse what exceeds the limits of one connection."""
         most = self.context.watch_topics_max
         if len(self.followers.keys() | places) > most:
             self.forget_gone(keep=places)
@@ -229,7 +229,7 @@ class Socket(Pusher):
     def _with_room(
         self, request: WatchRequest, places: dict[str, dict[str, int]]
     ) -> dict[str, dict[str, int]]:
-        """The topics that were named, and those of a prefix for which there is room."""
+        """The named topics, and the topics of a prefix for which there is room."""
         most = self.context.watch_topics_max
         room = most - len(self.followers.keys() | (request.topics.keys() & places))
         found = {}
@@ -250,12 +250,12 @@ class Socket(Pusher):
         return Follower(topic, 0, shape)
 
     def left_out(self, topics: list[str]) -> None:
-        """Tell that there is no room for topics of a prefix."""
+        """Report that there is no room for topics of a prefix."""
         data = sse.left_out_data(topics, self.context.watch_topics_max)
         self._reply(ws.pushed(b"left_out", data))
 
     def unreadable(self, follower: Follower, error: PenstockError) -> None:
-        """Tell why; the other topics go on."""
+        """Report the reason; the other topics continue."""
         self.leave(follower.topic)
         code = error.code if isinstance(error, RecordsUnreadable) else "internal"
         self._reply(
@@ -265,7 +265,7 @@ class Socket(Pusher):
         )
 
     def _shape_of(self, topic: str) -> Shape | None:
-        """How the records of a topic are wanted; None if it begins with no prefix."""
+        """How the records of a topic are wanted; None if it matches no prefix."""
         for prefixes, shape in self._prefixed.items():
             if topic.startswith(prefixes) and self._call.reaches(topic):
                 return shape
@@ -287,14 +287,14 @@ class Socket(Pusher):
         self.made_room()
         self._reply(ws.unsubscribed(operation.request_id, ended))
 
-    # What is said to the peer
+    # Messages to the peer
 
     def _fail(self, request_id: bytes, error: Exception) -> None:
         self.context.tell("a message", error)
         self._reply(ws.failed(request_id, error, self.context.hide))
 
     def _reply(self, message: bytes) -> None:
-        """Send an answer; it waits if the peer does not read, and is never left out."""
+        """Send an answer; it waits if the peer does not read, and is never dropped."""
         if self.is_over:
             return
         if self._replies or not self._socket.send(message):

@@ -1,8 +1,8 @@
-"""A worker's stream: jobs are pushed as long as it holds fewer than it asked for.
+"""A worker's stream: pushes jobs while the worker holds fewer than it requested.
 
-A job that is sent counts as delivered: so few are claimed at a time, and only while the stream
-takes all of them, whatever their size. Whatever a worker still holds when its stream ends is given
-back at once, and what it was never sent counts as not delivered.
+A job that is sent counts as delivered. So few jobs are claimed at a time, and only while the stream
+takes all of them, whatever their size. Jobs that a worker still holds when its stream ends are
+released at once; those never sent to it count as not delivered.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from penstock.topics.engine.queues import Job
 
 RECHECK_S: Final = 0.25
 STEP_BYTES: Final = 256 * KIB
-"""So much is claimed at once, as far as the mean size of the queue's jobs tells."""
+"""The target size of one claim, estimated by the mean size of the queue's jobs."""
 STEP_JOBS_MAX: Final = 32
-"""Not more are claimed at once, so that not much is buffered if they are larger than the mean."""
+"""The limit on jobs per claim, so that little is buffered if they are larger than the mean."""
 HEARTBEAT_S: Final = 15.0
 _LOGGER: Final = logging.getLogger("penstock.server")
 
@@ -71,7 +71,7 @@ def open_work(call: Call) -> None:
 
 
 class WorkStream:
-    """One worker: a task that claims when there is room, and tells what it got."""
+    """One worker: a task that claims jobs when there is room, and sends them."""
 
     def __init__(self, call: Call, request: ClaimRequest) -> None:
         self._context = call.context
@@ -84,7 +84,7 @@ class WorkStream:
         self._stream.on_gone = self._stop
         self._stream.on_room = self._news.set
         self._held: dict[int, int] = {}  # seq -> fence
-        self._unseen: list[int] = []  # of those, what the stream did not take
+        self._unseen: list[int] = []  # of those, the jobs that the stream did not take
         self._ended = False
         self._epoch = call.context.engine.topic(call.name).epoch
 
@@ -95,7 +95,7 @@ class WorkStream:
         self._context.spawn(self._run())
 
     def end(self) -> None:
-        """The server ends."""
+        """The server stops."""
         self._say_goodbye(sse.SHUTDOWN_CODE, sse.SHUTDOWN_TEXT)
 
     def _on_turn(self, _topic: str) -> None:
@@ -163,14 +163,14 @@ class WorkStream:
         return min(max(STEP_BYTES // max(job_bytes, 1), 1), STEP_JOBS_MAX)
 
     def _push(self, jobs: list[Job]) -> bool:
-        """Send jobs in one write, which only a stream that is over does not take."""
+        """Send jobs in one write, which only an ended stream refuses."""
         frames = [
             sse.frame(b"%d" % job.slot.seq, b"job", job_event(self._topic, job)) for job in jobs
         ]
         return not self._ended and self._stream.write(b"".join(frames))
 
     def _forget_settled(self) -> None:
-        """Room is made by jobs that are finished, given back, or whose lease is over."""
+        """Make room: forget jobs that are finished, released, or whose lease has expired."""
         topic = self._engine.topic(self._topic)
         queue = self._engine.writer(self._topic).partition.queues.get(self._topic)
         if queue is None or topic.epoch != self._epoch:

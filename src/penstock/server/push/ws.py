@@ -1,4 +1,4 @@
-"""WebSocket messages: what clients say as operations, what the server says as bytes.
+"""WebSocket messages: from clients as operations, from the server as bytes.
 
 >>> parse_message(b'{"op":"ping","request_id":[1]}')
 Ping(request_id=b'[1]')
@@ -24,7 +24,7 @@ QUEUE_MAX: Final = 4
 
 
 class BadMessage(Exception):
-    """A message that cannot be an operation, with the id it asked to be answered by."""
+    """A message that is not a valid operation, with the request id to answer."""
 
     def __init__(self, request_id: bytes, error: Rejected) -> None:
         super().__init__(error.message)
@@ -33,7 +33,7 @@ class BadMessage(Exception):
 
 
 class Ping(NamedTuple):
-    """Is anybody there?"""
+    """A check that the server is alive."""
 
     request_id: bytes
 
@@ -46,7 +46,7 @@ class Subscribe(NamedTuple):
 
 
 class Unsubscribe(NamedTuple):
-    """Push no more of these topics; none named means all of them."""
+    """Stop pushing these topics; None means all of them."""
 
     request_id: bytes
     topics: list[str] | None
@@ -65,7 +65,7 @@ Operation = Ping | Subscribe | Unsubscribe | Publish
 
 
 class _Head(msgspec.Struct):
-    """The part of a message that says what the rest is."""
+    """The part of a message that determines how to parse the rest."""
 
     op: Any = None
     request_id: msgspec.Raw = msgspec.Raw(NO_ID)
@@ -77,7 +77,7 @@ _decode_head: Final = msgspec.json.Decoder(_Head).decode
 
 
 def parse_message(text: bytes) -> Operation:
-    """Read a message, or `BadMessage`."""
+    """Parse a message, or `BadMessage`."""
     try:
         head = _decode_head(text)
     except msgspec.ValidationError as error:
@@ -113,7 +113,7 @@ def _operation(head: _Head, request_id: bytes, text: bytes) -> Operation:
 
 
 def _with_topics(body: dict[str, Any]) -> dict[str, Any]:
-    """A subscription that names one topic becomes one of several."""
+    """Normalise a subscription to one topic to one of several."""
     topic = body.get("topic")
     if topic is None:
         return body
@@ -127,7 +127,7 @@ def _with_topics(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _names(body: dict[str, Any]) -> list[str] | None:
-    """The topics to end: one, several, or None for all."""
+    """The topics to unsubscribe from: one, several, or None for all."""
     topic, topics = body.get("topic"), body.get("topics")
     if topic is None and topics is None:
         return None
@@ -138,7 +138,7 @@ def _names(body: dict[str, Any]) -> list[str] | None:
     return names
 
 
-# What the server says
+# Messages from the server
 
 
 def pong(request_id: bytes) -> bytes:
@@ -157,19 +157,19 @@ def unsubscribed(request_id: bytes, topics: list[str]) -> bytes:
 
 
 def acked(request_id: bytes, written: bytes, *, return_seqs: bool) -> bytes:
-    """The answer to a publication: that of a write, with the op and the id before it."""
+    """The answer to a publication: a write's answer, prefixed with the op and the id."""
     if not return_seqs:
         written = written.replace(b',"head_seq":', b',"seqs":null,"head_seq":', 1)
     return b'{"op":"ack","request_id":%b,%b' % (request_id, written[1:])
 
 
 def pushed(op: bytes, data: bytes) -> bytes:
-    """Something pushed: the data of the event of that name, with the op before it."""
+    """A push message: the data of the event of that name, prefixed with the op."""
     return b'{"op":"%b",%b' % (op, data[1:])
 
 
 def failed(request_id: bytes, error: Exception, hide: Hide = as_it_is) -> bytes:
-    """What went wrong with an operation."""
+    """The error of an operation."""
     status, code, message, _ = describe(error)
     message = hide(message, status)
     return b'{"op":"error","request_id":%b,"code":%b,"message":%b}' % (
@@ -180,5 +180,5 @@ def failed(request_id: bytes, error: Exception, hide: Hide = as_it_is) -> bytes:
 
 
 def closing(code: str, text: str) -> bytes:
-    """The last message when the server ends."""
+    """The last message when the server stops."""
     return b'{"op":"error","request_id":null,"code":%b,"message":%b}' % (encode(code), encode(text))
