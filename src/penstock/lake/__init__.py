@@ -1,1 +1,1 @@
-"""The DuckLake catalog: snapshots over many tables, their files and changes, and our own rows."""
+"""DuckLake catalog: snapshots over many tables, their files and changes, plus Penstock's rows."""

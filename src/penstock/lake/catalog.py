@@ -1,4 +1,4 @@
-"""The lake, opened: look at any snapshot, commit transactions, keep our own rows beside them."""
+"""Open a lake: read any snapshot, commit transactions, and store Penstock's own rows with them."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ from penstock.lake.transaction import Transaction
 RETRIES: Final = Backoff(base_ms=1, cap_ms=100, jitter=0.5, window_ms=20_000)
 
 At = int | datetime | Snapshot | None
-"""Which snapshot: by id, by a moment, the snapshot itself, or None for the newest."""
+"""Selects a snapshot: an id, a time, the snapshot itself, or None for the newest."""
 
 
 class Catalog:
-    """A DuckLake catalog and the place of its files. Threads may share it."""
+    """A DuckLake catalog and its file storage. Thread-safe."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Catalog:
         self.data_path = data_path
         self.clock: Clock = clock or SystemClock()
         self.before_expiry: list[Callable[[Reader], None]] = []
-        """Called by `expire` in its own transaction, while what will expire is still there."""
+        """Called by `expire` inside its transaction, before the expiring rows are deleted."""
         self._random = random or Random()
         self._retries = retries
         self._known = KnownTables()
@@ -85,7 +85,7 @@ class Catalog:
 
     @contextmanager
     def look(self) -> Iterator[Reader]:
-        """One consistent state for several questions."""
+        """A consistent read view for several queries."""
         try:
             with self.database.read() as cursor:
                 yield Reader(self.database, cursor, self.data_path, self._known)
@@ -95,7 +95,7 @@ class Catalog:
             ) from error
 
     def is_ours(self) -> bool:
-        """Whether Penstock made this lake, not DuckDB or another tool."""
+        """Whether Penstock created this lake, rather than DuckDB or another tool."""
         made_by = self.query("SELECT value FROM ducklake_metadata WHERE key = 'created_by'")
         return any(str(maker).startswith("Penstock ") for (maker,) in made_by)
 
@@ -105,12 +105,12 @@ class Catalog:
             return reader.latest()
 
     def snapshots(self) -> list[Snapshot]:
-        """Every snapshot that is kept, oldest first."""
+        """All retained snapshots, oldest first."""
         with self.look() as reader:
             return reader.snapshots()
 
     def snapshot(self, at: At = None) -> Snapshot:
-        """One snapshot, by id or by moment."""
+        """One snapshot, by id or by time."""
         with self.look() as reader:
             return _resolve(reader, at)
 
@@ -132,7 +132,7 @@ class Catalog:
             return reader.tables(_resolve(reader, at).id)
 
     def views(self, at: At = None) -> list[ViewInfo]:
-        """The views of a snapshot; they are for the tool that made them."""
+        """The views of a snapshot. Only the tool that created a view can run it."""
         with self.look() as reader:
             return reader.views(_resolve(reader, at).id)
 
@@ -142,7 +142,7 @@ class Catalog:
             return reader.table(name, _resolve(reader, at))
 
     def table_at(self, table: str | TableInfo, at: At = None) -> TableVersion:
-        """A table at one snapshot: its schema, exactly its files, and rows kept in the catalog."""
+        """A table at one snapshot: its schema, its exact files, and its inlined rows."""
         with self.look() as reader:
             snapshot = _resolve(reader, at)
             info = _table(reader, table, snapshot)
@@ -151,7 +151,7 @@ class Catalog:
             return TableVersion(info, snapshot, tuple(files), inlined, reader.mappings(files))
 
     def changes(self, table: str | TableInfo, after: int, until: int | None = None) -> ChangeRange:
-        """What was inserted and deleted after one snapshot and by another, net."""
+        """The net inserts and deletes after one snapshot, up to and including another."""
         with self.look() as reader:
             newest = _resolve(reader, until)
             if not 0 <= after <= newest.id:
@@ -177,11 +177,11 @@ class Catalog:
     def scan(
         self, table: str | TableInfo, at: At = None, *, columns: Iterable[str] | None = None
     ) -> pa.Table:
-        """All rows of a table at a snapshot, read here."""
+        """All rows of a table at a snapshot, read in this process."""
         return scan(self.storage, self.table_at(table, at), columns)
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        """The rows of a question to our own tables, with `?` for its parameters."""
+        """The rows of a query on Penstock's own tables, with `?` placeholders."""
         with self.look() as reader:
             return reader.rows(sql, *parameters)
 
@@ -190,9 +190,9 @@ class Catalog:
     def begin(
         self, *, at: Snapshot | None = None, reserve_ms: int | None = None, owner: str = ""
     ) -> Transaction:
-        """A transaction from the newest snapshot, or from the one its inputs were read at.
+        """A transaction based on the newest snapshot, or on the one its inputs were read at.
 
-        With `reserve_ms` the files that carry its token are safe from the sweep for so long.
+        With `reserve_ms`, the sweep spares files that carry its token for that long.
         """
         token = None if reserve_ms is None else self.reserve(reserve_ms, owner)
         return Transaction(
@@ -201,18 +201,18 @@ class Catalog:
 
     @property
     def columns_max(self) -> int:
-        """How many columns a table may have."""
+        """The maximum number of columns in a table."""
         return ddl.COLUMNS_MAX[self.database.kind]
 
     def commit(self, transaction: Transaction) -> CommitResult:
         """Commit everything in a transaction, or nothing.
 
-        A `Conflict` says that somebody else changed what this changes; `CatalogLocked` that the
-        database stayed locked, `CatalogAway` that it cannot be reached. A transaction without
-        changes to the lake commits our own rows alone.
+        Raises `Conflict` if another writer changed the same objects, `CatalogLocked` if the
+        database stayed locked, and `CatalogAway` if it cannot be reached. A transaction without
+        changes to the lake commits only Penstock's own rows.
         """
         deletes = Materialiser(self.storage, transaction)
-        deletes(transaction.base.id + 1)  # written before the lock is ours, used if the id holds
+        deletes(transaction.base.id + 1)  # before we hold the lock; kept if the id stays
 
         def attempt(cursor: Any, tries: int) -> CommitResult:
             snapshot, made = commit(
@@ -232,10 +232,10 @@ class Catalog:
 
     @contextmanager
     def transact(self, *, synced: bool = True) -> Iterator[Any]:
-        """A write transaction on our own tables: the driver's cursor; commits on leaving.
+        """A write transaction on Penstock's own tables: yields the cursor and commits on exit.
 
-        One that need not be `synced` costs no wait for the disk. A loss of power may undo it, but
-        then everything that was committed after it as well; a crash of the process undoes nothing.
+        With `synced=False` it does not wait for the disk. A power loss may then undo it, together
+        with everything committed after it; a process crash undoes nothing.
         """
         try:
             with self.database.write(synced=synced) as cursor:
@@ -246,14 +246,14 @@ class Catalog:
             ) from error
 
     def retrying(self, work: Callable[[Any], Any], *, synced: bool = True) -> Any:
-        """Run work with the cursor of a write transaction, again while others are in the way."""
+        """Run work with the cursor of a write transaction, retrying on write conflicts."""
         return retried(
             self.database, self.clock, lambda cursor, _: work(cursor), self._retries, self._random,
             synced=synced,
         )  # fmt: skip
 
     def migrate(self, name: str, version: int, statements: Sequence[str]) -> None:
-        """Bring a group of `penstock_*` tables to a version: run once, by whoever comes first."""
+        """Migrate a group of `penstock_*` tables to a version; the first process runs it."""
 
         def work(cursor: Any) -> None:
             key = f"version:{name}"
@@ -283,13 +283,13 @@ class Catalog:
         return write_file(self.storage, table.path, table.columns, rows, token=token)
 
     def describe(self, table: TableInfo, path: str, *, read_nans: bool = False) -> NewFile:
-        """A file that somebody else wrote, for a transaction to add."""
+        """Describe a file that another program wrote, for a transaction to add."""
         return describe_file(self.storage, path, table.columns, read_nans=read_nans)
 
     def reserve(self, for_ms: int, owner: str = "") -> str:
-        """A token; files with it in their path are not swept before the time is over.
+        """Reserve a token: the sweep spares files with it in their path until the time is over.
 
-        It begins with the owner's letters, by which whoever takes the owner's place finds it.
+        The token starts with the owner's prefix, so that the owner's successor can find it.
         """
         token, now_ms = owner + uuid4().hex, self.clock.now_ms()
 
@@ -303,7 +303,7 @@ class Catalog:
         return token
 
     def extend(self, token: str, for_ms: int) -> bool:
-        """Keep a reservation for longer; False if it ran out and was taken back."""
+        """Extend a reservation; False if it expired and was revoked."""
 
         def work(cursor: Any) -> bool:
             cursor.execute(
@@ -325,13 +325,13 @@ def open_catalog(
     clock: Clock | None = None,
     timeout_ms: int = 10_000,
 ) -> Catalog:
-    """Open a lake by the address of its catalog, or make one where there is none.
+    """Open a lake by the address of its catalog, or create one if none exists.
 
     The address is `sqlite:path` or `postgres:host=… dbname=…`. `data_path` is where a new lake
-    keeps its files (by default beside the SQLite file), and must be that of one that exists.
+    stores its files (by default beside the SQLite file); for an existing lake it must match.
     """
     if data_path is not None and is_s3(data_path):
-        check_credentials(data_path)  # before there is a catalog that names it
+        check_credentials(data_path)  # before a catalog exists that refers to it
     database = open_database(address, timeout_ms=timeout_ms)
     if is_absent(database) and not create:
         raise Rejected(f"expected a lake at {address!r}, found no file")
@@ -365,7 +365,7 @@ def _data_path(database: Database, given: str | None) -> str | None:
 def _prepare(
     database: Database, cursor: Any, data_path: str | None, create: bool, now_ms: int
 ) -> str:
-    """Check or make the catalog's tables, and ours; returns the data path."""
+    """Check or create the catalog's tables and Penstock's own; returns the data path."""
     if "ducklake_metadata" not in database.tables(cursor):
         if not create:
             raise Rejected("expected a DuckLake catalog in the database, found none")
@@ -386,7 +386,7 @@ def _prepare(
 
 
 def _whole(data_path: str) -> str:
-    """A data path that DuckDB kept relative is relative to the working directory."""
+    """The absolute data path. DuckDB may store one relative to the working directory."""
     if "://" in data_path or data_path.startswith("/"):
         return data_path
     return directory(str(Path(data_path).absolute()))

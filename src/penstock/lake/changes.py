@@ -39,42 +39,42 @@ ORDER: Final = (
     "merge_adjacent",
     "rewrite_delete",
 )
-"""Every kind of change, in the order in which a snapshot lists them."""
+"""Every kind of change, in the order used in a snapshot's list."""
 
 _NAMED: Final = frozenset(kind for kind in ORDER if kind.startswith("created_"))
 _SYNONYMS: Final = {"flushed_inlined": "inline_flush"}
 
 Value = int | tuple[str, ...]
-"""The id of what was changed, or the name (of a schema, or in a schema) of what was created."""
+"""The id of a changed object, or the name of a created one (a schema, or schema and entry)."""
 
 
 @dataclass(slots=True)
 class Changes:
-    """Sets of changed things by kind. Names are compared without case, as DuckLake does."""
+    """Changed objects by kind. Names are case-insensitive, as in DuckLake."""
 
     made: dict[str, set[Value]] = field(default_factory=dict)
 
     def add(self, kind: str, *what: int | str) -> None:
-        """Note one change: a kind with an id, or with the names of schema and entry."""
+        """Record one change: a kind with an id, or with the names of schema and entry."""
         value: Value = what[0] if isinstance(what[0], int) else tuple(str(word) for word in what)
         self.made.setdefault(kind, set()).add(value)
 
     def ids(self, *kinds: str) -> set[int]:
-        """The ids that any of these kinds concern."""
+        """The ids changed by any of these kinds."""
         return {value for kind in kinds for value in self.made.get(kind, ()) if _is_id(value)}  # type: ignore[misc]
 
     def names(self, *kinds: str) -> set[tuple[str, ...]]:
-        """The names, in lower case, that any of these kinds made."""
+        """The lower-case names created by any of these kinds."""
         values = [value for kind in kinds for value in self.made.get(kind, ())]
         return {tuple(w.lower() for w in value) for value in values if isinstance(value, tuple)}
 
     def merge(self, other: Changes) -> None:
-        """Take in what another snapshot changed."""
+        """Add the changes of another snapshot."""
         for kind, values in other.made.items():
             self.made.setdefault(kind, set()).update(values)
 
     def text(self) -> str:
-        """The list as DuckLake writes it."""
+        """The list in DuckLake's format."""
         return ",".join(f"{kind}:{_value_text(value)}" for kind, value in self._listed())
 
     def _listed(self) -> Iterator[tuple[str, Value]]:
@@ -87,7 +87,7 @@ class Changes:
 
 
 def parse(text: str | None) -> Changes:
-    """What a text lists. A kind that this version does not know is refused, not skipped."""
+    """Parse a change list. An unknown kind is an error: skipping it could hide a conflict."""
     changes = Changes()
     for entry in _entries(text or ""):
         kind, colon, value = entry.partition(":")
@@ -104,7 +104,7 @@ def parse(text: str | None) -> Changes:
 
 
 def parse_all(texts: Iterable[str | None]) -> Changes:
-    """What several snapshots changed together."""
+    """The combined changes of several snapshots."""
     changes = Changes()
     for text in texts:
         changes.merge(parse(text))
@@ -122,7 +122,7 @@ def _value_text(value: Value) -> str:
 
 
 def _entries(text: str) -> Iterator[str]:
-    """The parts between commas that stand outside of quotes."""
+    """Split at commas outside quotes."""
     start, quoted = 0, False
     for at, character in enumerate(text):
         if character == '"':

@@ -1,7 +1,7 @@
-"""Columns of a lake table: DuckLake's type names, Arrow types, and the field ids between them.
+"""Columns of a lake table: DuckLake's type names, Arrow types, and the field ids that link them.
 
-A column is found in a Parquet file by its field id, never by its name: that is how a renamed column
-keeps its data. Nested types are columns below columns, each with an id of its own.
+A column is found in a Parquet file by its field id, never by its name, so a renamed column keeps
+its data. Nested types are columns below columns, each with its own id.
 
 >>> [c.type for c in columns_of(pa.schema([("a", pa.int32()), ("b", pa.list_(pa.string()))]))]
 ['int32', 'list']
@@ -21,9 +21,9 @@ from penstock.kernel.errors import Rejected
 
 FIELD_ID: Final = b"PARQUET:field_id"
 ROW_ID_FIELD: Final = 2147483540
-"""The field id of `_ducklake_internal_row_id`, where a file carries its row ids itself."""
+"""The field id of `_ducklake_internal_row_id`, in files that store row ids explicitly."""
 SNAPSHOT_FIELD: Final = 2147483539
-"""The field id of `_ducklake_internal_snapshot_id`, where a file holds rows of several."""
+"""The field id of `_ducklake_internal_snapshot_id`, in files with rows of several snapshots."""
 
 _SCALARS: Final[dict[str, pa.DataType]] = {
     "boolean": pa.bool_(),
@@ -35,7 +35,7 @@ _SCALARS: Final[dict[str, pa.DataType]] = {
     "uint16": pa.uint16(),
     "uint32": pa.uint32(),
     "uint64": pa.uint64(),
-    # DuckDB keeps 128-bit integers as doubles in Parquet: more digits are not there to be read.
+    # DuckDB stores 128-bit integers as doubles in Parquet, so the lost digits cannot be read back.
     "int128": pa.float64(),
     "uint128": pa.float64(),
     "float32": pa.float32(),
@@ -70,7 +70,7 @@ _NAMES: Final[dict[pa.DataType, str]] = {
     pa.float16(): "float32",
 }
 _TAKEN: Final = frozenset({"row_id", "begin_snapshot", "end_snapshot"})
-"""What rows that are kept in the catalog have beside a table's own columns."""
+"""Column names that the catalog adds to inlined rows."""
 
 _DECIMAL: Final = re.compile(r"decimal\((\d+), ?(\d+)\)")
 _DECIMAL_DIGITS_MAX: Final = 38
@@ -78,10 +78,10 @@ _DECIMAL_DIGITS_MAX: Final = 38
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column as one snapshot has it. `children` are those of a struct, list or map.
+    """A column at one snapshot. `children` are those of a struct, list or map.
 
-    `initial_default` is the text that stands for the value in files older than the column;
-    `default` is what an INSERT without a value writes, kept for the tools that do.
+    `initial_default` is the text of the value in files older than the column; `default` is what an
+    INSERT without a value writes, kept for tools that support it.
     """
 
     id: int
@@ -95,12 +95,12 @@ class Column:
 
     @property
     def is_nested(self) -> bool:
-        """Whether the values are made of the children's values."""
+        """Whether values are composed of the children's values."""
         return self.type in ("struct", "list", "map")
 
 
 def arrow_type(column: Column) -> pa.DataType:
-    """The Arrow type of a column's values, with the field ids of what is below it."""
+    """The Arrow type of a column's values, with the field ids of its children."""
     if column.type == "struct":
         return pa.struct([arrow_field(child) for child in column.children])
     if column.type == "list":
@@ -119,7 +119,7 @@ def arrow_type(column: Column) -> pa.DataType:
 
 
 def arrow_field(column: Column) -> pa.Field:
-    """A column as a field that writes its id into Parquet."""
+    """A column as an Arrow field that writes its id to Parquet."""
     metadata = {FIELD_ID: str(column.id).encode()}
     return pa.field(column.name, arrow_type(column), column.nulls_allowed, metadata)
 
@@ -130,7 +130,7 @@ def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """A type without field ids, as rows are handed out."""
+    """A type without field ids, as in rows returned to callers."""
     if pa.types.is_struct(kind):
         return pa.struct(
             [pa.field(f.name, plain_type(f.type), f.nullable) for f in fields_of(kind)]
@@ -144,7 +144,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def plain_schema(columns: Iterable[Column]) -> pa.Schema:
-    """The schema of rows handed out: no field ids, so that tables compare and concatenate."""
+    """The schema of returned rows. Without field ids, tables can be compared and concatenated."""
     return pa.schema([(c.name, plain_type(arrow_type(c))) for c in columns])
 
 
@@ -154,7 +154,7 @@ def fields_of(kind: pa.DataType) -> list[pa.Field]:
 
 
 def columns_of(schema: pa.Schema, first_id: int = 1) -> tuple[Column, ...]:
-    """New columns for an Arrow schema, with ids in the order DuckDB would give them."""
+    """New columns for an Arrow schema, with ids assigned in DuckDB's order."""
     ids = iter(range(first_id, 2**31))
     _check_names([field.name for field in schema], "a table")
     for field in schema:
@@ -163,7 +163,7 @@ def columns_of(schema: pa.Schema, first_id: int = 1) -> tuple[Column, ...]:
 
 
 def check_free(name: str) -> None:
-    """Refuse a column's name that the catalog needs itself."""
+    """Reject a column name that the catalog reserves."""
     if name.lower() in _TAKEN:
         raise Rejected(
             f"expected columns with names other than {', '.join(sorted(_TAKEN))}, which the lake "
@@ -173,7 +173,7 @@ def check_free(name: str) -> None:
 
 
 def duck_type(kind: pa.DataType) -> str:
-    """DuckLake's name for an Arrow type that has no children."""
+    """DuckLake's name for an Arrow type without children."""
     if kind in _NAMES:
         return _NAMES[kind]
     if pa.types.is_timestamp(kind):
@@ -186,21 +186,21 @@ def duck_type(kind: pa.DataType) -> str:
 
 
 def is_held(column: Column) -> bool:
-    """Whether values of a column can be read here; other tools' types come and go."""
+    """Whether Penstock can read the column's values; other tools may add types that it cannot."""
     if column.is_nested:
         return all(is_held(child) for child in column.children)
     return column.type in _SCALARS or _DECIMAL.fullmatch(column.type) is not None
 
 
 def unread_type(column: Column) -> str | None:
-    """The type that keeps engines from reading a column, if one does: its own, or one below it."""
+    """The type, its own or a child's, that engines cannot read; None if the column is readable."""
     if column.is_nested:
         return next((kind for child in column.children if (kind := unread_type(child))), None)
     return column.type.upper() if column.type == "interval" or not is_held(column) else None
 
 
 def leaves(columns: Iterable[Column]) -> Iterator[Column]:
-    """The columns that hold values of their own, depth first: those that have statistics."""
+    """The columns that store values, and so have statistics; depth first."""
     for column in columns:
         if column.is_nested:
             yield from leaves(column.children)
@@ -211,7 +211,7 @@ def leaves(columns: Iterable[Column]) -> Iterator[Column]:
 def flat(
     columns: Iterable[Column], parent: int | None = None
 ) -> Iterator[tuple[Column, int | None]]:
-    """Every column with the id of the one it stands below, depth first."""
+    """Every column with its parent's id, depth first."""
     for column in columns:
         yield column, parent
         yield from flat(column.children, column.id)

@@ -1,4 +1,4 @@
-"""Committing a transaction: one SQL transaction, tried again while others are in the way."""
+"""Commit a transaction: one SQL transaction, retried while other writers interfere."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from penstock.lake.transaction import (
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What a commit made. `snapshot` is None if only our own rows changed."""
+    """The result of a commit. `snapshot` is None if only Penstock's own rows changed."""
 
     snapshot: Snapshot | None
     table_ids: dict[int, int]
@@ -53,7 +53,7 @@ def retried(
     *,
     synced: bool = True,
 ) -> Any:
-    """Run work in a write transaction until it gets through, or say that the lake is locked."""
+    """Run work in a write transaction, with retries; raises `CatalogLocked` when out of time."""
     began_ms = clock.monotonic_ms()
     tries = 0
     while True:
@@ -81,7 +81,7 @@ def commit(
     now_ms: int,
     materialise: Any = None,
 ) -> tuple[Snapshot | None, CommitPlan]:
-    """One try: look, check, plan, write. The caller's SQL transaction makes it all or nothing."""
+    """One attempt: read, check, plan, write. The caller's SQL transaction makes it atomic."""
     reader = Reader(database, cursor, data_path)
     for expectation in transaction.expectations:
         _check_expectation(database, cursor, expectation)
@@ -104,7 +104,7 @@ def commit(
 
 
 def run(database: Database, cursor: Any, statements: Iterable[Statement], snapshot_id: int) -> None:
-    """Run statements in their order; those of the same text together."""
+    """Run statements in order, batching consecutive ones with the same text."""
     for text, group in groupby(statements, key=lambda statement: statement.sql):
         listed = list(group)
         rows = [
@@ -134,7 +134,7 @@ def _check_expectation(database: Database, cursor: Any, expectation: Expectation
 
 
 def _spend(database: Database, cursor: Any, token: str) -> None:
-    """Give a reservation back; without it the sweep may have taken the files."""
+    """Release a reservation. If it is gone, the sweep may have removed the files."""
     cursor.execute(database.sql("DELETE FROM penstock_lake_writers WHERE token = ?"), (token,))
     if cursor.rowcount != 1:
         raise Conflict(
@@ -143,7 +143,7 @@ def _spend(database: Database, cursor: Any, token: str) -> None:
 
 
 def _state(reader: Reader, transaction: Transaction, latest: Snapshot) -> CatalogState:
-    """What the plan needs to know, and no more."""
+    """The part of the catalog that the plan needs, and no more."""
     state = CatalogState(latest, reader.data_path, reader.database.kind)
     tables = touched_tables(transaction.operations)
     inlined = {
@@ -195,7 +195,7 @@ def _flag(value: Any) -> bool | None:
 
 
 def _entries(reader: Reader) -> set[tuple[str, str]]:
-    """Schema and name of every table and view."""
+    """The (schema, name) pairs of all tables and views."""
     found = []
     for table, name in (("ducklake_table", "table_name"), ("ducklake_view", "view_name")):
         found += reader.rows(

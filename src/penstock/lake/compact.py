@@ -1,4 +1,4 @@
-"""Compaction: small files become large ones, deleted rows leave their files; no row changes."""
+"""Compaction: merge small files and drop deleted rows from files, without changing any row."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def compact(
     reserve_ms: int = 600_000,
     owner: str = "",
 ) -> CompactResult:
-    """Compact one table. A `Conflict` says that somebody wrote to it meanwhile; nothing is lost."""
+    """Compact one table. `Conflict` means that another writer changed it; nothing is lost."""
 
     def begin(version: TableVersion) -> Transaction:
         return catalog.begin(at=version.snapshot, reserve_ms=reserve_ms, owner=owner)
@@ -114,7 +114,7 @@ def _merge(
 
 
 def _columns_at(catalog: Catalog, table: TableInfo, begin: int | None) -> tuple[Column, ...]:
-    """The columns that files of a shape hold; those dropped since are there for older snapshots."""
+    """The columns of files of a shape, including dropped ones, which older snapshots still need."""
     with catalog.look() as reader:
         return reader.columns(begin or 0, [table.id])[table.id] or table.columns
 
@@ -129,7 +129,7 @@ def _write(
     *,
     with_snapshots: bool = False,
 ) -> NewFile | None:
-    """The selected rows of several files as one, with the row ids they had."""
+    """Write the selected rows of several files as one file, keeping their row ids."""
     rows = pa.concat_tables([read_rows(catalog.storage, s, columns, mappings) for s in selected])
     if not len(rows):
         return None

@@ -1,8 +1,8 @@
-"""DuckLake's rules for two commits that started from the same snapshot.
+"""DuckLake's conflict rules for two commits based on the same snapshot.
 
-A later commit is rebased over earlier ones unless it touches what they touched in a way that could
-change its meaning. The rules are those of DuckDB's extension, and a few that are stricter where
-rows deleted inside the catalog meet a compaction of the file they were deleted from.
+A later commit is rebased over earlier ones unless it touches the same objects in a way that could
+change its meaning. The rules are those of DuckDB's extension, plus a few stricter ones for rows
+deleted inside the catalog while their file is being compacted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RULES: Final[Mapping[str, tuple[str, ...]]] = {
     "altered_table": ("dropped_table", "altered_table"),
     "altered_view": ("dropped_view", "altered_view"),
 }  # fmt: skip
-"""Which changes of others to the same thing stand against a change of ours."""
+"""For each of our changes, the changes by others to the same object that conflict with it."""
 
 
 def check(
@@ -52,11 +52,11 @@ def check(
     our_files: Collection[int] = (),
     their_files: Collection[int] = (),
 ) -> None:
-    """Raise `Conflict` where one of our changes does not stand beside theirs.
+    """Raise `Conflict` if one of our changes is incompatible with theirs.
 
-    `schema_ids` gives the ids of the schemas we create in, by name. `our_files` are the data files
-    we delete from or end, `their_files` those that others deleted from or ended meanwhile: two
-    deletes meet only in a file.
+    `schema_ids` maps the names of the schemas we create in to their ids. `our_files` are the data
+    files we delete from or end, `their_files` those that others deleted from or ended meanwhile:
+    two deletes conflict only within a file.
     """
     for kind, against in RULES.items():
         for other in against:

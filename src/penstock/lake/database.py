@@ -1,8 +1,8 @@
 """The catalog's database: SQLite or PostgreSQL behind one small interface.
 
-A database has one line of writers: a write transaction waits for the one before it. On SQLite that
-is the file's own lock, on PostgreSQL an advisory lock; DuckDB's writers are met by the primary key
-of the snapshot table and by retrying.
+Write transactions are serialized: on SQLite by the file's lock, on PostgreSQL by an advisory lock.
+DuckDB does not take that lock; conflicts with its writers surface as a duplicate primary key in the
+snapshot table and are retried.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.lake.errors import CatalogAway
 
 BEGIN_WRITE: Final = "BEGIN IMMEDIATE"
 _PAUSE_S: Final = (0.000_2, 0.002)
-"""How long to sleep between looks at a lock: first, and at most."""
+"""Sleep between attempts to take the lock: first and maximum."""
 
 _ADVISORY_LOCK: Final = 0x70656E73746F636B  # "penstock"
 _PG_RETRIED: Final = ("40001", "40P01", "55P03")
@@ -36,7 +36,7 @@ _SQLITE_AWAY: Final = (
     sqlite3.SQLITE_PROTOCOL,
 )
 _CONNECT_S: Final = 10
-"""How long a server may take to accept a connection, unless the address says how long."""
+"""Connect timeout, unless the address sets one."""
 _WAL_WAIT_MS: Final = 250
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
@@ -44,24 +44,24 @@ Row = tuple[Any, ...]
 
 
 class WriteConflict(Exception):
-    """Another writer was in the way; nothing was changed and the same may work again."""
+    """Another writer interfered; nothing was changed and a retry may succeed."""
 
 
 class Database(Protocol):
-    """What a catalog needs of a database. SQL has `?` for its parameters."""
+    """What a catalog needs from a database. SQL uses `?` placeholders."""
 
     kind: str
     parameter: str
 
     def write(self, *, synced: bool = True) -> Any:
-        """A context: a write transaction and its cursor; commits on leaving.
+        """Context manager for a write transaction and its cursor; commits on exit.
 
-        One that need not be `synced` may be undone by a loss of power, never one that came after.
+        A power loss may undo a transaction with `synced=False`, but never a later synced one.
         """
         ...
 
     def read(self) -> Any:
-        """A context: one consistent state for several questions, and its cursor."""
+        """Context manager for a consistent read view and its cursor."""
         ...
 
     def sql(self, text: str) -> str:
@@ -69,11 +69,11 @@ class Database(Protocol):
         ...
 
     def tables(self, cursor: Any) -> set[str]:
-        """The names of all tables there are."""
+        """The names of all existing tables."""
         ...
 
     def integrity_error(self) -> type[Exception]:
-        """What the driver raises when a key is taken or a rule of a table is broken."""
+        """What the driver raises on a duplicate key or a violated table constraint."""
         ...
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ _POSTGRES: Final = ("postgres:", "postgresql:")
 
 
 def open_database(address: str, *, timeout_ms: int = 10_000) -> Database:
-    """A database by its address: `sqlite:path`, a path, or `postgres:` and connection words."""
+    """Open a database by address: `sqlite:path`, a path, or `postgres:` and parameters."""
     check_address(address)
     if address.startswith(_POSTGRES):
         words = address if "://" in address else address.partition(":")[2]
@@ -94,7 +94,7 @@ def open_database(address: str, *, timeout_ms: int = 10_000) -> Database:
 
 
 def check_address(address: str) -> None:
-    """Refuse what is not the address of a database; whether there is one is not looked at."""
+    """Reject a malformed database address, without checking that the database exists."""
     path = address.removeprefix("sqlite:")
     is_other = not path or "://" in path or (path == address and _KIND.match(address))
     if is_other and not address.startswith(_POSTGRES):
@@ -102,9 +102,9 @@ def check_address(address: str) -> None:
 
 
 def is_absent(database: Database) -> TypeGuard[SqliteDatabase]:
-    """Whether the file of a catalog would have to be made.
+    """Whether the catalog's file would have to be created.
 
-    Refuses one in a directory that is not there: more likely that is a slip than a wish.
+    A missing parent directory is an error: it is more likely a typo than intended.
     """
     if not isinstance(database, SqliteDatabase) or Path(database.path).exists():
         return False
@@ -115,30 +115,30 @@ def is_absent(database: Database) -> TypeGuard[SqliteDatabase]:
 
 
 _KIND: Final = re.compile(r"[A-Za-z][\w+.-]+:")
-"""How an address begins that names a kind of database; one letter may be a drive."""
+"""The scheme of an address; at least two letters, because one letter may be a Windows drive."""
 
 
 def time_text(at_ms: int) -> str:
-    """A moment as DuckDB spells it in SQLite; PostgreSQL reads the same."""
+    """A time as DuckDB writes it to SQLite; PostgreSQL accepts the same format."""
     return moment_text(datetime.fromtimestamp(at_ms / 1_000, UTC))
 
 
 def moment_text(moment: datetime) -> str:
-    """A moment in the spelling in which SQLite's texts sort as the moments do."""
+    """A time in the format that sorts chronologically as text in SQLite."""
     moment = moment.astimezone(UTC)
     text = moment.strftime("%m-%d %H:%M:%S.%f").rstrip("0").rstrip(".")
     return f"{moment.year:04d}-{text}+00"
 
 
 def read_time(value: Any) -> datetime:
-    """A moment as either database gives it."""
+    """Parse a time as returned by either database."""
     if isinstance(value, datetime):
         return value.astimezone(UTC)
     return datetime.fromisoformat(f"{value}:00" if value[-3] in "+-" else value).astimezone(UTC)
 
 
 class _Owned(NamedTuple):
-    """A connection, and the thread it was made for."""
+    """A connection, and the thread and process that opened it."""
 
     connection: Any
     thread: threading.Thread
@@ -146,12 +146,12 @@ class _Owned(NamedTuple):
 
     @property
     def is_left(self) -> bool:
-        """Whether its thread has ended; what was made before a fork is the parent's to judge."""
+        """Whether its thread has ended. False after a fork: the parent owns the connection."""
         return self.pid == os.getpid() and not self.thread.is_alive()
 
 
 class _Connections:
-    """One connection for each thread, and a new one after a fork."""
+    """One connection per thread, and a new one after a fork."""
 
     def __init__(self, connect: Any) -> None:
         self._connect = connect
@@ -167,7 +167,7 @@ class _Connections:
         return self._local.connection
 
     def drop(self) -> None:
-        """Forget this thread's connection, after it broke."""
+        """Close and forget this thread's broken connection."""
         connection = self._local.connection
         self._local.pid = None
         with self._lock:
@@ -182,7 +182,7 @@ class _Connections:
         self._local = threading.local()
 
     def _keep(self, connection: Any) -> None:
-        """Note a new connection, and close those of threads that have ended."""
+        """Register a new connection and close those of threads that have ended."""
         with self._lock:
             for owned in [owned for owned in self._all if owned.is_left]:
                 self._all.remove(owned)
@@ -191,26 +191,26 @@ class _Connections:
 
 
 class _Connection(sqlite3.Connection):
-    """A connection that knows how it writes, and what tables there were when it last looked."""
+    """A connection that caches its sync mode and the names of tables."""
 
     _synced = True
     _journal: str | None = None
     _tables: tuple[int, set[str]] = (-1, set())
 
     def sync(self, wanted: bool) -> None:
-        """Have the next transactions on the disk when they are committed, or with a later one."""
+        """Sync each of the next transactions at its commit, or leave it to a later sync."""
         if self._journal is None:
             self._journal = str(self.execute("PRAGMA journal_mode").fetchone()[0])
-        wanted = wanted or self._journal != "wal"  # any other journal needs it to be sound
+        wanted = wanted or self._journal != "wal"  # other journal modes are unsafe without it
         if wanted is not self._synced:
             self.execute(f"PRAGMA synchronous = {'FULL' if wanted else 'NORMAL'}")
             self._synced = wanted
 
     def begin(self, cursor: sqlite3.Cursor, timeout_ms: int) -> None:
-        """Begin to write when the file's lock is ours.
+        """Begin to write once we hold the file's lock.
 
-        SQLite waits longer and longer between its looks at the lock, up to 100 ms. Writers here
-        hold it for about a millisecond, so a short sleep between looks finds it free much sooner.
+        SQLite backs off between attempts, up to 100 ms. Writers here hold the lock for about a
+        millisecond, so short sleeps between attempts get it much sooner.
         """
         cursor.execute("PRAGMA busy_timeout = 0")
         until = time.monotonic() + timeout_ms / 1_000
@@ -230,11 +230,11 @@ class _Connection(sqlite3.Connection):
             cursor.execute(f"PRAGMA busy_timeout = {timeout_ms}")
 
     def forget(self) -> None:
-        """Look anew for tables: a version that was rolled back may come again with others."""
+        """Clear the table cache: after a rollback, SQLite may reuse a schema version."""
         self._tables = (-1, set())
 
     def tables(self, cursor: sqlite3.Cursor) -> set[str]:
-        """The names of all tables, read again where SQLite says that a schema changed."""
+        """The names of all tables, reread when SQLite's schema version changes."""
         (version,) = cursor.execute("PRAGMA schema_version").fetchone()
         if self._tables[0] != version:
             cursor.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -270,15 +270,15 @@ class SqliteDatabase:
         except sqlite3.DatabaseError as error:
             connection.close()
             if isinstance(error, sqlite3.OperationalError):
-                raise _sqlite_error(error) from error  # it may be free at the next try
+                raise _sqlite_error(error) from error  # it may be free on the next attempt
             raise Rejected(f"expected a SQLite file at {self.path!r}, found: {error}") from error
         return connection
 
     def use_wal(self) -> None:
-        """Keep readers and the writer out of each other's way, for every tool.
+        """Switch to WAL, so that readers and the writer do not block each other, in any tool.
 
-        A file that another tool made, and uses at this moment, is left as it is until the next
-        time: both kinds of journal are sound.
+        A file that another tool is using right now stays as it is until next time: both journal
+        modes are safe.
         """
         with suppress(sqlite3.OperationalError, WriteConflict):
             connection = self._connections.get()
@@ -289,7 +289,7 @@ class SqliteDatabase:
                 connection.execute(f"PRAGMA busy_timeout = {self._timeout_ms}")
 
     def takes_writes(self, within_ms: int) -> bool:
-        """Whether a writer that came now would get the file's lock in time. Writes nothing."""
+        """Whether a writer could take the file's lock in time. Writes nothing."""
         connection: _Connection = self._connections.get()
         try:
             connection.begin(connection.cursor(), within_ms)
@@ -304,13 +304,13 @@ class SqliteDatabase:
 
     @contextmanager
     def write(self, *, synced: bool = True) -> Iterator[sqlite3.Cursor]:
-        """A write transaction, begun when the file's lock is ours."""
+        """A write transaction, begun once we hold the file's lock."""
         with self._transaction(BEGIN_WRITE, synced=synced) as cursor:
             yield cursor
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Cursor]:
-        """A read transaction: one state of the file."""
+        """A read transaction: a consistent view of the file."""
         with self._transaction("BEGIN") as cursor:
             yield cursor
 
@@ -337,16 +337,16 @@ class SqliteDatabase:
             cursor.close()
 
     def sql(self, text: str) -> str:
-        """SQLite takes the text as it is."""
+        """SQLite uses `?` natively."""
         return text
 
     def tables(self, cursor: Any) -> set[str]:
-        """The names of all tables there are."""
+        """The names of all existing tables."""
         found: set[str] = cursor.connection.tables(cursor)
         return found
 
     def integrity_error(self) -> type[Exception]:
-        """What the driver raises when a key is taken or a rule of a table is broken."""
+        """What the driver raises on a duplicate key or a violated table constraint."""
         return sqlite3.IntegrityError
 
     def close(self) -> None:
@@ -392,7 +392,7 @@ class PostgresDatabase:
 
     @contextmanager
     def write(self, *, synced: bool = True) -> Iterator[Any]:
-        """A write transaction, begun when the advisory lock is ours."""
+        """A write transaction, begun once we hold the advisory lock."""
         begin = "BEGIN" if synced else "BEGIN; SET LOCAL synchronous_commit = off"
         with self._transaction(begin) as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
@@ -400,7 +400,7 @@ class PostgresDatabase:
 
     @contextmanager
     def read(self) -> Iterator[Any]:
-        """A read transaction: one state of the database."""
+        """A read transaction: a consistent view of the database."""
         with self._transaction("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY") as cursor:
             yield cursor
 
@@ -421,7 +421,7 @@ class PostgresDatabase:
             raise
 
     def _begun(self, begin: str) -> Any:
-        """A connection whose transaction has begun: a new one, if the server has left the old."""
+        """A connection with an open transaction; reconnects if the server closed the old one."""
         import psycopg
 
         connection = self._connections.get()
@@ -443,7 +443,7 @@ class PostgresDatabase:
         return made
 
     def tables(self, cursor: Any) -> set[str]:
-        """The names of all tables there are."""
+        """The names of all existing tables."""
         cursor.execute(
             "SELECT tablename FROM pg_catalog.pg_tables WHERE schemaname = %s",
             (self._schema,),
@@ -451,7 +451,7 @@ class PostgresDatabase:
         return {str(name) for (name,) in cursor.fetchall()}
 
     def integrity_error(self) -> type[Exception]:
-        """What the driver raises when a key is taken or a rule of a table is broken."""
+        """What the driver raises on a duplicate key or a violated table constraint."""
         import psycopg
 
         return psycopg.errors.IntegrityError
@@ -462,7 +462,7 @@ class PostgresDatabase:
 
 
 _MARKS: Final = re.compile(r"""'[^']*'|"[^"]*"|\?""")
-"""Parameters, and what is quoted, where a mark is none."""
+"""Placeholders, and quoted text, in which a question mark is not a placeholder."""
 
 
 def _marked(found: re.Match[str]) -> str:
@@ -470,7 +470,7 @@ def _marked(found: re.Match[str]) -> str:
 
 
 def _postgres_error(error: Any) -> Exception:
-    """What an error of psycopg means: the same again, a server that is away, or itself."""
+    """Map a psycopg error: retryable conflict, server away, or the error itself."""
     import psycopg
 
     if _is_retried(error):
@@ -482,7 +482,7 @@ def _postgres_error(error: Any) -> Exception:
 
 
 def _sqlite_error(error: sqlite3.DatabaseError) -> Exception:
-    """What an error of SQLite means: the same again, a file that cannot be used, or itself."""
+    """Map a SQLite error: retryable conflict, unusable file, or the error itself."""
     if _is_locked(error):
         return WriteConflict(str(error))
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -498,14 +498,14 @@ def _line(error: Exception) -> str:
 
 
 def _is_retried(error: Any) -> bool:
-    """PostgreSQL's serialization failures, and ids that a writer without our lock got first."""
+    """Serialization failures, and ids taken first by a writer that does not use our lock."""
     if error.sqlstate == _PG_TAKEN:
         return str(error.diag.table_name).startswith("ducklake_")
     return error.sqlstate in _PG_RETRIED
 
 
 def _commit(cursor: Any) -> None:
-    """COMMIT on PostgreSQL; if the line breaks meanwhile nobody can tell what came of it."""
+    """COMMIT on PostgreSQL. If the connection breaks meanwhile, the outcome is unknown."""
     import psycopg
 
     try:
@@ -517,7 +517,7 @@ def _commit(cursor: Any) -> None:
 
 
 def _is_locked(error: BaseException) -> bool:
-    """SQLite's busy, and the primary key that a writer without our lock got first."""
+    """SQLITE_BUSY, or a primary key taken first by a writer that does not use our lock."""
     if isinstance(error, sqlite3.IntegrityError):
         return "ducklake_snapshot" in str(error)
     if not isinstance(error, sqlite3.OperationalError):
@@ -526,6 +526,6 @@ def _is_locked(error: BaseException) -> bool:
 
 
 def fetch(database: Database, cursor: Any, text: str, parameters: Sequence[Any] = ()) -> list[Row]:
-    """The rows of a question."""
+    """The rows of a query."""
     cursor.execute(database.sql(text), tuple(parameters))
     return list(cursor.fetchall())

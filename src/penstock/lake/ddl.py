@@ -1,4 +1,4 @@
-"""The tables of a DuckLake 1.0 catalog and our own beside them, as SQL for either database."""
+"""The tables of a DuckLake 1.0 catalog and Penstock's own, as SQL for either database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VERSION: Final = "1.0"
 """The version of the DuckLake format that this package writes and reads."""
 
 OWN_VERSION: Final = 1
-"""The version of our own tables; `penstock_meta` holds the one a database has."""
+"""The version of Penstock's own tables; `penstock_meta` stores a database's version."""
 
 _TABLES: Final = {
     "ducklake_metadata": "key TEXT! NOT NULL, value TEXT! NOT NULL, scope TEXT!, scope_id BIGINT",
@@ -77,7 +77,7 @@ _TABLES: Final = {
     "expression TEXT!, dialect TEXT!, sort_direction TEXT!, null_order TEXT!",
 }
 
-# SQLite names as DuckDB's scanner writes them: it gives BIGINT where the format says BOOLEAN.
+# SQLite type names as DuckDB's scanner writes them: BIGINT where the format says BOOLEAN.
 _TYPES: Final = {
     "sqlite": {"TEXT!": "VARCHAR", "TIME!": "VARCHAR", "UUID!": "VARCHAR", "BOOL!": "BIGINT"},
     "postgres": {"TEXT!": "VARCHAR", "TIME!": "TIMESTAMPTZ", "UUID!": "UUID", "BOOL!": "BOOLEAN"},
@@ -94,7 +94,7 @@ _POSTGRES_INLINED: Final = {
 }  # fmt: skip
 
 COLUMNS_MAX: Final = {"sqlite": 1_997, "postgres": 1_597}
-"""How many columns a table may have: those of the database, less the three of rows kept in it."""
+"""Maximum columns per table: the database's limit minus the three added to inlined rows."""
 
 _POSTGRES_OWN: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 
@@ -117,25 +117,25 @@ _OWN: Final = (
 
 
 def lake_tables(kind: str) -> Iterator[str]:
-    """The statements that make an empty catalog."""
+    """The statements that create an empty catalog."""
     for name, body in _TABLES.items():
         yield f"CREATE TABLE {name} ({typed(kind, body)})"
 
 
 def indexes() -> Iterator[str]:
-    """Indexes that DuckLake does not ask for; a commit and a look stay cheap as files pile up."""
+    """Extra indexes, not part of DuckLake, that keep commits and reads cheap as files accrue."""
     for table, column in _INDEXES:
         short = table.removeprefix("ducklake_")
         yield f"CREATE INDEX IF NOT EXISTS penstock_{short}_{column} ON {table} ({column})"
 
 
 def own_tables() -> Iterator[str]:
-    """The statements that make this package's own tables; harmless where they exist."""
+    """The statements that create this package's own tables. Idempotent."""
     yield from _OWN
 
 
 def inlined_delete_table(table_id: int) -> str:
-    """The table in which rows deleted from files are kept without a file."""
+    """The catalog table that stores deleted positions of data files, instead of a delete file."""
     return (
         f"CREATE TABLE IF NOT EXISTS ducklake_inlined_delete_{table_id} "
         "(file_id BIGINT, row_id BIGINT, begin_snapshot BIGINT)"
@@ -143,7 +143,7 @@ def inlined_delete_table(table_id: int) -> str:
 
 
 def inlined_table(kind: str, name: str, columns: Iterable[Column]) -> str:
-    """The table in which DuckDB keeps a table's small inserts, for one shape of its columns."""
+    """The catalog table in which DuckDB stores small inserts, for one set of columns."""
     columns = tuple(columns)
     check_width(len(columns), COLUMNS_MAX[kind])
     taken = [c.name for c in columns if kind == "postgres" and c.name in _POSTGRES_OWN]
@@ -158,7 +158,7 @@ def inlined_table(kind: str, name: str, columns: Iterable[Column]) -> str:
 
 
 def check_width(columns: int, most: int) -> None:
-    """Refuse a table of more columns than its catalog can take."""
+    """Reject a table with more columns than its catalog supports."""
     if columns > most:
         raise Rejected(
             f"a table of {columns:,} columns is too wide: this catalog takes at most {most:,}",
@@ -168,7 +168,7 @@ def check_width(columns: int, most: int) -> None:
 
 
 def quoted(name: str) -> str:
-    """A name as SQL takes any name."""
+    """Quote a name for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -181,7 +181,7 @@ def _inlined_type(kind: str, duck: str) -> str:
 
 
 def typed(kind: str, body: str) -> str:
-    """Column definitions with the database's names for the marked types."""
+    """Column definitions with the database's names for the placeholder types."""
     for mark, name in _TYPES[kind].items():
         body = body.replace(mark, name)
     return body

@@ -1,7 +1,7 @@
-"""Delete files for a commit: one for each data file, which takes the place of the one before.
+"""Delete files for a commit: one per data file, replacing any earlier one.
 
-DuckDB 1.5 keeps a single delete file for a data file, whose rows name the snapshot that deleted
-them. That snapshot is only known inside the commit; a file that was written for another one is
+DuckDB 1.5 keeps a single delete file per data file, whose rows record the snapshot that deleted
+them. That snapshot's id is only known inside the commit, so a file written for another id is
 written again.
 """
 
@@ -17,7 +17,7 @@ from penstock.lake.transaction import AddDeleteFile, DeleteRows, Operation, Tran
 
 
 class Materialiser:
-    """Turns the deletes of a transaction into delete files, for a given snapshot."""
+    """Turns the deletes of a transaction into delete files for a given snapshot."""
 
     def __init__(self, storage: Storage, transaction: Transaction) -> None:
         self._storage = storage
@@ -27,11 +27,11 @@ class Materialiser:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the transaction deletes by file at all."""
+        """Whether the transaction needs any delete file."""
         return any(isinstance(op, DeleteRows) for op in self._transaction.operations)
 
     def __call__(self, snapshot_id: int) -> list[Operation]:
-        """The transaction's operations with every delete file written."""
+        """The transaction's operations, with every delete file written."""
         if not self.is_needed:
             return self._transaction.operations
         if self._written is None or self._written[0] != snapshot_id:
@@ -47,7 +47,8 @@ class Materialiser:
             if current:
                 yield self._write(operation, current[0], snapshot_id)
             else:
-                # A first delete file names no snapshot: it holds for any, and is written once.
+                # The first delete file of a data file names no snapshot, so it is valid for any and
+                # written once.
                 if index not in self._first:
                     self._first[index] = self._write(operation, None, snapshot_id)
                 yield self._first[index]

@@ -1,4 +1,4 @@
-"""A commit being planned: the ids it gives, the statements so far, and what they amount to."""
+"""A commit being planned: assigned ids, the statements so far, and what they change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Learned = list[Mapping[int, ColumnStats]]
 
 @dataclass(slots=True)
 class TableState:
-    """What the latest snapshot knows of a table that a transaction touches."""
+    """What the latest snapshot records about a table that a transaction touches."""
 
     has_stats: bool = False
     counters: TableStats = field(default_factory=TableStats)
@@ -29,7 +29,7 @@ class TableState:
 
 @dataclass(slots=True)
 class CatalogState:
-    """What the catalog holds when a commit begins."""
+    """The catalog's contents when a commit begins."""
 
     latest: Snapshot
     data_path: str
@@ -40,7 +40,7 @@ class CatalogState:
 
 
 class Draft:
-    """The state of one plan. Operations change it in their order; `plan` turns it into a `Plan`."""
+    """The state of one plan. Operations change it in order; `plan` turns it into a `CommitPlan`."""
 
     def __init__(self, state: CatalogState, time_text: str) -> None:
         self.state = state
@@ -51,7 +51,7 @@ class Draft:
         self.new_version_of: dict[int, tuple[Column, ...]] = {}
         self.schema_changed = False
         self.ids: dict[int, int] = {}
-        """The ids given to tables and schemas that the transaction numbers below zero."""
+        """The ids assigned to tables and schemas that have negative ids in the transaction."""
         self.statements: list[Statement] = []
         self.changes = Changes()
         self.files_touched: set[int] = set()
@@ -60,18 +60,18 @@ class Draft:
         self.learned: dict[int, Learned] = {}
 
     def run(self, sql: str, *parameters: Any, rows: int | None = None) -> None:
-        """Add a statement; with `rows` it must change exactly so many rows."""
+        """Add a statement; with `rows` it must change exactly that many rows."""
         self.statements.append(Statement(sql, parameters, rows))
 
     def end(self, table: str, column: str, number: int) -> None:
-        """End the rows of a catalog table that belong to one object."""
+        """Mark the rows of one object in a catalog table as ended."""
         self.run(
             f"UPDATE {table} SET end_snapshot = ? WHERE {column} = ? AND end_snapshot IS NULL",
             self.snapshot, number,
         )  # fmt: skip
 
     def id_of(self, table: TableInfo) -> int:
-        """The id of a table, also of one that this commit creates."""
+        """The id of a table, including one that this commit creates."""
         return table.id if table.id >= 0 else self.ids[table.id]
 
     def new_catalog_id(self) -> int:

@@ -1,4 +1,4 @@
-"""What a catalog says when its database cannot be used just now."""
+"""Errors of a catalog whose database is temporarily unusable."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ class CatalogAway(Unavailable):
 
 
 class CatalogLocked(CatalogAway):
-    """Other writers held the catalog for longer than was waited; nothing was changed."""
+    """Other writers held the catalog for longer than the timeout; nothing was changed."""
 
     code = "catalog_locked"

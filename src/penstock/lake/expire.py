@@ -1,4 +1,4 @@
-"""Letting go: snapshots that expired, files that nobody names, files whose deletion is due."""
+"""Remove expired snapshots, unreferenced files, and files whose deletion is due."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from penstock.lake.catalog import Catalog
 
 STEP_SNAPSHOTS: Final = 1_000
-"""How many snapshots are forgotten in one transaction."""
+"""Maximum snapshots expired in one transaction."""
 
 _OURS: Final = (".parquet", ".crc", "_SUCCESS")
-"""How the names of files end that writers of the lake leave; the sweep takes no others."""
+"""Suffixes of files that writers of the lake leave behind; the sweep removes no others."""
 
 _DEAD: Final = (
     "end_snapshot IS NOT NULL AND NOT EXISTS (SELECT 1 FROM ducklake_snapshot s "
@@ -45,18 +45,18 @@ _BY_TABLE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What an expiry let go."""
+    """The result of an expiry."""
 
     snapshots: tuple[int, ...]
     files_scheduled: int
 
 
 def expire(catalog: Catalog, *, older_than: datetime) -> Expired:
-    """Forget snapshots from before a moment, but never the newest one.
+    """Remove snapshots older than a time, but never the newest one.
 
-    Files that only they named are scheduled for deletion (see `clean`); everything that a kept
-    snapshot can see stays as it is. The oldest go first, so many at a time that nobody who commits
-    meanwhile waits for long.
+    Files that only they reference are scheduled for deletion (see `clean`); everything visible in a
+    retained snapshot stays. The oldest go first, in steps small enough that concurrent commits do
+    not wait for long.
     """
     snapshots: list[int] = []
     files = 0
@@ -89,7 +89,7 @@ def _expire_some(catalog: Catalog, older_than: datetime) -> Expired:
 
 
 def clean(catalog: Catalog, *, older_than: datetime) -> list[str]:
-    """Remove files that were scheduled for deletion before a moment; returns their paths."""
+    """Remove files scheduled for deletion before a given time; returns their paths."""
     with catalog.look() as reader:
         found = reader.rows(
             "SELECT data_file_id, path, path_is_relative, schedule_start "
@@ -115,11 +115,11 @@ def clean(catalog: Catalog, *, older_than: datetime) -> list[str]:
 
 
 def sweep(catalog: Catalog, *, grace_ms: int) -> list[str]:
-    """Remove files that no snapshot names, older than the grace period; returns their paths.
+    """Remove files older than the grace period that no snapshot references; returns their paths.
 
-    Storage is listed before the catalog is read, so a file that is committed meanwhile is known.
-    Files with the token of a standing reservation stay; a reservation that ran out is taken back
-    first, and a commit that still counted on it is refused.
+    Storage is listed before the catalog is read, so a file committed meanwhile is seen as
+    referenced. Files with the token of a valid reservation stay. Expired reservations are revoked
+    first, and a commit that still relies on one is refused.
     """
     now_ms = catalog.clock.now_ms()
     stored = [
@@ -145,12 +145,12 @@ def sweep(catalog: Catalog, *, grace_ms: int) -> list[str]:
 
 
 def before(catalog: Catalog, age_ms: int) -> datetime:
-    """The moment so long ago, by the catalog's clock."""
+    """The time `age_ms` ago, by the catalog's clock."""
     return datetime.fromtimestamp((catalog.clock.now_ms() - age_ms) / 1_000, UTC)
 
 
 def named_files(reader: Reader) -> Iterator[str]:
-    """Every path that the catalog knows, in any snapshot or as waiting for its deletion."""
+    """Every path in the catalog: in any snapshot, or scheduled for deletion."""
     places = _table_places(reader)
     for source in ("ducklake_data_file", "ducklake_delete_file"):
         for table_id, path, relative in reader.rows(
@@ -164,7 +164,7 @@ def named_files(reader: Reader) -> Iterator[str]:
 
 
 def _table_places(reader: Reader) -> dict[int, str]:
-    """The directory of every table there is or was."""
+    """The directory of every table, including dropped ones."""
     found = reader.rows(
         "SELECT t.table_id, s.path, s.path_is_relative, t.path, t.path_is_relative "
         "FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id"
@@ -180,7 +180,7 @@ def _table_places(reader: Reader) -> dict[int, str]:
 
 
 def _bury_files(reader: Reader, now_text: str) -> int:
-    """Schedule files that no kept snapshot names, with what was deleted from them."""
+    """Schedule files that no retained snapshot references, along with their delete files."""
     places = _table_places(reader)
     data = reader.rows(
         "SELECT data_file_id, table_id, path, path_is_relative FROM ducklake_data_file f "
@@ -230,7 +230,7 @@ def _bury_inlined_rows(reader: Reader) -> None:
 
 
 def _bury_entries(reader: Reader) -> None:
-    """Tables, views and schemas that no kept snapshot has; columns of tables that live on stay."""
+    """Delete tables, views and schemas in no retained snapshot; surviving tables keep columns."""
     ended = reader.rows(
         "SELECT table_id FROM ducklake_table GROUP BY table_id "
         "HAVING count(end_snapshot) = count(*)"

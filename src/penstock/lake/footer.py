@@ -1,6 +1,6 @@
-"""From a Parquet footer to what the catalog keeps: counts, bounds, and how names find columns.
+"""From a Parquet footer to catalog data: counts, bounds, and the mapping of names to columns.
 
-Pure: takes pyarrow's view of a footer that somebody else has read.
+Pure: takes a footer that pyarrow has already read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _UNITS: Final = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds"
 
 
 class WrongFields(Corrupt):
-    """A file was written with columns that are not its table's: an internal error."""
+    """A file's columns differ from its table's: an internal error."""
 
     code = "wrong_fields"
 
@@ -43,7 +43,7 @@ def field_id(field: pa.Field) -> int | None:
 
 
 def children_of(kind: pa.DataType) -> list[pa.Field]:
-    """The fields below a nested type, in DuckLake's sense: a map has a key and a value."""
+    """The child fields of a nested type as DuckLake sees them: a map has a key and a value."""
     if pa.types.is_struct(kind):
         return fields_of(kind)
     if pa.types.is_map(kind):
@@ -59,7 +59,7 @@ def has_field_ids(schema: pa.Schema) -> bool:
 
 
 def name_map(schema: pa.Schema, columns: Iterable[Column], path: str) -> tuple[NameMap, ...]:
-    """How the names of a file without field ids find the table's columns."""
+    """Map the names in a file without field ids to the table's columns."""
     known = {column.name.lower(): column for column in columns}
     strangers = [field.name for field in schema if field.name.lower() not in known]
     if strangers:
@@ -70,10 +70,11 @@ def name_map(schema: pa.Schema, columns: Iterable[Column], path: str) -> tuple[N
 
 
 def check_fields(schema: pa.Schema, columns: Sequence[Column], path: str) -> None:
-    """Refuse a file whose fields differ from the columns it was written for: name, id or type.
+    """Reject a file whose fields differ from its intended columns in name, id or type.
 
-    Readers find a column by its field id, so a wrong id shows the values of another column. What is
-    below a list or a map may lack its id, as Spark writes none there: that file is mapped by name.
+    Readers find a column by its field id, so a wrong id shows the values of another column. Fields
+    below a list or a map may lack an id, because Spark writes none there: such a file is mapped by
+    name.
     """
     for wanted, found in _wrong(list(schema), columns):
         raise WrongFields(
@@ -83,7 +84,7 @@ def check_fields(schema: pa.Schema, columns: Sequence[Column], path: str) -> Non
 
 
 def leaf_ids(schema: pa.Schema, names: tuple[NameMap, ...] | None) -> list[int | None]:
-    """For every column chunk of a file, in its order, the id of the lake's column."""
+    """For every column chunk of a file, in order, the id of the lake's column."""
     if names is None:
         return [found for field in schema for found in _leaf_ids(field)]
     return [found for entry in names for found in _mapped_leaf_ids(entry)]
@@ -92,7 +93,7 @@ def leaf_ids(schema: pa.Schema, names: tuple[NameMap, ...] | None) -> list[int |
 def file_stats(
     metadata: Any, ids: list[int | None], columns: tuple[Column, ...]
 ) -> tuple[ColumnStats, ...]:
-    """What a footer tells about each of a table's columns that hold values."""
+    """The footer's statistics for each of a table's leaf columns."""
     known = {column.id: column for column, _ in flat(columns)}
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     made = []
@@ -105,7 +106,7 @@ def file_stats(
 
 
 def bound_text(column: Column, physical: Any, raw: Any) -> str | None:
-    """A bound in DuckDB's spelling, or None where it cannot be said for sure."""
+    """A bound in DuckDB's text format, or None where it is uncertain."""
     kind = column.type.partition("(")[0]
     if raw is None or kind not in _BOUNDED:
         return None
@@ -122,7 +123,7 @@ def _column_stats(column: Column, physical: Any, chunks: list[Any]) -> ColumnSta
     if not all(entry is not None and entry.has_null_count for entry in stats):
         return ColumnStats(column.id, size)
     nulls = sum(entry.null_count for entry in stats)
-    # What a chunk counts as values includes or leaves out the nulls, by writer: ask the chunk.
+    # Whether num_values includes nulls depends on the writer, so ask the chunk.
     values = sum(chunk.num_values for chunk in chunks) - nulls
     valued = [s for s, c in zip(stats, chunks, strict=True) if c.num_values > s.null_count]
     low, high = _bounds(column, physical, valued)
@@ -147,7 +148,7 @@ def _extreme(column: Column, texts: list[str | None], pick: Any) -> str | None:
 
 
 def _is_exact(entry: Any) -> bool:
-    """Whether a writer says that it cut a bound short; most never do, and do not say."""
+    """Whether a bound is exact. Writers flag truncated bounds; most never truncate or flag."""
     flags = (getattr(entry, "is_min_value_exact", None), getattr(entry, "is_max_value_exact", None))
     return all(flag is not False for flag in flags)
 
@@ -156,7 +157,7 @@ def _bound(kind: str, physical: Any, raw: Any) -> str:
     if kind == "boolean":
         return "1" if raw else "0"
     if kind in ("float32", "float64"):
-        return repr(float(raw))  # of a 32-bit float too: exact whatever it is compared as
+        return repr(float(raw))  # 32-bit floats too: exact at any precision it is compared in
     if kind == "decimal":
         return _decimal_text(physical, raw)
     if kind == "date":
@@ -176,7 +177,7 @@ def _decimal_text(physical: Any, raw: Any) -> str:
 
 
 def _unsigned(physical: Any, raw: int) -> int:
-    """Unsigned integers lie in Parquet's signed ones."""
+    """Parquet stores unsigned integers as signed ones."""
     bits = 64 if physical.physical_type == "INT64" else 32
     return raw % (1 << bits)
 
@@ -198,7 +199,7 @@ def _clock_text(kind: str, physical: Any, raw: int) -> str:
 def _wrong(
     fields: Sequence[pa.Field], columns: Sequence[Column], above: str = "", *, unnamed: bool = False
 ) -> Iterator[tuple[str, str]]:
-    """Where fields differ from columns: what was expected, and what was found."""
+    """The differences between fields and columns: what was expected, and what was found."""
     for field, column in zip_longest(fields, columns):
         if field is None:
             yield _said(above, column.name, column.id, arrow_type(column)), "no such column"
@@ -206,7 +207,7 @@ def _wrong(
         if column is None:
             yield "no more columns", _said(above, field.name, field_id(field), field.type)
             continue
-        # Writers choose their own names for what is below a list or a map.
+        # Writers choose their own names for fields below a list or a map.
         name, number = field.name, field_id(field)
         if unnamed:
             name, number = column.name, column.id if number is None else number
@@ -219,7 +220,7 @@ def _wrong(
 
 
 def _said(above: str, name: str, number: int | None, kind: pa.DataType) -> str:
-    """A field for people; of a nested type only its kind, as its own fields are told one by one."""
+    """A field for an error message. Nested types show only their kind; fields come separately."""
     word = str(kind).partition("<")[0] if pa.types.is_nested(kind) else str(kind)
     mark = "no field id" if number is None else f"field id {number}"
     return f"column {above + name!r} ({mark}, {word})"
@@ -258,7 +259,7 @@ def _map_entry(field: pa.Field, column: Column, source: str) -> NameMap:
             raise Rejected(f"expected fields of {column.name!r} only, found {', '.join(strangers)}")
         below = [_map_entry(c, known[c.name.lower()], c.name) for c in children]
     elif children:
-        # The names by which DuckDB knows what is below a list or a map in a file.
+        # DuckDB's names for the fields below a list or a map in a file.
         sources = ["list"] if column.type == "list" else ["key", "value"]
         pairs = zip(children, column.children, sources, strict=True)
         below = [_map_entry(child, inner, name) for child, inner, name in pairs]

@@ -1,4 +1,4 @@
-"""Which files to put together, and which to write anew without their deleted rows. Pure."""
+"""Which files to merge, and which to rewrite without their deleted rows. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MEBIBYTE: Final = 1 << 20
 class CompactionPolicy:
     """When files are worth rewriting.
 
-    Files below `small_bytes` are put together up to `target_bytes`, at least `files_min` at a time;
-    a file that lost `deleted_share_min` of its rows is written anew without them.
+    Files below `small_bytes` are merged up to `target_bytes`, at least `files_min` at a time; a
+    file that lost `deleted_share_min` of its rows is rewritten without them.
     """
 
     target_bytes: int = 128 * MEBIBYTE
@@ -38,10 +38,10 @@ class CompactionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A live file, how many of its rows are gone, and the shape of columns it was written in.
+    """A live file, the number of its deleted rows, and its column shape.
 
-    `shape` is the first snapshot of the table's schema version that all its rows belong to, or
-    None where they belong to several.
+    `shape` is the first snapshot of the schema version that all its rows belong to, or None if they
+    belong to several.
     """
 
     file: DataFile
@@ -50,7 +50,7 @@ class Candidate:
 
 
 def to_rewrite(candidates: Iterable[Candidate], policy: CompactionPolicy) -> list[list[DataFile]]:
-    """Groups of files to write anew without their deleted rows, each as one file."""
+    """Groups of files to rewrite without their deleted rows, each group as one file."""
     worn = [
         candidate
         for candidate in candidates
@@ -64,7 +64,7 @@ def to_rewrite(candidates: Iterable[Candidate], policy: CompactionPolicy) -> lis
 
 
 def to_merge(candidates: Iterable[Candidate], policy: CompactionPolicy) -> list[list[DataFile]]:
-    """Groups of small files without deletes, of one shape and partition, in order of age."""
+    """Groups of small files without deletes, of one shape and partition, oldest first."""
     groups: dict[object, list[DataFile]] = defaultdict(list)
     for candidate in candidates:
         file = candidate.file
@@ -76,7 +76,7 @@ def to_merge(candidates: Iterable[Candidate], policy: CompactionPolicy) -> list[
 
 
 def shape_of(file: DataFile, versions: Sequence[int]) -> int | None:
-    """The schema version (by the snapshot it began) that all rows of a file were written in."""
+    """The schema version (its first snapshot) in which all rows of a file were written."""
     last = file.partial_max or file.begin
     before = [begin for begin in versions if begin <= file.begin]
     if not before or any(file.begin < begin <= last for begin in versions):

@@ -1,4 +1,4 @@
-"""What a lake holds, as data: snapshots, schemas, tables, files and what was deleted from them."""
+"""The contents of a lake as data: snapshots, schemas, tables, files and deletes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SchemaInfo:
-    """A schema: a name for a group of tables. `path` is whole and ends with a slash."""
+    """A schema: a named group of tables. `path` is absolute and ends with a slash."""
 
     id: int
     name: str
@@ -37,10 +37,10 @@ class SchemaInfo:
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """A table as one snapshot has it. `path` is whole and ends with a slash.
+    """A table at one snapshot. `path` is absolute and ends with a slash.
 
     `column_ids_used` is the largest id any of its columns ever had. `unheld` are columns of types
-    that cannot be read here; everything else is done as if they were not there.
+    that Penstock cannot read; all other code ignores them.
     """
 
     id: int
@@ -56,18 +56,18 @@ class TableInfo:
 
     @property
     def qualified(self) -> str:
-        """Schema and name, as texts for people write it."""
+        """Schema and name, as shown to people."""
         return f"{self.schema.name}.{self.name}"
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The schema of the rows that are handed out."""
+        """The schema of the rows returned to callers."""
         return plain_schema(self.columns)
 
 
 @dataclass(frozen=True, slots=True)
 class ViewInfo:
-    """A view that another tool made: its text, for that tool to run."""
+    """A view created by another tool, stored as text for that tool to run."""
 
     id: int
     schema: SchemaInfo
@@ -78,7 +78,7 @@ class ViewInfo:
 
 @dataclass(frozen=True, slots=True)
 class NameMap:
-    """How one name in a file without field ids finds its column."""
+    """Maps one name in a file without field ids to its column."""
 
     source: str
     field_id: int
@@ -87,7 +87,7 @@ class NameMap:
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A Parquet file that lies in storage and is to become part of a table."""
+    """A Parquet file in storage that is to become part of a table."""
 
     path: str
     record_count: int
@@ -101,10 +101,10 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True)
 class DeleteFile:
-    """A Parquet file of positions that are gone from one data file.
+    """A Parquet file of deleted positions in one data file.
 
-    With `partial_max` its rows name the snapshot of their delete, up to that one; without, all of
-    them left at `begin`.
+    With `partial_max` each row records the snapshot that deleted it, up to that one; otherwise all
+    were deleted at `begin`.
     """
 
     id: int
@@ -118,11 +118,11 @@ class DeleteFile:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file of rows, and everything that was ever deleted from it.
+    """A Parquet file of rows, with all deletes from it.
 
-    With `partial_max` its rows name the snapshot that inserted them, up to that one; without, all
-    of them came at `begin`. Without `row_id_start` its rows name their row ids. `inlined_deletes`
-    are positions and the snapshots that deleted them, kept in the catalog.
+    With `partial_max` each row records the snapshot that inserted it, up to that one; otherwise all
+    were inserted at `begin`. Without `row_id_start` the file stores row ids explicitly.
+    `inlined_deletes` are positions and the snapshots that deleted them, stored in the catalog.
     """
 
     id: int
@@ -143,9 +143,9 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class InlinedRows:
-    """Rows that another tool put into the catalog itself, with the table's columns.
+    """Rows that another tool stored in the catalog itself, with the table's columns.
 
-    `ends` is None for a row that is still there.
+    `ends` is None for a row that was not deleted.
     """
 
     rows: pa.Table
@@ -156,9 +156,10 @@ class InlinedRows:
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """A table at one snapshot: exactly the files and rows to read, and how.
+    """A table at one snapshot: the exact files and rows to read, and how.
 
-    A file's deletes may be newer than the snapshot; `penstock.lake.rows` says which apply.
+    A file's deletes may be newer than the snapshot; `penstock.lake.selection` determines which
+    apply.
     """
 
     table: TableInfo

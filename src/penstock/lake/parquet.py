@@ -1,4 +1,4 @@
-"""Parquet files of the lake: written from Arrow with field ids, described from their footers."""
+"""Parquet files of the lake: written from Arrow with field ids, described by their footers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _OPTIONS: Final[dict[str, Any]] = {
 
 
 def file_name(token: str | None = None) -> str:
-    """A name that nobody else gives; it says which reservation it belongs to."""
+    """A unique file name that contains its reservation's token."""
     return f"penstock-{token or uuid4().hex}-{uuid4().hex[:8]}.parquet"
 
 
@@ -67,9 +67,9 @@ def write_file(
     row_ids: Sequence[int] | pa.Array | None = None,
     snapshots: Sequence[int] | pa.Array | None = None,
 ) -> NewFile:
-    """Write rows as one Parquet file with the columns' field ids; the columns may be in any order.
+    """Write rows as one Parquet file with field ids; the input columns may be in any order.
 
-    With `row_ids` or `snapshots` the rows carry them, as a file does that stands for others.
+    With `row_ids` or `snapshots` the rows store them, as in a file that replaces others.
     """
     table = conform(columns, rows)
     for field, values in ((_ROW_ID_COLUMN, row_ids), (_SNAPSHOT_COLUMN, snapshots)):
@@ -106,7 +106,7 @@ def write_delete_file(
     with_snapshots: bool,
     token: str | None = None,
 ) -> NewFile:
-    """Write positions of a data file, each with the snapshot that deleted it, as a delete file."""
+    """Write a delete file: positions in a data file, each with the snapshot that deleted it."""
     listed = sorted(positions)
     columns: dict[str, Any] = {
         "file_path": pa.array([data_path] * len(listed), pa.string()),
@@ -133,11 +133,11 @@ def describe_file(
     read_nans: bool = False,
     is_ours: bool = False,
 ) -> NewFile:
-    """What a table must know of a Parquet file to hold it, from its footer alone.
+    """Describe a Parquet file from its footer, as a table needs it.
 
-    A file whose fields do not all carry ids is mapped by name. Whether there are NaNs a footer
-    does not say; with `read_nans` the columns of floats are read to find out. One that was written
-    for these columns (`is_ours`) must hold just them: else `WrongFields`.
+    A file whose fields do not all carry ids is mapped by name. A footer does not record NaNs; with
+    `read_nans` the float columns are read to find them. A file written for these columns
+    (`is_ours`) must contain exactly them: otherwise `WrongFields`.
     """
     with storage.open_input(path) as source:
         file = pq.ParquetFile(source)
@@ -157,7 +157,7 @@ def describe_file(
 
 
 def conform(columns: tuple[Column, ...], rows: pa.Table) -> pa.Table:
-    """Rows in the columns' order and types, ready for their file."""
+    """Cast and reorder rows to the columns of their file."""
     schema = arrow_schema(columns)
     if set(schema.names) != set(rows.column_names):
         raise Rejected(
@@ -170,7 +170,7 @@ def conform(columns: tuple[Column, ...], rows: pa.Table) -> pa.Table:
         if not field.nullable and array.null_count:
             raise Rejected(f"expected no NULL in column {field.name!r}, found {array.null_count}")
         arrays.append(_cast(array, field))
-    # Parquet has no seconds and no intervals of Arrow's kind.
+    # Parquet has no timestamps in seconds, and no intervals of Arrow's kind.
     fields = [_stored(field) for field in schema]
     arrays = [_store(a, f) for a, f in zip(arrays, fields, strict=True)]
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
@@ -200,10 +200,10 @@ def _store(array: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 
 
 def _bounded(columns: tuple[Column, ...], nans: dict[int, bool]) -> bool | list[str]:
-    """The columns whose bounds go into the footer.
+    """The columns whose bounds are written to the footer.
 
-    Bounds leave NaNs out, but DuckDB orders NaN above everything and skips row groups by bounds: a
-    column with NaNs, or of floats in nested values, has none.
+    Bounds leave NaNs out, but DuckDB orders NaN above all values and skips row groups by bounds. So
+    columns with NaNs, and floats in nested values, get no bounds.
     """
     unsure = {
         column.id
@@ -217,7 +217,7 @@ def _bounded(columns: tuple[Column, ...], nans: dict[int, bool]) -> bool | list[
 
 
 def _leaf_paths(column: Column, path: str) -> Iterator[tuple[str, int]]:
-    """Parquet's paths of the columns that hold values."""
+    """Parquet's paths of the leaf columns."""
     if not column.is_nested:
         yield path, column.id
     middle = {"list": ".list", "map": ".key_value"}.get(column.type, "")
@@ -226,7 +226,7 @@ def _leaf_paths(column: Column, path: str) -> Iterator[tuple[str, int]]:
 
 
 def _nans(columns: tuple[Column, ...], table: pa.Table) -> dict[int, bool]:
-    """Whether there are NaNs, for every column of floats that is not below a list or map."""
+    """Whether each float column contains NaNs; columns below a list or map are left out."""
     made: dict[int, bool] = {}
     for column in columns:
         if column.type in ("float32", "float64"):
@@ -248,7 +248,7 @@ def _with_nans(
 
 
 def _sizes(storage: Storage, path: str) -> tuple[int, int]:
-    """Bytes of the file and of its footer."""
+    """Sizes of the file and of its footer, in bytes."""
     size = storage.size_bytes(path)
     with storage.open_input(path) as source:
         source.seek(size - FOOTER_TAIL_BYTES)

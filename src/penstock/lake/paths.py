@@ -1,4 +1,4 @@
-"""Where files lie: paths in the catalog are relative to table, schema and data path in turn.
+"""File paths: the catalog stores them relative to the table, schema or data path.
 
 >>> joined("s3://bucket/lake/", "main/", "t/", "a.parquet")
 's3://bucket/lake/main/t/a.parquet'
@@ -15,28 +15,28 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def joined(base: str, *parts: str) -> str:
-    """A path below a base, where every directory ends with a slash."""
+    """A path below a base; every directory ends with a slash."""
     for part in parts:
         base = directory(base) + part
     return base
 
 
 def directory(path: str) -> str:
-    """A path with the slash that marks a directory."""
+    """A path with the trailing slash of a directory."""
     return path if path.endswith("/") or not path else path + "/"
 
 
 def relative_to(base: str, path: str) -> tuple[str, bool]:
-    """A path as the catalog keeps it: below the base and relative, or as it is."""
+    """A path as the catalog stores it: relative if below the base, else unchanged."""
     below = directory(base)
     return (path[len(below) :], True) if path.startswith(below) else (path, False)
 
 
 def resolve(base: str, path: str, is_relative: bool) -> str:
-    """The whole path of what the catalog names."""
+    """The absolute path of a path from the catalog."""
     return joined(base, path) if is_relative else path
 
 
 def directory_for(name: str, uuid: str) -> str:
-    """The directory of a new schema or table: its name where that is a plain word."""
+    """The directory of a new schema or table: its name if that is a plain word, else its UUID."""
     return directory(name if _PLAIN.fullmatch(name) else uuid)

@@ -1,7 +1,7 @@
-"""From a transaction to the SQL that commits it on top of the latest snapshot.
+"""Turn a transaction into the SQL that commits it on top of the latest snapshot.
 
-Pure: takes what the catalog holds (`CatalogState`), gives the statements in their order and the
-text of what changes. Ids are given here, so a commit that has to start again is planned again.
+Pure: takes the catalog's contents (`CatalogState`), returns the statements in order and the text of
+the changes. Ids are assigned here, so a commit that starts over is planned again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from penstock.lake.transaction import (
 
 @dataclass(slots=True)
 class CommitPlan:
-    """What to run, and what it amounts to."""
+    """The statements to run, and what they change."""
 
     snapshot_id: int
     statements: list[Statement]
@@ -50,13 +50,13 @@ class CommitPlan:
 
 
 def touched_tables(operations: Iterable[Operation]) -> dict[int, TableInfo]:
-    """The tables that exist already and are touched."""
+    """The existing tables that operations touch."""
     tables = [op.table for op in operations if not isinstance(op, CreateSchema | DropSchema)]
     return {table.id: table for table in tables if table.id >= 0}
 
 
 def plan(transaction: Transaction, state: CatalogState, time_text: str) -> CommitPlan:
-    """The statements of a commit. `time_text` is when, in DuckLake's spelling."""
+    """The statements of a commit. `time_text` is its time in DuckLake's format."""
     draft = Draft(state, time_text)
     for operation in transaction.operations:
         _PLANNED_BY[type(operation)](draft, operation)

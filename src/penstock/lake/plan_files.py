@@ -1,4 +1,4 @@
-"""The part of a plan that concerns files: data files, delete files, rows inside the catalog."""
+"""The part of a plan about files: data files, delete files, and rows inside the catalog."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.lake.transaction import (
 
 
 def add_files(draft: Draft, op: AddFiles) -> None:
-    """Add data files; rows get ids in the order of the files."""
+    """Add data files; row ids follow the order of the files."""
     number = draft.id_of(op.table)
     counters = counters_of(draft, op.table)
     rows = counters.next_row_id
@@ -47,7 +47,7 @@ def end_files(draft: Draft, op: EndFiles) -> None:
 
 
 def end_contents(draft: Draft, op: EndContents) -> None:
-    """End everything a table holds."""
+    """End all contents of a table."""
     number = draft.id_of(op.table)
     draft.end("ducklake_data_file", "table_id", number)
     state = draft.state.tables[number]
@@ -65,7 +65,7 @@ def end_contents(draft: Draft, op: EndContents) -> None:
 
 
 def delete_positions(draft: Draft, op: DeletePositions) -> None:
-    """Note deleted positions in the catalog itself."""
+    """Record deleted positions in the catalog itself."""
     number = op.table.id
     name = f"ducklake_inlined_delete_{number}"
     create = inlined_delete_table(number)
@@ -74,13 +74,13 @@ def delete_positions(draft: Draft, op: DeletePositions) -> None:
     for position in op.positions:
         draft.run(f"INSERT INTO {name} VALUES (?, ?, ?)", op.data_file_id, position, draft.snapshot)
     draft.files_touched.add(op.data_file_id)
-    # Both words: DuckDB's compaction looks only for the first, and would lose the delete.
+    # Record both: DuckDB's compaction checks only for the first, and would lose the delete.
     draft.changes.add("deleted_from_table", number)
     draft.changes.add("inlined_delete", number)
 
 
 def add_delete_file(draft: Draft, op: AddDeleteFile) -> None:
-    """Add a delete file, in the place of an older one if there is one."""
+    """Add a delete file, replacing any earlier one."""
     number = op.table.id
     begin, partial = draft.snapshot, None
     if op.replaces is not None:
@@ -101,7 +101,7 @@ def add_delete_file(draft: Draft, op: AddDeleteFile) -> None:
 
 
 def delete_inlined(draft: Draft, op: DeleteInlined) -> None:
-    """End rows that are kept inside the catalog."""
+    """End rows stored inside the catalog."""
     state = draft.state.tables[op.table.id]
     for name in state.inlined_tables:
         for row_id in op.row_ids:
@@ -113,7 +113,7 @@ def delete_inlined(draft: Draft, op: DeleteInlined) -> None:
 
 
 def merge_files(draft: Draft, op: MergeFiles) -> None:
-    """Let one file stand for several at every snapshot they stood for."""
+    """Replace several files by one, at every snapshot."""
     first, *others = op.sources
     for source in others:
         _forget(draft, source)
@@ -128,7 +128,7 @@ def merge_files(draft: Draft, op: MergeFiles) -> None:
 
 
 def rewrite_files(draft: Draft, op: RewriteFiles) -> None:
-    """From this snapshot on let one file stand for what is left of several."""
+    """Replace several files by one with their remaining rows, from this snapshot on."""
     for source in op.sources:
         _end_file(draft, op.table, source.id)
     records = -sum(source.record_count for source in op.sources)
@@ -143,7 +143,7 @@ def rewrite_files(draft: Draft, op: RewriteFiles) -> None:
 
 
 def _end_file(draft: Draft, table: TableInfo, file_id: int) -> None:
-    """End a data file; its delete file goes on, as DuckDB expects when it flushes deletes."""
+    """End a data file. Its delete file stays, as DuckDB expects when it flushes deletes."""
     draft.run(
         "UPDATE ducklake_data_file SET end_snapshot = ? WHERE data_file_id = ? "
         "AND table_id = ? AND end_snapshot IS NULL",
@@ -193,10 +193,10 @@ def _replace_file(
     row_id_start: int | None,
     partial_max: int | None,
 ) -> None:
-    """Put a file into the very rows that another one has in the catalog.
+    """Reuse the catalog rows of an old file for its replacement.
 
-    DuckDB asks SQLite for the last row of a table before it begins to read. A file whose row
-    came in between would be missed, at the moment when those that it stands for are gone.
+    DuckDB asks SQLite for the last row of a table before it starts to read. It would miss a file
+    whose row was inserted in between, while the files that it replaces are already gone.
     """
     number, file_id = draft.id_of(table), draft.new_file_id()
     path, relative = relative_to(table.path, file.path)
@@ -250,7 +250,7 @@ def _mapping(draft: Draft, number: int, names: tuple[NameMap, ...]) -> int:
 
 
 def _forget(draft: Draft, file: DataFile) -> None:
-    """Take a file out of the catalog at every snapshot; its bytes wait for the cleaning."""
+    """Remove a file from the catalog at every snapshot, and schedule its deletion."""
     draft.run("DELETE FROM ducklake_data_file WHERE data_file_id = ?", file.id, rows=1)
     draft.run("DELETE FROM ducklake_file_column_stats WHERE data_file_id = ?", file.id)
     draft.run("DELETE FROM ducklake_file_partition_value WHERE data_file_id = ?", file.id)

@@ -1,4 +1,4 @@
-"""The part of a plan that concerns definitions: schemas, tables, columns, comments."""
+"""The part of a plan about definitions: schemas, tables, columns, comments."""
 
 from __future__ import annotations
 
@@ -85,20 +85,20 @@ def drop_table(draft: Draft, op: DropTable) -> None:
 
 
 def rename_table(draft: Draft, op: RenameTable) -> None:
-    """Give a table another name."""
+    """Rename a table."""
     number = draft.id_of(op.table)
     draft.state.entries.discard((op.table.schema.name.lower(), op.table.name.lower()))
     _claim(draft, op.table, op.name)
     draft.end("ducklake_table", "table_id", number)
     _insert_table(draft, op.table, op.name)
-    # DuckDB notes a rename as a creation: it is the new name that others may collide with.
+    # DuckDB records a rename as a creation, because the new name may collide with others.
     draft.changes.add("created_table", op.table.schema.name, op.name)
     draft.changes.add("altered_table", number)
     _new_version(draft, number, op.table.columns)
 
 
 def alter_columns(draft: Draft, op: AlterColumns) -> None:
-    """End and begin columns."""
+    """End old columns and begin new ones."""
     number = draft.id_of(op.table)
     for column_id in op.ended:
         draft.run(
@@ -151,12 +151,12 @@ def _new_version(draft: Draft, number: int, columns: tuple[Column, ...]) -> None
 
 
 def write_version(draft: Draft, number: int, version: int, columns: tuple[Column, ...]) -> None:
-    """Note that a table has new columns from this snapshot on."""
+    """Record a table's new columns, from this snapshot on."""
     draft.run(
         "INSERT INTO ducklake_schema_versions VALUES (?, ?, ?)", draft.snapshot, version, number
     )
-    # DuckDB puts small inserts into the newest such table: it must have the new columns. One
-    # that DuckDB makes when it needs it, after an alteration, it cannot read back itdraft.
+    # DuckDB puts small inserts into the newest such table, so it must have the new columns. If
+    # DuckDB creates it on demand after an alteration, DuckDB itself cannot read it back.
     name = f"ducklake_inlined_data_{number}_{version}"
     draft.run(inlined_table(draft.state.kind, name, columns))
     draft.run("INSERT INTO ducklake_inlined_data_tables VALUES (?, ?, ?)", number, name, version)

@@ -1,4 +1,4 @@
-"""The part of a plan that concerns statistics: counters and bounds of tables whose files change."""
+"""The part of a plan about statistics: counters and bounds of tables whose files change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.lake.stats import TableStats, first_stats, widened
 
 
 def counters_of(draft: Draft, table: TableInfo) -> TableStats:
-    """How many rows and bytes a table has."""
+    """The row and byte counters of a table."""
     return draft.state.tables[draft.id_of(table)].counters
 
 
@@ -35,7 +35,7 @@ def learn(draft: Draft, table: TableInfo, files: Iterable[NewFile]) -> None:
 
 
 def write_stats(draft: Draft) -> None:
-    """Counters and bounds of every table whose files changed."""
+    """Write counters and bounds of every table whose files changed."""
     for number, table in draft.counted.items():
         learned = draft.learned.get(number, [])
         state = draft.state.tables[number]
@@ -53,7 +53,7 @@ def _update_stats(draft: Draft, number: int, table: TableInfo, learned: Learned)
         *_counters(state.counters), number,
     )  # fmt: skip
     for column in leaves(table.columns):
-        # A column without a row was added later: nothing is known of the rows before it.
+        # A column without a row was added later: nothing is known about the rows before it.
         old = state.columns.get(column.id)
         new = None if old is None or not learned else widened(old, column, learned)
         if new is not None and new != old:

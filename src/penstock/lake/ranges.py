@@ -1,4 +1,4 @@
-"""Changes between two snapshots, ready to read: files with positions, and rows from the catalog."""
+"""Changes between two snapshots, ready to read: files with positions, and inlined rows."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from penstock.lake.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class ChangeRange:
-    """What a table gained and lost after one snapshot and by another, net.
+    """The net inserts and deletes of a table after one snapshot, up to and including another.
 
-    Rows are in the columns the table has at `until`. An update is a delete and an insert. A row
-    that came and went in between is neither.
+    Rows have the columns that the table has at `until`. An update is a delete and an insert. A row
+    inserted and deleted within the range is neither.
     """
 
     table: TableInfo
@@ -37,16 +37,16 @@ class ChangeRange:
 
     @property
     def count(self) -> int:
-        """How many rows changed."""
+        """The number of changed rows."""
         files = sum(rows.count for rows in (*self.inserted, *self.deleted))
         return files + len(self.inlined_inserted) + len(self.inlined_deleted)
 
     def read_inserted(self, storage: Storage) -> pa.Table:
-        """The rows that were inserted."""
+        """The inserted rows."""
         return self._read(storage, self.inserted, self.inlined_inserted)
 
     def read_deleted(self, storage: Storage) -> pa.Table:
-        """The rows that were deleted."""
+        """The deleted rows."""
         return self._read(storage, self.deleted, self.inlined_deleted)
 
     def _read(self, storage: Storage, files: Iterable[FileRows], inlined: pa.Table) -> pa.Table:
@@ -57,7 +57,7 @@ class ChangeRange:
 def change_range(
     storage: Storage, version: TableVersion, after: int, rewrites: list[int]
 ) -> ChangeRange:
-    """The changes after a snapshot of a table whose files since then are in the version."""
+    """The changes after a snapshot; `version` must include every file since then."""
     until = version.snapshot.id
     moves = frozenset(rewrites)
     stories = []
@@ -85,5 +85,5 @@ def change_range(
 def _is_untouched(
     begin: int, end: int | None, partial_max: int | None, after: int, until: int
 ) -> bool:
-    """Whether all rows of a file came before the range and the file did not end in it."""
+    """Whether all rows of a file predate the range and the file did not end within it."""
     return (partial_max or begin) <= after and (end is None or end > until)

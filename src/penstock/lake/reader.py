@@ -1,4 +1,4 @@
-"""Questions to the catalog: snapshots, schemas, tables, files, and rows kept inside it."""
+"""Queries on the catalog: snapshots, schemas, tables, files, and inlined rows."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _SNAPSHOT: Final = (
 
 
 class KnownTables:
-    """Tables that were looked up before, of the last schema versions.
+    """Cache of table lookups for the most recent schema versions.
 
-    A version stands for all schemas, tables and columns there are: whoever changes one of them
-    makes another. So what a version held does not change. Threads may share it.
+    Every change to a schema, table or column creates a new version, so entries for a version never
+    become stale. Thread-safe.
     """
 
     VERSIONS_MAX: Final = 4
@@ -51,11 +51,11 @@ class KnownTables:
         self._versions: dict[int, dict[str, TableInfo]] = {}
 
     def get(self, version: int, name: str) -> TableInfo | None:
-        """A table by its name as it was spelled then."""
+        """A table by name, spelled as in `put`."""
         return self._versions.get(version, {}).get(name)
 
     def put(self, version: int, name: str, table: TableInfo) -> None:
-        """Remember a table; the oldest version goes when there are too many."""
+        """Cache a table; evicts the oldest version when there are too many."""
         self._versions.setdefault(version, {})[name] = table
         while len(self._versions) > self.VERSIONS_MAX:
             self._versions.pop(min(self._versions), None)
@@ -63,7 +63,7 @@ class KnownTables:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """One consistent look at the catalog."""
+    """One consistent view of the catalog."""
 
     database: Database
     cursor: Any
@@ -71,7 +71,7 @@ class Reader:
     known: KnownTables = field(default_factory=KnownTables)
 
     def rows(self, sql: str, *parameters: Any) -> list[Row]:
-        """The rows of a question."""
+        """The rows of a query."""
         return fetch(self.database, self.cursor, sql, parameters)
 
     # snapshots
@@ -94,7 +94,7 @@ class Reader:
         raise Gone(f"expected snapshot {number} to be kept, found that it expired", snapshot=number)
 
     def snapshot_at(self, moment: datetime) -> Snapshot:
-        """The snapshot that was the newest at a moment."""
+        """The newest snapshot at a given time."""
         found = self.rows(
             _SNAPSHOT + "WHERE s.snapshot_time <= ? ORDER BY s.snapshot_id DESC LIMIT 1",
             moment_text(moment),
@@ -104,11 +104,11 @@ class Reader:
         raise Gone(f"expected a snapshot of {moment.isoformat()} or before, found only newer ones")
 
     def snapshots(self) -> list[Snapshot]:
-        """Every snapshot that is kept, oldest first."""
+        """All retained snapshots, oldest first."""
         return [_snapshot(row) for row in self.rows(_SNAPSHOT + "ORDER BY s.snapshot_id")]
 
     def snapshots_before(self, moment: datetime, most: int) -> list[int]:
-        """The ids of the oldest snapshots from before a moment, without the newest of all."""
+        """The ids of the oldest snapshots before a time; never includes the newest snapshot."""
         found = self.rows(
             "SELECT snapshot_id FROM ducklake_snapshot WHERE snapshot_time < ? AND snapshot_id < "
             "(SELECT max(snapshot_id) FROM ducklake_snapshot) ORDER BY snapshot_id LIMIT ?",
@@ -119,7 +119,7 @@ class Reader:
     # schemas, tables, views
 
     def changes_after(self, after: int, until: int | None = None) -> list[Row]:
-        """Ids of snapshots and the texts of what each changed, in their order."""
+        """Snapshot ids and the text of each one's changes, in order."""
         end = "" if until is None else f" AND snapshot_id <= {int(until)}"
         return self.rows(
             "SELECT snapshot_id, changes_made FROM ducklake_snapshot_changes "
@@ -150,7 +150,7 @@ class Reader:
         return self._one(sql, table_id)
 
     def tables_of_many_files(self, files_min: int) -> set[int]:
-        """The ids of tables that have at least so many files now."""
+        """The ids of tables that currently have at least `files_min` files."""
         found = self.rows(
             "SELECT table_id FROM ducklake_data_file WHERE end_snapshot IS NULL "
             "GROUP BY table_id HAVING count(*) >= ?",
@@ -230,7 +230,7 @@ class Reader:
         return [ViewInfo(row[0], schemas[row[1]], *row[2:]) for row in found]
 
     def columns(self, at: int, tables: Sequence[int]) -> dict[int, tuple[Column, ...]]:
-        """The columns of tables at a snapshot, nested as they are."""
+        """The columns of tables at a snapshot, as trees."""
         if not tables:
             return {}
         marks = ", ".join("?" * len(tables))
@@ -274,7 +274,7 @@ class Reader:
     # files
 
     def files(self, table: TableInfo, *, begun_by: int, not_ended_by: int) -> list[DataFile]:
-        """Files that began at or before one snapshot and had not ended at the other."""
+        """Files begun at or before one snapshot and not yet ended at the other."""
         span = (table.id, begun_by, not_ended_by)
         found = self.rows(
             "SELECT data_file_id, path, path_is_relative, record_count, file_size_bytes, "
@@ -362,7 +362,7 @@ class Reader:
     # rows inside the catalog
 
     def inlined_tables(self, table_id: int) -> list[tuple[str, int]]:
-        """The tables that hold a table's inlined rows, with the schema version of each."""
+        """The catalog tables that store a table's inlined rows, with the schema version of each."""
         found = self.rows(
             "SELECT table_name, schema_version FROM ducklake_inlined_data_tables "
             "WHERE table_id = ? ORDER BY schema_version",
@@ -372,7 +372,7 @@ class Reader:
         return [(name, version) for name, version in found if name in present]
 
     def inlined(self, table: TableInfo, *, begun_by: int, not_ended_by: int) -> InlinedRows:
-        """Inlined rows that began by one snapshot and had not ended by the other."""
+        """Inlined rows begun at or before one snapshot and not yet ended at the other."""
         pieces: list[pa.Table] = []
         facts: list[Row] = []
         for name, version in self.inlined_tables(table.id):
@@ -400,7 +400,7 @@ class Reader:
         )  # fmt: skip
 
     def _columns_of_version(self, table: TableInfo, version: int) -> tuple[Column, ...]:
-        """The columns the table had when that schema version began."""
+        """The columns of the table when that schema version began."""
         found = self.rows(
             "SELECT max(begin_snapshot) FROM ducklake_schema_versions "
             "WHERE table_id = ? AND schema_version <= ?",
@@ -445,7 +445,7 @@ def _name_maps(below: dict[int | None, list[Row]], parent: int | None) -> tuple[
 
 
 def _inlined_table(table: TableInfo, held: Sequence[Column], found: list[Row]) -> pa.Table:
-    """Rows of an older shape of the table in its present one."""
+    """Convert rows from an older schema of the table to its current one."""
     places = {column.id: (at, column) for at, column in enumerate(held, start=3)}
     arrays = []
     for column in table.columns:
@@ -466,7 +466,7 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _moved(old: Column, new: Column, value: Any) -> Any:
-    """A nested value whose fields were renamed, added or dropped since."""
+    """A nested value, adapted to fields renamed, added or dropped since."""
     if value is None or not new.is_nested or old == new:
         return value
     if new.type == "struct":

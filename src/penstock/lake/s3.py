@@ -1,4 +1,4 @@
-"""Credentials for a lake on S3, looked for before anything waits for a store that says no."""
+"""Credentials for a lake on S3, checked early: without them pyarrow takes many seconds to fail."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def is_s3(root: str | None) -> bool:
 
 
 def check_credentials(root: str) -> None:
-    """Refuse a data path on S3 where nothing says who we are."""
+    """Reject a data path on S3 if no credentials can be found."""
     if not has_credentials(root):
         raise Rejected(f"expected credentials for {_plain(root)}, found none: {ADVICE}")
 
 
 def has_credentials(root: str, environ: Mapping[str, str] | None = None) -> bool:
-    """Whether something says who we are: the path, the environment, a file, or the machine."""
+    """Whether credentials exist: in the path, the environment, a file, or an instance role."""
     environ = os.environ if environ is None else environ
     if urlsplit(root).username or any(environ.get(name) for name in _VARIABLES):
         return True
@@ -51,7 +51,7 @@ def has_credentials(root: str, environ: Mapping[str, str] | None = None) -> bool
 
 
 def _has_role() -> bool:
-    """Whether this is a machine of Amazon's with a role; elsewhere nobody answers, soon."""
+    """Whether this is an EC2 instance with a role; elsewhere the request soon times out."""
     ask = Request(
         f"{_METADATA}/api/token", method="PUT",
         headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"},
@@ -70,6 +70,6 @@ def _has_role() -> bool:
 
 
 def _plain(root: str) -> str:
-    """A path without a key that may stand in it."""
+    """A path without any credentials in it."""
     parts = urlsplit(root)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()

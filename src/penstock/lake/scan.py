@@ -1,7 +1,7 @@
-"""Reading rows with pyarrow: deletes applied, columns found by field id, older files filled up.
+"""Read rows with pyarrow: apply deletes, find columns by field id, fill in missing columns.
 
-For small reads, tests and rows kept in the catalog; large reads belong to Spark or DuckDB, which
-take the same list of files.
+For small reads, tests and inlined rows; large reads belong to Spark or DuckDB, which take the same
+list of files.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from penstock.lake.storage import Storage
 from penstock.lake.values import read_default
 
 THREADS_FROM_ROWS: Final = 50_000
-"""Columns of smaller files are read one after the other: that is quicker than handing them out."""
+"""Below this many rows, reading columns in one thread is faster than in several."""
 
 BATCH_ROWS: Final = 8_192
 BUFFER_BYTES: Final = 1 << 16
-"""How much of a column is read at a time where only a part of a file is wanted."""
+"""Read buffer per column when only part of a file is needed."""
 
 Mappings = Mapping[int, tuple[NameMap, ...]]
 
@@ -56,7 +56,7 @@ def scan(storage: Storage, version: TableVersion, columns: Iterable[str] | None 
 def file_history(
     storage: Storage, file: DataFile, *, upto: int | None = None, with_row_ids: bool = False
 ) -> FileHistory:
-    """When the rows of a file came and went; deletes after `upto` may be left out."""
+    """When each row of a file was inserted and deleted; with `upto`, skips later delete files."""
     begins = None
     if file.partial_max is not None and (upto is None or upto < file.partial_max):
         begins = _internal(storage, file, SNAPSHOT_FIELD)
@@ -94,7 +94,7 @@ def read_row_ids(storage: Storage, file: DataFile) -> Positions:
 def read_rows(
     storage: Storage, rows: FileRows, columns: tuple[Column, ...], mappings: Mappings
 ) -> pa.Table:
-    """Selected rows of a file in the shape of the columns."""
+    """Selected rows of a file, converted to the given columns."""
     schema = plain_schema(columns)
     if rows.count == 0:
         return pa.Table.from_batches([], schema=schema)
@@ -118,7 +118,7 @@ def read_rows(
 
 
 def _is_part(rows: FileRows) -> bool:
-    """Whether the rows lie close together in a file, so that the rest of it need not be read."""
+    """Whether the rows lie close together in a file, so that the rest need not be read."""
     if rows.positions is None:
         return False
     span = int(rows.positions[-1]) - int(rows.positions[0]) + 1
@@ -126,7 +126,7 @@ def _is_part(rows: FileRows) -> bool:
 
 
 def _read_part(file: pq.ParquetFile, names: list[str], positions: Any) -> pa.Table:
-    """The rows at some positions, which ascend: only their row groups, and up to the last one."""
+    """The rows at ascending positions. Reads only their row groups, up to the last row."""
     starts = np.cumsum(
         [0, *(file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))]
     )
@@ -148,7 +148,7 @@ _Place = tuple[pa.Field, tuple[NameMap, ...] | None]
 
 
 def _places(schema: pa.Schema, names: tuple[NameMap, ...] | None) -> dict[int, _Place]:
-    """Where each column id lies in a file."""
+    """The location of each column id in a file."""
     if names is None:
         return {number: (f, None) for f in schema if (number := field_id(f)) is not None}
     fields = {field.name: field for field in schema}
@@ -165,7 +165,7 @@ def _project(table: pa.Table, column: Column, place: _Place | None, count: int) 
 
 
 def _constant(column: Column, count: int) -> pa.Array:
-    """What an older file has in a column that came later."""
+    """The value of a later column in an older file, repeated."""
     kind = plain_type(arrow_type(column))
     value = read_default(column)
     if value is None:
@@ -227,7 +227,7 @@ def _interval(value: bytes | None) -> Any:
 
 
 def _internal(storage: Storage, file: DataFile, number: int, *, required: bool = True) -> Any:
-    """A column that DuckLake keeps in the file beside the table's own."""
+    """An internal DuckLake column, stored in the file beside the table's columns."""
     with storage.open_input(file.path) as source:
         opened = pq.ParquetFile(source)
         found = [f.name for f in opened.schema_arrow if field_id(f) == number]

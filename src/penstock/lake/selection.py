@@ -1,8 +1,8 @@
-"""Which rows of a file count: at one snapshot, or as changes between two. Pure arrays, no reading.
+"""Which rows of a file are visible at a snapshot, or changed between two. Arrays only, no IO.
 
-Every row of a file has a snapshot that inserted it and perhaps one that deleted it. A rewrite
-(DuckLake's `rewrite_delete`) ends files and begins one that holds what was left of them: rows move,
-nothing changes. Their row ids tell a row that moved from one that is new.
+Every row of a file has a snapshot that inserted it and possibly one that deleted it. A rewrite
+(DuckLake's `rewrite_delete`) ends files and begins one with their remaining rows: rows move, but do
+not change. Row ids distinguish moved rows from new ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.lake.model import DataFile
 
 Positions = npt.NDArray[np.int64]
 NEVER: Final = np.iinfo(np.int64).max
-"""The snapshot at which a row ends that is still there."""
+"""The end snapshot of a row that has not been deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class FileRows:
 
     @property
     def count(self) -> int:
-        """How many rows these are."""
+        """The number of rows."""
         return self.file.record_count if self.positions is None else len(self.positions)
 
 
 @dataclass(frozen=True, slots=True)
 class FileHistory:
-    """When each row of a file came and went, and its row id where rows may have moved."""
+    """When each row of a file was inserted and deleted, and its row id if rows may have moved."""
 
     file: DataFile
     begins: Positions
@@ -51,7 +51,7 @@ def history(
     deleted_at: Positions,
     row_ids: Positions | None = None,
 ) -> FileHistory:
-    """The whole story of a file; a position deleted twice is gone since the first time."""
+    """The full history of a file. For a position deleted twice, the first delete counts."""
     count = file.record_count
     came = np.full(count, file.begin, np.int64) if begins is None else begins
     went = np.full(count, NEVER if file.end is None else file.end, np.int64)
@@ -61,17 +61,17 @@ def history(
 
 
 def live(story: FileHistory, at: int) -> FileRows:
-    """The rows that are there at a snapshot."""
+    """The rows visible at a snapshot."""
     return _rows(story, (story.begins <= at) & (story.ends > at))
 
 
 def net_changes(
     stories: Sequence[FileHistory], after: int, until: int, rewrites: Collection[int] = ()
 ) -> tuple[list[FileRows], list[FileRows]]:
-    """What was inserted and deleted after one snapshot and by another, net.
+    """The net inserts and deletes after one snapshot, up to and including another.
 
-    A row that came and went in between is neither. `rewrites` are the snapshots in between that
-    only moved rows; the files they began or ended need row ids.
+    A row inserted and deleted within the range is neither. `rewrites` are the snapshots in the
+    range that only moved rows; the files they began or ended need row ids.
     """
     inserted: list[FileRows] = []
     deleted: list[FileRows] = []
@@ -92,7 +92,7 @@ def net_changes(
 
 
 def is_moved(file: DataFile, rewrites: Collection[int]) -> bool:
-    """Whether a rewrite may have brought rows into a file or out of it."""
+    """Whether a rewrite may have moved rows into or out of a file."""
     last = file.partial_max or file.begin
     return file.end in rewrites or any(file.begin <= at <= last for at in rewrites)
 
@@ -100,10 +100,10 @@ def is_moved(file: DataFile, rewrites: Collection[int]) -> bool:
 def _moved_changes(
     stories: Sequence[FileHistory], after: int, until: int, rewrites: Collection[int]
 ) -> tuple[list[FileRows], list[FileRows]]:
-    """Net changes of rows that rewrites carried from file to file.
+    """Net changes of rows that rewrites moved between files.
 
-    Of a row id's versions in these files the first that was there at `after` is the old one, the
-    one that is there at `until` the new one; if all that happened to it is moving, nothing did.
+    Among the versions of a row id in these files, the first one visible at `after` is the old one,
+    and the one visible at `until` the new one. A row that only moved did not change.
     """
     if not stories:
         return [], []

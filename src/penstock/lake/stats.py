@@ -1,7 +1,7 @@
-"""Statistics of columns, by which readers skip files: kept as texts, compared as values.
+"""Column statistics, by which readers skip files: stored as text, compared as values.
 
-A bound that is not sure is no bound (None): a reader then reads the file. Bounds of a table only
-ever widen, because older snapshots are read with the same row.
+An uncertain bound is None, and the reader then reads the file. Bounds of a table only ever widen,
+because older snapshots use the same row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 @dataclass(frozen=True, slots=True)
 class ColumnStats:
-    """What is known of one column in one file. None is unknown."""
+    """Statistics of one column in one file. None is unknown."""
 
     column_id: int
     size_bytes: int | None = None
@@ -34,13 +34,13 @@ class ColumnStats:
 
     @property
     def is_all_null(self) -> bool:
-        """Whether it is known that there is no value to have a bound."""
+        """Whether all values are known to be NULL, so that there are no bounds."""
         return self.value_count == 0 and self.null_count is not None
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumnStats:
-    """What is known of one column over all files a table ever had. None is unknown."""
+    """Statistics of one column over all files a table ever had. None is unknown."""
 
     column_id: int
     contains_null: bool | None = None
@@ -51,7 +51,7 @@ class TableColumnStats:
 
 @dataclass(frozen=True, slots=True)
 class TableStats:
-    """The counters of a table: rows and bytes it was given, and the next free row id."""
+    """The counters of a table: rows and bytes added, and the next free row id."""
 
     record_count: int = 0
     next_row_id: int = 0
@@ -61,7 +61,7 @@ class TableStats:
 def first_stats(columns: Iterable[Column], files: Iterable[Mapping[int, ColumnStats]]) -> list[
     TableColumnStats
 ]:  # fmt: skip
-    """The rows of a table that receives its first files."""
+    """The statistics of a table that receives its first files."""
     listed = list(files)
     return [
         merged
@@ -73,7 +73,7 @@ def first_stats(columns: Iterable[Column], files: Iterable[Mapping[int, ColumnSt
 def widened(
     old: TableColumnStats, column: Column, files: Iterable[Mapping[int, ColumnStats]]
 ) -> TableColumnStats:
-    """A table's row after more files."""
+    """A table's statistics after adding more files."""
     new = _over_files(column, [stats.get(column.id) for stats in files])
     if new is None:
         return old
@@ -109,12 +109,12 @@ def _key(kind: str, text: str) -> Any:
         return Decimal(text)
     if kind.startswith("float"):
         number = float(text)
-        return (1, 0.0) if math.isnan(number) else (0, number)  # NaN is DuckDB's greatest
+        return (1, 0.0) if math.isnan(number) else (0, number)  # DuckDB sorts NaN highest
     if kind == "boolean":
         return {"false": 0, "0": 0, "true": 1, "1": 1}.get(text)
     if kind in ("varchar", "json"):
         return text
-    # Dates and times compare as texts while they have four digits for the year and one offset.
+    # Dates and times compare as text while they have a four-digit year and the same offset.
     patterns = {"time": _TIME, "uuid": _UUID}
     dated = kind == "date" or kind.startswith("timestamp")
     pattern = _DAY if dated else patterns.get(kind)
@@ -122,7 +122,7 @@ def _key(kind: str, text: str) -> Any:
 
 
 def _over_files(column: Column, stats: list[ColumnStats | None]) -> TableColumnStats | None:
-    """One row over several new files, or None if there was nothing to learn from."""
+    """Combined statistics of several new files, or None if nothing is known."""
     if not stats:
         return None
     known = [entry or ColumnStats(column.id) for entry in stats]

@@ -1,4 +1,4 @@
-"""Where the lake's files are: a local directory, or any place pyarrow or fsspec can reach."""
+"""File storage of the lake: a local directory, or anything pyarrow or fsspec can reach."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.lake.s3 import check_credentials, is_s3
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file as storage lists it."""
+    """A file as listed by storage."""
 
     path: str
     size_bytes: int
@@ -25,7 +25,7 @@ class StoredFile:
 
 
 class Storage:
-    """Opens, lists and removes files by their whole paths, as the catalog resolves them."""
+    """Opens, lists and removes files by absolute path, as the catalog resolves them."""
 
     def __init__(self, root: str, filesystem: fs.FileSystem | None = None) -> None:
         self.root = root
@@ -36,30 +36,30 @@ class Storage:
             return
         self.filesystem, inner = filesystem_of(root)
         if "://" in root:
-            # pyarrow takes paths without the scheme; what it cut off is put back when listing.
+            # pyarrow takes paths without the scheme; listing adds it back.
             self._prefix = root.removesuffix(inner.rstrip("/")) if root.endswith(inner) else ""
             self._prefix = self._prefix or root[: len(root.rstrip("/")) - len(inner.rstrip("/"))]
 
     def inner(self, path: str) -> str:
-        """A whole path as the filesystem takes it."""
+        """An absolute path as the filesystem takes it."""
         return path[len(self._prefix) :] if path.startswith(self._prefix) else path
 
     def create_directory(self, path: str) -> None:
-        """Make a directory and those above it."""
+        """Create a directory and its parents."""
         self.filesystem.create_dir(self.inner(path).rstrip("/"), recursive=True)
 
     def open_input(self, path: str) -> Any:
-        """A file to read at any place; memory-mapped where it is local."""
+        """Open a file for random access; memory-mapped if local."""
         if self.is_local:
             return pa.memory_map(path)
         return self.filesystem.open_input_file(self.inner(path))
 
     def open_output(self, path: str) -> Any:
-        """A new file to write."""
+        """Open a new file for writing."""
         return self.filesystem.open_output_stream(self.inner(path))
 
     def sync(self, path: str) -> None:
-        """Have a local file on the disk before the catalog names it."""
+        """Sync a local file to disk, before the catalog references it."""
         if not self.is_local:
             return
         for name in (path, str(Path(path).parent)):
@@ -70,7 +70,7 @@ class Storage:
                 os.close(handle)
 
     def size_bytes(self, path: str) -> int:
-        """How long a file is."""
+        """The size of a file."""
         if self.is_local:
             return Path(path).stat().st_size
         info = self.filesystem.get_file_info(self.inner(path))
@@ -89,7 +89,7 @@ class Storage:
                 yield StoredFile(self._prefix + info.path, int(info.size), changed_at_ms)
 
     def remove(self, path: str) -> bool:
-        """Remove a file; False if it was gone already."""
+        """Remove a file; False if it did not exist."""
         try:
             self.filesystem.delete_file(self.inner(path))
         except FileNotFoundError:
@@ -102,7 +102,7 @@ def filesystem_of(root: str) -> tuple[fs.FileSystem, str]:
     if "://" not in root:
         return fs.LocalFileSystem(), root
     if is_s3(root):
-        check_credentials(root)  # or pyarrow asks around for many seconds
+        check_credentials(root)  # without credentials pyarrow tries for many seconds
     try:
         found, inner = fs.FileSystem.from_uri(root)
         return found, str(inner)

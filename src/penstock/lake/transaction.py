@@ -1,7 +1,7 @@
-"""A commit before it happens: what to change, what to check, and our own rows beside it.
+"""A commit before it happens: changes, checks, and Penstock's own rows.
 
-A transaction is data. It notes operations against the snapshot it started from; committing it is
-one SQL transaction, all of it or nothing (`Catalog.commit`).
+A transaction is data. It records operations against its base snapshot; committing it is one SQL
+transaction, all or nothing (`Catalog.commit`).
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from penstock.lake.selection import FileRows, Positions
 
 
 class _SnapshotId:
-    """Stands in parameters for the id of the snapshot that the commit makes."""
+    """Placeholder in parameters for the id of the snapshot that the commit creates."""
 
     def __repr__(self) -> str:
         return "SNAPSHOT"
 
 
 INLINE_DELETES_MAX: Final = 64
-"""Up to so many deleted rows a commit are rows of the catalog; more of them are a file."""
+"""Up to this many deleted rows per commit are stored in the catalog; more go to a file."""
 
 SNAPSHOT: Final = _SnapshotId()
-"""As a parameter of `also`: the id of the snapshot that the commit makes."""
+"""As a parameter of `also`: the id of the snapshot that the commit creates."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateSchema:
-    """Make a schema."""
+    """Create a schema."""
 
     schema: SchemaInfo
     uuid: str
@@ -46,14 +46,14 @@ class CreateSchema:
 
 @dataclass(frozen=True, slots=True)
 class DropSchema:
-    """End a schema that has nothing in it."""
+    """End an empty schema."""
 
     schema: SchemaInfo
 
 
 @dataclass(frozen=True, slots=True)
 class CreateTable:
-    """Make an empty table. Its id is provisional (negative) until the commit."""
+    """Create an empty table. Its id is provisional (negative) until the commit."""
 
     table: TableInfo
 
@@ -67,7 +67,7 @@ class DropTable:
 
 @dataclass(frozen=True, slots=True)
 class RenameTable:
-    """Give a table another name in its schema; its files stay where they are."""
+    """Rename a table within its schema; its files stay where they are."""
 
     table: TableInfo
     name: str
@@ -75,7 +75,7 @@ class RenameTable:
 
 @dataclass(frozen=True, slots=True)
 class AlterColumns:
-    """End some columns of a table and begin others; `columns` are all it has afterwards."""
+    """End some columns of a table and begin others; `columns` are all columns afterwards."""
 
     table: TableInfo
     ended: tuple[int, ...]
@@ -85,7 +85,7 @@ class AlterColumns:
 
 @dataclass(frozen=True, slots=True)
 class SetComment:
-    """Say what a table or one of its columns is for; None takes the text away."""
+    """Set the comment of a table or a column; None removes it."""
 
     table: TableInfo
     column_id: int | None
@@ -94,7 +94,7 @@ class SetComment:
 
 @dataclass(frozen=True, slots=True)
 class AddFiles:
-    """Make files part of a table."""
+    """Add files to a table."""
 
     table: TableInfo
     files: tuple[NewFile, ...]
@@ -102,7 +102,7 @@ class AddFiles:
 
 @dataclass(frozen=True, slots=True)
 class EndFiles:
-    """Take whole files out of a table."""
+    """Remove whole files from a table."""
 
     table: TableInfo
     files: tuple[int, ...]
@@ -110,14 +110,14 @@ class EndFiles:
 
 @dataclass(frozen=True, slots=True)
 class EndContents:
-    """Take everything out of a table: files and rows inside the catalog."""
+    """Remove everything from a table: files and inlined rows."""
 
     table: TableInfo
 
 
 @dataclass(frozen=True, slots=True)
 class DeletePositions:
-    """Delete rows of a file by position, noted in the catalog itself."""
+    """Delete rows of a file by position, recorded in the catalog itself."""
 
     table: TableInfo
     data_file_id: int
@@ -126,7 +126,7 @@ class DeletePositions:
 
 @dataclass(frozen=True, slots=True)
 class AddDeleteFile:
-    """Delete rows of a file by a file of positions that takes the place of an older one."""
+    """Delete rows of a file by a file of positions, which replaces any earlier one."""
 
     table: TableInfo
     data_file_id: int
@@ -136,7 +136,7 @@ class AddDeleteFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeleteRows:
-    """Delete rows of a file by position, many of them: the commit writes a delete file."""
+    """Delete many rows of a file by position: the commit writes a delete file."""
 
     table: TableInfo
     file: DataFile
@@ -145,7 +145,7 @@ class DeleteRows:
 
 @dataclass(frozen=True, slots=True)
 class DeleteInlined:
-    """Delete rows that are kept inside the catalog, by row id."""
+    """Delete inlined rows by row id."""
 
     table: TableInfo
     row_ids: tuple[int, ...]
@@ -153,7 +153,7 @@ class DeleteInlined:
 
 @dataclass(frozen=True, slots=True)
 class MergeFiles:
-    """Let one file stand for several, at every snapshot they stood for."""
+    """Replace several files by one, at every snapshot."""
 
     table: TableInfo
     sources: tuple[DataFile, ...]
@@ -163,7 +163,7 @@ class MergeFiles:
 
 @dataclass(frozen=True, slots=True)
 class RewriteFiles:
-    """From now on let one file stand for what is left of several; None if nothing is."""
+    """Replace several files by one with their remaining rows, from now on; None if none remain."""
 
     table: TableInfo
     sources: tuple[DataFile, ...]
@@ -180,7 +180,7 @@ Operation = (
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """SQL with `?` for its parameters. `rows` is how many rows it must change, if that matters."""
+    """SQL with `?` placeholders. `rows` is how many rows it must change, if that matters."""
 
     sql: str
     parameters: Sequence[Any] = ()
@@ -189,7 +189,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """A question whose answer the commit depends on."""
+    """A query whose result the commit depends on."""
 
     sql: str
     parameters: Sequence[Any]
@@ -198,7 +198,7 @@ class Expectation:
 
 @dataclass(slots=True)
 class Transaction:
-    """Notes what to change since `base`. The methods return what they made, to go on with."""
+    """Records changes against `base`. Methods return the new object, for use in later calls."""
 
     base: Snapshot
     data_path: str
@@ -211,7 +211,7 @@ class Transaction:
     columns_max: int | None = None
 
     def create_schema(self, name: str) -> SchemaInfo:
-        """Make a schema."""
+        """Create a schema."""
         uuid = str(uuid4())
         path = joined(self.data_path, directory_for(_named(name), uuid))
         schema = SchemaInfo(self._provisional(), name, path)
@@ -219,7 +219,7 @@ class Transaction:
         return schema
 
     def drop_schema(self, schema: SchemaInfo) -> None:
-        """End a schema; a schema with tables or views in it is refused at the commit."""
+        """End a schema; the commit is refused if it contains tables or views."""
         self.operations.append(DropSchema(schema))
 
     def create_table(
@@ -230,7 +230,7 @@ class Transaction:
         *,
         comment: str | None = None,
     ) -> TableInfo:
-        """Make a table with the columns of an Arrow schema (or columns with ids of their own)."""
+        """Create a table with the columns of an Arrow schema (or columns with explicit ids)."""
         if self.columns_max is not None:
             check_width(len(columns), self.columns_max)
         made = columns_of(columns) if isinstance(columns, pa.Schema) else tuple(columns)
@@ -247,14 +247,14 @@ class Transaction:
         self.operations.append(DropTable(table))
 
     def rename_table(self, table: TableInfo, name: str) -> TableInfo:
-        """Give a table another name."""
+        """Rename a table."""
         self.operations.append(RenameTable(table, _named(name)))
         return replace(table, name=name)
 
     def add_column(
         self, table: TableInfo, field: pa.Field, *, default: str | None = None
     ) -> TableInfo:
-        """Add a column; `default` is the text of what older rows have in it, or they have NULL."""
+        """Add a column; `default` is the text of its value in older rows, otherwise NULL."""
         if field.name.lower() in {column.name.lower() for column in table.columns}:
             raise Rejected(f"expected a new column, found {field.name!r} in {table.qualified}")
         first_id = self._next_column_id(table)
@@ -274,7 +274,7 @@ class Transaction:
         return replace(table, columns=left)
 
     def rename_column(self, table: TableInfo, name: str, to: str) -> TableInfo:
-        """Give a column another name; the field id keeps its data."""
+        """Rename a column; its field id keeps its data."""
         column = column_named(table.columns, name)
         if to.lower() in {other.name.lower() for other in table.columns if other != column}:
             raise Rejected(f"expected a new name for {name!r}, found {to!r} in {table.qualified}")
@@ -286,23 +286,23 @@ class Transaction:
         return replace(table, columns=columns)
 
     def comment(self, table: TableInfo, text: str | None, *, column: str | None = None) -> None:
-        """Say what a table, or one of its columns, is for."""
+        """Set the comment of a table or of one of its columns."""
         number = None if column is None else column_named(table.columns, column).id
         self.operations.append(SetComment(table, number, text))
 
     def add_files(self, table: TableInfo, files: Iterable[NewFile]) -> None:
-        """Add files that lie in storage already."""
+        """Add files that already exist in storage."""
         listed = tuple(file for file in files if file.record_count)
         if listed:
             self.operations.append(AddFiles(table, listed))
 
     def replace_contents(self, table: TableInfo, files: Iterable[NewFile] = ()) -> None:
-        """Let these files be all there is in a table."""
+        """Replace all contents of a table by these files."""
         self.operations.append(EndContents(table))
         self.add_files(table, files)
 
     def end_files(self, table: TableInfo, files: Iterable[DataFile]) -> None:
-        """Take whole files out of a table."""
+        """Remove whole files from a table."""
         ids = tuple(file.id for file in files)
         if ids:
             self.operations.append(EndFiles(table, ids))
@@ -310,10 +310,10 @@ class Transaction:
     def delete_rows(
         self, table: TableInfo, rows: Iterable[FileRows], *, inline_max: int = INLINE_DELETES_MAX
     ) -> None:
-        """Delete rows by data file and position; they must be there still (see `selection.live`).
+        """Delete rows by data file and position; they must still be visible (see `selection.live`).
 
-        Up to `inline_max` positions are noted in the catalog itself; more go to delete files. Rows
-        that make up whole files end the files.
+        Up to `inline_max` positions are recorded in the catalog itself; more go to delete files. If
+        all rows of a file are deleted, the file ends instead.
         """
         listed = [entry for entry in rows if entry.count]
         whole = [entry.file for entry in listed if entry.positions is None]
@@ -334,21 +334,21 @@ class Transaction:
                 self.operations.append(DeleteRows(table, file, unique))
 
     def delete_inlined(self, table: TableInfo, row_ids: Iterable[int]) -> None:
-        """Delete rows that are kept inside the catalog."""
+        """Delete inlined rows."""
         unique = tuple(sorted({int(row_id) for row_id in row_ids}))
         if unique:
             self.operations.append(DeleteInlined(table, unique))
 
     def also(self, sql: str, parameters: Sequence[Any] = (), *, rows: int | None = None) -> None:
-        """Run a statement of ours in the same SQL transaction, with `?` for its parameters.
+        """Run one of Penstock's statements in the same SQL transaction, with `?` placeholders.
 
         `SNAPSHOT` among the parameters is the new snapshot's id. With `rows` the statement must
-        change exactly so many rows, or the commit is a `Conflict`.
+        change exactly that many rows, otherwise the commit raises `Conflict`.
         """
         self.statements.append(Statement(sql, tuple(parameters), rows))
 
     def expect(self, sql: str, parameters: Sequence[Any], value: Any) -> None:
-        """Commit only if the first column of the first row is this value (None: or no row)."""
+        """Commit only if the query's first value equals this (None: or there is no row)."""
         self.expectations.append(Expectation(sql, tuple(parameters), value))
 
     def _provisional(self) -> int:
@@ -356,7 +356,7 @@ class Transaction:
         return -1 - made
 
     def _next_column_id(self, table: TableInfo) -> int:
-        """Ids are never used twice, not even those of dropped columns."""
+        """The next free id. Ids are never reused, not even those of dropped columns."""
         begun = [
             last_id(op.begun)
             for op in self.operations

@@ -1,7 +1,7 @@
-"""Values as the catalog keeps them: texts in DuckDB's spelling, read back as Arrow holds them.
+"""Values as the catalog stores them: text in DuckDB's format, converted to Arrow values.
 
-Defaults, bounds and rows kept inside the catalog are texts (SQLite) or a mixture of texts and the
-database's own types (PostgreSQL). Nested values are texts everywhere.
+Defaults, bounds and inlined rows are text (SQLite) or a mixture of text and native types
+(PostgreSQL). Nested values are always text.
 
 >>> read_value(Column(1, "s", "list", children=(Column(2, "element", "int32"),)), "[1, NULL, 3]")
 [1, None, 3]
@@ -28,7 +28,7 @@ _NANO: Final = 1_000_000_000
 
 
 def read_value(column: Column, value: Any) -> Any:
-    """A value of the catalog as pyarrow takes it for the column's type."""
+    """Convert a value from the catalog to what pyarrow takes for the column's type."""
     if value is None:
         return None
     if isinstance(value, memoryview):
@@ -41,7 +41,7 @@ def read_value(column: Column, value: Any) -> Any:
 
 
 def read_default(column: Column) -> Any:
-    """What stands for the column in files that are older than it."""
+    """The column's value in files older than the column."""
     return read_value(column, column.initial_default)
 
 
@@ -77,7 +77,7 @@ def _date(value: Any) -> date:
 
 
 def _moment(value: Any, units: int) -> int:
-    """A timestamp as a count of so many units a second since 1970, in UTC."""
+    """A timestamp as a count since 1970 in UTC, with `units` per second."""
     text = value.isoformat(sep=" ") if isinstance(value, datetime) else value
     offset = _OFFSET.search(text, 11)
     shift = _shift(offset) if offset else timedelta()
@@ -104,7 +104,7 @@ def _time(value: Any) -> time:
 
 
 def _in_utc(value: time) -> time:
-    """A time of day with an offset as Parquet keeps it: without, in UTC."""
+    """A time of day with an offset, converted to UTC as Parquet stores it."""
     if value.tzinfo is None:
         return value
     moment = datetime.combine(date(2000, 1, 1), value).astimezone(UTC)
@@ -155,7 +155,7 @@ _READERS: Final[dict[str, Any]] = {
 
 
 class _Nested:
-    """Reads DuckDB's text of a struct `{'a': 1}`, list `[1, 2]` or map `{k=v}`."""
+    """Parses DuckDB's text of a struct `{'a': 1}`, list `[1, 2]` or map `{k=v}`."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -218,7 +218,7 @@ class _Nested:
         return found
 
     def _word(self, stops: str) -> tuple[str, bool]:
-        """The next scalar's text, and whether it stood in quotes."""
+        """The next scalar's text, and whether it was quoted."""
         self._skip()
         if self._text.startswith("'", self._at):
             return self._quoted(), True
@@ -231,7 +231,7 @@ class _Nested:
         made: list[str] = []
         self._at += 1
         while self._at < len(self._text) and self._text[self._at] != "'":
-            # A backslash keeps the quote or backslash after it from meaning something.
+            # A backslash escapes the quote or backslash after it.
             if self._text[self._at] == "\\" and self._text[self._at + 1 : self._at + 2] in (
                 "'",
                 "\\",

@@ -1,4 +1,4 @@
-"""The rows that one step of a coordinator changes: one transaction, which also checks the lease."""
+"""The rows changed by one step of a coordinator: one transaction, which also checks the lease."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from penstock.tables.store import TableStore
 
 
 class LeasedBatch:
-    """Begins its transaction with the first row that changes, so an idle step writes nothing.
+    """Begins its transaction with the first change, so an idle step writes nothing.
 
-    For one thread. What a failed transaction leaves undone, its caller's state may count as done:
+    For one thread. If a transaction fails, the caller's in-memory state may be ahead of the rows:
     end the session after an error.
     """
 
@@ -29,7 +29,7 @@ class LeasedBatch:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Everything that is run inside is one transaction."""
+        """Run everything inside the context as one transaction."""
         with ExitStack() as self._stack:
             try:
                 yield
@@ -37,9 +37,9 @@ class LeasedBatch:
                 self._cursor = None
 
     def open(self) -> Any:
-        """The cursor of the transaction; refused if another coordinator has the lease."""
+        """The transaction's cursor; raises if another coordinator holds the lease."""
         if self._cursor is None:
-            # A loss of power may undo these rows: the next session starts from what is left.
+            # A power loss may undo these rows: the next session starts from whatever is left.
             begin = partial(self.store.lake.transact, synced=False)
             cursor = self._catalog.unlocked(lambda: self._stack.enter_context(begin()))
             self._written = True
@@ -51,15 +51,15 @@ class LeasedBatch:
         return self._cursor
 
     def run(self, sql: str, *parameters: Any) -> int:
-        """One statement of the transaction; returns how many rows it changed."""
+        """Run one statement in the transaction; returns the number of changed rows."""
         return self.store.execute(self.open(), sql, *parameters)
 
     def run_alone(self, sql: str, *parameters: Any) -> int:
-        """One statement in a transaction of its own, however long others hold the catalog."""
+        """Run one statement in its own transaction, waiting as long as others hold the catalog."""
         return self._catalog.unlocked(lambda: self.store.run(sql, *parameters))
 
     def close_job(self, job: Job) -> None:
-        """Store how a job ended, and let the sweep have its files."""
+        """Store how a job ended, and release its files to the sweep."""
         retryable = None if job.retryable is None else int(job.retryable)
         values = (job.status.value, job.finished_at_ms, job.outcome_detail, retryable, job.job_id)
         self.run(rows.CLOSE_JOB, *values)
@@ -67,7 +67,7 @@ class LeasedBatch:
 
     @contextmanager
     def transact(self) -> Iterator[Any]:
-        """The transaction under way, or one of its own: for permits."""
+        """The current transaction, or a new one: for permits."""
         if self._cursor is not None:
             yield self._cursor
         else:

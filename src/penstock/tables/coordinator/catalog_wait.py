@@ -1,4 +1,4 @@
-"""Waiting for a catalog that is away or locked: said once when it begins and once when it ends."""
+"""Waiting for a catalog that is away or locked; reported once when it begins and ends."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from penstock.lake.errors import CatalogAway, CatalogLocked
 T = TypeVar("T")
 LOOP: Final = "loop"
 _PAUSE_S: Final = (0.1, 1.0)
-"""How long to wait before the next try: first and at most."""
+"""Delay before the next attempt: first and maximum."""
 
 
 class CatalogWait:
-    """The parts of a coordinator that wait for the catalog. Threads may share it."""
+    """Tracks which parts of a coordinator are waiting for the catalog. Thread-safe."""
 
     def __init__(self, say: Callable[[str], None], clock: Clock, stop: threading.Event) -> None:
         self._say, self._clock, self._stop = say, clock, stop
@@ -26,10 +26,10 @@ class CatalogWait:
         self._since_ms: int | None = None
         self._pause_s = _PAUSE_S[0]
         self.trouble: str | None = None
-        """Why the catalog cannot be used, if it cannot."""
+        """Why the catalog is unusable, or None."""
 
     def unlocked(self, attempt: Callable[[], T]) -> T:
-        """Try again while other writers hold the catalog: what failed for that was never begun."""
+        """Retry while other writers hold the catalog; a failed attempt changed nothing."""
         waited = False
         while True:
             try:
@@ -46,7 +46,7 @@ class CatalogWait:
                 return found
 
     def away(self, error: CatalogAway, who: str = LOOP) -> None:
-        """It cannot be used; said the first time."""
+        """The catalog is unusable for `who`; reported the first time."""
         with self._lock:
             self._waiting.add(who)
             self.trouble = error.message
@@ -56,17 +56,17 @@ class CatalogWait:
         self._say(f"waiting for the catalog: {error.message}")
 
     def pause(self) -> None:
-        """Wait a little before the next try."""
+        """Wait briefly before the next attempt."""
         self._stop.wait(self._pause_s)
         self._pause_s = min(2 * self._pause_s, _PAUSE_S[1])
 
     def forget(self, who: str) -> None:
-        """One of those who wait has ended; whether the catalog is back, the others will find."""
+        """A waiting part has ended. The others will notice whether the catalog is back."""
         with self._lock:
             self._waiting.discard(who)
 
     def back(self, who: str = LOOP) -> None:
-        """One of those who wait can use it; said when all can."""
+        """One part can use the catalog again; reported once all can."""
         with self._lock:
             self._waiting.discard(who)
             if self._since_ms is None or self._waiting:

@@ -1,4 +1,4 @@
-"""Carries out the core's effects that are rows of the catalog or permits."""
+"""Carries out those effects of the core that concern catalog rows or permits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.tables.core.events import (
 
 
 class EffectWriter:
-    """Writes effects in the batch under way. `query_of` gives the query of a table."""
+    """Writes effects in the current batch. `query_of` returns the query of a table."""
 
     def __init__(
         self, batch: LeasedBatch, permits: PermitPool, query_of: Callable[[str], str]
@@ -33,7 +33,7 @@ class EffectWriter:
         self._batch, self._permits, self._query_of = batch, permits, query_of
 
     def write(self, effect: Effect, now_ms: int) -> list[Event]:
-        """Carry one effect out; returns what the core must be told of it."""
+        """Carry out one effect; returns the resulting events for the core."""
         run = self._batch.run
         match effect:
             case Enqueue(job):
@@ -46,7 +46,7 @@ class EffectWriter:
                 query = self._query_of(table)
                 run(rows.SET_STATUS_OF_QUERY, status.value, detail, table, query)
             case AskToken():
-                self._batch.open()  # a permit and the job it is for are one transaction
+                self._batch.open()  # a permit and its job belong in one transaction
                 return [TokenWon() if self._permits.ask(now_ms) else TokenLost()]
             case ReleaseToken():
                 self._batch.open()

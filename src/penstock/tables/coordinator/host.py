@@ -1,8 +1,8 @@
 """What the engines of one coordinator share, such as one Spark that all its workers connect to.
 
-An engine's module may have a function `host(options, tell)` beside the one that makes engines.
-Whoever coordinates keeps what it returns for as long as it works, and asks it how each worker makes
-its engine. An engine without one needs nothing: every worker makes its own from the options alone.
+An engine's module may define a function `host(options, tell)` beside its factory. The coordinator
+keeps the returned host while it runs, and asks it how each worker creates its engine. Without one,
+every worker creates its engine from the options alone.
 """
 
 from __future__ import annotations
@@ -13,56 +13,56 @@ from typing import Protocol
 from penstock.tables.engine import Factory
 
 Tell = Callable[[str], None]
-"""Takes one line for people."""
+"""Takes one line of text for people."""
 
 
 class EngineHost(Protocol):
-    """Something that is started, may die, and is started again. For one thread, but for `tell`."""
+    """A service that is started, may die, and is restarted. For one thread, except `tell`."""
 
     def generation(self) -> int | None:
-        """Which start of it serves now, or None while none does. Starts it; never waits."""
+        """The number of the current start, or None while not serving. Starts it; never blocks."""
         ...
 
     def trouble(self) -> str | None:
-        """Why it could not be started, if so."""
+        """Why it could not be started, or None."""
         ...
 
     def factory(self, instead_of: Factory | None = None) -> Factory:
-        """How one worker makes its engine, where a generation serves.
+        """How one worker creates its engine, while a generation serves.
 
-        `instead_of` is what a worker was made with that is dead: what it left running is ended.
+        `instead_of` is the factory of a dead worker: whatever it left running is ended.
         """
         ...
 
     def close(self) -> None:
-        """End it. May be called twice."""
+        """Stop the host. Idempotent."""
         ...
 
 
 class Unshared:
-    """For engines that share nothing."""
+    """The host of engines that share nothing."""
 
     def __init__(self, factory: Factory) -> None:
         self._factory = factory
 
     def generation(self) -> int | None:
-        """It needs no start."""
+        """Always serving; nothing to start."""
         return 0
 
     def trouble(self) -> str | None:
-        """Nothing can go wrong."""
+        """Always None: nothing can fail."""
         return None
 
     def factory(self, _instead_of: Factory | None = None) -> Factory:
-        """The same for everybody."""
+        """The same factory for every worker."""
         return self._factory
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Nothing to stop."""
 
 
 def host_of(factory: Factory, tell: Tell) -> EngineHost:
-    """The host of an engine: its module's own, or none that does anything."""
+    """The host of an engine: from its module, or `Unshared`."""
     maker = factory.beside("host")
     if maker is None:
         return Unshared(factory)

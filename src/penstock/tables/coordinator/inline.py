@@ -1,7 +1,7 @@
-"""Runs jobs in the coordinator's own process, one at a time: `parallel_refresh_mode` off, dry_run.
+"""Runs jobs in the coordinator's process, one at a time: `parallel_refresh_mode` off, dry_run.
 
-It has the methods of `worker_runner.WorkerRunner`, so that a session does not care where jobs run.
-A job here holds up the session's loop, though, so the loop says when the next one runs.
+It has the methods of `worker_runner.WorkerRunner`, so a session does not care where jobs run. But a
+job here blocks the session's loop, so the loop decides when the next one runs.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class InlineRunner:
 
     @property
     def names(self) -> frozenset[str]:
-        """The holders of locks that are its own."""
+        """The lock holders that belong to this runner."""
         return frozenset({self.name})
 
     def start(self, start: Start, *, forced: bool) -> list[Event]:
-        """Take a job whose row is committed; it runs when the loop asks for it."""
+        """Accept a job whose row is committed; it runs when the loop calls `run`."""
         self._waiting.append((start, forced))
         return []
 
     def cancel(self, job_id: int, _now_ms: int) -> bool:
-        """Give a job up; True if it had not begun, the only case here."""
+        """Cancel a job; True if it had not begun, which is the only case here."""
         kept = [entry for entry in self._waiting if entry[0].job.job_id != job_id]
         found = len(kept) < len(self._waiting)
         self._waiting = deque(kept)
@@ -62,7 +62,7 @@ class InlineRunner:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there is a job to run, and engines can work."""
+        """Whether a job is pending and engines work."""
         return bool(self._waiting) and self._engines.generation is not None
 
     def next(self) -> tuple[Start, bool]:
@@ -70,7 +70,7 @@ class InlineRunner:
         return self._waiting.popleft()
 
     def run(self, start: Start, *, forced: bool) -> Event:
-        """Run a job; returns what the core must be told of its end."""
+        """Run a job; returns its outcome as an event for the core."""
         job_id = start.job.job_id
         ended = self._run(start, forced)
         self._engines.job_ended(job_id, ended)
@@ -79,25 +79,25 @@ class InlineRunner:
         return outcome_event(job_id, ended)
 
     def kill_overdue(self) -> list[Event]:
-        """Nothing can be killed here."""
+        """A no-op: there is no process to kill."""
         return []
 
     def look_after(self) -> list[Event]:
-        """Drop the engine if what engines share was started anew."""
+        """Drop the engine if its shared host was restarted."""
         if self._engines.renew():
             self._close_engine()
         return []
 
     def report(self) -> list[dict[str, Any]]:
-        """The workers, for people: there are none."""
+        """The workers, for people: none."""
         return []
 
     def progress(self) -> dict[int | None, Any]:
-        """How far jobs have come: nothing is reported while one runs here."""
+        """The progress of jobs: none, because a job here blocks the loop."""
         return {}
 
     def close(self) -> None:
-        """Let go of the engine."""
+        """Close the engine."""
         self._close_engine()
 
     def _run(self, start: Start, forced: bool) -> Ended:
@@ -119,7 +119,7 @@ class InlineRunner:
         except LockHeld as error:
             return Failed(FailureKind.COLLISION, error.message)
         extend = partial(self._store.lake.extend, claimed.token, reserve_ms)
-        with meanwhile(extend, reserve_ms / 4 / 1_000):  # or a sweep would remove its files
+        with meanwhile(extend, reserve_ms / 4 / 1_000):  # otherwise a sweep would remove its files
             return worker.run(claimed, stale=start.stale, forced=forced, waited_ms=start.waited_ms)
 
     def _unit_worker(self) -> UnitWorker:

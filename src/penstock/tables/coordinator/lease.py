@@ -1,8 +1,7 @@
 """The coordinator's lease: one holder at a time, and a thread that renews it.
 
-The coordinator's report is stored in the same transaction when it has changed. A coordinator that
-has nothing to do writes nothing but its lease: in a SQLite file every write may be in another
-tool's way.
+The same transaction stores the coordinator's report if it has changed. An idle coordinator writes
+nothing but its lease: in a SQLite file every write may block another tool.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _LOOK_S: Final = 1.0
 
 
 class CoordinatorLeaseLost(Conflict):
-    """Another coordinator took over; this one must stop at once."""
+    """Another coordinator took over; this one must stop immediately."""
 
     code = "lease_lost"
 
@@ -36,9 +35,9 @@ class CoordinatorLeaseLost(Conflict):
 def take_lease(
     store: TableStore, identity: str, *, now_ms: int, lease_ms: int, left: str | None = None
 ) -> bool:
-    """Become the coordinator, if none is or the one that was is dead.
+    """Become the coordinator, if there is none or the previous one is dead.
 
-    `left` is an earlier identity of the caller's own, which ended without giving up its lease.
+    `left` is an earlier identity of the caller, which ended without giving up its lease.
     """
     found = store.lease()
     if found is not None and found.holder != left and found.expires_ms > now_ms:
@@ -48,29 +47,29 @@ def take_lease(
             return False
 
     def work(cursor: Any) -> bool:
-        if found is not None:  # only of the holder that was found dead, not of one that came since
+        if found is not None:  # only the holder found dead, not a newer one
             store.execute(cursor, rows.RENEW_LEASE, 0, COORDINATOR, found.holder)
         values = (COORDINATOR, identity, now_ms + lease_ms, now_ms)
         if store.execute(cursor, rows.TAKE_LEASE, *values) != 1:
             return False
         store.execute(
             cursor, rows.DELETE_REPORT, COORDINATOR
-        )  # the last one's report is out of date
+        )  # the previous holder's report is stale
         return True
 
     return bool(store.lake.retrying(work))
 
 
 def give_up_lease(store: TableStore, identity: str) -> None:
-    """Let another coordinator take over at once."""
+    """Release the lease, so that another coordinator can take over immediately."""
     store.run(rows.DELETE_LEASE, COORDINATOR, identity)
 
 
 class LeaseKeeper:
-    """Renews a lease from a thread of its own, so that a long step does not lose it.
+    """Renews a lease from its own thread, so that a long step does not lose it.
 
-    While the catalog is away nobody can take the lease, so it is not lost by time alone: whether
-    another coordinator has it is found in the catalog, here and by every transaction of the holder.
+    While the catalog is away, no other coordinator can take the lease, so time alone does not lose
+    it. The catalog decides: this thread and every transaction of the holder check it there.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class LeaseKeeper:
             self._catalog.forget(_LEASE)
 
     def check(self) -> None:
-        """Raise `CoordinatorLeaseLost` if it is."""
+        """Raise `CoordinatorLeaseLost` if the lease is lost."""
         if self._lost is not None:
             raise CoordinatorLeaseLost(self._lost)
 

@@ -1,4 +1,4 @@
-"""The coordinator of a warehouse: waits for the lease, coordinates, starts again after errors."""
+"""The coordinator of a warehouse: waits for the lease, runs sessions, restarts after errors."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from penstock.tables.store import FOREIGN_MS, TableStore
 PRUNE_EVERY_MS: Final = 60_000
 TIDY_EVERY_MS: Final = 10_000
 SNAPSHOTS_KEPT_MS: Final = 86_400_000
-"""How long snapshots of a lake of ours are kept, unless something else is set."""
+"""How long snapshots of a lake created by Penstock are kept, by default."""
 AGAIN: Final = RetryPolicy(base_ms=1_000, cap_ms=10_000)
-"""How long to wait before the next session, after sessions in a row that failed to begin."""
+"""Delay before the next session, after consecutive sessions that failed to begin."""
 
 _LOG: Final = logging.getLogger("penstock.tables")
 
 
 class CoordinatorLoop:
-    """Runs in the foreground with `run`, or in a thread of its own as a context."""
+    """Runs in the foreground with `run`, or in its own thread as a context manager."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class CoordinatorLoop:
         self._thread.join()
 
     def stop(self) -> None:
-        """End after what runs has ended, or soon; from any thread."""
+        """Stop once running jobs have ended, or shortly after; from any thread."""
         self._stop.set()
         session = self._session
         if session is not None:
@@ -82,7 +82,7 @@ class CoordinatorLoop:
 
     @property
     def trouble(self) -> str | None:
-        """Why nothing is coordinated until the next try, such as that the catalog is away."""
+        """Why nothing is coordinated until the next attempt, such as an unreachable catalog."""
         return self._catalog.trouble or self._mishap
 
     def run(self) -> None:
@@ -95,7 +95,7 @@ class CoordinatorLoop:
             host.close()
 
     def _one_session(self, identity: str, host: EngineHost) -> None:
-        """Wait for the lease and coordinate, until it is lost or anything else goes wrong."""
+        """Wait for the lease and coordinate until it is lost or an error occurs."""
         try:
             if self._take(identity):
                 self._coordinate(identity, host)
@@ -104,7 +104,7 @@ class CoordinatorLoop:
         except CatalogAway as error:
             self._catalog.away(error)
             self._catalog.pause()
-        except Exception as error:  # whatever it was, the next session starts from the rows
+        except Exception as error:  # the next session recovers from the rows, whatever it was
             self._mishaps += 1
             self._mishap = str(error) or type(error).__name__
             wait_ms = AGAIN.delay_ms(self._mishaps, self._random)
@@ -113,7 +113,7 @@ class CoordinatorLoop:
             self._stop.wait(wait_ms / 1_000)
 
     def _take(self, identity: str) -> bool:
-        """Wait for the lease; False if told to stop meanwhile."""
+        """Wait for the lease; False if stopped meanwhile."""
         waits = False
         while not self._stop.is_set():
             now_ms = self._clock.now_ms()
@@ -159,7 +159,7 @@ class CoordinatorLoop:
                 session.close()
                 housekeeper.join()
         finally:
-            with suppress(Exception):  # it runs out by itself
+            with suppress(Exception):  # it expires by itself
                 give_up_lease(self._store, identity)
 
     def _turns(self, session: CoordinatorSession, keeper: LeaseKeeper) -> None:
@@ -173,7 +173,7 @@ class CoordinatorLoop:
             keeper.check()
 
     def _keep_house(self, ended: threading.Event) -> None:
-        """Forget what is old; put small files together; remove files of writers that died."""
+        """Prune old rows, compact small files, and remove files of dead writers."""
         swept_ms, pruned_ms = self._clock.now_ms(), 0
         while not ended.is_set():
             try:
@@ -185,7 +185,7 @@ class CoordinatorLoop:
                 if now_ms - swept_ms >= self._settings.sweep_every_ms:
                     swept_ms = now_ms
                     self._sweep()
-            except CatalogAway as error:  # of which people are told already
+            except CatalogAway as error:  # already reported
                 _LOG.debug("housekeeping waits for the catalog: %s", error)
             except Exception as error:
                 self._say(f"housekeeping will be tried again: {error}")
@@ -193,7 +193,7 @@ class CoordinatorLoop:
             ended.wait(pause_ms / 1_000)
 
     def _sweep(self) -> None:
-        """Forget old snapshots; remove files that no snapshot names any more, or never did."""
+        """Expire old snapshots, and remove files that no snapshot references."""
         lake, grace_ms = self._store.lake, self._settings.sweep_grace_ms
         kept_ms = retention_ms(self._settings, lake)
         if kept_ms:
@@ -205,14 +205,14 @@ class CoordinatorLoop:
 
 
 def retention_ms(settings: WarehouseSettings, lake: Catalog) -> int:
-    """How long snapshots are kept; 0 is for ever, which a lake of somebody else's is owed."""
+    """How long snapshots are kept; 0 keeps them for ever, the default in other tools' lakes."""
     if settings.snapshot_retention_ms is not None:
         return settings.snapshot_retention_ms
     return SNAPSHOTS_KEPT_MS if lake.is_ours() else 0
 
 
 def prune(store: TableStore, settings: WarehouseSettings, now_ms: int) -> None:
-    """Forget jobs, requests, skips, history and processes that are old enough."""
+    """Delete old jobs, requests, skips, history and processes."""
     jobs_ms = now_ms - settings.job_retention_ms
     old = {
         rows.OLD_JOBS: jobs_ms,
@@ -223,6 +223,6 @@ def prune(store: TableStore, settings: WarehouseSettings, now_ms: int) -> None:
         rows.OLD_HISTORY: now_ms - settings.history_retention_ms,
     }
     for which, until_ms in old.items():
-        # Looked at first: even a transaction that finds nothing keeps other writers out.
+        # Checked first: even a transaction that finds nothing blocks other writers.
         if store.lake.query(rows.any_of(which), (until_ms,)):
             store.run(rows.delete_all(which), until_ms)

@@ -16,15 +16,15 @@ from penstock.tables.settings import WarehouseSettings
 from penstock.tables.store import TableStore
 
 WAITER_MS: Final = 5_000
-"""A coordinator that has not asked again for so long no longer waits."""
+"""A coordinator that has not asked for this long no longer counts as waiting."""
 
 
 class PermitPool:
     """One coordinator's view of the pool.
 
-    `transact` yields the cursor of the coordinator's own transaction, if the pool lies in the
-    catalog; a pool elsewhere has transactions of its own, and what a crash leaves there is found
-    at the next start.
+    `transact` yields the cursor of the coordinator's own transaction, if the pool is in the
+    catalog. A pool elsewhere has its own transactions; permits that a crash leaves there are
+    recovered at the next start.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class PermitPool:
         return self._elsewhere is not None
 
     def ask(self, now_ms: int) -> bool:
-        """Take a permit if there is one; remember others that we wait if there is none."""
+        """Take a permit if one is free; otherwise register as waiting."""
         won = self._pool.acquire(self._holder)
         if self.is_shared and (not won or self._waits):
             self._note(waits=not won, now_ms=now_ms)
@@ -64,31 +64,31 @@ class PermitPool:
         return won
 
     def give_back(self, count: int = 1) -> None:
-        """Give permits back."""
+        """Return permits."""
         self._pool.release(self._holder, count)
 
     def held(self) -> dict[str, int]:
-        """How many permits each coordinator has."""
+        """The number of permits held by each coordinator."""
         return self._pool.held()
 
     def is_contended(self, now_ms: int) -> bool:
-        """Whether another coordinator waits."""
+        """Whether another coordinator is waiting."""
         with self._transact() as cursor:
             values = (self._name, self._holder, now_ms - WAITER_MS)
             ((others,),) = fetch(self._database, cursor, rows.COUNT_OTHER_WAITERS, values)
         return bool(others)
 
     def recover(self, now_ms: int) -> dict[str, int]:
-        """Take back what dead coordinators kept: those of this warehouse, and of dead processes.
+        """Take back the permits of dead coordinators: of this warehouse, and of dead processes.
 
-        Only the holder of the warehouse's lease may call it, after it closed all their jobs.
+        Only the holder of the warehouse's lease may call it, after closing all their jobs.
         """
         ours = f"@{self._store.warehouse}"
         found = {}
         for holder, count in self.held().items():
             if holder != self._holder and (holder.endswith(ours) or self._is_dead(holder)):
-                # Only of those: who is alive may have taken one since we looked.
-                with suppress(Rejected):  # another coordinator took them back just now
+                # Only the permits seen here: a live holder may have taken another one since.
+                with suppress(Rejected):  # another coordinator just took them back
                     self._pool.release(holder, count)
                     found[holder] = count
         return found
@@ -114,7 +114,7 @@ class PermitPool:
             ) from error
 
     def close(self) -> None:
-        """Give everything back, and close what was opened here."""
+        """Return all permits, and close what was opened here."""
         held = self.held().get(self._holder, 0)
         if held:
             self.give_back(held)

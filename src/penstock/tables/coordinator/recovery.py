@@ -1,4 +1,4 @@
-"""What a coordinator does before its first turn: close what a dead predecessor left."""
+"""What a coordinator does before its first turn: clean up after a dead predecessor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.tables.store import MANUAL
 
 
 def recover_catalog(batch: LeasedBatch, permits: PermitPool, identity: str, now_ms: int) -> None:
-    """Close jobs, locks, reservations and permits of coordinators and workers that are gone."""
+    """Close jobs, locks, reservations and permits of dead coordinators and workers."""
     store = batch.store
     found = store.jobs(live_only=True)
     live = {job.worker for job in found if job.worker and store.is_alive(job.worker, now_ms)}
@@ -40,7 +40,7 @@ def recover_catalog(batch: LeasedBatch, permits: PermitPool, identity: str, now_
 
 
 def drop_dead_locks(batch: LeasedBatch, ours: Collection[str], now_ms: int) -> None:
-    """Release the locks of processes that are gone."""
+    """Release the locks of dead processes."""
     for (holder,) in batch.store.lake.query(rows.SELECT_LOCK_HOLDERS):
         if holder not in ours and not batch.store.is_alive(holder, now_ms):
             batch.run_alone(rows.RELEASE_LOCKS, holder)
@@ -51,7 +51,7 @@ def _is_manual(job: Job) -> bool:
 
 
 def _kill(worker: str | None) -> None:
-    """End a worker whose coordinator is gone; never a process that does other work as well."""
+    """Kill a worker whose coordinator is dead; never a process that also does other work."""
     if (
         worker is not None
         and "#" not in worker

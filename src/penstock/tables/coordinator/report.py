@@ -1,7 +1,7 @@
-"""What a coordinator reports of itself to other processes, stored when it has changed.
+"""What a coordinator reports about itself to other processes, stored when it has changed.
 
-What only time changes is left to the reader: a table that is fresh, and whose inputs have not
-moved, is found fresh again whenever it is due, and that is not reported.
+Readers compute what only time changes. For example, a fresh table with unchanged inputs is found
+fresh again at each due time; that is not reported.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _QUIET: Final = frozenset({Reason.NOT_DUE, Reason.NO_CHANGE})
 
 
 LATE_MS: Final = 5_000
-"""A loop that has not come round for so long is stuck, and people are told."""
+"""A loop that has made no turn for this long counts as stuck and is reported."""
 _EVERY_MS: Final = 500
 
 
 class CoordinatorReport(NamedTuple):
-    """What a coordinator says of itself. `late`: its loop has not come round for too long."""
+    """What a coordinator reports about itself. `late`: its loop has been stuck for too long."""
 
     values: dict[str, Any]
     late: bool
 
 
 class Reporter:
-    """Keeps a coordinator's report up to date, at little cost. `current` is for any thread."""
+    """Keeps a coordinator's report up to date, cheaply. `current` may be read from any thread."""
 
     def __init__(self, core: Coordinator, clock: Clock) -> None:
         self._core, self._clock = core, clock
         self.ticked_ms: int | None = clock.now_ms()
-        """When the loop last came round; None while it is known to take long."""
+        """When the loop last made a turn; None while a turn is known to take long."""
         self._values: dict[str, Any] | None = None
         self._compared: Any = None
         self._next_ms = 0
@@ -63,14 +63,14 @@ class Reporter:
 
     @contextmanager
     def paced(self) -> Iterator[None]:
-        """An update; the next one waits long enough that they take a twentieth of the time."""
+        """Time an update, and delay the next one so that updates take a twentieth of the time."""
         began_ms = self._clock.now_ms()
         yield
         took_ms = self._clock.now_ms() - began_ms
         self._next_ms = began_ms + max(_EVERY_MS, 20 * took_ms)
 
     def update(self, *, progress: Mapping[int | None, Any], **shown: Any) -> None:
-        """Report the core's state, with what others know; unchanged if only time has passed."""
+        """Report the core's state and the given facts; unchanged if only time has passed."""
         core = self._core
         values = {
             "pool": asdict(pool(core)),
@@ -84,12 +84,12 @@ class Reporter:
 
 
 def read_tables(values: Mapping[str, Any], now_ms: int) -> list[TableStatus]:
-    """The tables of a report, with what time has changed since."""
+    """The tables of a report, brought up to the current time."""
     return [_read(row, now_ms) for row in values["tables"]]
 
 
 def read_pool(values: Mapping[str, Any], now_ms: int) -> Pool:
-    """The coordinator's work. It is at work now, unless it was reported late."""
+    """The coordinator's work. Counts as active now, unless it was reported late."""
     found = values["pool"]
     read = Pool(
         **{
@@ -103,7 +103,7 @@ def read_pool(values: Mapping[str, Any], now_ms: int) -> Pool:
 
 
 def _running(core: Coordinator, progress: Mapping[int | None, Any]) -> list[dict[str, Any]]:
-    """The jobs under way, and how far each has come."""
+    """Running jobs, with the progress of each."""
     return [
         {
             "job_id": job.job_id,
@@ -118,7 +118,7 @@ def _running(core: Coordinator, progress: Mapping[int | None, Any]) -> list[dict
 
 
 def _without_time(values: Mapping[str, Any]) -> Any:
-    """A report without what time alone changes, to compare it with another."""
+    """A report without its time-dependent values, for comparison."""
     return {
         **values,
         "pool": {**values["pool"], "ticked_ms": None},

@@ -1,9 +1,9 @@
 """One session of a coordinator: from taking the lease to losing it or giving it up.
 
-A loop reads the catalog, hears its workers, tells the core, and carries out the core's effects. All
-rows that one turn of the loop changes are one transaction, which also checks the lease; messages to
-workers go out after it. If anything in a turn fails, core and rows could differ, so the session
-ends, and the next one starts from the rows.
+A loop reads the catalog and its workers' messages, passes events to the core, and carries out the
+core's effects. All rows that one turn changes are one transaction, which also checks the lease;
+messages to workers go out after it. If a turn fails, core and rows may differ, so the session ends,
+and the next one starts from the rows.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _SESSIONS: Final = count(1)
 
 
 def new_identity(warehouse: str) -> str:
-    """A name for one session of a coordinator: process, number of the session, warehouse."""
+    """A name for one session of a coordinator: process, session number, warehouse."""
     return f"{processes.process_name()}#{next(_SESSIONS)}@{warehouse}"
 
 
@@ -113,20 +113,20 @@ class CoordinatorSession:
     # the loop ------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Read the catalog before anything is waited for."""
+        """Read the catalog before the first wait."""
         self.tell([*self._read_catalog(), Tick()])
         self.tell(self._look_after_runner())
         self._watcher.positions.checkpoint(self._store.lake, now=True)
 
     def turn(self) -> None:
-        """Wait for a worker, a tick or the core's next deadline; then do what follows."""
+        """Wait for a worker, a tick or the core's next deadline; then act on it."""
         events = self._hear(self._patience_s())
         self._reporter.ticked_ms = self._clock.now_ms()
         events += self._look_after_runner()
         is_due = self._is_due()
         reads = self._woken or not self._heard or is_due or self._is_time_to_read()
         if reads and not is_due:
-            self.tell(events)  # callers that wait for a job's end do not wait for the read as well
+            self.tell(events)  # callers waiting for a job's end need not wait for the read too
             events = []
         if reads:
             events += self._read_catalog()
@@ -134,7 +134,7 @@ class CoordinatorSession:
         self._run_inline()
 
     def drain(self) -> bool:
-        """Start nothing new; True when nothing runs any more."""
+        """Start nothing new; True once nothing is running."""
         if not self._ending:
             self._ending = True
             self.tell([DrainChanged(True)])
@@ -144,14 +144,14 @@ class CoordinatorSession:
         return not self.core.live_jobs
 
     def close(self) -> None:
-        """End the workers, close their jobs, give permits back."""
+        """Stop the workers, close their jobs, return permits."""
         self._topics.close()
         self._runner.close()
         self._selector.close()
         self._notifier.close()
         self._alarm.close()
         self._waker.close()
-        with suppress(CatalogAway):  # the next session finds the rows as they are
+        with suppress(CatalogAway):  # the next session recovers from the rows
             with suppress(CoordinatorLeaseLost), self._batch():
                 for job in self.core.live_jobs:
                     stopped = job.cancelled(self._clock.now_ms(), "the coordinator stopped")
@@ -159,7 +159,7 @@ class CoordinatorSession:
             self._permits.close()
 
     def report(self) -> CoordinatorReport | None:
-        """What people are told; from any thread."""
+        """The current report; from any thread."""
         return self._reporter.current()
 
     def wake(self) -> None:
@@ -177,16 +177,16 @@ class CoordinatorSession:
         return (until_ms - now_ms) / 1_000
 
     def _is_due(self) -> bool:
-        """Whether a unit is due by now; that is judged by a fresh read of the catalog."""
+        """Whether a unit is due by now, which requires a fresh read of the catalog."""
         wake_ms = self.core.wake_ms()
         return wake_ms is not None and wake_ms <= self._clock.now_ms()
 
     def _is_time_to_read(self) -> bool:
-        """Whether to read the catalog though only a worker was heard: once in a tick."""
+        """Whether to read the catalog although only a worker sent a message: once per tick."""
         return self._clock.now_ms() >= self._read_ms + self._settings.tick_ms
 
     def _hear(self, patience_s: float) -> list[Event]:
-        """What workers said, waiting for the first word."""
+        """Messages from workers, waiting for the first one."""
         events: list[Event] = []
         ready = self._selector.select(patience_s)
         self._heard, self._woken = bool(ready), False
@@ -200,10 +200,10 @@ class CoordinatorSession:
         return events + self._runner.kill_overdue()
 
     def _read_catalog(self) -> list[Event]:
-        """What changed in the catalog since the last read."""
+        """Changes in the catalog since the last read."""
         self._read_ms = self._clock.now_ms()
         events = self._catalog.unlocked(lambda: self._watcher.look(self._runner.names))
-        if self._ending:  # the catalog knows of people who drain, not of this end
+        if self._ending:  # the catalog records a drain by people, not this shutdown
             events = [event for event in events if not isinstance(event, DrainChanged)]
         for asked in self._watcher.unknown:
             text = f"there is no table {asked.table}"
@@ -231,18 +231,18 @@ class CoordinatorSession:
                 drop_dead_locks(self._batch, self._runner.names, self._clock.now_ms())
 
     def _look_after_runner(self) -> list[Event]:
-        """Keep workers running. What they share is started with the first table there is."""
+        """Keep workers running. Their shared host is started once there is a table."""
         if not self.core.facts.graph.tables and self._engines.generation is None:
             return []
         return self._runner.look_after()
 
     def _run_inline(self) -> None:
-        """Run one job here. Only one in a turn, so that the catalog is read in between."""
+        """Run one job here. Only one per turn, so that the catalog is read in between."""
         if self._inline is None or not self._inline.is_waiting:
             return
         start, forced = self._inline.next()
         self.tell([JobStarted(start.job.job_id, self._inline.name)])
-        self._reporter.ticked_ms = None  # a refresh may take its time
+        self._reporter.ticked_ms = None  # a refresh may take long
         ended = self._inline.run(start, forced=forced)
         self._reporter.ticked_ms = self._clock.now_ms()
         self.tell([*self._read_catalog(), ended])
@@ -250,7 +250,7 @@ class CoordinatorSession:
     # telling the core ----------------------------------------------------------------------------
 
     def tell(self, events: Iterable[Event]) -> None:
-        """Tell the core, and carry out its effects, until nothing follows any more."""
+        """Pass events to the core and carry out its effects, until nothing follows."""
         queue = deque(events)
         while queue:
             with self._batch():
@@ -277,7 +277,7 @@ class CoordinatorSession:
         return self._effects.write(effect, self._clock.now_ms())
 
     def _cancel(self, job: Job, detail: str) -> list[Event]:
-        """Close the row first, so that the job cannot commit; then have the worker give it up."""
+        """Close the row first, so that the job cannot commit; then cancel it in the worker."""
         now_ms = self._clock.now_ms()
         values = (JobStatus.CANCELLED.value, now_ms, detail, 1, job.job_id)
         self._batch.run(rows.CLOSE_JOB, *values)

@@ -1,7 +1,7 @@
-"""News of topics for a coordinator: asked for in a thread of its own.
+"""Positions of topics for a coordinator, polled in a separate thread.
 
-A topic server may be far away, slow or gone. The coordinator's loop only looks at what was last
-heard.
+A topic server may be far away, slow or gone. The coordinator's loop only reads the last known
+positions.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from penstock.tables.engine import TopicPositions
 from penstock.tables.worker.outcomes import detail_of
 
 _PATIENCE_S: Final = 1.0
-"""How long an answer that is under way is waited for in the end."""
+"""How long to wait on close for a request in flight."""
 
 
 class TopicWatch:
-    """Asks where topics stand, again and again, as long as there are any to ask for."""
+    """Polls the positions of topics while there are any to follow."""
 
     def __init__(
         self,
@@ -35,10 +35,10 @@ class TopicWatch:
         self._thread: threading.Thread | None = None
         self._ended = False
         self.trouble: str | None = None
-        """Why topics could not be asked just now, if they could not."""
+        """Why the last poll failed, or None."""
 
     def follow(self, sources: tuple[TopicSource, ...]) -> None:
-        """Ask for these from now on."""
+        """Poll these from now on."""
         if sources == self._sources or self._topics is None:
             return
         with self._asked:
@@ -50,11 +50,11 @@ class TopicWatch:
             self._thread.start()
 
     def heard(self) -> Mapping[str, Position]:
-        """Where topics were last seen; those that nobody could tell of are left out."""
+        """The last known positions; topics without one are left out."""
         return self._heard
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop polling."""
         with self._asked:
             self._ended = True
             self._asked.notify()
@@ -75,13 +75,13 @@ class TopicWatch:
             return
         try:
             heads = self._topics.heads(sources)
-        except Exception as error:  # topics that are away have not moved
+        except Exception as error:  # unreachable topics count as unmoved
             self.trouble = detail_of(error)
             return
         self.trouble = None
         with self._asked:
             if sources is not self._sources:
-                return  # it is news of other sources by now
+                return  # the sources have changed meanwhile
             before = self._heard
             self._heard = {name: head.position for name, head in heads.items()}
         if self._heard != before and not self._ended:

@@ -1,8 +1,8 @@
-"""Tables that many small refreshes left in many files become few files again; no row changes.
+"""Compacts tables that many small refreshes left in many files; changes no rows.
 
-It happens beside refreshes, under the same locks: a table is either refreshed or tidied up. The
-files it writes are reserved under letters that every coordinator of the warehouse knows, so that
-the next one can give back what one left that died.
+It runs beside refreshes, under the same locks: a table is either refreshed or compacted. Its files
+are reserved under a prefix that every coordinator of the warehouse knows, so that a successor can
+release what a dead coordinator reserved.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from penstock.tables.processes import process_name
 from penstock.tables.store import TableStore
 
 FILES_MAX: Final = 12
-"""From so many files on a table is tidied up."""
+"""A table with this many files is compacted."""
 
 _POLICY: Final = CompactionPolicy(files_min=4, deleted_share_min=0.1)
 
 
 def tidy(store: TableStore, now_ms: int, *, files_max: int = FILES_MAX) -> list[str]:
-    """Compact stream tables of many files that nobody refreshes just now; returns their names."""
+    """Compact stream tables with many files that are not being refreshed; returns their names."""
     with store.lake.look() as reader:
         many = reader.tables_of_many_files(files_max)
     if not many:
@@ -42,7 +42,7 @@ def _tidied(store: TableStore, name: str, now_ms: int) -> bool:
         return False
     try:
         return compact(store.lake, name, _POLICY, owner=owner_of(store)).files_written > 0
-    except Conflict:  # somebody without a lock, such as another tool; the next time
+    except Conflict:  # a writer without a lock, such as another tool; retried next time
         forget(store)
         return False
     finally:
@@ -50,12 +50,12 @@ def _tidied(store: TableStore, name: str, now_ms: int) -> bool:
 
 
 def forget(store: TableStore) -> None:
-    """Give back what upkeep has reserved. For whoever holds the coordinator's lease."""
+    """Release what upkeep has reserved. Only for the holder of the coordinator's lease."""
     store.run(rows.DROP_RESERVATIONS_LIKE, f"{owner_of(store)}%")
 
 
 def owner_of(store: TableStore) -> str:
-    """The letters that reservations of a warehouse's upkeep begin with."""
+    """The prefix of reservations by a warehouse's upkeep."""
     return blake2b(f"{store.warehouse}/upkeep".encode(), digest_size=8).hexdigest()
 
 

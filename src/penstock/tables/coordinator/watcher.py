@@ -1,7 +1,7 @@
-"""What a coordinator learns by looking at the catalog: the same questions at every tick.
+"""What a coordinator learns from the catalog: the same queries at every tick.
 
-People and other processes change rows; each look is compared with what the core knows, and the
-difference is told as events.
+People and other processes change rows; each read is compared with the core's state, and the
+difference becomes events.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from penstock.tables.store import (
 def memory_of(
     known: dict[str, Known], failures: Mapping[str, tuple[int, str]] | None = None
 ) -> dict[str, TableMemory]:
-    """What the catalog knows of contents and of failures, as a core starts with it."""
+    """The stored contents and failures, as the initial state of a core."""
     memory = {
         name: TableMemory(found.frontier, found.position, found.fresh_ms)
         for name, found in known.items()
@@ -55,7 +55,7 @@ def memory_of(
 
 
 class Watcher:
-    """Looks at the catalog for one core. For one thread."""
+    """Reads the catalog for one core. For one thread."""
 
     def __init__(
         self, store: TableStore, core: Coordinator, topics: TopicWatch | None = None
@@ -69,12 +69,12 @@ class Watcher:
         self._by_hand: dict[str, int] | None = None
         self.forced: set[str] = set()
         self.unknown: list[Asked] = []
-        """Requests for tables that do not exist, to be answered by whoever looks."""
+        """Requests for tables that do not exist, for the caller of `look` to answer."""
 
     def look(self, mine: frozenset[str], dead: frozenset[str] = frozenset()) -> list[Event]:
-        """What changed since the last look. `mine` are holders of locks that the core knows of.
+        """The changes since the last look. `mine` are lock holders that the core knows about.
 
-        Holders in `dead` are passed over: their locks are nobody's.
+        Locks of holders in `dead` are ignored.
         """
         with self._store.lake.look() as reader:
             view = self._store.view(reader)
@@ -98,8 +98,8 @@ class Watcher:
         self._topics.follow(tuple(read_sources_of(reader, read).values()))
         known = {name for (name,) in reader.rows(rows.SELECT_FRONTIER_NAMES)}
         facts = self._core.facts
-        # A table that was dropped and made again between two looks has no contents any more, but
-        # looks the same: it is taken out first, so that the core forgets what it knew.
+        # A table dropped and recreated between two looks has no contents, but looks the same: it is
+        # removed first, so that the core forgets its state.
         again = {
             name
             for name, table in facts.tables.items()
@@ -117,7 +117,7 @@ class Watcher:
         yield GraphChanged(found.graph, found.version)
 
     def _sources(self, reader: Reader, graph: StreamGraph) -> Iterator[Event]:
-        """Where lake tables that are no stream tables stand."""
+        """The positions of lake tables that are not stream tables."""
         self.positions.advance(reader)
         if self.positions.through == self._seen_snapshot and graph is self._core.facts.graph:
             return
@@ -141,7 +141,7 @@ class Watcher:
     def _made_by_hand(
         self, reader: Reader, view: CatalogView, graph: StreamGraph
     ) -> Iterator[Event]:
-        """Refreshes that people made by themselves."""
+        """Refreshes that people ran without the coordinator."""
         before = self._known_by_hand(reader, view) if self._by_hand is None else self._by_hand
         news = {
             name
@@ -159,7 +159,7 @@ class Watcher:
             )
 
     def _known_by_hand(self, reader: Reader, view: CatalogView) -> dict[str, int]:
-        """What is no news at the first look: the core started with it, and it mended nothing."""
+        """Old news at the first look: the core began with it and it reactivated no table."""
         if not view.by_hand:
             return {}
         mended = {name for (name,) in reader.rows(rows.MENDED_BY_HAND)}
@@ -181,7 +181,7 @@ class Watcher:
         locks = frozenset(table for table, holder in view.locks.items() if holder not in mine)
         if locks != facts.locks:
             events.append(LocksChanged(locks))
-        if graph is facts.graph:  # a new graph brings its statuses with it
+        if graph is facts.graph:  # a new graph includes its statuses
             events += [
                 StatusChanged(name, status)
                 for name, status in view.statuses.items()

@@ -1,8 +1,8 @@
 """A process that has loaded everything a worker needs, and forks workers that are ready at once.
 
 Loading an engine's packages can take seconds. The forker loads them once. It has no threads and
-opens nothing, so it can be forked safely. It ends when its coordinator does; workers that it forked
-stay with their own sockets.
+opens nothing, so it can be forked safely. It ends when its coordinator does; the workers it forked
+keep their own sockets.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _PROGRAM: Final = (
 
 
 class ForkerLost(Unavailable):
-    """The process that forks workers is gone, or does not answer."""
+    """The process that forks workers is gone, or does not respond."""
 
     code = "worker_forker_lost"
 
 
 class WorkerForker:
-    """A coordinator's end: asks for workers. For one thread."""
+    """The coordinator's end: requests workers. For one thread."""
 
     def __init__(self, runner: Factory) -> None:
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -47,7 +47,7 @@ class WorkerForker:
                 [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), runner.name],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # what an engine prints is no answer of ours
+                stdout=2,  # what an engine prints is not a reply of ours
                 env={
                     **os.environ,
                     "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
@@ -64,7 +64,7 @@ class WorkerForker:
         return self._process.pid
 
     def is_ready(self) -> bool:
-        """Whether it has loaded everything by now; never waits."""
+        """Whether it has finished loading; never blocks."""
         if self._ready:
             return True
         if select.select([self._line], [], [], 0)[0]:
@@ -74,7 +74,7 @@ class WorkerForker:
         return self._ready
 
     def fork(self, theirs: socket.socket) -> int:
-        """A new worker at the other end of a socket, if it is ready; returns its process id."""
+        """Fork a worker at the other end of a socket, if ready; returns its process id."""
         try:
             socket.send_fds(self._line, [b"fork"], [theirs.fileno()])
         except OSError as error:
@@ -92,7 +92,7 @@ class WorkerForker:
         return found
 
     def close(self) -> None:
-        """End it; workers stay."""
+        """End the forker; workers keep running."""
         self._line.close()
         self._process.kill()
         self._process.wait()
@@ -100,12 +100,12 @@ class WorkerForker:
 
 def main(number: str, runner: str) -> None:
     """Fork workers for the coordinator at the other end of a socket."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to handle
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets workers that end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the coordinator handles Ctrl-C
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps workers
     line = socket.socket(fileno=int(number))
     from penstock.tables.worker import process
 
-    with suppress(Exception):  # each worker will find out by itself, and say so
+    with suppress(Exception):  # each worker will find and report it
         preload = Factory(runner).beside("preload")
         if preload is not None:
             preload()
@@ -113,7 +113,7 @@ def main(number: str, runner: str) -> None:
         line.send(json.dumps({"ready": 1}).encode())
     while True:
         fds: list[int] = []
-        with suppress(OSError):  # a line that broke is a line that ended
+        with suppress(OSError):  # a broken connection counts as closed
             _, fds, _, _ = socket.recv_fds(line, _MESSAGE_BYTES, 1)
         if not fds:
             return
@@ -125,17 +125,17 @@ def main(number: str, runner: str) -> None:
         try:
             line.send(json.dumps({"pid": pid}).encode())
         except OSError:
-            return  # the coordinator is gone, and the worker will see that too
+            return  # the coordinator is gone; the worker will notice too
 
 
 def _become(work: Callable[[int], None], number: int) -> NoReturn:
-    """What a forked process does, and nothing after it."""
+    """Run the worker in a forked process, and never return."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         work(number)
     except SystemExit:
         pass
-    except BaseException:  # the parent's code must not go on here, whatever it was
+    except BaseException:  # never return to the parent's code, whatever happened
         traceback.print_exc()
     finally:
         os._exit(1)

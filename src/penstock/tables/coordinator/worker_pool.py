@@ -1,4 +1,4 @@
-"""The worker processes of a coordinator: warm, one job each at a time, replaced when they die."""
+"""The worker processes of a coordinator: warm, one job at a time, replaced when they die."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class WorkerPool:
         return iter(list(self.workers.values()))
 
     def prepare(self) -> None:
-        """Load what workers need, while whatever they share is being started."""
+        """Load what workers need, while their shared host is starting."""
         if self.size and self._forker is None:
             self._forker = WorkerForker(self._settings.runner)
 
     def fill(self, host: EngineHost) -> Iterator[WorkerHandle]:
-        """Start workers until there are as many as may be busy, if what makes them is ready.
+        """Start workers up to the limit, if the forker is ready.
 
-        Each takes the place of one that died, if one did. `ForkerLost` says that the
-        forker could not be started.
+        Each replaces a dead worker, if there is one. Raises `ForkerLost` if the forker could not be
+        started.
         """
         while len(self.workers) < self.size:
             forker = self._ready_forker()
@@ -70,11 +70,11 @@ class WorkerPool:
         self._left.clear()
 
     def idle(self) -> WorkerHandle | None:
-        """A worker that is warm and has no job."""
+        """A warm worker without a job."""
         return next((w for w in self.workers.values() if w.ready and w.job_id is None), None)
 
     def remove(self, worker: WorkerHandle) -> None:
-        """End a worker, or take note that it is gone."""
+        """End a worker, or record that it is gone."""
         if self.workers.pop(worker.name, None) is not None:
             self._left.append(worker.factory)
         worker.line.close()
@@ -88,7 +88,7 @@ class WorkerPool:
             self.remove(worker)
 
     def _ready_forker(self) -> WorkerForker | None:
-        """The process that forks workers; None while it loads."""
+        """The forker; None while it is loading."""
         self.prepare()
         forker = self._forker
         try:
@@ -98,7 +98,7 @@ class WorkerPool:
             raise
 
     def _start(self, forker: WorkerForker, factory: Factory) -> WorkerHandle | None:
-        """A new worker; None if the forker is gone and has to load again first."""
+        """Start a worker; None if the forker is gone and has to load again first."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -120,7 +120,7 @@ class WorkerPool:
 
 
 def kill(worker: str) -> None:
-    """End a process for good: when this returns it does nothing any more."""
+    """Kill a process and wait for its death, so that it can do nothing more."""
     with suppress(ProcessLookupError):
         if processes.is_alive(worker):
             os.kill(processes.pid_of(worker), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Runs jobs in worker processes: hands them out, hears how they end, replaces workers that die."""
+"""Runs jobs in worker processes: assigns them, receives outcomes, replaces dead workers."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from penstock.tables.settings import WarehouseSettings
 from penstock.tables.worker.messages import outcome_event, read_outcome
 
 RESTART_MS: Final = (500, 30_000)
-"""How long to wait before the next worker is started after one could not start: first, at most."""
+"""Delay before the next start after a worker failed to start: first and maximum."""
 _LOG: Final = logging.getLogger("penstock.tables")
 
 
 class WorkerRunner:
-    """For one thread. The selector of its loop gets every worker's line, with what hears it."""
+    """For one thread. Registers every worker's connection with the loop's selector."""
 
     def __init__(
         self,
@@ -53,16 +53,16 @@ class WorkerRunner:
 
     @property
     def names(self) -> frozenset[str]:
-        """The holders of locks that are its own."""
+        """The lock holders that belong to this runner."""
         return frozenset(self._pool.workers)
 
     def start(self, start: Start, *, forced: bool) -> list[Event]:
-        """WorkerHandle a job whose row is committed to a worker, or keep it until one is idle."""
+        """Send a job whose row is committed to a worker, or keep it until one is idle."""
         self._waiting.append((start, forced))
         return self._assign()
 
     def cancel(self, job_id: int, now_ms: int) -> bool:
-        """Give a job up; True if it had not begun. A worker that goes on is killed."""
+        """Cancel a job; True if it had not begun. A worker that does not stop is killed."""
         for entry in self._waiting:
             if entry[0].job.job_id == job_id:
                 self._waiting.remove(entry)
@@ -74,7 +74,7 @@ class WorkerRunner:
         return False
 
     def listen(self, worker: WorkerHandle) -> list[Event]:
-        """Take what a worker sent."""
+        """Handle a worker's messages."""
         events: list[Event] = []
         for message in worker.line.receive():
             if "ready" in message:
@@ -103,9 +103,9 @@ class WorkerRunner:
         return [event for worker in overdue for event in self._died(worker)]
 
     def look_after(self) -> list[Event]:
-        """Start missing workers, unless they could not start just now.
+        """Start missing workers, unless the last start just failed.
 
-        Workers of an earlier generation of what they share cannot work any more and are ended.
+        Workers of an earlier generation of the shared host can no longer work and are ended.
         """
         events: list[Event] = []
         self._pool.prepare()
@@ -122,7 +122,7 @@ class WorkerRunner:
         return [{"worker": w.name, "ready": w.ready, "job_id": w.job_id} for w in self._pool]
 
     def progress(self) -> dict[int | None, Any]:
-        """How far jobs have come, by job."""
+        """Progress by job."""
         return {worker.job_id: worker.progress for worker in self._pool}
 
     def close(self) -> None:
@@ -148,7 +148,8 @@ class WorkerRunner:
     def _died(self, worker: WorkerHandle, *, engine_lost: bool = False) -> list[Event]:
         """Remove a worker. Its job may have committed just before, or been cancelled.
 
-        With `engine_lost` the job was cancelled because the engine died, which it may have caused.
+        With `engine_lost` the job was cancelled because the engine died, possibly because of this
+        job.
         """
         self._selector.unregister(worker.line)
         self._pool.remove(worker)
@@ -178,12 +179,12 @@ class WorkerRunner:
             for worker in self._pool.fill(self._engines.host):
                 hear = partial(self.listen, worker)
                 self._selector.register(worker.line, selectors.EVENT_READ, hear)
-        except ForkerLost as error:  # workers that run go on
+        except ForkerLost as error:  # running workers continue
             self._engines.unfit = error.message
             self._fill_later()
 
     def _fill_later(self) -> None:
-        """Wait before the next start: the last one failed."""
+        """Delay the next start: the last one failed."""
         self._failed_starts += 1
         first_ms, most_ms = RESTART_MS
         wait_ms = min(first_ms * 2 ** min(self._failed_starts, 10), most_ms)

@@ -1,1 +1,1 @@
-"""What the coordinator decides, as pure state: graph, units, due-ness, verdicts, dispatch."""
+"""What the coordinator decides, as pure state: graph, units, schedules, verdicts, dispatch."""

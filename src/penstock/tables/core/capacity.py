@@ -27,9 +27,10 @@ class ParallelMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DispatchSettings:
-    """Limits of one coordinator; the cluster's own limit is the pool it asks for permits.
+    """Limits of one coordinator; the cluster's own limit is the permit pool.
 
-    `yield_ms` is how long at most it leaves a permit that it gave back to others who wait for one.
+    `yield_ms` is how long at most a returned permit is left to other coordinators that wait for
+    one.
     """
 
     parallel_refresh_mode: ParallelMode = ParallelMode.ON
@@ -53,12 +54,12 @@ class DispatchSettings:
 
     @property
     def running_max(self) -> int:
-        """How many jobs may run at a time."""
+        """The maximum number of concurrent jobs."""
         return self.max_concurrent_refreshes if self.parallel else 1
 
 
 class Capacity:
-    """Counts permits that are asked for, and remembers when there were none."""
+    """Counts requested permits, and remembers when the pool was empty."""
 
     def __init__(self, settings: DispatchSettings) -> None:
         self._settings = settings
@@ -68,9 +69,9 @@ class Capacity:
         self.starved = False
 
     def free(self, running: int, now_ms: int) -> int:
-        """How many more jobs may start; none while the pool is known to be empty or left to others.
+        """How many more jobs may start; 0 while the pool is known to be empty or left to others.
 
-        A permit that is won is used whatever was known before, so `won` comes first.
+        A granted permit is used regardless, so call `won` first.
         """
         yields = self._yield_until_ms is not None and now_ms < self._yield_until_ms
         if self.starved or yields:
@@ -78,29 +79,29 @@ class Capacity:
         return self._settings.running_max - running
 
     def to_ask(self, ready: int, running: int, now_ms: int) -> int:
-        """How many permits to ask for now; they count as asked for."""
+        """How many permits to request now; they count as requested."""
         wanted = max(0, min(ready, self.free(running, now_ms)) - self._asked)
         self._asked += wanted
         return wanted
 
     def won(self) -> None:
-        """A permit is ours."""
+        """A permit was granted."""
         self._asked -= 1
         self.starved, self._yield_until_ms = False, None
 
     def lost(self) -> None:
-        """There was none left; worth asking again when time has passed or one is given back."""
+        """No permit was free; ask again after some time, or when one is returned."""
         self._asked -= 1
         self.starved = True
 
     def given_back(self, now_ms: int) -> None:
-        """A job ended. If others wait, its permit is theirs first."""
+        """A job ended. If others wait, they get its permit first."""
         self.starved = False
         if self._contended:
             self._yield_until_ms = now_ms + self._settings.yield_ms
 
     def contend(self, contended: bool) -> None:
-        """Whether others wait for permits."""
+        """Record whether others wait for permits."""
         self._contended = contended
         if not contended:
             self._yield_until_ms = None
