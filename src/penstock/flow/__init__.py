@@ -1,7 +1,8 @@
-"""Scheduling and backpressure without IO: who is next, how much, how hard, when again.
+"""Scheduling and back-pressure without IO: what runs next, how much, how hard, when to retry.
 
-Pressure changes *when* work happens, never *whether*, in which order within a key, or what is
-visible. Clock and random source are handed in; `waiting_channels` has the faces that wait.
+Pressure changes *when* work happens. It never changes *whether* it happens, its order within a key,
+or what is visible. Clock and random source are passed in; `waiting_channels` has the wrappers that
+may block.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
     from penstock.flow.tokens import SqlTokenPool as SqlTokenPool
     from penstock.flow.tokens import TokenPool as TokenPool
 
-# A command that needs one back-off should not load every scheduler: names are found by this table
-# when they are first asked for. A test compares it with the imports above.
+# A command that needs only a back-off should not load every scheduler, so names are resolved
+# through this table on first use. A test compares it with the imports above.
 _HOMES: Final = {
     "AgeingQueue": "penstock.flow.ageing",
     "Backoff": "penstock.flow.backoff",

@@ -1,4 +1,4 @@
-"""A fair queue whose keys climb while they wait, so that none waits for ever.
+"""A fair queue whose keys rise in priority while they wait, so that no key starves.
 
 >>> queue = AgeingQueue(lambda topic: Urgency(priority=0))
 >>> queue.mark("t", now_ms=0)
@@ -36,7 +36,7 @@ _LOWEST: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class WaitingPlace:
-    """Where a key stands and why it has not been served yet."""
+    """A key's position and why it has not been served yet."""
 
     standing: Standing
     band: int | None
@@ -48,9 +48,9 @@ class WaitingPlace:
 class AgeingQueue(Generic[K]):
     """`FairQueue` with bands by effective priority, an ageing tick and deferral.
 
-    `urgency_of` is asked when a key is marked and when its turn to climb may have come; nothing
-    is stored as truth. `tick` is due every 50 ms and costs a constant for each key that was
-    marked since, or that may cross into another band now, however many wait.
+    `urgency_of` is called when a key is marked and when it may be due to change band; its result is
+    never cached. `tick` is due every 50 ms. Its cost is proportional to the keys that were marked
+    since the last tick or may change band now, not to all waiting keys.
     """
 
     def __init__(self, urgency_of: Callable[[K], Urgency], *, bands: Bands = TOPIC_BANDS) -> None:
@@ -59,14 +59,14 @@ class AgeingQueue(Generic[K]):
         self._queue: FairQueue[K] = FairQueue(bands.weights)
         self._young: list[K] = []  # marked since the last tick
         self._older: list[K] = []  # marked in the tick before
-        self._due: dict[int, list[K]] = {}  # tick number -> keys to look at then
-        self._watched: dict[K, int] = {}  # key -> the one tick number that counts for it
+        self._due: dict[int, list[K]] = {}  # tick number -> keys to check then
+        self._watched: dict[K, int] = {}  # key -> the only tick number that counts for it
         self._deferring = False
 
     def mark(self, key: K, now_ms: int) -> bool:
         """Make a key ready in the band of its effective priority.
 
-        False if it was waiting already: it keeps its place and goes on ageing.
+        Returns False if it was already waiting: it keeps its place and keeps ageing.
         """
         urgency = self._urgency_of(key)
         band = self._cut.of(base_priority(urgency, now_ms), 0, lowered=urgency.lowered)
@@ -80,7 +80,7 @@ class AgeingQueue(Generic[K]):
         return self._queue.pop()
 
     def done(self, key: K, now_ms: int) -> bool:
-        """End a service. True if the key was marked meanwhile and waits again."""
+        """End a service. Returns True if the key was marked meanwhile and waits again."""
         if self._queue.done(key, now_ms):
             self._young.append(key)
             return True
@@ -91,14 +91,14 @@ class AgeingQueue(Generic[K]):
         return self._queue.discard(key)
 
     def reconsider(self, key: K, now_ms: int) -> None:
-        """Its priority was changed or it was consumed: move it to the band it belongs to now."""
+        """Move a key to its current band after its priority changed or it was consumed."""
         place = self._queue.look(key)
         if place.band is None or place.enqueued_ms is None:
             self._watched.pop(key, None)
             return
         urgency = self._urgency_of(key)
         if self._deferring and place.band == _LOWEST and base_priority(urgency, now_ms) < 0:
-            return  # `resume` looks at it
+            return  # `resume` checks it
         waited_ms = now_ms - place.enqueued_ms
         priority = base_priority(urgency, now_ms) + ageing(waited_ms)
         band = self._cut.of(priority, waited_ms, lowered=urgency.lowered)
@@ -109,7 +109,7 @@ class AgeingQueue(Generic[K]):
             self._watch(key, now_ms, climb_ms, waited_ms)
 
     def tick(self, now_ms: int) -> int:
-        """Let keys climb. Returns how many were looked at."""
+        """Move keys up as they age. Returns how many were checked."""
         number = now_ms // TICK_MS
         looked = self._older
         self._older, self._young = self._young, []
@@ -120,7 +120,7 @@ class AgeingQueue(Generic[K]):
         return len(looked)
 
     def defer(self) -> None:
-        """Give keys of negative effective priority no turns. They stay, and go on ageing."""
+        """Stop serving keys of negative effective priority. They stay queued and keep ageing."""
         self._deferring = True
         self._queue.pause(_LOWEST)
 
@@ -137,7 +137,7 @@ class AgeingQueue(Generic[K]):
         return self._deferring
 
     def place(self, key: K, now_ms: int) -> WaitingPlace:
-        """Tell where a key stands and why it has not been served yet."""
+        """Describe a key's position and why it has not been served yet."""
         place = self._queue.look(key)
         waited_ms = now_ms - place.enqueued_ms if place.enqueued_ms is not None else 0
         priority = base_priority(self._urgency_of(key), now_ms) + ageing(waited_ms)
@@ -158,13 +158,14 @@ class AgeingQueue(Generic[K]):
         return self._queue.has_ready()
 
     def __len__(self) -> int:
-        """How many keys wait."""
+        """How many keys are waiting."""
         return len(self._queue)
 
     def _watch(self, key: K, now_ms: int, climb_ms: int, waited_ms: int) -> None:
-        """Look at the key again when ageing may have lifted it over the next floor.
+        """Check the key again when ageing may have lifted it over the next floor.
 
-        Rounded down to a tick: recency may hold a key back, the full ageing time may not.
+        Rounds down to a tick: recency may delay a key, but the full ageing time must not be
+        exceeded.
         """
         at_ms = now_ms + min(climb_ms, AGEING_MS_MAX - TICK_MS - waited_ms)
         number = max(now_ms // TICK_MS + 1, at_ms // TICK_MS)

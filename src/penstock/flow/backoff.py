@@ -1,4 +1,4 @@
-"""How long to wait before trying again, and when to stop.
+"""How long to wait before a retry, and when to stop retrying.
 
 >>> policy = Backoff(base_ms=25 / 32, cap_ms=1_000, jitter=0.0, window_ms=30_000)
 >>> [round(policy.nominal_ms(failure), 2) for failure in (1, 2, 3, 4, 8, 20)]
@@ -17,10 +17,10 @@ from random import Random
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Delays that double from `base_ms` to `cap_ms`, less a random share of up to `jitter`.
+    """Delays that double from `base_ms` to `cap_ms`, minus a random share of up to `jitter`.
 
-    `window_ms` runs from the first failure; when it is over there is no next delay. Values out of
-    range are clamped: nothing negative, cap at least base, jitter within 0 and 1.
+    `window_ms` runs from the first failure; after it there is no next delay. Out-of-range values
+    are clamped: nothing negative, cap at least base, jitter between 0 and 1.
     """
 
     base_ms: float
@@ -36,16 +36,16 @@ class Backoff:
         object.__setattr__(self, "window_ms", max(0.0, self.window_ms))
 
     def nominal_ms(self, failures: int) -> float:
-        """The delay after so many failures (1 is the first), before jitter."""
+        """The delay after this many failures (1 is the first), before jitter."""
         if failures < 1:
             raise ValueError(f"expected at least one failure, found {failures}")
         doublings = min(failures - 1, 64)  # past any cap; keeps the power finite
         return min(self.cap_ms, self.base_ms * 2.0**doublings)
 
     def next_ms(self, failures: int, *, elapsed_ms: float, random: Random) -> float | None:
-        """The delay before the next try, or None if the window since the first failure is over.
+        """The delay before the next try, or None once the window since the first failure is over.
 
-        The last delay is cut so that the last try happens when the window ends.
+        The last delay is shortened so that the last try happens when the window ends.
         """
         left_ms = self.window_ms - elapsed_ms
         if left_ms <= 0:

@@ -1,8 +1,8 @@
 """How much may be in flight between two stages: a FIFO with a window of slots and paced credits.
 
-This is the pure core; `waiting_channels` has the asynchronous and the thread face over it. A
-slot is taken when an item is sent and freed when the receiver is *done* with it, so a window
-bounds what is queued and what is being worked on.
+This is the pure core; `waiting_channels` wraps it for asyncio and for threads. A slot is taken when
+an item is sent and freed when the receiver is *done* with it, so the window bounds queued items
+plus items in progress.
 
 >>> channel = WindowedChannel(window=10)
 >>> sum(channel.try_send(item) for item in range(10))       # 70 % of the window, then wait
@@ -34,20 +34,20 @@ CEILING: Final = 0.85
 
 
 class Closed(Rejected):
-    """The channel takes nothing more, or has nothing more to give."""
+    """The channel accepts no more items, or has no more to deliver."""
 
     code = "closed"
 
 
 class WindowedChannel(Generic[T]):
-    """Queue, window, credits and counts of one channel. Not thread-safe; its faces are.
+    """Queue, window, credits and counts of one channel. Not thread-safe; its wrappers are.
 
     Credits are paced: every 100 ms `measure` grants `0.70 x window - occupied + predicted drain`,
     never beyond 0.85 of the window; between measurements a sender finds new credit only while less
-    than 0.70 of the window is occupied. So a saturated stage rests near 0.70 instead of 1.0, and a
-    stage that keeps up is never made to wait.
+    than 0.70 of the window is occupied. So a saturated stage settles near 0.70 instead of 1.0, and
+    a stage that keeps up never waits.
 
-    A channel with its receiver is a `Stage` for the planner: `name` and `slot_bytes` are for that.
+    For the planner, a channel with its receiver is a `Stage`; hence `name` and `slot_bytes`.
     """
 
     def __init__(self, window: int, name: str = "", *, slot_bytes: float = 1_024) -> None:
@@ -70,12 +70,12 @@ class WindowedChannel(Generic[T]):
 
     @property
     def window(self) -> int:
-        """How many slots there are."""
+        """The number of slots."""
         return self._window
 
     @property
     def occupancy(self) -> float:
-        """The share of the window that is taken; above 1 while a shrunken window drains."""
+        """The share of the window in use; above 1 while a shrunken window drains."""
         return self.occupied / self._window
 
     @property
@@ -85,31 +85,31 @@ class WindowedChannel(Generic[T]):
 
     @property
     def latency_total(self) -> LatencyHistogram:
-        """How long items took since the start; `latency` has those since the last report."""
+        """Item latencies since the start; `latency` has those since the last report."""
         return self._meter.latency_total
 
     @property
     def backpressure_events(self) -> int:
-        """How often senders began to be refused."""
+        """How often senders started being refused."""
         return self._meter.backpressure_events
 
     @property
     def room(self) -> int:
-        """How many items `try_send` would take now."""
+        """How many items `try_send` would accept now."""
         return max(0, self._credits, self._target - self.occupied)
 
     @property
     def worth_waking(self) -> int:
         """How many waiting senders to wake: none until an eighth of the target is free.
 
-        Waking one for each freed slot would cost a switch an item. The receiver never starves
-        meanwhile: once nothing is queued any room counts.
+        Waking one sender per freed slot would cost a context switch per item. The receiver does not
+        starve meanwhile: once the queue is empty, any room counts.
         """
         room = self.room
         return room if room * 8 >= self._target or not self.items else 0
 
     def try_send(self, item: T, size_bytes: int = 0) -> bool:
-        """Put an item in if there is a credit for it. `Closed` after `close`."""
+        """Add an item if there is credit for it. Raises `Closed` after `close`."""
         if self.closed:
             raise Closed("expected an open channel, found a closed one")
         if self._credits <= 0:
@@ -127,9 +127,9 @@ class WindowedChannel(Generic[T]):
         return True
 
     def try_send_many(self, items: Sequence[T], size_bytes: int = 0) -> int:
-        """Put in as many of the items as there are credits for, in order; returns how many.
+        """Add as many of the items as there are credits for, in order; return how many.
 
-        `size_bytes` is the size of each.
+        `size_bytes` is the size of each item.
         """
         if self.closed:
             raise Closed("expected an open channel, found a closed one")
@@ -147,13 +147,13 @@ class WindowedChannel(Generic[T]):
         return count
 
     def receive(self) -> T:
-        """Take the oldest item; it stays in flight. IndexError if there is none."""
+        """Take the oldest item; it stays in flight. Raises IndexError if the queue is empty."""
         if not self.items:
             self.shortfalls += 1
         return self.items.popleft()
 
     def receive_up_to(self, count: int) -> list[T]:
-        """Take the oldest items, as many as there are up to `count`. They stay in flight."""
+        """Take up to `count` of the oldest items. They stay in flight."""
         items = self.items
         if len(items) < count:
             self.shortfalls += 1
@@ -161,7 +161,7 @@ class WindowedChannel(Generic[T]):
         return [items.popleft() for _ in range(count)]
 
     def done(self, count: int = 1, latency_ns: int | None = None) -> None:
-        """Free the slots of received items; the latency, if given, counts for each of them."""
+        """Free the slots of received items; a given latency counts for each of them."""
         if not 0 <= count <= self.occupied - len(self.items):
             raise Rejected(
                 f"expected to finish at most {self.occupied - len(self.items)} received items, "
@@ -173,7 +173,10 @@ class WindowedChannel(Generic[T]):
             self.latency.record(latency_ns, count)
 
     def resize(self, window: int) -> None:
-        """Set the window at any time. Growing grants at once; shrinking waits for the drain."""
+        """Set the window at any time.
+
+        Growing grants credits at once; shrinking waits for the drain.
+        """
         if window < 1:
             raise Rejected(f"expected a window of at least one slot, found {window}")
         self._window = window
@@ -183,11 +186,11 @@ class WindowedChannel(Generic[T]):
         self._credits = max(0, min(self._credits, self._ceiling - self.occupied))
 
     def close(self) -> None:
-        """Take nothing more. What is in can still be received."""
+        """Accept no more items. Queued items can still be received."""
         self.closed = True
 
     def measure(self, now_ms: int) -> None:
-        """Due every 100 ms: note the occupancy and grant the credits of the next 100 ms."""
+        """Due every 100 ms: record the occupancy and grant the credits for the next 100 ms."""
         drained = self._meter.sample(self, now_ms, self._occupancy_sample())
         self._drain_per_measure += RATE_EWMA * (drained - self._drain_per_measure)
         grant = int(self._target - self.occupied + self._drain_per_measure)
@@ -200,14 +203,14 @@ class WindowedChannel(Generic[T]):
         return self._meter.report(self, now_ms)
 
     def status(self) -> StageStatus:
-        """The channel and its receiver for people and metrics."""
+        """The channel and its receiver, for people and metrics."""
         return self._meter.status(self)
 
     def _occupancy_sample(self) -> float:
-        """The occupancy now. What is left over from a larger window counts up to the ceiling.
+        """The occupancy now. Items left over from a larger window count only up to the ceiling.
 
-        That is the first decrease at work, not a reason for the next: simulation showed one
-        decrease of a slow stage always followed by those down to the smallest window.
+        They show the first decrease taking effect and are not a reason for the next one. In
+        simulation, one decrease of a slow stage otherwise led to more, down to the smallest window.
         """
         if self._draining:
             self._draining = self.occupied > self._ceiling

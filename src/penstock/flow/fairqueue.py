@@ -1,8 +1,8 @@
-"""Who is next: keys in weighted bands, each key at most once, no band ever starved.
+"""Which key is next: keys in weighted bands, each key at most once, no band starved.
 
 A key is anything that can be ready: a dirty topic, a partition, an execution unit. Marking it puts
 it at the back of a band; popping takes the next one and holds it as *served* until `done`, so that
-two workers never serve one key at a time.
+two workers never serve the same key at once.
 
 >>> queue = FairQueue(weights=(1, 2))
 >>> queue.mark("low", band=0, now_ms=0), queue.mark("high", band=1, now_ms=0)
@@ -31,9 +31,9 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-# An entry is a plain list [enqueued_at, band, key], longer by one if it was moved: cheaper to
-# make than an object, on the hot path. `band` doubles as its state: a band's number while waiting,
-# else one of these.
+# An entry is a plain list [enqueued_at, band, key], one longer if it was moved: cheaper to create
+# than an object, and this is the hot path. `band` doubles as its state: a band number while
+# waiting, otherwise one of these.
 _SERVED: Final = -1
 _DEAD: Final = -2
 _STAMP: Final = 0
@@ -45,7 +45,7 @@ _Entry = list[Any]
 
 
 class Standing(Enum):
-    """Where a key stands."""
+    """The state of a key."""
 
     ABSENT = "absent"
     WAITING = "waiting"
@@ -54,7 +54,7 @@ class Standing(Enum):
 
 
 class Place(NamedTuple):
-    """What `look` tells of a key; `band` and `enqueued_ms` only while it waits."""
+    """The result of `look`; `band` and `enqueued_ms` are set only while the key waits."""
 
     standing: Standing
     band: int | None = None
@@ -62,7 +62,7 @@ class Place(NamedTuple):
 
 
 class BandState(NamedTuple):
-    """What `bands` tells of one band."""
+    """The state of one band, from `bands`."""
 
     weight: int
     depth: int
@@ -71,12 +71,12 @@ class BandState(NamedTuple):
 
 
 class FairQueue(Generic[K]):
-    """Keys in bands, drained by deficit weighted round robin, first in first out inside a band.
+    """Keys in bands, drained by deficit weighted round robin, FIFO within a band.
 
-    In each round a band with weight w gets up to w turns, the highest band first; every band with
-    a waiting key gets at least one. All calls are O(1) amortised however many keys wait. Not
-    thread-safe: a shell that shares it holds a lock. Times are whole milliseconds that never go
-    back.
+    In each round a band with weight w gets up to w turns, the highest band first; every band with a
+    waiting key gets at least one. All calls are O(1) amortised however many keys wait. Not
+    thread-safe: callers that share it must hold a lock. Times are whole milliseconds and never
+    decrease.
     """
 
     def __init__(self, weights: Sequence[int]) -> None:
@@ -96,9 +96,12 @@ class FairQueue(Generic[K]):
         self.rounds: int = 0
 
     def mark(self, key: K, band: int, now_ms: int) -> bool:
-        """Make a key ready. False if it was waiting already: it keeps its place and its age.
+        """Make a key ready.
 
-        A key that is being served is remembered and goes to the back of the band when done.
+        Returns False if it was already waiting: it keeps its place and its age.
+
+        A mark on a key that is being served is remembered: the key goes to the back of the band
+        when done.
         """
         entry = self._entries.get(key)
         if entry is not None:
@@ -112,7 +115,7 @@ class FairQueue(Generic[K]):
         return True
 
     def pop(self) -> K | None:
-        """Take the next key and hold it as served until `done`; None if no open band has one."""
+        """Take the next key and hold it as served until `done`; None if no open band has a key."""
         ready = self._filled & self._open
         turn = ready & self._credited
         if not turn:
@@ -152,7 +155,7 @@ class FairQueue(Generic[K]):
         return False
 
     def move(self, key: K, band: int) -> bool:
-        """Put a waiting key into another band, in its place there by age. False if not waiting."""
+        """Move a waiting key to another band, placed there by age. Returns False if not waiting."""
         entry = self._entries.get(key)
         if entry is None or entry[_BAND] < 0:
             return False
@@ -165,7 +168,7 @@ class FairQueue(Generic[K]):
         return True
 
     def discard(self, key: K) -> bool:
-        """Forget a waiting key, or that a served one was marked again. False if neither."""
+        """Forget a waiting key, or the mark on a served one. Returns False if there is neither."""
         entry = self._entries.get(key)
         if entry is None:
             return False
@@ -176,7 +179,7 @@ class FairQueue(Generic[K]):
         return True
 
     def pause(self, band: int) -> None:
-        """Give a band no turns; its keys stay and keep their age."""
+        """Stop serving a band; its keys stay and keep their age."""
         self._open &= ~(1 << band)
 
     def release(self, band: int) -> None:
@@ -184,7 +187,7 @@ class FairQueue(Generic[K]):
         self._open |= 1 << band
 
     def look(self, key: K) -> Place:
-        """Tell where a key stands."""
+        """Return the state of a key."""
         entry = self._entries.get(key)
         if entry is None:
             return Place(Standing.ABSENT)
@@ -194,7 +197,7 @@ class FairQueue(Generic[K]):
         return Place(Standing.WAITING, entry[_BAND], entry[_STAMP])
 
     def bands(self) -> list[BandState]:
-        """Tell every band's weight, depth, pause and the time of its oldest key, lowest first."""
+        """Every band's weight, depth, pause and oldest enqueue time, lowest band first."""
         return [
             BandState(
                 weight,
@@ -220,7 +223,7 @@ class FairQueue(Generic[K]):
         return bool(self._filled & self._open)
 
     def __len__(self) -> int:
-        """How many keys wait."""
+        """How many keys are waiting."""
         return sum(self.depth(band) for band in range(len(self._weights)))
 
     def __bool__(self) -> bool:
@@ -252,7 +255,7 @@ class FairQueue(Generic[K]):
         return entry
 
     def _oldest(self, band: int) -> _Entry:
-        """The first live entry of a band that has one; dead ones before it are dropped."""
+        """The first live entry of a non-empty band, after dropping the dead ones before it."""
         fresh = self._fresh[band]
         while fresh and fresh[0][_BAND] != band:
             fresh.popleft()
@@ -264,9 +267,10 @@ class FairQueue(Generic[K]):
 
 
 class _Moved:
-    """The keys moved into a band, in order of age: one bucket for each millisecond.
+    """The keys moved into a band, in order of age: one bucket per millisecond.
 
-    The heap holds stamps, not keys, so its size is bounded by the time span that waits.
+    The heap holds timestamps, not keys, so its size is bounded by the time span of the waiting
+    keys.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How hard to push: load measured into one pressure, pressure into a rung of a published ladder.
+"""How hard to push: load becomes one pressure, and pressure a rung of a published ladder.
 
 Each rung adds to the lower ones. Pressure changes when work happens, never whether:
 
@@ -34,7 +34,7 @@ PUSH_SHARE_MIN: Final = 0.25
 PUSH_SHARE_MAX: Final = 0.75
 PUSH_EWMA: Final = 0.3
 PUSH_WITHIN_MS: Final = 50.0
-"""How soon topics that wait should be served: the share of the loop that takes is their need."""
+"""How soon waiting topics should be served; this sets the share of the loop that they need."""
 
 
 class Level(IntEnum):
@@ -48,7 +48,7 @@ class Level(IntEnum):
 
 
 class Rung(NamedTuple):
-    """What to do at a pressure. `hot_samples` is how long it has been above the deferral mark."""
+    """What to do at a pressure. `hot_samples` counts the samples above the deferral mark."""
 
     level: Level
     pressure: float
@@ -58,11 +58,11 @@ class Rung(NamedTuple):
     refusing: bool
     hot_samples: int
     drain_ms: float = 0.0
-    """How long what waits for the log would take to be written."""
+    """How long the queue for the log would take to be written."""
 
     @property
     def retry_after_ms(self) -> int | None:
-        """What a refused writer is told; None while nothing is refused."""
+        """The delay that a refused writer is given; None while nothing is refused."""
         return math.ceil(self.drain_ms) if self.refusing else None
 
 
@@ -72,7 +72,7 @@ STEADY: Final = Rung(Level.STEADY, 0.0, 0.0, COMMIT_WINDOW_MS_MIN, False, False,
 def climb(
     pressure: float, previous: Rung, *, drain_ms: float = 0.0, drain_ms_max: float = math.inf
 ) -> Rung:
-    """The rung that follows a rung at a pressure. Hysteresis is in here and nowhere else."""
+    """The next rung for a pressure. All hysteresis is here."""
     hot_samples = previous.hot_samples + 1 if pressure > DEFER_ABOVE else 0
     deferring = hot_samples >= DEFER_SAMPLES or (previous.deferring and pressure >= RELEASE_BELOW)
     refusing = drain_ms > drain_ms_max
@@ -91,9 +91,9 @@ def climb(
 def hold_ms(window_ms: float, *, queued: int, since_last_ms: float) -> float:
     """How long a group may still be held open to collect more before it is written.
 
-    Never for a lone item, and never longer than the window since the last group began. The
-    smallest window holds nothing: what comes while a group is being synced is the next group, and
-    waiting for more after that would leave the disk idle.
+    A lone item is never held, and no group longer than the window since the last group began. The
+    smallest window holds nothing: items that arrive during a sync form the next group, and waiting
+    for more after that would leave the disk idle.
     """
     if queued <= 1 or window_ms <= COMMIT_WINDOW_MS_MIN:
         return 0.0
@@ -101,7 +101,7 @@ def hold_ms(window_ms: float, *, queued: int, since_last_ms: float) -> float:
 
 
 class Load(NamedTuple):
-    """One sample of the machine: what waits, how long things waited, how busy the pool is."""
+    """One sample of the machine: queue lengths, waiting times, pool utilisation."""
 
     ready: int
     workers: int
@@ -126,7 +126,7 @@ class Weights:
 
 
 class Governor:
-    """Samples load every 100 ms. `pressure` and `rung` may be read by any thread without a lock."""
+    """Samples load every 100 ms. Any thread may read `pressure` and `rung` without a lock."""
 
     def __init__(self, weights: Weights | None = None) -> None:
         self._weights = weights or Weights()
@@ -141,15 +141,15 @@ class Governor:
 
     @property
     def push_share(self) -> float:
-        """What part of its time a loop pushes while topics wait, whatever else is ready.
+        """The share of its time a loop spends pushing while topics wait, whatever else is ready.
 
-        As much as it takes to serve what waits soon enough. Never so little that writes are taken
-        much faster than they can be delivered, never so much that few are taken.
+        Enough to serve the waiting topics soon enough, within two bounds: writes must not be
+        accepted much faster than they can be delivered, and pushing must not starve writes.
         """
         return min(max(self.push_need, PUSH_SHARE_MIN), PUSH_SHARE_MAX)
 
     def share_push(self, backlog_ms: float) -> None:
-        """Serving every topic that waits would take so long; called with each sample."""
+        """Record how long serving every waiting topic would take; called with each sample."""
         self.push_need += PUSH_EWMA * (backlog_ms / PUSH_WITHIN_MS - self.push_need)
 
     def sample(self, load: Load) -> Rung:

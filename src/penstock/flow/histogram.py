@@ -1,4 +1,4 @@
-"""A latency histogram that costs one list increment an event.
+"""A latency histogram that costs one list increment per event.
 
 Buckets are log-linear: exact below 128, then 64 for each doubling, so a quantile is off by at most
 1.6 %. Any whole unit will do; the rest of Penstock records nanoseconds.
@@ -24,7 +24,7 @@ _SIZE: Final = (_SHIFT_MAX << _SUB_BITS) + _EXACT
 
 
 class LatencyHistogram:
-    """Counts of values in log-linear buckets. Values past the last bucket count in it."""
+    """Counts of values in log-linear buckets. Values past the last bucket are counted in it."""
 
     __slots__ = ("_counts",)
 
@@ -32,7 +32,7 @@ class LatencyHistogram:
         self._counts: list[int] = [0] * _SIZE
 
     def record(self, value: int, count: int = 1) -> None:
-        """Count a value, or the same value several times. Below zero counts as zero."""
+        """Count a value, once or several times. Negative values count as zero."""
         shift = value.bit_length() - 7
         if value < 128:
             self._counts[value if value > 0 else 0] += count
@@ -47,20 +47,20 @@ class LatencyHistogram:
         return sum(self._counts)
 
     def quantile(self, share: float) -> int:
-        """The value that `share` of all values do not exceed (middle of its bucket); 0 if none."""
+        """The value that `share` of all values do not exceed (middle of its bucket); 0 if empty."""
         return self.quantiles((share,))[0]
 
     def quantiles(self, shares: Iterable[float]) -> list[int]:
-        """Several quantiles at the price of one."""
+        """Several quantiles in one pass."""
         upto = list(accumulate(self._counts))
         total = upto[-1]
         ranks = [max(1, -int(-share * total // 1)) for share in shares]
         return [_middle(bisect_left(upto, rank)) if total else 0 for rank in ranks]
 
     def cumulative(self, bounds: Iterable[int]) -> tuple[list[int], int, int]:
-        """How many values are at or below each bound, how many there are, and their sum.
+        """How many values are at or below each bound, the total count, and the sum.
 
-        A bucket counts as below a bound if its middle is; so does its middle in the sum.
+        A bucket is represented by its middle, for the bounds and for the sum.
         """
         found = [(_middle(slot), count) for slot, count in enumerate(self._counts) if count]
         upto = [sum(count for value, count in found if value <= bound) for bound in bounds]
@@ -68,13 +68,13 @@ class LatencyHistogram:
         return upto, total, sum(value * count for value, count in found)
 
     def add(self, other: LatencyHistogram) -> None:
-        """Take over the counts of another histogram."""
+        """Add the counts of another histogram."""
         self._counts = [
             mine + theirs for mine, theirs in zip(self._counts, other._counts, strict=True)
         ]
 
     def clear(self) -> None:
-        """Start again from nothing."""
+        """Reset all counts."""
         self._counts = [0] * _SIZE
 
 

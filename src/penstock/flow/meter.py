@@ -1,7 +1,7 @@
 """What a stage did: occupancy, rate and latencies of the last second, and totals since the start.
 
-Channels and batch stages count as they work, in plain attributes (`Counts`). A `StageMeter` looks
-at these counts every 100 ms and every second, so the hot path pays for the counting only.
+Channels and batch stages count as they work, in plain attributes (`Counts`). A `StageMeter` samples
+these counts every 100 ms and every second, so the hot path pays only for counting.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ RATE_EWMA: Final = 0.3
 class Measurement:
     """What a stage did since the last report, for the planner and for people.
 
-    `refused` says that senders were; `limited` that the receiver came up short as well: only then
-    did the window hold the stage back. `stuck_ms` is how long work has been waiting without any
-    item finished. `p99_least_ns` is what the p99 is at least when the chance of few samples is
-    taken off; None stands for the p99 itself.
+    `refused`: senders were refused. `limited`: the receiver also ran out of items; only then did
+    the window limit the stage. `stuck_ms` is how long work has waited without any item finishing.
+    `p99_least_ns` is a lower bound of the p99 that allows for few samples; None means the p99
+    itself.
     """
 
     window: int
@@ -43,7 +43,7 @@ class Measurement:
 
 
 class StageStatus(NamedTuple):
-    """A stage as it is shown: counts since the start, rate and latencies of the last second.
+    """A stage as displayed: counts since the start, rate and latencies of the last second.
 
     A stage that finished nothing in that second has no latencies.
     """
@@ -65,16 +65,16 @@ class StageStatus(NamedTuple):
 
 
 class Stage(Protocol):
-    """One stage of a pipeline, as its planner sees it. Called from one thread; must not wait."""
+    """One stage of a pipeline, as its planner sees it. Called from one thread; must not block."""
 
     @property
     def name(self) -> str:
-        """A stable word: `accept`, `parse` …"""
+        """A stable identifier: `accept`, `parse` …"""
         ...
 
     @property
     def slot_bytes(self) -> float:
-        """The memory that an item is expected to take, before the first one was measured."""
+        """The expected memory per item, used until the first item was measured."""
         ...
 
     @property
@@ -87,7 +87,7 @@ class Stage(Protocol):
         ...
 
     def measure(self, now_ms: int) -> None:
-        """Due every 100 ms: note the occupancy, grant credits."""
+        """Due every 100 ms: record the occupancy, grant credits."""
         ...
 
     def report(self, now_ms: int) -> Measurement:
@@ -95,12 +95,12 @@ class Stage(Protocol):
         ...
 
     def status(self) -> StageStatus:
-        """The stage for people and metrics."""
+        """The stage, for people and metrics."""
         ...
 
 
 class Counts(Protocol):
-    """What a stage counts, from its start on; only `latency` begins anew with every report."""
+    """A stage's counts since its start; only `latency` is reset by every report."""
 
     name: str
     occupied: int
@@ -114,17 +114,17 @@ class Counts(Protocol):
 
     @property
     def window(self) -> int:
-        """How many slots there are."""
+        """The number of slots."""
         ...
 
 
 class StageMeter:
-    """The measurements of one stage. As thread-safe as the counts that it is handed."""
+    """The measurements of one stage. As thread-safe as the counts passed to it."""
 
     def __init__(self, window: int) -> None:
         self.latency_total = LatencyHistogram()
         self.backpressure_events = 0
-        """How often senders began to be refused, after 100 ms in which none was."""
+        """How often senders started being refused after 100 ms without a refusal."""
         self.bytes_per_slot = 0.0
         self._samples: list[float] = []
         self._out_at_sample = self._refusals_at_sample = 0
@@ -179,7 +179,7 @@ class StageMeter:
         return self._last
 
     def status(self, counts: Counts) -> StageStatus:
-        """The stage for people and metrics."""
+        """The stage, for people and metrics."""
         last = self._last
         return StageStatus(
             name=counts.name,
@@ -203,7 +203,7 @@ class StageMeter:
         return now_ms - self._progress_ms
 
     def _learn_size(self, bytes_in: int, items_in: int) -> None:
-        """Larger items count at once, smaller ones slowly: the budget must hold meanwhile."""
+        """Adapt at once to larger items and slowly to smaller ones: the budget must hold."""
         if items_in:
             mean = bytes_in / items_in
             known = self.bytes_per_slot
@@ -211,10 +211,10 @@ class StageMeter:
 
 
 def sure_share(samples: int) -> float:
-    """The share whose quantile the p99 reaches almost surely: 0.99 less three standard errors.
+    """The share whose quantile the p99 almost surely reaches: 0.99 minus three standard errors.
 
-    Of 1,000 samples, with one in a hundred slow, now 7 and now 13 are slow, and the p99 jumps from
-    the fast to the slow ones and back although nothing has changed.
+    With one slow item in a hundred, a window of 1,000 samples has 7 slow ones at one time and 13 at
+    another, so the p99 jumps between fast and slow although nothing has changed.
     """
     return max(0.5, 0.99 - 3 * sqrt(0.99 * 0.01 / max(1, samples)))
 

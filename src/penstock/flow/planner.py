@@ -1,8 +1,8 @@
 """How large each window of a pipeline should be: AIMD or CUBIC per stage, one budget for all.
 
-`plan` is a pure function of what is remembered and what was measured, due every second. Stages
-are numbered from the first; changes come out from the last to the first, so that a downstream
-window is set before the one above it.
+`plan` is a pure function of memory and measurements, due every second. Stages are numbered from the
+first; changes come out from the last to the first, so that a downstream window is set before the
+upstream one.
 
 >>> planner = WindowPlanner(PlannerPolicy(stages=("parse", "store")))
 >>> memory = planner.begin(bytes_per_slot=(1_000, 1_000))
@@ -33,9 +33,9 @@ Growth = Literal["aimd", "cubic"]
 
 @dataclass(frozen=True, slots=True)
 class PlannerPolicy:
-    """The numbers of the rules; the defaults are the published ones.
+    """The parameters of the rules; the defaults are the published ones.
 
-    `window_initial` is where even unbroken growth stays within 15 % over half a minute.
+    At `window_initial`, even unbroken growth stays within 15 % over half a minute.
     `p99_samples_min` keeps a slow stage's few samples from looking like congestion.
     """
 
@@ -64,7 +64,7 @@ class PlannerPolicy:
 
 
 class StageMemory(NamedTuple):
-    """What the planner keeps of a stage from one second to the next."""
+    """What the planner remembers about a stage from one second to the next."""
 
     window: int
     baseline_p99_ns: float | None = None
@@ -74,7 +74,7 @@ class StageMemory(NamedTuple):
     bytes_per_slot: float = 0.0
 
     def decreased(self, window: int) -> StageMemory:
-        """The stage after a decrease; one that changes nothing leaves the curve alone."""
+        """The stage after a decrease; a decrease that changes nothing leaves the curve alone."""
         if window >= self.window:
             return self._replace(window=window)
         return self._replace(
@@ -83,21 +83,21 @@ class StageMemory(NamedTuple):
 
 
 class PlannerMemory(NamedTuple):
-    """What the planner keeps of the pipeline."""
+    """What the planner remembers about the pipeline."""
 
     stages: tuple[StageMemory, ...]
     over_budget: bool = False
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """The windows in force, first stage first."""
+        """The current windows, first stage first."""
         return tuple(stage.window for stage in self.stages)
 
 
 class Plan(NamedTuple):
-    """What to do now: windows to set, in this order, and why every stage is as it is.
+    """The windows to set, in this order, and the reason for every stage.
 
-    `warning` is set once when the budget begins to bind.
+    `warning` is set once, when the budget starts to bind.
     """
 
     memory: PlannerMemory
@@ -107,13 +107,13 @@ class Plan(NamedTuple):
 
 
 class WindowPlanner:
-    """One planner for a pipeline; holds only its policy."""
+    """One planner per pipeline; its only state is the policy."""
 
     def __init__(self, policy: PlannerPolicy) -> None:
         self.policy = policy
 
     def begin(self, bytes_per_slot: Sequence[float]) -> PlannerMemory:
-        """The windows to start with. `Rejected` if the smallest windows alone break the budget."""
+        """The initial windows. `Rejected` if the smallest windows alone exceed the budget."""
         policy = self.policy
         least = sum(policy.window_min * size for size in bytes_per_slot)
         if least > policy.budget_bytes:
@@ -134,7 +134,7 @@ class WindowPlanner:
         )
 
     def plan(self, memory: PlannerMemory, measured: Sequence[Measurement]) -> Plan:
-        """Decide every window anew, the last stage first."""
+        """Decide every window again, the last stage first."""
         if len(measured) != len(self.policy.stages):
             raise Rejected(
                 f"expected {len(self.policy.stages)} measurements, found {len(measured)}"
@@ -159,7 +159,7 @@ class WindowPlanner:
     def _decide(
         self, name: str, stage: StageMemory, seen: Measurement, worth_growing: bool
     ) -> tuple[StageMemory, str]:
-        if seen.bytes_per_slot:  # until something was sent the size given at the start stands
+        if seen.bytes_per_slot:  # until something was sent, the initial size applies
             stage = stage._replace(bytes_per_slot=seen.bytes_per_slot)
         reason = self._congestion(stage, seen)
         if reason is not None:
@@ -175,10 +175,10 @@ class WindowPlanner:
         return stage, f"{name}: increase to {stage.window}, senders waited for a starved stage"
 
     def _congestion(self, stage: StageMemory, seen: Measurement) -> str | None:
-        """Why the stage is congested, if it is.
+        """Why the stage is congested, or None.
 
-        A p99 counts as above only beyond what the chance of its samples explains: simulation
-        showed windows of a healthy stage with one slow item in a hundred cut again and again.
+        A p99 counts as high only beyond what sampling noise explains: in simulation, the windows of
+        a healthy stage with one slow item in a hundred were otherwise cut again and again.
         """
         policy = self.policy
         if seen.occupancy > policy.occupancy_max:
@@ -195,7 +195,7 @@ class WindowPlanner:
         return None
 
     def _learn(self, stage: StageMemory, seen: Measurement) -> StageMemory:
-        """Only a second without congestion counts, so a slow stage never becomes its own norm."""
+        """Learn only from seconds without congestion, so a slow stage never becomes its norm."""
         if seen.latency_samples < self.policy.p99_samples_min:
             return stage
         known = stage.baseline_p99_ns
@@ -205,10 +205,10 @@ class WindowPlanner:
         return stage._replace(baseline_p99_ns=learnt)
 
     def _grow(self, stage: StageMemory) -> StageMemory:
-        """Add a step; under CUBIC first return to where the decrease began.
+        """Add a step; under CUBIC, first return to where the decrease began.
 
-        The return follows the curve, or steps from the decrease where those are ahead of it (a
-        small decrease). Steps on top of the curve would run over its flat end.
+        The return follows the curve, or plain steps from the decrease where those are ahead of it
+        (after a small decrease). Steps on top of the curve would overshoot its flat end.
         """
         policy = self.policy
         window, seconds = stage.window + policy.step, stage.seconds_since + 1
@@ -221,7 +221,7 @@ class WindowPlanner:
     def _stall(
         self, stages: list[StageMemory], notes: list[str], measured: Sequence[Measurement]
     ) -> None:
-        """The timeout: a blocked stage and all above it go to the smallest window at once."""
+        """The timeout: a blocked stage and all upstream ones go to the smallest window at once."""
         stuck = [n for n, seen in enumerate(measured) if seen.stuck_ms >= self.policy.stall_ms]
         if not stuck:
             return
@@ -233,7 +233,7 @@ class WindowPlanner:
             notes[number] = f"{name}: smallest window, {blocked} has finished nothing for {span} ms"
 
     def _fit(self, stages: list[StageMemory]) -> str | None:
-        """Shrink all windows in proportion if together they break the budget."""
+        """Shrink all windows in proportion if together they exceed the budget."""
         policy = self.policy
         wanted = [stage.window for stage in stages]
         bytes_per_slot = [stage.bytes_per_slot for stage in stages]
@@ -248,23 +248,24 @@ class WindowPlanner:
         )
 
     def _relaxed(self, stages: Sequence[StageMemory]) -> bool:
-        """Whether the budget binds no more, with room to spare.
+        """Whether the budget no longer binds, with a margin.
 
-        Without the room a window that grows by a step every other second would be news each time.
+        Without the margin, a window that grows by a step every other second would trigger a warning
+        each time.
         """
         return planned_bytes(stages) <= RELAXED_SHARE * self.policy.budget_bytes
 
 
 def planned_bytes(stages: Sequence[StageMemory]) -> float:
-    """What full windows would take."""
+    """The memory that full windows would take."""
     return sum(stage.window * stage.bytes_per_slot for stage in stages)
 
 
 def worth_growing(measured: Sequence[Measurement]) -> list[bool]:
-    """Which windows held their stage back, seen from the last stage to the first.
+    """Which windows limited their stage, from the last stage to the first.
 
-    Above a stage that turns items away and does not grow itself a larger window would only hold
-    more of what waits; simulation showed it growing for minutes without a gain.
+    Upstream of a stage that refuses items and does not grow itself, a larger window would only
+    queue more; in simulation such windows grew for minutes without a gain.
     """
     worth = [seen.limited for seen in measured]
     for above in reversed(range(len(measured) - 1)):
@@ -276,7 +277,7 @@ def worth_growing(measured: Sequence[Measurement]) -> list[bool]:
 def fit_budget(
     windows: Sequence[int], bytes_per_slot: Sequence[float], window_min: int, budget_bytes: int
 ) -> list[int]:
-    """Scale windows down by one factor until they fit; none goes below the smallest window."""
+    """Scale windows down by one factor until they fit; no window goes below the smallest."""
     pairs = list(zip(windows, bytes_per_slot, strict=True))
     fitted = list(windows)
     pinned: set[int] = set()
@@ -297,7 +298,7 @@ def fit_budget(
 
 
 def cubic(window_before: int, window_after: int, seconds: int) -> int:
-    """TCP CUBIC's curve: fast away from the decrease, flat near the window where it happened."""
+    """TCP CUBIC's curve: steep after the decrease, flat near the window where it happened."""
     k: float = ((window_before - window_after) / CUBIC_C) ** (1 / 3)
     return floor(CUBIC_C * (seconds - k) ** 3 + window_before)
 

@@ -1,4 +1,4 @@
-"""How urgent a key is now: manual priority or recency of use, plus the age of its waiting.
+"""How urgent a key is now: manual priority or recency of use, plus waiting time.
 
 The recency term halves every 30 s since the key was last consumed and is 0 after 300 s:
 
@@ -24,7 +24,7 @@ AGEING_PER_SECOND: Final = 100
 AGEING_MS_MAX: Final = 10_000
 TICK_MS: Final = 50
 
-# 2^-x as a table, one step for each ageing tick: no float power on the hot path.
+# 2^-x as a table, one entry per ageing tick, to avoid a float power on the hot path.
 _RECENCY: Final = tuple(
     round(RECENCY_MAX * 2.0 ** (-step * TICK_MS / RECENCY_HALF_LIFE_MS))
     for step in range(RECENCY_FLOOR_MS // TICK_MS)
@@ -32,10 +32,10 @@ _RECENCY: Final = tuple(
 
 
 class Urgency(NamedTuple):
-    """What a key's owner knows of it: a manual priority, or when it was last consumed.
+    """What a key's owner knows about it: a manual priority, or when it was last consumed.
 
-    `lowered` puts it one band lower than its priority says (routers under pressure), though never
-    among the negative ones and never against the limit of ageing.
+    `lowered` moves it one band down (routers under pressure), but never into the negative bands and
+    never past the ageing limit.
     """
 
     priority: int | None = None
@@ -46,7 +46,7 @@ class Urgency(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """Effective priority cut into bands; `floors[i]` is where band i + 1 begins."""
+    """Effective priority split into bands; `floors[i]` is where band i + 1 begins."""
 
     floors: tuple[int, ...]
     weights: tuple[int, ...]
@@ -66,8 +66,8 @@ class Bands:
     def of(self, priority: int, waited_ms: int, *, lowered: bool = False) -> int:
         """The band of an effective priority.
 
-        A key that has waited the full ageing time is in the top band whatever its priority:
-        ageing alone lifts a priority of -1000 only to 0, and no key may wait longer than that.
+        A key that has waited the full ageing time is in the top band whatever its priority: ageing
+        alone lifts a priority of -1000 only to 0, and no key may wait longer than that.
         """
         if waited_ms > AGEING_MS_MAX - TICK_MS:
             return len(self.floors)
@@ -84,14 +84,14 @@ TOPIC_BANDS: Final = Bands(floors=(0, 250, 500, 750), weights=(1, 1, 2, 4, 8))
 
 
 def recency(idle_ms: int) -> int:
-    """500 for a key consumed just now, half of that for every 30 s since, 0 from 300 s on."""
+    """500 for a key consumed just now, halved every 30 s, 0 from 300 s on."""
     if idle_ms >= RECENCY_FLOOR_MS:
         return 0
     return _RECENCY[idle_ms // TICK_MS] if idle_ms > 0 else RECENCY_MAX
 
 
 def base_priority(urgency: Urgency, now_ms: int) -> int:
-    """The part that does not depend on waiting: manual if set, else recency, else 0."""
+    """The part that is independent of waiting: manual if set, else recency, else 0."""
     priority, auto, consumed_ms, _ = urgency
     if priority is not None:
         return max(-PRIORITY_MAX, min(PRIORITY_MAX, priority))
@@ -101,7 +101,7 @@ def base_priority(urgency: Urgency, now_ms: int) -> int:
 
 
 def ageing(waited_ms: int) -> int:
-    """100 for every second waited, 1000 at most."""
+    """100 per second waited, at most 1000."""
     return min(AGEING_MS_MAX, waited_ms) * AGEING_PER_SECOND // 1_000
 
 
@@ -111,5 +111,5 @@ def effective_priority(urgency: Urgency, *, now_ms: int, waited_ms: int) -> int:
 
 
 def ms_until(target: int, priority: int) -> int:
-    """How long ageing takes to lift an effective priority to a target; 0 if it is there."""
+    """How long ageing takes to lift an effective priority to a target; 0 if already there."""
     return max(0, -((priority - target) * 1_000 // AGEING_PER_SECOND))

@@ -1,4 +1,4 @@
-"""Bounded permits with named holders, so that what a crashed holder kept can be given back.
+"""Bounded permits with named holders, so that a crashed holder's permits can be reclaimed.
 
 >>> pool = TokenPool(size=2)
 >>> pool.acquire("a"), pool.acquire("b"), pool.acquire("c")
@@ -22,18 +22,18 @@ _TRIES_MAX: Final = 100
 
 
 class Permits(Protocol):
-    """What both faces offer: all or nothing, and never more out than the pool holds."""
+    """The interface of both pools: all or nothing, and never more permits out than the pool has."""
 
     def acquire(self, holder: str, count: int = 1) -> bool:
-        """Take permits, all of them or none. False if there are not enough."""
+        """Take all of the permits or none. Returns False if there are not enough."""
         ...
 
     def release(self, holder: str, count: int = 1) -> None:
-        """Give permits back. Giving back more than held is an error and changes nothing."""
+        """Return permits. Returning more than held is an error and changes nothing."""
         ...
 
     def reconcile(self, live_holders: Collection[str]) -> dict[str, int]:
-        """Take back what holders that are not alive kept; returns how many of each."""
+        """Reclaim the permits of holders that are not alive; return how many of each."""
         ...
 
     def held(self) -> dict[str, int]:
@@ -47,7 +47,7 @@ class Permits(Protocol):
 
 
 class TokenPool:
-    """Permits in this process. Not thread-safe: a shell that shares it holds a lock."""
+    """Permits within this process. Not thread-safe: callers that share it must hold a lock."""
 
     def __init__(self, size: int) -> None:
         self._size = _checked(size)
@@ -59,14 +59,14 @@ class TokenPool:
         return self._size - sum(self._held.values())
 
     def acquire(self, holder: str, count: int = 1) -> bool:
-        """Take permits, all of them or none. False if there are not enough."""
+        """Take all of the permits or none. Returns False if there are not enough."""
         if _positive(count) > self.free:
             return False
         self._held[holder] = self._held.get(holder, 0) + count
         return True
 
     def release(self, holder: str, count: int = 1) -> None:
-        """Give permits back."""
+        """Return permits."""
         left = self._held.get(holder, 0) - _positive(count)
         if left < 0:
             raise _not_held(holder, count, left + count)
@@ -76,7 +76,7 @@ class TokenPool:
             del self._held[holder]
 
     def reconcile(self, live_holders: Collection[str]) -> dict[str, int]:
-        """Take back what holders that are not alive kept; returns how many of each."""
+        """Reclaim the permits of holders that are not alive; return how many of each."""
         leaked = {holder: n for holder, n in self._held.items() if holder not in live_holders}
         for holder in leaked:
             del self._held[holder]
@@ -88,11 +88,12 @@ class TokenPool:
 
 
 class SqlTokenPool:
-    """Permits shared by processes through one row for each permit, taken by compare and swap.
+    """Permits shared between processes, one database row per permit, taken by compare-and-swap.
 
-    `transact` opens a transaction and yields a DB-API cursor; it commits on leaving and rolls back
-    on an exception. `parameter` is the driver's placeholder. The rows are made on first use; a
-    pool opened with another size is resized, where a permit that is out leaves when given back.
+    `transact` opens a transaction and yields a DB-API cursor; it commits on exit and rolls back on
+    an exception. `parameter` is the driver's placeholder. The rows are created on first use.
+    Opening a pool with another size resizes it; surplus permits in use are removed when they are
+    returned.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class SqlTokenPool:
             return int(cursor.fetchone()[0])
 
     def acquire(self, holder: str, count: int = 1) -> bool:
-        """Take permits, all of them or none. False if there are not enough."""
+        """Take all of the permits or none. Returns False if there are not enough."""
         _positive(count)
         for _ in range(_TRIES_MAX):
             try:
@@ -130,7 +131,7 @@ class SqlTokenPool:
         )
 
     def release(self, holder: str, count: int = 1) -> None:
-        """Give permits back."""
+        """Return permits."""
         with self._transact() as cursor:
             slots = self._slots(cursor, "holder = {p}", holder)
             if len(slots) < _positive(count):
@@ -145,7 +146,7 @@ class SqlTokenPool:
             self._shrink(cursor)
 
     def reconcile(self, live_holders: Collection[str]) -> dict[str, int]:
-        """Take back what holders that are not alive kept; returns how many of each."""
+        """Reclaim the permits of holders that are not alive; return how many of each."""
         with self._transact() as cursor:
             leaked = {h: n for h, n in self._held(cursor).items() if h not in live_holders}
             for holder in leaked:
@@ -211,7 +212,7 @@ class SqlTokenPool:
         return {str(holder): int(count) for holder, count in cursor.fetchall()}
 
     def _shrink(self, cursor: Any) -> None:
-        """Rows beyond the size go as soon as nobody holds them."""
+        """Delete rows beyond the size as soon as they have no holder."""
         self._run(
             cursor,
             "DELETE FROM {t} WHERE pool = {p} AND slot >= {p} AND holder IS NULL",
@@ -226,7 +227,7 @@ class SqlTokenPool:
 
 
 class _LostRace(Exception):
-    """Another process changed a row between look and swap; rolls the transaction back."""
+    """Another process changed a row between read and swap; rolls the transaction back."""
 
 
 def _checked(size: int) -> int:

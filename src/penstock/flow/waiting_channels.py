@@ -1,7 +1,7 @@
-"""Faces of the windowed channel that may wait: one for asyncio tasks, one for threads.
+"""Blocking wrappers of the windowed channel: one for asyncio tasks, one for threads.
 
-Both hand an item over exactly once, in the order it was sent. Iterating is the easy way to
-receive: it marks an item done, with its latency, when the next one is asked for.
+Both deliver an item exactly once, in the order sent. Iterating is the easy way to receive: it marks
+an item done, with its latency, when the next one is requested.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class AsyncChannel(Generic[T]):
-    """The channel between tasks of one event loop. `resize` may be called from any thread."""
+    """A channel between tasks of one event loop. Any thread may call `resize`."""
 
     def __init__(self, window: int, *, clock: Clock | None = None) -> None:
         self._core: WindowedChannel[T] = WindowedChannel(window)
@@ -34,11 +34,11 @@ class AsyncChannel(Generic[T]):
 
     @property
     def core(self) -> WindowedChannel[T]:
-        """Counts and occupancy, to be read."""
+        """Counts and occupancy, read-only."""
         return self._core
 
     async def send(self, item: T, size_bytes: int = 0) -> None:
-        """Put an item in, waiting for a credit. `Closed` after `close`."""
+        """Add an item, waiting for a credit. Raises `Closed` after `close`."""
         first_try = True
         while (first_try and self._senders) or not self._core.try_send(item, size_bytes):
             await self._wait(self._senders, first=not first_try)
@@ -47,7 +47,7 @@ class AsyncChannel(Generic[T]):
             _wake(self._receivers, 1)
 
     async def receive(self) -> T:
-        """Take the oldest item, waiting for one. `Closed` when closed and drained."""
+        """Take the oldest item, waiting for one. Raises `Closed` when closed and drained."""
         core = self._core
         while not core.items:
             await self._wait_for_item()
@@ -75,18 +75,18 @@ class AsyncChannel(Generic[T]):
             self._loop.call_soon_threadsafe(self.resize, window)
 
     def close(self) -> None:
-        """Take nothing more; what is in can still be received."""
+        """Accept no more items; queued items can still be received."""
         self._core.close()
         _wake(self._senders, len(self._senders))
         _wake(self._receivers, len(self._receivers))
 
     def measure(self) -> None:
-        """Due every 100 ms: paces the credits."""
+        """Due every 100 ms: pace the credits."""
         self._core.measure(self._clock.monotonic_ms())
         _wake(self._senders, self._core.worth_waking)
 
     def report(self) -> Measurement:
-        """Due every second: what the planner wants to know."""
+        """Due every second: measurements for the planner."""
         return self._core.report(self._clock.monotonic_ms())
 
     async def __aiter__(self) -> AsyncIterator[T]:
@@ -106,7 +106,7 @@ class AsyncChannel(Generic[T]):
         await self._wait(self._receivers)
 
     async def _wait(self, line: deque[asyncio.Future[None]], *, first: bool = False) -> None:
-        """Stand in line until woken. A waiter that is cancelled hands its turn on."""
+        """Wait in line until woken. A cancelled waiter passes its turn on."""
         if self._loop is None:
             self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         turn = self._loop.create_future()
@@ -133,7 +133,7 @@ def _wake(line: deque[asyncio.Future[None]], count: int) -> None:
 
 
 class ThreadChannel(Generic[T]):
-    """The channel between threads. Every call may come from any thread."""
+    """A channel between threads. Any thread may call any method."""
 
     def __init__(self, window: int, *, clock: Clock | None = None) -> None:
         self._core: WindowedChannel[T] = WindowedChannel(window)
@@ -145,11 +145,11 @@ class ThreadChannel(Generic[T]):
 
     @property
     def core(self) -> WindowedChannel[T]:
-        """Counts and occupancy, to be read; approximate while others send."""
+        """Counts and occupancy, read-only; approximate while other threads send."""
         return self._core
 
     def send(self, item: T, size_bytes: int = 0, *, timeout_s: float = -1) -> None:
-        """Put an item in, waiting for a credit. `Closed` after `close`, `Busy` after a timeout."""
+        """Add an item, waiting for a credit. `Closed` after `close`, `Busy` after a timeout."""
         with self._lock:
             if not self._senders and self._core.try_send(item, size_bytes):
                 if self._receivers:
@@ -159,9 +159,9 @@ class ThreadChannel(Generic[T]):
             raise Busy(f"expected a credit within {timeout_s} s, found none")
 
     def send_many(self, items: Sequence[T], size_bytes: int = 0, *, timeout_s: float = -1) -> int:
-        """Put items in, in order, waiting for credits; returns how many went in before a timeout.
+        """Add items in order, waiting for credits; return how many were added before a timeout.
 
-        `size_bytes` is the size of each, `timeout_s` the limit of each wait.
+        `size_bytes` is the size of each item, `timeout_s` the limit of each wait.
         """
         sent, first_try = 0, True
         while sent < len(items):
@@ -185,7 +185,7 @@ class ThreadChannel(Generic[T]):
     def receive_many(self, count: int, *, done: int = 0, timeout_s: float = -1) -> list[T]:
         """Take up to `count` of the oldest items, waiting for at least one.
 
-        `done` first frees the slots of that many items received before.
+        `done` first frees the slots of that many previously received items.
         """
         with self._lock:
             if done:
@@ -217,7 +217,7 @@ class ThreadChannel(Generic[T]):
             self._let_send()
 
     def close(self) -> None:
-        """Take nothing more; what is in can still be received."""
+        """Accept no more items; queued items can still be received."""
         with self._lock:
             self._core.close()
             for line in (self._senders, self._receivers):
@@ -225,13 +225,13 @@ class ThreadChannel(Generic[T]):
                     line.popleft().release()
 
     def measure(self) -> None:
-        """Due every 100 ms: paces the credits."""
+        """Due every 100 ms: pace the credits."""
         with self._lock:
             self._core.measure(self._clock.monotonic_ms())
             self._let_send()
 
     def report(self) -> Measurement:
-        """Due every second: what the planner wants to know."""
+        """Due every second: measurements for the planner."""
         with self._lock:
             return self._core.report(self._clock.monotonic_ms())
 
@@ -266,7 +266,7 @@ class ThreadChannel(Generic[T]):
         return gate
 
     def _pass(self, gate: threading.Lock, line: deque[threading.Lock], timeout_s: float) -> bool:
-        """Wait for the turn. A waiter that gives up after it was called hands its turn on."""
+        """Wait for a turn. A waiter that times out after it was called passes its turn on."""
         if gate.acquire(timeout=timeout_s):
             return True
         with self._lock:

@@ -1,1 +1,1 @@
-"""The words every other package speaks: errors, clock, units. Standard library only."""
+"""The base of every other package: errors, clock, units. Standard library only."""

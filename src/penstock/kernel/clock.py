@@ -1,4 +1,4 @@
-"""Time as something handed in, so that a test or a simulation can own it."""
+"""Time as a dependency, so that a test or a simulation can control it."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ class Clock(Protocol):
     """Two readings of time: a wall clock for people, a monotonic one for waiting and ageing."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch. May jump; only for what people see."""
+        """Milliseconds since the Unix epoch. May jump; only for display."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Milliseconds that never go back. For ageing, windows and deadlines."""
+        """Milliseconds that never decrease. For ageing, windows and deadlines."""
         ...
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds that never go back. For measuring how long something took."""
+        """Nanoseconds that never decrease. For measuring durations."""
         ...
 
 
 class SteadyClock:
-    """A clock whose wall time neither goes back nor stands still.
+    """A clock whose wall time never goes back and never stops.
 
-    When the wall clock was set back, time goes on from where it was, as fast as ever, until the
-    wall clock has caught up: what ends by time still ends.
+    When the wall clock is set back, time continues from where it was at normal speed until the wall
+    clock has caught up, so timeouts still expire.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -33,10 +33,10 @@ class SteadyClock:
         self.monotonic_ms = clock.monotonic_ms
         self.monotonic_ns = clock.monotonic_ns
         self._last_ms = 0
-        self._behind: tuple[int, int] | None = None  # time and monotonic time when it went back
+        self._behind: tuple[int, int] | None = None  # wall and monotonic time when it went back
 
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch, by the wall clock unless that went back."""
+        """Milliseconds since the Unix epoch, from the wall clock unless that went back."""
         now_ms = self._wall_ms()
         if now_ms >= self._last_ms:
             self._behind = None
@@ -49,6 +49,6 @@ class SteadyClock:
         return self._last_ms
 
     def go_on_from(self, time_ms: int) -> None:
-        """Time has been this late before."""
+        """Never report a time earlier than this one."""
         if time_ms > self._last_ms:
             self._last_ms, self._behind = time_ms, None

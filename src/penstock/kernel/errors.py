@@ -1,7 +1,7 @@
 """Errors grouped by what the caller should do next.
 
-Every error says what was expected and what was found. `code` is a stable word for programs,
-`detail` holds the facts a program may need; the text is for people.
+Every error says what was expected and what was found. `code` is a stable identifier for programs,
+`detail` holds facts that a program may need; the text is for people.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ class PenstockError(Exception):
 
 
 class Rejected(PenstockError):
-    """The request itself is wrong: fix it. Sending it again changes nothing."""
+    """The request itself is wrong: fix it. A retry has the same result."""
 
     code = "rejected"
 
 
 class Conflict(PenstockError):
-    """The state moved on: look again, then decide again."""
+    """The state has changed: read again, then decide again."""
 
     code = "conflict"
 
 
 class Busy(PenstockError):
-    """Nothing was changed because a limit is reached: send the same again later.
+    """Nothing was changed because a limit is reached: retry the same request later.
 
-    `retry_after_ms` is how long to wait when the refuser knows, else None.
+    `retry_after_ms` is how long to wait, or None if not known.
     """
 
     code = "busy"
@@ -46,24 +46,24 @@ class Busy(PenstockError):
 
 
 class Gone(PenstockError):
-    """The data was here and has left, by a configured limit or by compaction."""
+    """The data existed and was removed, by a configured limit or by compaction."""
 
     code = "gone"
 
 
 class Unavailable(PenstockError):
-    """This node cannot do it now and nothing was changed: try another node, or later."""
+    """This node cannot do it now and nothing was changed: try another node, or retry later."""
 
     code = "unavailable"
 
 
 class Unknown(PenstockError):
-    """The outcome is not known: ask by commit id before doing it again."""
+    """The outcome is not known: query by commit id before retrying."""
 
     code = "unknown"
 
 
 class Corrupt(PenstockError):
-    """Stored bytes are not what was written: the node stops rather than guess."""
+    """Stored bytes differ from what was written: the node stops rather than guess."""
 
     code = "corrupt"

@@ -1,4 +1,4 @@
-"""Names to numbers that stay the same for ever and everywhere.
+"""Stable numbers for names, the same on every platform and in every version.
 
 >>> partition_of("meters/7", partitions=64), partition_of("meters/8", partitions=64)
 (36, 21)
@@ -10,6 +10,6 @@ from hashlib import blake2b
 
 
 def partition_of(name: str, partitions: int) -> int:
-    """The partition a name lives on: a stable hash, independent of process and platform."""
+    """The partition of a name: a stable hash, independent of process and platform."""
     digest = blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % partitions

@@ -1,4 +1,4 @@
-"""One line of a log in a while, however often there is a reason for it.
+"""Rate limiting for log lines.
 
 >>> seldom = Seldom(1_000)
 >>> [seldom.take(now_ms) for now_ms in (0, 10, 999, 1_000, 1_001)]
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 
 class Seldom:
-    """Lets the first of a span through and counts the others."""
+    """Lets the first event of each interval through and counts the rest."""
 
     __slots__ = ("_left_out", "_span_ms", "_taken_ms")
 
@@ -19,7 +19,7 @@ class Seldom:
         self._left_out = 0
 
     def take(self, now_ms: int) -> int | None:
-        """How many were left out before this one; None if this one is left out too."""
+        """How many events were suppressed before this one; None if this one is suppressed too."""
         if self._taken_ms is not None and now_ms - self._taken_ms < self._span_ms:
             self._left_out += 1
             return None
@@ -29,5 +29,5 @@ class Seldom:
 
 
 def and_others(left_out: int) -> str:
-    """The end of a line that stands for others."""
+    """The suffix of a log line that stands for suppressed ones."""
     return f" (and {left_out} more since the last such line)" if left_out else ""

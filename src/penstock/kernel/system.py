@@ -1,4 +1,4 @@
-"""The kernel's touch of the world: the machine's clock, and a thread beside other work."""
+"""The kernel's only IO: the system clock, and a background thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The system clock."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -22,10 +22,10 @@ class SystemClock:
 
 
 class RunQueue:
-    """How long the thread that made this has waited for a processor since it began.
+    """How long the thread that created this has waited for a processor since then.
 
-    The time of a thread that is ready and does not run is neither idle nor computing. Where the
-    kernel does not count it, it is told as 0.
+    A thread that is ready but not running is neither idle nor computing. 0 where the operating
+    system does not report it.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class RunQueue:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def waited_ns(self) -> int:
-        """All of it, until now."""
+        """The total so far."""
         if self._fd < 0:
             return 0
         try:
@@ -44,7 +44,7 @@ class RunQueue:
             return 0
 
     def close(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -52,9 +52,9 @@ class RunQueue:
 
 @contextmanager
 def meanwhile(call: Callable[[], object], pause_s: float) -> Iterator[None]:
-    """Call from a thread of its own, after each pause, until the block ends.
+    """Call from a background thread, after each pause, until the block ends.
 
-    What fails is tried again after the next pause: a database that is away may come back.
+    A failed call is repeated after the next pause: an unreachable database may come back.
     """
     ended = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Texts of other programs, for people who have one line to read them in."""
+"""Output of other programs, shortened to one line."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from typing import Final
 
 _FRAME: Final = re.compile(r"\s*at [\w.$/<>]+\(.*\)|\s*\.\.\. \d+ more|Driver stacktrace:\s*")
-"""Lines that say where in a Java program something happened."""
+"""Stack frame lines of a Java program."""
 
 
 def shortened(text: str, most: int = 500) -> str:
-    """A text of several lines as one of bounded length; its last line, which says why, stays.
+    """Join lines into one of bounded length; the last line, which has the reason, is kept.
 
     >>> shortened("it failed:\\n\\tat a.b.C(D.java:1)\\nTraceback, and so on\\nKeyError: x", 34)
     'it failed: Traceback … KeyError: x'

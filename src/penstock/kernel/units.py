@@ -1,4 +1,4 @@
-"""Sizes and spans as people write them, and as numbers with the unit in the name.
+"""Human-readable sizes and durations.
 
 >>> format_bytes(512 * MIB)
 '512 MiB'
@@ -24,7 +24,7 @@ _SIZE: Final = re.compile(r"\s*(\d+)\s*([A-Za-z]*)\s*")
 
 
 def parse_bytes(text: str) -> int:
-    """Read a whole number with an optional unit: `4096`, `64 KiB`, `512MiB`, `2 GiB`."""
+    """Parse a whole number with an optional unit: `4096`, `64 KiB`, `512MiB`, `2 GiB`."""
     match = _SIZE.fullmatch(text)
     if match is None or match[2].lower() not in _BYTE_UNITS:
         raise Rejected(f"expected a size such as '64 KiB' or '512 MiB', found {text!r}", found=text)
@@ -32,7 +32,7 @@ def parse_bytes(text: str) -> int:
 
 
 def format_bytes(count: float) -> str:
-    """Write a size with the largest unit that keeps it at or above one."""
+    """Format a size with the largest unit that keeps it at or above one."""
     for unit, size in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if count >= size:
             return f"{_short(count / size)} {unit}"
@@ -40,7 +40,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_ms(span_ms: float) -> str:
-    """Write a span with the unit people would choose."""
+    """Format a duration with a readable unit."""
     if span_ms >= 60_000:
         return f"{_short(span_ms / 60_000)} min"
     if span_ms >= 1_000:

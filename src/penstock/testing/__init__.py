@@ -1,4 +1,4 @@
-"""Fakes and helpers for tests: a clock, seeds, a hostile disk, tests as text.
+"""Fakes and helpers for tests: a clock, seeds, a faulty disk, scripted tests.
 
 Only tests and the simulator may use this package.
 """

@@ -1,4 +1,4 @@
-"""A clock that moves only when told to."""
+"""A clock that moves only on request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ManualClock:
         return self._elapsed_ns
 
     def advance(self, ms: float) -> None:
-        """Let time pass. Time never goes back."""
+        """Move time forward; it never goes back."""
         if ms < 0:
             raise ValueError(f"expected time to go forward, found {ms} ms")
         self._elapsed_ns += round(ms * 1_000_000)

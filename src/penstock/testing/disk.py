@@ -1,7 +1,7 @@
-"""A disk in memory that is as bad as a real one may be, and the same for the same seed.
+"""An in-memory disk with the faults of a real one, reproducible from a seed.
 
-Whatever was not synced may be lost, torn at sectors of 512 bytes or reach the platter in another
-order; names that were not synced may be lost too. It has the shape of `penstock.log.disk.Disk`.
+Unsynced data may be lost, torn at sectors of 512 bytes or reach the platter in another order;
+unsynced names may be lost too. It has the interface of `penstock.log.disk.Disk`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 class PowerLoss(Exception):
-    """The machine went dark in the middle of an operation; see `FakeDisk.after_power_loss`."""
+    """The machine lost power in the middle of an operation; see `FakeDisk.after_power_loss`."""
 
 
 class InlineExecutor(Executor):
     """Runs background work at once, in the caller's thread, so that a run can be replayed."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Run it; only a power loss comes out here, all else waits in the future."""
+        """Run it; only a power loss is raised here, any other error is in the future."""
         future: Future[T] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
@@ -38,15 +38,13 @@ class InlineExecutor(Executor):
 
 
 class FakeDisk:
-    """One directory. The attributes set faults; each holds until it is set back.
+    """One directory. The attributes inject faults; each applies until it is reset.
 
-    `lose_power_after`: so many more changes, then `PowerLoss` for ever.
-    `space_bytes`: so many more bytes may be written or allocated, then the disk is full.
-    `sync_error_after`: so many more syncs succeed, then one fails and drops what it should have
-    kept, as Linux does.
-    `create_error`: no file can be made, for this reason (an `errno`).
-    `read_error`: every read fails.
-    `short_writes`: the chance that a write takes only a part.
+    `lose_power_after`: this many more changes, then `PowerLoss` on every operation. `space_bytes`:
+    this many more bytes may be written or allocated, then the disk is full. `sync_error_after`:
+    this many more syncs succeed, then one fails and drops the data it should have kept, as on
+    Linux. `create_error`: creating a file fails with this `errno`. `read_error`: every read fails.
+    `short_writes`: the probability that a write is partial.
     """
 
     def __init__(self, random: Random, path: str = "fake") -> None:
@@ -86,7 +84,7 @@ class FakeDisk:
         return sorted(self._names)
 
     def create(self, name: str, size: int) -> FakeFile:
-        """A file of zeros; not synced."""
+        """Create a file of zeros; not synced."""
         self._step()
         if self.create_error is not None:
             raise OSError(self.create_error, os.strerror(self.create_error), name)
@@ -104,14 +102,14 @@ class FakeDisk:
         return FakeFile(self, self._names[name])
 
     def rename(self, old: str, new: str) -> None:
-        """Both names change, durable after `fsync_dir`."""
+        """Change a name, durable after `fsync_dir`."""
         self._step()
         inode = self._names.pop(old)
         self._names[new] = inode
         self._name_changes.append((new, old, inode))
 
     def unlink(self, name: str) -> None:
-        """Remove a name, durable after `fsync_dir`; its space comes back."""
+        """Remove a name, durable after `fsync_dir`; its space is freed."""
         self._step()
         if name not in self._names:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", name)
@@ -120,20 +118,20 @@ class FakeDisk:
         self._change(name, None)
 
     def fsync_dir(self) -> None:
-        """Names as they are now survive."""
+        """Make the current names durable."""
         self._step()
         self._durable_names = dict(self._names)
         self._name_changes.clear()
 
-    # What happens to it
+    # Crashes and damage
 
     def after_kill(self) -> FakeDisk:
-        """The disk as the next process finds it: all written, nothing more durable than it was."""
+        """The disk as the next process finds it: everything written, nothing more durable."""
         self._held = False
         return self
 
     def after_power_loss(self, random: Random) -> FakeDisk:
-        """The disk as the next boot finds it; this one is dark from now on."""
+        """The disk as the next boot finds it; this one fails every operation from now on."""
         self._dark = True
         found = FakeDisk(random, self.path)
         names = dict(self._durable_names)
@@ -162,7 +160,7 @@ class FakeDisk:
         inode.durable[offset] ^= bits
 
     def content(self, name: str) -> bytes:
-        """What a file holds, for a test to look at."""
+        """The content of a file, for a test to inspect."""
         return bytes(self._names[name].seen)
 
     def _change(self, name: str, inode: _Inode | None) -> None:
@@ -189,7 +187,7 @@ class FakeDisk:
 
 
 class FakeFile:
-    """An open file of a `FakeDisk`; stays readable when its name is gone."""
+    """An open file of a `FakeDisk`; still readable after its name is removed."""
 
     def __init__(self, disk: FakeDisk, inode: _Inode) -> None:
         self._disk = disk
@@ -197,7 +195,7 @@ class FakeFile:
 
     @property
     def size(self) -> int:
-        """How long it is."""
+        """The size in bytes."""
         return len(self._inode.seen)
 
     def pread(self, count: int, offset: int) -> bytes:
@@ -213,7 +211,7 @@ class FakeFile:
         return len(data)
 
     def pwrite(self, data: bytes | memoryview, offset: int) -> int:
-        """Remember a write; part of it if the disk is full, in a mood, or going dark."""
+        """Record a write; only part of it on a full disk, a short write or a power loss."""
         disk = self._disk
         count = len(data)
         if count > 1 and disk._random.random() < disk.short_writes:
@@ -230,14 +228,14 @@ class FakeFile:
         return count
 
     def pwrite_synced(self, data: bytes, offset: int) -> int:
-        """Write, and make just that survive; what was pending before stays pending."""
+        """Write and make only that durable; earlier pending writes stay pending."""
         count = self.pwrite(data, offset)
         return FakeFlight(self, count).result()
 
     def begin_synced(self, data: bytes, offset: int) -> FakeFlight | None:
-        """Write whole sectors now; they survive once the result is asked for, not before.
+        """Write whole sectors now; they become durable when the result is requested, not before.
 
-        Sometimes None, as a real disk cannot always do this.
+        Sometimes returns None, because a real disk cannot always do this.
         """
         start = offset - offset % SECTOR_BYTES
         before = bytes(self._inode.seen[start:offset])
@@ -249,7 +247,7 @@ class FakeFile:
         return FakeFlight(self, min(max(count, 0), len(data)))
 
     def fdatasync(self) -> None:
-        """All that was written survives, or an error after which nobody knows."""
+        """Make everything written durable; after an error the state is undefined."""
         self._disk._step()
         self._maybe_fail_sync()
         self._inode.sync()
@@ -271,9 +269,9 @@ class FakeFile:
 
 
 class FakeFlight:
-    """A write that is on its way until somebody asks how it went."""
+    """A write that stays in flight until its result is requested."""
 
-    done_fd = -1  # nobody waits for it
+    done_fd = -1  # without a descriptor to wait on
 
     def __init__(self, file: FakeFile, count: int) -> None:
         self._file = file
@@ -281,11 +279,11 @@ class FakeFlight:
         self._write = file._inode.pending[-1] if file._inode.pending else None
 
     def is_done(self) -> bool:
-        """It is, for whoever asks."""
+        """Always true: the result can be requested at any time."""
         return True
 
     def result(self) -> int:
-        """The end of `pwrite_synced`."""
+        """Complete as `pwrite_synced` does."""
         self._file._disk._step()
         self._file._maybe_fail_sync()
         self._file._inode.sync_one(self._write)
@@ -293,7 +291,7 @@ class FakeFlight:
 
 
 class _Inode:
-    """Bytes as seen by processes, bytes on the platter, and the writes between the two."""
+    """The bytes processes see, the bytes on the platter, and the pending writes between them."""
 
     __slots__ = ("durable", "pending", "seen")
 
@@ -312,9 +310,9 @@ class _Inode:
         self.pending.clear()
 
     def sync_one(self, write: tuple[int, bytes] | None) -> None:
-        """One write is on the platter; what lay under it is gone, durable or pending.
+        """Put one write on the platter and drop what it overwrote, durable or pending.
 
-        Unless a sync that failed has settled its fate before.
+        Except where a failed sync has already decided its outcome.
         """
         at = next((at for at, each in enumerate(self.pending) if each is write), None)
         if at is None:
@@ -328,7 +326,7 @@ class _Inode:
                 self.pending[place] = (start, older[: first - start] + new + older[end - start :])
 
     def forget(self, random: Random) -> None:
-        """A failed sync: some sectors are there, the rest counts as clean and is never tried."""
+        """A failed sync: some sectors are written, the rest count as clean and are not retried."""
         for offset, data in self._surviving(random):
             _put(self.durable, data, offset)
         self.pending.clear()
@@ -342,7 +340,7 @@ class _Inode:
         return found
 
     def _surviving(self, random: Random) -> list[tuple[int, bytes]]:
-        """Some of the sectors of the pending writes, maybe in another order."""
+        """A random part of the sectors of the pending writes, possibly reordered."""
         keep = random.choice((0.0, 0.2, 0.5, 0.8, 1.0))
         whole = random.random() < 0.3
         pieces: list[tuple[int, bytes]] = []

@@ -1,17 +1,17 @@
-"""Tests as text: commands with their expected answers in a file that a flag rewrites.
+"""Scripted tests: commands and expected answers in a text file that a flag rewrites.
 
 A script is a list of steps. A step is one or more command lines, a line `----`, and the expected
-answer up to a blank line. Lines that begin with `#` are for people::
+answer up to a blank line. Lines that begin with `#` are comments::
 
-    # marking twice keeps the place
+# marking twice keeps the place
     mark a band=1
     mark a band=1
     ----
     marked
     waiting already
 
-Set PENSTOCK_REWRITE=1 to write the answers that were given into the file; read the diff before
-committing it.
+Set PENSTOCK_REWRITE=1 to write the actual answers into the file; review the diff before committing
+it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Command:
 
     @classmethod
     def parse(cls, line: str) -> Command:
-        """Read a line as a shell would split it."""
+        """Parse a line, split as in a shell."""
         verb, *rest = shlex.split(line)
         pairs = [word.partition("=") for word in rest if "=" in word]
         return cls(
@@ -45,7 +45,7 @@ class Command:
         )
 
     def number(self, name: str, default: int | None = None) -> int:
-        """An option as a whole number."""
+        """An option as an integer."""
         if name not in self.options and default is None:
             raise ValueError(f"expected {name}=… after {self.verb!r}, found {self.options}")
         return int(self.options.get(name, default or 0))
@@ -53,7 +53,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Commands, what they should answer, and the comment above them."""
+    """Commands, their expected answers, and the comment above them."""
 
     comment: tuple[str, ...]
     commands: tuple[str, ...]
@@ -61,14 +61,14 @@ class Step:
 
 
 class ScriptMismatch(AssertionError):
-    """A script's step answered something else."""
+    """A step of a script gave an unexpected answer."""
 
 
 def run_script(path: Path, answer: Callable[[Command], str]) -> int:
-    """Run every step of a script through `answer`; returns how many steps there were.
+    """Run every step of a script through `answer`; return the number of steps.
 
-    A command that raises answers with the error's type and text. Under PENSTOCK_REWRITE the file
-    is rewritten instead of compared.
+    A command that raises answers with the error's type and text. Under PENSTOCK_REWRITE the file is
+    rewritten instead of compared.
     """
     steps = parse_script(path.read_text())
     if not steps:
@@ -91,7 +91,7 @@ def run_script(path: Path, answer: Callable[[Command], str]) -> int:
 
 
 def parse_script(text: str) -> list[Step]:
-    """Cut a script into steps."""
+    """Split a script into steps."""
     steps = []
     for block in text.split("\n\n"):
         lines = block.strip("\n").split("\n")

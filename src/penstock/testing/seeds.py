@@ -1,4 +1,4 @@
-"""Randomness that can be replayed: every run names its seed, and a seed brings the run back."""
+"""Reproducible randomness: every run reports its seed, and the seed replays the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RUNS_VARIABLE = "PENSTOCK_RUNS"
 
 
 def seeds(runs: int) -> list[int]:
-    """Fresh seeds for so many runs (or PENSTOCK_RUNS), or the one seed in PENSTOCK_SEED."""
+    """Fresh seeds for this many runs (or PENSTOCK_RUNS), or the one seed in PENSTOCK_SEED."""
     replay = os.environ.get(SEED_VARIABLE)
     if replay:
         return [int(replay)]
@@ -22,7 +22,7 @@ def seeds(runs: int) -> list[int]:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[Random]:
-    """A random source; if the run fails, the error says how to bring it back.
+    """A random source; if the run fails, the error says how to replay it.
 
     >>> with seeded(7) as random:
     ...     random.randrange(100)
