@@ -24,7 +24,7 @@ from penstock.protocol.errors import InvalidSchedule
 DAY_S: Final = 86_400
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _MONTHS_AHEAD_MAX: Final = 12 * 9
-"""29 February may be eight years away, around a century that has none; nothing is rarer."""
+"""29 February may be eight years away, around a century year without one; nothing is rarer."""
 
 _WORDS: Final = {
     "@yearly": "0 0 1 1 *",
@@ -49,7 +49,7 @@ _ITEM: Final = re.compile(r"(?:(\*)|([0-9a-z]+)(?:-([0-9a-z]+))?)(?:/([0-9]+))?"
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One place of an expression: what it is called, what it may say, which names it knows."""
+    """One field of an expression: its name, its range, and the names it accepts."""
 
     title: str
     least: int
@@ -69,7 +69,7 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """When something fires, at whole seconds UTC. Made by `parse_cron`."""
+    """Fire times, at whole seconds in UTC. Made by `parse_cron`."""
 
     text: str
     seconds: tuple[int, ...]
@@ -82,14 +82,14 @@ class Cron:
     any_weekday: bool
 
     def next_ms(self, after_ms: int) -> int:
-        """The first fire strictly after a moment."""
+        """The first fire strictly after a given time."""
         found = self._search(after_ms // 1_000 + 1)
-        if found is None:  # refused when it was parsed
+        if found is None:  # rejected by parse_cron
             raise InvalidSchedule(f"expected a date that exists, found {self.text!r}")
         return found * 1_000
 
     def fires(self) -> bool:
-        """Whether there is any day it fires on: 30 February is none."""
+        """Whether it ever fires: 30 February never does."""
         return self._search(0) is not None
 
     def _search(self, from_s: int) -> int | None:
@@ -118,7 +118,7 @@ class Cron:
         return in_month or in_week
 
     def _time(self, from_s: int) -> int | None:
-        """The first fire of a day that is not before a second of the day."""
+        """The first fire of a day at or after a given second of the day."""
         hour, minute, second = from_s // 3600, from_s // 60 % 60, from_s % 60
         for at_hour in self.hours[bisect_left(self.hours, hour) :]:
             if at_hour > hour:
@@ -133,7 +133,7 @@ class Cron:
 
 
 def parse_cron(text: str) -> Cron:
-    """Read an expression, or `InvalidSchedule` that names the field and what it may say."""
+    """Parse an expression; `InvalidSchedule` names the field and its allowed values."""
     plain = " ".join(text.lower().split())
     if plain.startswith("@") and plain not in _WORDS:
         raise InvalidSchedule(f"expected one of {', '.join(_WORDS)}, found {text!r}")

@@ -1,10 +1,9 @@
-"""Where branches that left one relation meet again, so that a reader could see two of its versions.
+"""Finds diamonds: branches from one relation that meet again, where a reader could see a mix.
 
-There is a diamond from a fork to a tip if two paths lead from one to the other that share nothing
-in between. The fork may be a source, a topic or a stream table; one path may be the bare edge. What
-lies strictly between, and the tip, must change together; the fork need not, for all of them read
-the same version of it. A relation whose paths all pass through one table before they part is no
-fork: that table is.
+A diamond leads from a fork to a tip if two paths between them share no other relation. The fork may
+be a source, a topic or a stream table; one path may be a single edge. Everything strictly between,
+and the tip, must change together. The fork need not, because all of them read the same version of
+it. A relation whose paths all pass through one table before they part is not a fork: that table is.
 """
 
 from __future__ import annotations
@@ -17,14 +16,15 @@ from penstock.tables.core.graph import StreamGraph, reach
 from penstock.tables.core.model import Consistency
 
 _BITS_MAX: Final = 20_000
-"""Up to so many tables it is noted who is above whom: one bit for each pair of them."""
+"""Up to this many tables, reachability is stored as one bit for each pair."""
 
 
 def atomic_groups(graph: StreamGraph) -> list[frozenset[str]]:
-    """What changes together, for tables with `consistency='atomic'` in which diamonds end.
+    """The tables that change together: diamonds whose tip has `consistency='atomic'`.
 
-    Groups may overlap. The tip decides: it is the one that would see a mix. A tip whose group is
-    part of one that is listed already is left out: whoever joins what overlaps learns nothing new.
+    Groups may overlap. The tip decides, because it is the one that would see a mix. A tip whose
+    group is contained in a listed one is left out: joining overlapping groups gives the same
+    result.
     """
     atomic = [
         name
@@ -48,7 +48,7 @@ def atomic_groups(graph: StreamGraph) -> list[frozenset[str]]:
 
 
 def diamond(graph: StreamGraph, tip: str) -> frozenset[str]:
-    """The tip and every table strictly between a fork and it; the tip alone if there is none."""
+    """The tip and every table strictly between a fork and it; only the tip if there is no fork."""
     above = reach(graph.inputs, [tip])
     return _between(graph, tip, above, _forks(graph, tip, next_gates(graph, tip, above)))
 
@@ -67,7 +67,7 @@ def _between(
 
 
 def next_gates(graph: StreamGraph, tip: str, above: set[str]) -> dict[str, str]:
-    """For each relation above a tip the nearest one that all its paths to the tip must pass.
+    """For each relation above a tip, the nearest one that all its paths to the tip pass through.
 
     It is its immediate post-dominator, with the tip as the only exit.
     """
@@ -85,9 +85,10 @@ def next_gates(graph: StreamGraph, tip: str, above: set[str]) -> dict[str, str]:
 
 
 def _forks(graph: StreamGraph, tip: str, gates: dict[str, str]) -> list[str]:
-    """The relations from which two paths lead to the tip that share nothing in between.
+    """The relations with two paths to the tip that share no other relation.
 
-    By Menger's theorem those are the ones with two ways to go on and no gate before the tip.
+    By Menger's theorem, those are the ones with at least two readers that lead to the tip, and no
+    gate before it.
     """
     return [
         name
@@ -98,7 +99,7 @@ def _forks(graph: StreamGraph, tip: str, gates: dict[str, str]) -> list[str]:
 
 
 def _common(one: str, other: str, next_gate: dict[str, str], depth: dict[str, int]) -> str:
-    """The first gate that the ways from both places must pass."""
+    """The first gate that the paths from both relations pass through."""
     while one != other:
         if depth[one] >= depth[other]:
             one = next_gate[one]
@@ -108,12 +109,13 @@ def _common(one: str, other: str, next_gate: dict[str, str], depth: dict[str, in
 
 
 class _Bits:
-    """Relations as bits of whole numbers, to tell quickly which tips can add nothing.
+    """Relations as bits of integers, to quickly skip tips that cannot add anything.
 
-    Tips are looked at from the last one up. Say T had the group S. For a tip t of S two kinds of
-    relations need not be asked for again. A fork of T, or what lies below one: whatever lies
-    between it and t lies between that fork and T too, so it is in S. And what passes a gate on all
-    its ways to T, if the gate is above t: it passes the gate on all its ways to t.
+    Tips are processed from the last one up. Say T had the group S. For a tip t in S, two kinds of
+    relations can be skipped. First, the forks of T and everything below them: whatever lies between
+    such a relation and t also lies between that fork and T, so it is in S. Second, relations whose
+    paths to T all pass through a gate, if the gate is above t: then all their paths to t pass
+    through it too.
     """
 
     def __init__(self, graph: StreamGraph) -> None:
@@ -133,7 +135,7 @@ class _Bits:
         self._behind: dict[str, list[tuple[int, int]]] = defaultdict(list)
 
     def may_add(self, tip: str) -> bool:
-        """Whether a relation might be a fork of the tip that no group listed already covers."""
+        """Whether the tip may have a fork that no listed group covers."""
         once = twice = 0
         for source in self._graph.inputs[tip]:
             reaching = self._above[source] | self._bit[source]
@@ -148,7 +150,7 @@ class _Bits:
     def cover(
         self, group: Iterable[str], found_forks: Iterable[str], gates: Mapping[str, str]
     ) -> None:
-        """Note what the members of a tip's group need not ask for again."""
+        """Record what the members of a tip's group can skip."""
         region = 0
         for fork in found_forks:
             region |= self._bit[fork] | self._below[fork]

@@ -1,9 +1,9 @@
-"""The coordinator's core: events in, effects out. Who runs next, and what follows from the end.
+"""The coordinator's core: events in, effects out. Decides what runs next, and handles outcomes.
 
-It never waits and never looks at a clock. A shell hands it events with the time, which must go on
-(while it goes back, nothing becomes due), and carries out the effects in the order in which they
-come. The three modes make the same decisions: `off` and `dry_run` run one job at a time inside the
-coordinator, `on` has workers run many, each under a permit.
+It never waits and never reads a clock. A shell passes in events with the time, which must not go
+back (while it does, nothing becomes due), and carries out the effects in order. The three modes
+make the same decisions: `off` and `dry_run` run one job at a time inside the coordinator, `on` runs
+many in workers, each under a permit.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ _SKIPS = frozenset(
         Reason.ERROR,
     }
 )
-"""Why a unit that is due may be passed over; waiting for a turn is not being passed over."""
+"""Reasons to skip a due unit; waiting for a turn is not a skip."""
 
 
 class Coordinator:
-    """The only authority on what is due, what runs, what is tried again and what is stopped."""
+    """The only authority on what is due, what runs, what is retried and what is stopped."""
 
     def __init__(
         self,
@@ -110,9 +110,9 @@ class Coordinator:
         return effects
 
     def wake_ms(self) -> int | None:
-        """When time alone will change something next, so that a tick is needed.
+        """When time alone will next change something, so that a tick is needed.
 
-        While permits are short it takes regular ticks as well, to ask for them again.
+        While permits are short, the core also needs regular ticks to ask for them again.
         """
         while self._wakes:
             at_ms, key = self._wakes[0]
@@ -134,7 +134,7 @@ class Coordinator:
 
     @property
     def starved(self) -> bool:
-        """Whether the cluster's pool had no permit when it was last asked."""
+        """Whether the cluster's pool was empty when last asked."""
         return self._capacity.starved
 
     @property
@@ -200,7 +200,7 @@ class Coordinator:
     def _take_outcome(
         self, event: JobStarted | JobSucceeded | JobFailed | JobCancelled | WorkerDied
     ) -> None:
-        """Learn how a job went. One that ended already, or was never ours, is passed over."""
+        """Handle the outcome of a job. Jobs that have ended or are not ours are ignored."""
         jobs = self.facts.jobs
         if isinstance(event, WorkerDied):
             for job in [job for job in jobs.values() if job.worker == event.worker]:
@@ -246,11 +246,11 @@ class Coordinator:
             if made.position is not None:
                 known.position = board.positions[name] = made.position
             if outdated:
-                continue  # made by a query that is no more: it has to be made again
+                continue  # made by a replaced query: must be made again
             known.made(made.frontier, fresh_ms)
             board.saw(made.frontier)
             if board.statuses[name] in (Status.SUSPENDED, Status.ERROR):
-                # Only a person's request runs a stopped table, and it has just shown to be well.
+                # Only a person's request runs a stopped table, and it has just succeeded.
                 self._set_status(name, Status.ACTIVE, f"job {job.job_id} succeeded")
         state = self._home(job)
         if state is not None:
@@ -265,9 +265,9 @@ class Coordinator:
         self._note_return()
 
     def _wait_with(self, asking: UnitState) -> None:
-        """What would run now waits with the unit that found the engine away, and asks before it.
+        """Make ready units wait for the engine too, and retry before the unit that found it away.
 
-        Else a query that ends the engine each time could be the one that asks for all.
+        Otherwise a query that crashes the engine each time could be the one that probes it.
         """
         ready, until_ms = set(self.ready.in_order()), asking.retry.retry_at_ms
         for key, state in self.facts.states.items():
@@ -277,7 +277,7 @@ class Coordinator:
                 self._consider(key)
 
     def _note_return(self) -> None:
-        """The engine works: what waits for it need not wait any longer."""
+        """The engine works again: release the units that wait for it."""
         if not self._is_away:
             return
         self._is_away = False
@@ -293,11 +293,11 @@ class Coordinator:
         self._free(job)
 
     def _failed(self, job: Job, event: JobFailed) -> None:
-        if job.job_id in self._outdated:  # how an old query failed says nothing of the new one
+        if job.job_id in self._outdated:  # an old query's failure says nothing about the new one
             self._cancelled(job, event.detail)
             return
         retryable = event.kind is not FailureKind.PERMANENT
-        if job.status is JobStatus.QUEUED:  # it failed before it could say that it had started
+        if job.status is JobStatus.QUEUED:  # it failed before it reported its start
             job = job.claimed("unknown", self.now_ms)
         if event.kind is FailureKind.AWAY:
             self._is_away = True
@@ -317,7 +317,7 @@ class Coordinator:
     def _take_failure(
         self, state: UnitState, event: JobFailed, at_fault: list[str], *, requested: bool
     ) -> None:
-        """What follows from a failure: another try, or an end of trying."""
+        """Retry after a failure, or stop."""
         policy, now_ms, random = self.settings.retry, self.now_ms, self._random
         match event.kind:
             case FailureKind.COLLISION:
@@ -328,7 +328,9 @@ class Coordinator:
             case FailureKind.PERMANENT:
                 state.retry = RetryState()
                 self._stop(at_fault, Status.ERROR, event.detail)
-            case FailureKind.RETRYABLE if not requested:  # else a person was told: no count
+            case FailureKind.RETRYABLE if (
+                not requested
+            ):  # otherwise the requester was told, and it does not count
                 retry = state.retry.failed(policy, now_ms, random, event.detail)
                 self._try_again(state, retry, at_fault, event.detail)
 
@@ -338,9 +340,9 @@ class Coordinator:
                 self.facts.tables[name].failed(error)
 
     def _lost(self, job: Job) -> None:
-        """The worker is gone: the unit runs again, unless it loses every worker it gets.
+        """The worker died: run the unit again, unless it kills every worker.
 
-        Then whoever asked for it is told, and nothing is tried any more on their behalf.
+        In that case its requesters get the error, and their requests are not retried.
         """
         detail = f"worker {job.worker} died"
         if job.job_id in self._outdated:
@@ -361,7 +363,7 @@ class Coordinator:
     def _try_again(
         self, state: UnitState, retry: RetryState, at_fault: list[str], detail: str
     ) -> str | None:
-        """Wait for the next try, or suspend what failed too often and say why."""
+        """Schedule a retry; after too many failures suspend the tables and return the reason."""
         if not retry.exhausted(self.settings.retry):
             state.retry = retry
             return None
@@ -387,7 +389,7 @@ class Coordinator:
             self._effects.append(AnswerRequest(request_id, ok, detail))
 
     def _ask_again(self, job: Job) -> None:
-        """What people asked for and nobody has served is served by the next try."""
+        """Leave unanswered requests to the next run."""
         for request_id, request in self._serving.pop(job.job_id, {}).items():
             if request.table in self.facts.tables:
                 unit = self.facts.units.unit_of(request.table)
@@ -398,7 +400,7 @@ class Coordinator:
                 )
 
     def _free(self, job: Job, *, finished: bool = False) -> None:
-        """Forget a job; its members are free, its permit goes back, its unit is looked at again."""
+        """Forget a job: unlock its members, return its permit, reconsider its unit."""
         board = self.facts
         del board.jobs[job.job_id]
         self._serving.pop(job.job_id, None)
@@ -415,7 +417,7 @@ class Coordinator:
         self._consider_all(keys)
 
     def _home(self, job: Job) -> UnitState | None:
-        """The state of a job's unit; None if the graph no longer has it."""
+        """The state of a job's unit; None if it is no longer in the graph."""
         return self.facts.states.get(job.unit_key)
 
     # changes by people ---------------------------------------------------------------------------
@@ -428,11 +430,11 @@ class Coordinator:
             state = board.states[unit.key]
             state.retry = RetryState()
             state.skipped.clear()
-            board.tables[table].fresh_ms = None  # due at once, to catch up what was missed
+            board.tables[table].fresh_ms = None  # due at once, to catch up
         self._consider_all({unit.key, *unit.downstreams})
 
     def _made_by_hand(self, tables: Mapping[str, Contents]) -> None:
-        """Take in what people made; a table that stood still has just shown to be well."""
+        """Take over refreshes run by people; a stopped table that succeeded becomes active."""
         board = self.facts
         known = [name for name in tables if name in board.tables]
         for name in known:
@@ -454,7 +456,7 @@ class Coordinator:
         asked = {key: request for s in board.states.values() for key, request in s.requests.items()}
         board.change_graph(graph)
         for known in board.tables.values():
-            if known.fresh_ms is not None:  # of a clock that was ahead
+            if known.fresh_ms is not None:  # stored by a clock that was ahead
                 known.fresh_ms = min(known.fresh_ms, self.now_ms)
         self.graph_version = version
         for request_id, request in asked.items():
@@ -486,9 +488,9 @@ class Coordinator:
         self._consider_all((key,))
 
     def _consider_all(self, keys: Iterable[str]) -> None:
-        """Ask anew whether units may run; where the answer matters to readers, ask for them too.
+        """Decide again whether units may run, and their readers if the answer affects them.
 
-        In topological order, so that each is looked at once.
+        In topological order, so that each is decided once.
         """
         board = self.facts
         waiting = [(board.units[key].position, key) for key in keys]
@@ -533,7 +535,7 @@ class Coordinator:
         return verdict
 
     def _give_up_retry(self, state: UnitState) -> None:
-        """Where nobody asks for the next try and none is due, readers must not wait for it."""
+        """Drop a retry that is neither requested nor due, so that readers do not wait for it."""
         if not state.retry.failing or state.requests or self.facts.job_on(state.unit) is not None:
             return
         due_ms = self.facts.due_ms(state)
@@ -541,7 +543,7 @@ class Coordinator:
             state.retry = replace(state.retry, retry_at_ms=None, away=None)
 
     def _settle(self, state: UnitState) -> None:
-        """Nothing has changed, so the contents are right as of now."""
+        """Nothing has changed, so the contents are correct as of now."""
         for name in state.unit.members:
             self.facts.tables[name].fresh_ms = self.now_ms
         state.finished_ms = self.now_ms
@@ -564,7 +566,7 @@ class Coordinator:
 
     def _dispatch(self) -> None:
         if self._is_away and self.facts.jobs:
-            return  # one unit asks for all whether the engine is back
+            return  # one unit probes the engine for all
         if self.settings.parallel:
             ready = min(1, len(self.ready)) if self._is_away else len(self.ready)
             wanted = self._capacity.to_ask(ready, len(self.facts.jobs), self.now_ms)
@@ -574,7 +576,7 @@ class Coordinator:
                 pass
 
     def _start_next(self) -> bool:
-        """Start the most urgent unit, if there is one and a slot for it."""
+        """Start the most urgent unit, if there is one and a slot is free."""
         while (key := self.ready.pop()) is not None:
             state = self.facts.states[key]
             verdict = may_run(self._facts(key, self.free_slots), self.now_ms)
@@ -617,7 +619,7 @@ class Coordinator:
 
 
 def _altered(job: Job, old: StreamGraph, new: StreamGraph) -> bool:
-    """Whether a member is made by another query now."""
+    """Whether a member's query has changed."""
     return any(
         name not in new.tables or old.tables[name].query != new.tables[name].query
         for name in job.members

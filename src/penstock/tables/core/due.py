@@ -1,4 +1,4 @@
-"""When contents are too old: schedules of tables and units, and the moment a unit is due.
+"""When contents become stale: schedules of tables and units, and when a unit is due.
 
 >>> from penstock.tables.core.model import define
 >>> graph = StreamGraph([define("a", "SELECT * FROM raw"),
@@ -26,9 +26,9 @@ from penstock.tables.core.schedule import (
 from penstock.tables.core.units import Unit
 
 NEVER_FRESH_MS = 0
-"""Contents that were never made are due since for ever."""
+"""Contents that were never made have always been due."""
 _LOOK_BACK_MS = (120_000, 7_200_000, 172_800_000, 5_356_800_000)
-"""How far back the last time of a cron expression is looked for, before all of the time."""
+"""How far back to search for a cron expression's last fire, before searching everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ class UnitSchedule:
 
     @property
     def on_demand(self) -> bool:
-        """Whether nothing but a person makes it due."""
+        """Whether only a person's request makes it due."""
         return not self.timed
 
     def due_ms(self, fresh_ms: int | None) -> int | None:
-        """Since when contents of some freshness are too old; None if they never are.
+        """When contents of a given freshness become stale; None if never.
 
-        This is the freshness deadline as well: what is overdue the longest is refreshed first.
+        This is also the freshness deadline: the longest overdue unit is refreshed first.
         """
         if not self.timed:
             return None
@@ -54,13 +54,13 @@ class UnitSchedule:
         return min(timed.next_ms(fresh_ms) for timed in self.timed)
 
     def interval_ms(self, fresh_ms: int | None) -> int:
-        """How long contents of some freshness may live: the shorter, the more urgent."""
+        """How long contents of a given freshness stay valid; shorter is more urgent."""
         due_ms = self.due_ms(fresh_ms or 0)
         return 0 if due_ms is None else due_ms - (fresh_ms or 0)
 
 
 def settled_ms(schedule: UnitSchedule, fresh_ms: int, now_ms: int) -> int:
-    """When contents that nothing has changed were last found right, if that is done when due.
+    """When unchanged contents were last confirmed, if that happens whenever they are due.
 
     >>> settled_ms(UnitSchedule((Every(1_000),)), fresh_ms=500, now_ms=3_700)
     3500
@@ -72,7 +72,7 @@ def settled_ms(schedule: UnitSchedule, fresh_ms: int, now_ms: int) -> int:
 
 
 def _last_ms(timed: Timed, since_ms: int, now_ms: int) -> int:
-    """The last moment at which something was due, since some moment."""
+    """The last due time since a given time."""
     if isinstance(timed, Every):
         return since_ms + (now_ms - since_ms) // timed.interval_ms * timed.interval_ms
     for back_ms in (*_LOOK_BACK_MS, now_ms - since_ms):
@@ -87,10 +87,10 @@ def _last_ms(timed: Timed, since_ms: int, now_ms: int) -> int:
 
 
 def table_schedules(graph: StreamGraph) -> dict[str, tuple[Timed, ...]]:
-    """When each table is due, with `calculated` worked out from its consumers.
+    """When each table is due, with `calculated` derived from its consumers.
 
-    A consumer hands on what it is due by itself, cron included, so that what it reads is fresh when
-    it runs. One that is refreshed on demand asks for nothing.
+    A consumer passes on its own schedule, cron included, so that its inputs are fresh when it runs.
+    A consumer that is refreshed on demand passes on nothing.
     """
     found: dict[str, tuple[Timed, ...]] = {}
     for name in reversed(graph.order):
@@ -110,14 +110,14 @@ def table_schedules(graph: StreamGraph) -> dict[str, tuple[Timed, ...]]:
 def unit_schedule(
     unit: Unit, graph: StreamGraph, schedules: Mapping[str, tuple[Timed, ...]]
 ) -> UnitSchedule:
-    """When a unit is due. IMMEDIATE members follow the others and have no say."""
+    """When a unit is due. IMMEDIATE members follow the others and do not count."""
     leading = [name for name in unit.members if graph.tables[name].mode is not Mode.IMMEDIATE]
     asked = (timed for name in leading or unit.members for timed in schedules[name])
     return UnitSchedule(_strictest(asked))
 
 
 def _strictest(asked: Iterable[Timed]) -> tuple[Timed, ...]:
-    """The shortest interval and every cron expression, each once, in one order."""
+    """The shortest interval and every distinct cron expression, in a fixed order."""
     intervals: set[int] = set()
     crons: dict[str, AtTimes] = {}
     for timed in asked:

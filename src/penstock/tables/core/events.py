@@ -1,4 +1,4 @@
-"""What the coordinator's core is told, and what it wants done: plain data, nothing else crosses."""
+"""The core's inputs and outputs: plain data; nothing else crosses the boundary."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class SourcesMoved:
-    """Where relations that are not stream tables stand now; those not named have not moved."""
+    """The current positions of relations that are not stream tables; omitted ones did not move."""
 
     positions: Mapping[str, Position]
 
 
 @dataclass(frozen=True, slots=True)
 class JobStarted:
-    """A job was handed to a worker; said before anything else is said of the job."""
+    """A job was handed to a worker; precedes every other event of the job."""
 
     job_id: int
     worker: str
@@ -38,9 +38,9 @@ class JobStarted:
 
 @dataclass(frozen=True, slots=True)
 class Refreshed:
-    """What a refresh made of one member: the inputs it stands for, and where the table is now.
+    """The result of refreshing one member: its input positions, and the table's own position.
 
-    `position` stays the same if the refresh changed no row; None if that was never known.
+    `position` is unchanged if the refresh changed no row; None if it was never known.
     """
 
     frontier: Frontier
@@ -49,7 +49,7 @@ class Refreshed:
 
 @dataclass(frozen=True, slots=True)
 class JobSucceeded:
-    """A job and everything it made is committed."""
+    """A job and all its results are committed."""
 
     job_id: int
     refreshed: Mapping[str, Refreshed]
@@ -57,7 +57,7 @@ class JobSucceeded:
 
 @dataclass(frozen=True, slots=True)
 class JobFailed:
-    """A job failed and nothing of it is visible; `member` is the table at fault, if known."""
+    """A job failed without visible effects; `member` is the table at fault, if known."""
 
     job_id: int
     kind: FailureKind
@@ -67,7 +67,7 @@ class JobFailed:
 
 @dataclass(frozen=True, slots=True)
 class JobCancelled:
-    """A job was given up and nothing of it is visible."""
+    """A job was given up, without visible effects."""
 
     job_id: int
     detail: str = "cancelled"
@@ -75,14 +75,14 @@ class JobCancelled:
 
 @dataclass(frozen=True, slots=True)
 class WorkerDied:
-    """A worker process is gone, with whatever it had in hand."""
+    """A worker process is gone, with its job if it had one."""
 
     worker: str
 
 
 @dataclass(frozen=True, slots=True)
 class GraphChanged:
-    """The catalog has other definitions now."""
+    """The definitions in the catalog have changed."""
 
     graph: StreamGraph
     version: int
@@ -90,14 +90,14 @@ class GraphChanged:
 
 @dataclass(frozen=True, slots=True)
 class SourcesMissing:
-    """These relations that tables read are not in the lake; all others are."""
+    """All relations that tables read and that are not in the lake."""
 
     names: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class RefreshRequested:
-    """A person wants a table refreshed; `force` also if nothing it reads has changed."""
+    """A person wants a table refreshed; with `force` even if none of its inputs changed."""
 
     request_id: str
     table: str
@@ -105,7 +105,7 @@ class RefreshRequested:
 
 
 class Contents(NamedTuple):
-    """What the catalog says of a table's contents."""
+    """The stored facts about a table's contents."""
 
     frontier: Frontier
     position: Position | None
@@ -114,14 +114,14 @@ class Contents(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MadeByHand:
-    """People refreshed tables by themselves, past the coordinator."""
+    """People refreshed tables without the coordinator."""
 
     tables: Mapping[str, Contents]
 
 
 @dataclass(frozen=True, slots=True)
 class StatusChanged:
-    """A person paused or resumed a table. Resuming catches up what was missed."""
+    """A person paused or resumed a table. Resuming catches up on what was missed."""
 
     table: str
     status: Status
@@ -129,7 +129,7 @@ class StatusChanged:
 
 @dataclass(frozen=True, slots=True)
 class GateChanged:
-    """A relation was closed for refreshing, or opened again."""
+    """A relation was gated against refreshing, or ungated."""
 
     relation: str
     closed: bool
@@ -137,27 +137,27 @@ class GateChanged:
 
 @dataclass(frozen=True, slots=True)
 class LocksChanged:
-    """Which tables others hold locks on now, all of them."""
+    """The complete set of tables on which other processes hold locks."""
 
     tables: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class TokenWon:
-    """A permit that was asked for is ours."""
+    """A requested permit was granted."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLost:
-    """There was no permit left."""
+    """No permit was free."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolContended:
     """Whether other coordinators wait for permits.
 
-    If so, a coordinator whose job ends asks for no permit until nobody else waits, or until it has
-    waited long enough for them to come and take it.
+    If so, a coordinator whose job ends asks for no permit until no other waits, or until it has
+    given them enough time to take it.
     """
 
     contended: bool
@@ -165,7 +165,7 @@ class PoolContended:
 
 @dataclass(frozen=True, slots=True)
 class DrainChanged:
-    """Start nothing new and let what runs end; or go on."""
+    """Start nothing new and let running jobs end; or resume."""
 
     draining: bool
 
@@ -203,10 +203,10 @@ class Enqueue:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Have a job run: by a worker, or here and now if `inline`.
+    """Run a job: in a worker, or immediately in this process if `inline`.
 
-    `stale` names units above that stand still: the refresh reads their last good data and says so.
-    `waited_ms` is how long it could have run already, had there been a slot and a permit for it.
+    `stale` names stopped upstream units: the refresh reads their last good data and says so.
+    `waited_ms` is how long it has been ready, waiting for a slot and a permit.
     """
 
     job: Job
@@ -218,7 +218,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class WouldDispatch:
-    """Dry run: a job that runs alone now would have been started along with these units."""
+    """Dry run: these units would have been started alongside a job that now runs alone."""
 
     job: Job
     alongside: tuple[str, ...] = ()
@@ -226,14 +226,14 @@ class WouldDispatch:
 
 @dataclass(frozen=True, slots=True)
 class CloseJob:
-    """Store how a job ended, unless its row says already that it ended."""
+    """Store how a job ended, unless its row already has an outcome."""
 
     job: Job
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Make whoever runs a job give it up; a `JobCancelled` or its outcome must follow."""
+    """Cancel a job where it runs; a `JobCancelled` or its outcome must follow."""
 
     job: Job
     detail: str
@@ -241,7 +241,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class RecordSkip:
-    """A unit that was due was passed over; once for each reason until it runs."""
+    """A due unit was skipped; recorded once per reason until it runs."""
 
     unit_key: str
     members: tuple[str, ...]
@@ -260,17 +260,17 @@ class SetStatus:
 
 @dataclass(frozen=True, slots=True)
 class AskToken:
-    """Try to get a permit; answer with `TokenWon` or `TokenLost`."""
+    """Try to get a permit; respond with `TokenWon` or `TokenLost`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseToken:
-    """Give a permit back."""
+    """Return a permit."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """What became of a person's request."""
+    """The outcome of a person's request."""
 
     request_id: str
     ok: bool

@@ -1,4 +1,4 @@
-"""What the coordinator knows of tables and units: the facts that decisions are made from."""
+"""The coordinator's facts about tables and units, on which decisions are based."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from penstock.tables.core.verdict import WILL_RUN, UnitFacts, UpstreamFacts, Ver
 
 @dataclass(slots=True)
 class TableMemory:
-    """What is known of a table's contents; a coordinator starts with what the catalog says.
+    """What is known about a table's contents; initially read from the catalog.
 
-    `fresh_ms` is when contents were last known to equal the query, None if they never were.
-    `failures` are those on record since they were last made, `error` the last of them.
+    `fresh_ms` is when contents were last known to equal the query, None if never. `failures` counts
+    recorded failures since the contents were last made, `error` is the last of them.
     """
 
     frontier: Frontier | None = None
@@ -32,18 +32,18 @@ class TableMemory:
     error: str | None = field(default=None, compare=False)
 
     def failed(self, error: str) -> None:
-        """One more failure."""
+        """Count a failure."""
         self.failures += 1
         self.error = error
 
     def made(self, frontier: Frontier, fresh_ms: int) -> None:
-        """Contents were made."""
+        """Record new contents."""
         self.frontier, self.fresh_ms = frontier, fresh_ms
         self.failures, self.error = 0, None
 
 
 class RefreshRequest(NamedTuple):
-    """A person's wish to have a table refreshed."""
+    """A person's request to refresh a table."""
 
     table: str
     at_ms: int
@@ -52,7 +52,7 @@ class RefreshRequest(NamedTuple):
 
 @dataclass(slots=True)
 class UnitState:
-    """What is known of a unit besides its tables."""
+    """What is known about a unit, besides its tables."""
 
     unit: Unit
     schedule: UnitSchedule
@@ -64,7 +64,7 @@ class UnitState:
     skipped: set[str] = field(default_factory=set)
     wake_ms: int | None = None
     ready_ms: int | None = None
-    """Since when it may run and waits for its turn."""
+    """Since when it has been ready and waiting for its turn."""
 
 
 class Facts:
@@ -88,7 +88,7 @@ class Facts:
         self.draining = False
 
     def change_graph(self, graph: StreamGraph) -> None:
-        """Take other definitions. What is known of tables and units that stay is kept."""
+        """Replace the definitions. The state of tables and units that remain is kept."""
         old, self.graph = self.graph, graph
         self.units = ExecutionUnitGraph(graph)
         self.tables = {
@@ -111,7 +111,7 @@ class Facts:
         }
 
     def facts(self, key: str, free_slots: int) -> UnitFacts:
-        """Everything that decides whether a unit may run."""
+        """Everything that determines whether a unit may run."""
         state = self.states[key]
         unit = state.unit
         relations = {*unit.members, *unit.inputs}
@@ -155,23 +155,23 @@ class Facts:
         )
 
     def due_ms(self, state: UnitState) -> int | None:
-        """Since when a unit's contents are too old."""
+        """When a unit's contents became, or become, stale."""
         return state.schedule.due_ms(self.fresh_ms(state.unit))
 
     def fresh_ms(self, unit: Unit) -> int | None:
-        """When all of a unit was last known to be right."""
+        """When the whole unit was last known to be correct."""
         found = [self.tables[name].fresh_ms for name in unit.members]
         known = [fresh_ms for fresh_ms in found if fresh_ms is not None]
         return min(known) if len(known) == len(found) else None
 
     def changed(self, unit: Unit) -> tuple[str, ...]:
-        """The inputs that moved, or left, since the contents of some member were made."""
+        """The inputs that moved or disappeared since the contents of some member were made."""
         moved = set(self.missing.intersection(unit.inputs))
         for name in unit.members:
             frontier = self.tables[name].frontier
             if frontier is not None:
                 moved.update(frontier.moved(self.positions))
-                # An input that had no position then, and has one now, has moved as well.
+                # An input without a position then that has one now has moved too.
                 moved.update(
                     source
                     for source in self.graph.inputs[name]
@@ -180,7 +180,7 @@ class Facts:
         return tuple(sorted(moved))
 
     def unfilled(self, unit: Unit) -> tuple[str, ...]:
-        """The tables that a unit reads, and that were never filled."""
+        """The tables that a unit reads and that were never filled."""
         tables = self.tables
         return tuple(
             name
@@ -189,7 +189,7 @@ class Facts:
         )
 
     def saw(self, frontier: Frontier) -> None:
-        """A refresh may have read its inputs further than anybody had told."""
+        """Advance positions: a refresh may have read further than reported so far."""
         for source, at in frontier.items():
             self.positions[source] = later(self.positions.get(source), at)
 
@@ -202,11 +202,11 @@ class Facts:
         )
 
     def job_on(self, unit: Unit) -> int | None:
-        """The job that refreshes a member now, perhaps as part of a unit that is no more."""
+        """The job that is refreshing a member, possibly as part of a former unit."""
         return next((self.busy[name] for name in unit.members if name in self.busy), None)
 
     def urgency(self, state: UnitState) -> UnitUrgency:
-        """Where a unit stands among those that may run."""
+        """A unit's rank among those that may run."""
         fresh_ms = self.fresh_ms(state.unit)
         due_ms = state.schedule.due_ms(fresh_ms)
         deadlines = [request.at_ms for request in state.requests.values()]
@@ -216,7 +216,7 @@ class Facts:
         )
 
     def readers(self, relations: Iterable[str]) -> set[str]:
-        """The units that read some of these relations, or hold them as members."""
+        """The units that read any of these relations or contain them."""
         keys = set()
         for relation in relations:
             if relation in self.graph.tables:
@@ -233,7 +233,7 @@ class Facts:
         )
 
     def _kept(self, before: TableDefinition | None, table: TableDefinition) -> TableMemory:
-        """What is known of a table's contents; nothing if they were made by another query."""
+        """What is known about a table's contents; nothing if its query changed."""
         known = self.tables.get(table.name, TableMemory())
         if before is not None and before.query != table.query:
             return TableMemory(position=known.position)
@@ -241,7 +241,7 @@ class Facts:
 
 
 def _state(unit: Unit, schedule: UnitSchedule, before: Mapping[str, UnitState]) -> UnitState:
-    """The state of a unit in a new graph: its own, or the worst of those whose members it took."""
+    """A unit's state in a new graph: its own, or the worst of the units its members came from."""
     olds = {id(old): old for name in unit.members if (old := before.get(name))}.values()
     state = UnitState(unit, schedule)
     for old in olds:

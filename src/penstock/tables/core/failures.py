@@ -1,9 +1,9 @@
-"""Which failures trying again can mend, from what Spark and Penstock call them.
+"""Which failures a retry can fix, by the names that Spark and Penstock give them.
 
-A failure is permanent if the query itself is wrong: it does not parse, names what is not there, or
-mixes types. An engine that cannot be reached is no fault of any table. Everything else may pass.
-Data that a function rejects (a division by zero) may be gone with the next change, so it is tried
-again and in the end suspended.
+A failure is permanent if the query itself is wrong: it does not parse, names something missing, or
+mixes types. An unreachable engine is not the fault of any table. Everything else may pass. Data
+that a function rejects (a division by zero) may be gone with the next change, so it is retried and
+eventually suspended.
 
 >>> classify(EngineFailure("AnalysisException", condition="UNRESOLVED_COLUMN")).value
 'permanent'
@@ -27,7 +27,7 @@ class FailureKind(StrEnum):
 
     @property
     def blameless(self) -> bool:
-        """Whether it says nothing about the table: it never counts and is not in its history."""
+        """Whether it says nothing about the table: neither counted nor recorded in its history."""
         return self in (FailureKind.COLLISION, FailureKind.AWAY)
 
 
@@ -45,7 +45,7 @@ COLLISION: Final = FailureKind.COLLISION
 AWAY: Final = FailureKind.AWAY
 
 CONDITIONS: Final = {
-    # what the query names is not there
+    # a missing name
     "CATALOG_NOT_FOUND": PERMANENT,
     "COLUMN_NOT_FOUND": PERMANENT,
     "FIELD_NOT_FOUND": PERMANENT,
@@ -58,14 +58,14 @@ CONDITIONS: Final = {
     "UNRESOLVED_ROUTINE": PERMANENT,
     "UNRESOLVED_USING_COLUMN_FOR_JOIN": PERMANENT,
     "UNRESOLVABLE_TABLE_VALUED_FUNCTION": PERMANENT,
-    # what it names could be two things
+    # an ambiguous name
     "AMBIGUOUS_COLUMN_OR_FIELD": PERMANENT,
     "AMBIGUOUS_COLUMN_REFERENCE": PERMANENT,
     "AMBIGUOUS_LATERAL_COLUMN_ALIAS": PERMANENT,
     "AMBIGUOUS_REFERENCE": PERMANENT,
     "AMBIGUOUS_REFERENCE_TO_FIELDS": PERMANENT,
     "COLUMN_ALREADY_EXISTS": PERMANENT,
-    # types and shapes do not fit
+    # incompatible types or shapes
     "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE": PERMANENT,
     "DATATYPE_MISMATCH": PERMANENT,
     "INCOMPARABLE_PIVOT_COLUMN": PERMANENT,
@@ -75,7 +75,7 @@ CONDITIONS: Final = {
     "NUM_COLUMNS_MISMATCH": PERMANENT,
     "UNEXPECTED_INPUT_TYPE": PERMANENT,
     "WRONG_NUM_ARGS": PERMANENT,
-    # the query makes no sense
+    # an invalid query
     "GROUP_BY_AGGREGATE": PERMANENT,
     "GROUP_BY_POS_OUT_OF_RANGE": PERMANENT,
     "INVALID_SUBQUERY_EXPRESSION": PERMANENT,
@@ -89,20 +89,20 @@ CONDITIONS: Final = {
     "UNSUPPORTED_EXPR_FOR_OPERATOR": PERMANENT,
     "UNSUPPORTED_FEATURE": PERMANENT,
     "UNSUPPORTED_SUBQUERY_EXPRESSION_CATEGORY": PERMANENT,
-    # of a class that is permanent otherwise, but about the world and not the query
+    # otherwise of a permanent class, but caused by the environment, not the query
     "CANNOT_LOAD_FUNCTION_CLASS": RETRYABLE,
     "INVALID_HANDLE": RETRYABLE,
     "PATH_NOT_FOUND": RETRYABLE,
     "UNABLE_TO_INFER_SCHEMA": RETRYABLE,
 }
-"""Spark's error conditions, without what follows the dot. They decide before anything else."""
+"""Spark's error conditions, without the part after the dot. Checked before anything else."""
 
 ERROR_CLASSES: Final = {
     "AnalysisException": PERMANENT,
     "ParseException": PERMANENT,
     "SparkNoSuchElementException": RETRYABLE,
     "UnsupportedOperationException": PERMANENT,
-    # Penstock's own, by what the caller should do next
+    # Penstock's own errors, by what the caller should do next
     "CatalogAway": AWAY,
     "Corrupt": PERMANENT,
     "EngineAway": AWAY,
@@ -112,14 +112,14 @@ ERROR_CLASSES: Final = {
     "Rejected": PERMANENT,
     "TableNotFound": PERMANENT,
 }
-"""Names of error classes, for errors whose condition says nothing."""
+"""Error classes, for errors whose condition is not listed."""
 
 _QUERY_IS_WRONG: Final = "42"
 """SQLSTATEs of this class are syntax errors and broken references."""
 
 
 def classify(failure: EngineFailure) -> FailureKind:
-    """What a failure means: by condition, then by SQLSTATE, then by class; else it may pass."""
+    """Classify a failure: by condition, then SQLSTATE, then class; otherwise it is retryable."""
     condition = (failure.condition or "").partition(".")[0]
     if condition in CONDITIONS:
         return CONDITIONS[condition]

@@ -1,6 +1,6 @@
-"""What input position a table's contents stand for, and whether anything has moved since.
+"""The input positions that a table's contents reflect, and whether any input has moved since.
 
-A lake table stands at the snapshot that last changed it; a topic at an epoch and a seq.
+A lake table's position is the snapshot that last changed it; a topic's is an epoch and a seq.
 
 >>> made_of = Frontier({"orders": LakePosition(7), "topics.meters": TopicPosition(1, 40)})
 >>> made_of.moved({"orders": LakePosition(9), "topics.meters": TopicPosition(1, 40)})
@@ -20,19 +20,19 @@ from penstock.kernel.errors import Corrupt
 
 
 class BadFrontier(Corrupt):
-    """A stored frontier is not what was written."""
+    """A stored frontier is malformed."""
 
     code = "bad_frontier"
 
 
 class LakePosition(NamedTuple):
-    """The lake snapshot that last changed a table. A later change has a larger one."""
+    """The lake snapshot that last changed a table. Later changes have larger ids."""
 
     snapshot: int
 
 
 class TopicPosition(NamedTuple):
-    """A place in a topic. A topic that was deleted and made again has another epoch."""
+    """A position in a topic. A deleted and recreated topic has a different epoch."""
 
     epoch: int
     seq: int
@@ -42,7 +42,7 @@ Position = LakePosition | TopicPosition
 
 
 class Order(StrEnum):
-    """How two frontiers stand to each other."""
+    """How two frontiers compare."""
 
     SAME = "same"
     BEFORE = "before"
@@ -51,7 +51,7 @@ class Order(StrEnum):
 
 
 class Frontier(Mapping[str, Position]):
-    """A position for each input of a table. Never changed."""
+    """A position for each input of a table. Immutable."""
 
     __slots__ = ("_positions",)
 
@@ -74,11 +74,11 @@ class Frontier(Mapping[str, Position]):
         return f"Frontier({self._positions!r})"
 
     def moved(self, now: Mapping[str, Position]) -> tuple[str, ...]:
-        """The inputs that are elsewhere now. An input nobody knows anything of has not moved."""
+        """The inputs whose position changed. An input without a known position has not moved."""
         return tuple(source for source, at in self._positions.items() if now.get(source, at) != at)
 
     def compare(self, other: Frontier) -> Order:
-        """Whether all inputs stand still, none went back, none went on, or neither can be said."""
+        """Whether inputs are equal, only advanced, only went back, or are not comparable."""
         if self._positions.keys() != other._positions.keys():
             return Order.APART
         steps = {_step(at, other[source]) for source, at in self._positions.items()}
@@ -88,14 +88,14 @@ class Frontier(Mapping[str, Position]):
         return steps.pop() if steps else Order.SAME
 
     def to_json(self) -> str:
-        """As text, the same for equal frontiers."""
+        """As text; equal frontiers give equal text."""
         return json.dumps(
             {source: list(at) for source, at in self._positions.items()}, separators=(",", ":")
         )
 
     @classmethod
     def from_json(cls, text: str) -> Frontier:
-        """Read what `to_json` wrote, or `BadFrontier`."""
+        """Parse the output of `to_json`, or raise `BadFrontier`."""
         try:
             stored = json.loads(text)
             return cls({source: _position(numbers) for source, numbers in stored.items()})
@@ -106,7 +106,7 @@ class Frontier(Mapping[str, Position]):
 
 
 def later(known: Position | None, seen: Position) -> Position:
-    """The later of two positions of one relation; what is known if neither is."""
+    """The later of two positions of one relation; `known` if they are not comparable."""
     return seen if known is None or _step(known, seen) is Order.BEFORE else known
 
 
@@ -114,7 +114,7 @@ def _step(one: Position, other: Position) -> Order:
     if one == other:
         return Order.SAME
     if isinstance(one, TopicPosition) and isinstance(other, TopicPosition):
-        if one.epoch != other.epoch:  # another topic of the same name: not before, not after
+        if one.epoch != other.epoch:  # a different topic of the same name: neither before nor after
             return Order.APART
         return Order.BEFORE if one.seq < other.seq else Order.AFTER
     if isinstance(one, LakePosition) and isinstance(other, LakePosition):

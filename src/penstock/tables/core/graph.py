@@ -1,4 +1,4 @@
-"""Who reads whom: sources and stream tables, without cycles, in one order for equal contents.
+"""The dependency graph of sources and stream tables: acyclic and in a deterministic order.
 
 >>> from penstock.tables.core.model import define
 >>> graph = StreamGraph([define("b", "SELECT * FROM a"), define("a", "SELECT * FROM raw")])
@@ -26,9 +26,9 @@ TABLES_MAX: Final = 100_000
 
 
 class StreamGraph:
-    """Definitions and the edges between them. Never changed: a change makes another graph.
+    """Definitions and the edges between them. Immutable: a change creates a new graph.
 
-    The same definitions give the same graph, whatever order they came in.
+    The same definitions give the same graph, in whatever order they are passed.
     """
 
     def __init__(self, tables: Iterable[TableDefinition] = ()) -> None:
@@ -51,11 +51,11 @@ class StreamGraph:
         self.sources: tuple[str, ...] = tuple(sorted(set(self.readers) - set(self.tables)))
 
     def with_table(self, table: TableDefinition) -> StreamGraph:
-        """The graph with a table added or replaced; a cycle is refused with its path."""
+        """The graph with a table added or replaced; `TableCycle` has the path of a cycle."""
         return StreamGraph({**self.tables, table.name: table}.values())
 
     def without(self, name: str, *, cascade: bool = False) -> StreamGraph:
-        """The graph without a table; what reads it must go too, or the drop is refused."""
+        """The graph without a table; refused while other tables read it, unless `cascade`."""
         self.table(name)
         gone = {name, *self.downstream(name)}
         if len(gone) > 1 and not cascade:
@@ -81,7 +81,7 @@ class StreamGraph:
 
 
 def check_modes(graph: StreamGraph) -> None:
-    """Refuse an IMMEDIATE table that reads no stream table: it has no commit to be part of."""
+    """Reject an IMMEDIATE table that reads no stream table: it has no commit to be part of."""
     for name, table in graph.tables.items():
         if table.mode is Mode.IMMEDIATE and not graph.upstreams[name]:
             raise InvalidTable(
@@ -91,7 +91,7 @@ def check_modes(graph: StreamGraph) -> None:
 
 
 def reverse(edges: Edges) -> Edges:
-    """Edges the other way round; every name that occurs has an entry, each sorted."""
+    """Reversed edges; every name has an entry, and each entry is sorted."""
     found: dict[str, set[str]] = {name: set() for name in edges}
     for name, targets in edges.items():
         for target in targets:
@@ -100,7 +100,7 @@ def reverse(edges: Edges) -> Edges:
 
 
 def reach(edges: Edges, starts: Iterable[str]) -> set[str]:
-    """Everything that can be reached by at least one edge."""
+    """Everything reachable by at least one edge."""
     found: set[str] = set()
     waiting = list(starts)
     while waiting:
@@ -112,9 +112,9 @@ def reach(edges: Edges, starts: Iterable[str]) -> set[str]:
 
 
 def topological(upstreams: Edges) -> tuple[str, ...]:
-    """Names with every upstream first; of those that could come next, the first by name.
+    """Names with every upstream first; ties are broken by name.
 
-    A cycle is `TableCycle` with its path, beginning at its first name, in the direction of data.
+    Raises `TableCycle` with the cycle's path, starting at its first name, in the direction of data.
     """
     downstreams = reverse(upstreams)
     missing = {name: len(set(inputs)) for name, inputs in upstreams.items()}

@@ -1,4 +1,4 @@
-"""What people see of a coordinator: whether it runs, whether it is saturated, what each table does.
+"""What people see of a coordinator: whether it runs, is saturated, and what each table does.
 
 >>> health(None, lease=CoordinatorLease("c1", expires_ms=900), now_ms=1_000).state.value
 'not_running'
@@ -19,7 +19,7 @@ from penstock.tables.core.verdict import Reason
 
 
 class CoordinatorLease(NamedTuple):
-    """Who coordinates a warehouse, and until when unless it says so again."""
+    """The coordinator of a warehouse, and when its lease expires unless renewed."""
 
     holder: str
     expires_ms: int
@@ -27,7 +27,7 @@ class CoordinatorLease(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A coordinator's work at a moment; what `worker pool` shows."""
+    """A snapshot of a coordinator's work, as `worker pool` shows it."""
 
     coordinator: str
     parallel_refresh_mode: ParallelMode
@@ -39,11 +39,11 @@ class Pool:
     ticked_ms: int
     stopped: tuple[tuple[str, Status], ...] = ()
     troubles: tuple[tuple[str, str], ...] = ()
-    """Tables that are not kept fresh, and what went wrong with each."""
+    """Tables that are not kept fresh, with the error of each."""
 
 
 class HealthState(StrEnum):
-    """From best to worst, as far as freshness goes."""
+    """Ordered from best to worst for freshness."""
 
     OK = "ok"
     STARTING = "starting"
@@ -77,14 +77,14 @@ class TableStatus:
     failures: int
     frontier: Frontier | None
     error: str | None = None
-    """What went wrong the last time, if it was not made since."""
+    """The last error, if the table was not refreshed since."""
     attempt: int = 1
-    """Which try the next one is."""
+    """The number of the next attempt."""
     retry_at_ms: int | None = None
 
 
 def pool(coordinator: Coordinator) -> Pool:
-    """A coordinator's work right now."""
+    """A coordinator's current work."""
     board = coordinator.facts
     return Pool(
         coordinator=coordinator.identity,
@@ -122,9 +122,9 @@ _TROUBLED = frozenset({Reason.BACKING_OFF, Reason.ENGINE_AWAY, Reason.SOURCE_MIS
 def health(
     seen: Pool | None, *, lease: CoordinatorLease | None, now_ms: int, tick_late_ms: int = 5_000
 ) -> Health:
-    """Whether tables are kept fresh, telling *saturated* from *not running*.
+    """Whether tables are kept fresh; distinguishes *saturated* from *not running*.
 
-    `seen` is the last thing the holder of the lease said of itself, None if it said nothing yet.
+    `seen` is the last report of the lease holder, None if there is none yet.
     """
     if lease is None:
         return Health(HealthState.NOT_RUNNING, "no coordinator holds the lease")

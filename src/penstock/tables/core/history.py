@@ -1,6 +1,6 @@
-"""What is kept of every refresh: how it was asked for, how it was done, what it cost.
+"""The record of a refresh: how it was requested, how it was executed, what it cost.
 
-The configured and the executed mode are two fields: a fallback to FULL is never written down as
+The configured and the executed mode are two fields: a fallback to FULL is never recorded as
 DIFFERENTIAL.
 """
 
@@ -16,7 +16,7 @@ from penstock.tables.core.model import Mode
 
 
 class ReasonCode(StrEnum):
-    """Why a refresh was done in the mode it was done in."""
+    """Why a refresh was executed in its mode."""
 
     AS_CONFIGURED = "as_configured"
     FIRST_LOAD = "first_load"
@@ -39,7 +39,7 @@ class RefreshOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RefreshRecord:
-    """One refresh of one table. `executed` is None if it did not come to that."""
+    """One refresh of one table. `executed` is None if it ended before execution."""
 
     table: str
     unit_key: str
@@ -77,13 +77,13 @@ class RefreshRecord:
 
     @property
     def fell_back(self) -> bool:
-        """Whether a table that may be differential was refreshed in full."""
+        """Whether a table that allows DIFFERENTIAL was refreshed in full."""
         return self.configured is not Mode.FULL and self.executed is Mode.FULL
 
 
 @dataclass(frozen=True, slots=True)
 class HistorySummary:
-    """Some refreshes of one table in a few numbers."""
+    """Summary statistics over several refreshes of one table."""
 
     refreshes: int
     failures: int
@@ -93,7 +93,7 @@ class HistorySummary:
 
 
 def summarise(records: Sequence[RefreshRecord]) -> HistorySummary:
-    """The few numbers of some refreshes."""
+    """Summarise several refreshes."""
     return HistorySummary(
         refreshes=sum(record.outcome is RefreshOutcome.SUCCEEDED for record in records),
         failures=sum(record.outcome is RefreshOutcome.FAILED for record in records),

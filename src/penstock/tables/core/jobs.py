@@ -1,4 +1,4 @@
-"""Jobs: one row for each try to refresh a unit, and the few ways in which a row may change.
+"""Jobs: one row per attempt to refresh a unit, and the allowed transitions of its status.
 
 ```
 QUEUED ──claim──▶ RUNNING ──▶ SUCCEEDED | RETRYABLE_FAILED | PERMANENT_FAILED | CANCELLED
@@ -20,7 +20,7 @@ RETENTION_MS: Final = 3_600_000
 
 
 class JobStatus(StrEnum):
-    """Where a job stands."""
+    """The status of a job."""
 
     QUEUED = "QUEUED"
     RUNNING = "RUNNING"
@@ -31,7 +31,7 @@ class JobStatus(StrEnum):
 
     @property
     def live(self) -> bool:
-        """Whether something may still come of it."""
+        """Whether the job has not ended."""
         return self in (JobStatus.QUEUED, JobStatus.RUNNING)
 
 
@@ -46,12 +46,12 @@ TRANSITIONS: Final = {
         }
     ),
 }
-"""From each live status, where a job may go. The others are final."""
+"""The allowed next statuses of each live status. All others are final."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One row of `scheduler_jobs`. Changes make another row of the same id."""
+    """One row of `scheduler_jobs`. Immutable: a change creates a new row with the same id."""
 
     job_id: int
     graph_version: int
@@ -70,24 +70,24 @@ class Job:
     retryable: bool | None = None
 
     def claimed(self, worker: str, now_ms: int) -> Job:
-        """A worker has it in hand."""
+        """A worker is running it."""
         return self._moved(JobStatus.RUNNING, worker=worker, started_at_ms=now_ms)
 
     def succeeded(self, now_ms: int, detail: str | None = None) -> Job:
-        """Everything it made is committed."""
+        """All its results are committed."""
         return self._moved(
             JobStatus.SUCCEEDED, finished_at_ms=now_ms, outcome_detail=detail, retryable=None
         )
 
     def failed(self, now_ms: int, detail: str, *, retryable: bool) -> Job:
-        """Nothing of it is visible."""
+        """It failed, without visible effects."""
         status = JobStatus.RETRYABLE_FAILED if retryable else JobStatus.PERMANENT_FAILED
         return self._moved(
             status, finished_at_ms=now_ms, outcome_detail=detail, retryable=retryable
         )
 
     def cancelled(self, now_ms: int, detail: str) -> Job:
-        """It was given up; nothing of it is visible."""
+        """It was cancelled, without visible effects."""
         return self._moved(
             JobStatus.CANCELLED, finished_at_ms=now_ms, outcome_detail=detail, retryable=True
         )
@@ -105,7 +105,7 @@ class Job:
 def job_for(
     unit: Unit, job_id: int, *, graph_version: int, coordinator: str, attempt_no: int, now_ms: int
 ) -> Job:
-    """A fresh job for a unit."""
+    """A new job for a unit."""
     return Job(
         job_id=job_id,
         graph_version=graph_version,
@@ -120,9 +120,10 @@ def job_for(
 
 
 def may_claim(job: Job, *, graph_version: int, coordinator: str | None) -> str | None:
-    """None if a worker may run a job, else why it must be cancelled.
+    """None if a worker may run the job, otherwise why it must be cancelled.
 
-    `graph_version` and `coordinator` are what the catalog says now; None if nobody coordinates.
+    `graph_version` and `coordinator` are the catalog's current values; None if there is no
+    coordinator.
     """
     if job.status is not JobStatus.QUEUED:
         return f"expected a queued job, found it {job.status.value}"
@@ -134,7 +135,7 @@ def may_claim(job: Job, *, graph_version: int, coordinator: str | None) -> str |
 
 
 def prunable(jobs: Iterable[Job], now_ms: int, *, retention_ms: int = RETENTION_MS) -> list[Job]:
-    """The jobs that ended long enough ago to be forgotten; live ones never are."""
+    """The jobs that ended long enough ago to be deleted; never live ones."""
     return [
         job
         for job in jobs
@@ -145,7 +146,7 @@ def prunable(jobs: Iterable[Job], now_ms: int, *, retention_ms: int = RETENTION_
 
 
 class JobRecovery(NamedTuple):
-    """What to write and whom to stop before the first tick."""
+    """Rows to write and workers to stop before the first tick."""
 
     closed: tuple[Job, ...]
     interrupt: tuple[Job, ...]
@@ -156,10 +157,10 @@ def recover(
 ) -> JobRecovery:
     """Close every live job that a new coordinator cannot wait for.
 
-    A queued job was never begun: CANCELLED. A running one whose worker is gone: RETRYABLE_FAILED.
-    A running one whose worker lives but whose coordinator is gone: CANCELLED, and its worker is
-    interrupted; its commit expects a running row and so cannot land any more. Jobs of the new
-    coordinator itself, if it was restarted under the same name, are judged alike.
+    A queued job was never begun: CANCELLED. A running one whose worker is gone: RETRYABLE_FAILED. A
+    running one whose worker lives but whose coordinator is gone: CANCELLED, and its worker is
+    interrupted; its commit requires a running row and so can no longer succeed. Jobs of the new
+    coordinator itself, if it restarted under the same name, are treated alike.
     """
     closed, interrupt = [], []
     for job in jobs:

@@ -1,4 +1,4 @@
-"""What a stream table is: a name, a query, a schedule, a mode, and what it reads.
+"""The definition of a stream table: name, query, schedule, mode, and sources.
 
 >>> table = define("Daily", "SELECT day, count(*) AS n FROM orders GROUP BY day", schedule="10s")
 >>> table.name, table.sources, table.mode.value, table.schedule.text
@@ -22,7 +22,7 @@ QUERY_BYTES_MAX: Final = 1 << 20
 
 
 class Mode(StrEnum):
-    """How contents are brought up to date; the mode executed is on record for each refresh."""
+    """How contents are brought up to date; each refresh records the mode it executed."""
 
     FULL = "FULL"
     DIFFERENTIAL = "DIFFERENTIAL"
@@ -38,9 +38,9 @@ class Consistency(StrEnum):
 
 
 class Status(StrEnum):
-    """Whether a table is refreshed, and if not, who stopped it.
+    """Whether a table is refreshed, and if not, why.
 
-    PAUSED by a person, SUSPENDED by failures in a row, ERROR by one that trying again cannot mend.
+    PAUSED by a person, SUSPENDED after repeated failures, ERROR after one that a retry cannot fix.
     """
 
     ACTIVE = "ACTIVE"
@@ -51,10 +51,10 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """A stream table as it was asked for. Made by `define`, which reads names from text.
+    """A stream table as configured. Made by `define`, which parses text.
 
-    `sources` are the relations the query reads, sorted. `volatile` says that the query may answer
-    differently though nothing it reads has changed: it is refreshed on every schedule.
+    `sources` are the relations the query reads, sorted. `volatile` means that the query's result
+    may change although its inputs did not: it is refreshed on every schedule.
     """
 
     name: str
@@ -91,7 +91,7 @@ def define(
     status: str = "active",
     description: str = "",
 ) -> TableDefinition:
-    """Make a definition from what people write."""
+    """Make a definition from text options."""
     return TableDefinition(
         name=lake_name(name),
         query=query.strip(),
@@ -106,7 +106,7 @@ def define(
 
 
 def choose(what: str, found: str, known: list[str]) -> str:
-    """One of a few words, or `InvalidTable` that names the nearest."""
+    """Match one of the known words, or raise `InvalidTable` with the nearest."""
     if found in known:
         return found
     near = get_close_matches(found, known, n=1, cutoff=0.5)

@@ -1,4 +1,4 @@
-"""How far a refresh has come, as an engine tells it and people are shown it.
+"""The progress of a refresh, as reported by an engine and shown to people.
 
 >>> RefreshProgress(stages=3, stages_done=1, tasks=8, tasks_done=6).share
 0.75
@@ -12,10 +12,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class RefreshProgress:
-    """One look at a refresh under way. What an engine cannot tell stays 0.
+    """The progress of a running refresh. What an engine cannot report stays 0.
 
-    `table` is the member that is being refreshed. `rows` are rows read so far. Spark makes stages
-    as it goes, so their number may grow. `left_ms` is a guess, None while there is none.
+    `table` is the member that is being refreshed. `rows` are rows read so far. Spark creates stages
+    as it goes, so their number may grow. `left_ms` is an estimate, None if there is none.
     """
 
     table: str = ""
@@ -29,19 +29,19 @@ class RefreshProgress:
 
     @property
     def share(self) -> float:
-        """How much of the known work is done, from 0 to 1."""
+        """The completed share of the known work, from 0 to 1."""
         return min(1.0, self.tasks_done / self.tasks) if self.tasks else 0.0
 
     def of(self, table: str) -> RefreshProgress:
-        """The same, said of a table."""
+        """The same progress, for a given table."""
         return replace(self, table=table)
 
     def plain(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """As a JSON-compatible dict."""
         return asdict(self)
 
 
 def read_progress(found: dict[str, Any]) -> RefreshProgress:
-    """What `plain` gave; what a newer process added is left out."""
+    """Parse the output of `plain`; ignores fields added by a newer version."""
     known = {field.name for field in fields(RefreshProgress)}
     return RefreshProgress(**{key: value for key, value in found.items() if key in known})

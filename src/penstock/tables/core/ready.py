@@ -1,4 +1,4 @@
-"""The units that may run, the most urgent first.
+"""The units that may run, most urgent first.
 
 >>> queue = ReadyQueue()
 >>> queue.put("late", UnitUrgency(deadline_ms=5, interval_ms=10, position=0))
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class UnitUrgency(NamedTuple):
-    """What decides who is first: freshness deadline, then the shorter interval, then the order."""
+    """Sort key: freshness deadline, then shorter interval, then topological position."""
 
     deadline_ms: int
     interval_ms: int
@@ -23,7 +23,7 @@ class UnitUrgency(NamedTuple):
 
 
 class ReadyQueue:
-    """Keys by urgency, each at most once. There are no levels: whatever is in may run."""
+    """Keys by urgency, each at most once. There are no dependencies here: every entry may run."""
 
     def __init__(self) -> None:
         self._urgency: dict[str, UnitUrgency] = {}
@@ -36,24 +36,24 @@ class ReadyQueue:
         return key in self._urgency
 
     def put(self, key: str, urgency: UnitUrgency) -> None:
-        """Add a key, or give it another urgency."""
+        """Add a key, or change its urgency."""
         if self._urgency.get(key) != urgency:
             self._urgency[key] = urgency
             heappush(self._heap, (urgency, key))
 
     def discard(self, key: str) -> None:
-        """Take a key out; nothing happens if it is not in."""
+        """Remove a key, if present."""
         self._urgency.pop(key, None)
 
     def pop(self) -> str | None:
-        """The most urgent key, taken out; None if there is none."""
+        """Remove and return the most urgent key; None if empty."""
         while self._heap:
             urgency, key = heappop(self._heap)
-            if self._urgency.get(key) == urgency:  # else it left, or was moved since
+            if self._urgency.get(key) == urgency:  # otherwise removed or re-added since
                 del self._urgency[key]
                 return key
         return None
 
     def in_order(self) -> list[str]:
-        """All keys, the most urgent first."""
+        """All keys, most urgent first."""
         return sorted(self._urgency, key=lambda key: (self._urgency[key], key))

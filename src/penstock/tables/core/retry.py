@@ -1,4 +1,4 @@
-"""How often a unit failed in a row and when it is tried again.
+"""Consecutive failures of a unit, and when it is retried.
 
 >>> from random import Random
 >>> policy = RetryPolicy(jitter=0.0)
@@ -18,16 +18,18 @@ from penstock.flow.backoff import Backoff
 from penstock.kernel.errors import Rejected
 
 AWAY_MS_MAX: Final = 1_000
-"""How long to wait at most before an engine that is away is asked for again: it is one question,
-and work goes on soon after the answer."""
+"""Maximum delay before an unreachable engine is probed again.
+
+A probe is cheap, and work resumes soon after it succeeds.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Delays from `base_ms` to `cap_ms`, and how many failures in a row suspend a table.
+    """Delays from `base_ms` to `cap_ms`, and how many consecutive failures suspend a table.
 
-    A worker that dies may have been killed for reasons of its own, so deaths are counted apart and
-    the first one costs no delay; but a query that kills its worker each time must end too.
+    A worker may die for reasons unrelated to its query, so deaths are counted separately and the
+    first one causes no delay; but a query that kills its worker each time must be stopped too.
     """
 
     base_ms: int = 1_000
@@ -42,7 +44,7 @@ class RetryPolicy:
                 raise Rejected(f"expected {name} of at least 1, found {getattr(self, name)}")
 
     def delay_ms(self, failures: int, random: Random) -> int:
-        """How long to wait after so many failures."""
+        """The delay after this many failures."""
         backoff = Backoff(self.base_ms, self.cap_ms, self.jitter, math.inf)
         delay_ms = backoff.next_ms(failures, elapsed_ms=0, random=random)
         return math.ceil(delay_ms or 0)
@@ -50,31 +52,31 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RetryState:
-    """The failures of one unit since it last succeeded. Never changed."""
+    """The failures of one unit since it last succeeded. Immutable."""
 
     failures: int = 0
     deaths: int = 0
     retry_at_ms: int | None = None
     aways: int = 0
     away: str | None = None
-    """Why the engine could not be reached the last time, if that is what it waits for."""
+    """Why the engine was unreachable, if that is what the unit waits for."""
     error: str | None = None
-    """What went wrong the last time."""
+    """The last error."""
 
     @property
     def failing(self) -> bool:
-        """Whether something failed that will be tried again."""
+        """Whether a failure will be retried."""
         return self.retry_at_ms is not None
 
     @property
     def attempt_no(self) -> int:
-        """Which try the next one is; the first is 1."""
+        """The number of the next attempt, starting at 1."""
         return self.failures + self.deaths + 1
 
     def failed(
         self, policy: RetryPolicy, now_ms: int, random: Random, why: str | None = None
     ) -> RetryState:
-        """After one more retryable failure."""
+        """The state after another retryable failure."""
         failures = self.failures + 1
         at_ms = now_ms + policy.delay_ms(failures, random)
         return replace(self, failures=failures, retry_at_ms=at_ms, away=None, error=why)
@@ -82,19 +84,19 @@ class RetryState:
     def died(
         self, policy: RetryPolicy, now_ms: int, random: Random, why: str | None = None
     ) -> RetryState:
-        """After the worker was lost; the first time it is tried again at once."""
+        """The state after a lost worker; the first time it is retried immediately."""
         at_ms = now_ms + (policy.delay_ms(self.deaths, random) if self.deaths else 0)
         return replace(self, deaths=self.deaths + 1, retry_at_ms=at_ms, away=None, error=why)
 
     def collided(
         self, policy: RetryPolicy, now_ms: int, random: Random, why: str | None = None
     ) -> RetryState:
-        """After someone else held a lock: a short wait that counts for nothing."""
+        """The state after a lock collision: a short delay that does not count as a failure."""
         at_ms = now_ms + policy.delay_ms(1, random)
         return replace(self, retry_at_ms=at_ms, away=None, error=why)
 
     def waited(self, policy: RetryPolicy, now_ms: int, random: Random, why: str) -> RetryState:
-        """After the engine could not be reached: longer and longer waits that count for nothing."""
+        """The state after an unreachable engine: growing delays that do not count as failures."""
         wait_ms = min(policy.delay_ms(self.aways + 1, random), AWAY_MS_MAX)
         return replace(self, aways=self.aways + 1, retry_at_ms=now_ms + wait_ms, away=why)
 

@@ -1,4 +1,4 @@
-"""How often a table is refreshed: a duration, cron, calculated from its consumers, on demand.
+"""Schedules: a duration, cron, calculated from the consumers, or on demand.
 
 >>> parse_schedule("1h30m").text, parse_schedule("@daily").text, parse_schedule("calculated").text
 ('1h30m', '0 0 * * *', 'calculated')
@@ -17,7 +17,7 @@ from penstock.tables.core.cron import Cron, parse_cron
 
 INTERVAL_MS_MAX: Final = 366 * 86_400_000
 LEAF_INTERVAL_MS: Final = 1_000
-"""How fresh a calculated table is that nobody with an interval reads."""
+"""The interval of a calculated table without consumers that have an interval."""
 
 _UNITS_MS: Final = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}
 _DURATION: Final = re.compile(
@@ -27,7 +27,7 @@ _DURATION: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """Contents are at most so old."""
+    """Contents are at most this old."""
 
     interval_ms: int
 
@@ -39,7 +39,7 @@ class Every:
 
     @property
     def text(self) -> str:
-        """As people write it: the largest units first."""
+        """In the format that people write: largest units first."""
         parts, left_ms = [], self.interval_ms
         for unit, size_ms in (*_UNITS_MS.items(), ("ms", 1)):
             count, left_ms = divmod(left_ms, size_ms)
@@ -47,7 +47,7 @@ class Every:
         return "".join(parts)
 
     def next_ms(self, after_ms: int) -> int:
-        """When contents that were fresh at a moment are too old."""
+        """When contents that were fresh at a given time become stale."""
         return after_ms + self.interval_ms
 
 
@@ -59,11 +59,11 @@ class AtTimes:
 
     @property
     def text(self) -> str:
-        """The expression, with `@` words spelt out."""
+        """The expression, with `@` words expanded."""
         return self.cron.text
 
     def next_ms(self, after_ms: int) -> int:
-        """The first fire after a moment."""
+        """The first fire after a given time."""
         return self.cron.next_ms(after_ms)
 
 
@@ -76,7 +76,7 @@ class Calculated:
 
 @dataclass(frozen=True, slots=True)
 class OnDemand:
-    """Only when someone asks."""
+    """Only on request."""
 
     text: str = "on demand"
 
@@ -87,7 +87,7 @@ Timed = Every | AtTimes
 
 
 def parse_schedule(text: str) -> Schedule:
-    """Read a schedule, or `InvalidSchedule` with what it could have been."""
+    """Parse a schedule, or raise `InvalidSchedule` with the alternatives."""
     plain = " ".join(text.lower().split())
     if plain == "calculated":
         return Calculated()
@@ -99,7 +99,7 @@ def parse_schedule(text: str) -> Schedule:
 
 
 def parse_duration_ms(text: str) -> int:
-    """Read `10s`, `1h30m`, `250ms`: whole numbers with units, the largest first."""
+    """Parse `10s`, `1h30m`, `250ms`: integers with units, largest first."""
     match = _DURATION.fullmatch(text)
     if match is None or not text:
         raise InvalidSchedule(

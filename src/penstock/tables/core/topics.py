@@ -1,4 +1,4 @@
-"""Topics as sources: which columns a topic's records have, and whether a key makes them rows.
+"""Topics as sources: the columns of a topic's records, and whether a key turns them into rows.
 
 A topic holds JSON; a table needs columns. So a topic is declared before a table reads it. Without a
 key every record is a row. With a key the last record for each key is its row, and a record whose
@@ -35,7 +35,7 @@ COLUMNS_MAX: Final = 1_000
 RECORD_COLUMNS: Final = {
     "_seq": "BIGINT", "_ts": "TIMESTAMP", "_node": "STRING", "_tag": "STRING",
 }  # fmt: skip
-"""Columns that are the record's own and not of its data, with the only type each may have."""
+"""Columns of the record itself rather than of its data, with the only type each may have."""
 
 _T = exp.DataType.Type
 _PLAIN: Final = frozenset(
@@ -48,7 +48,7 @@ _KEYS: Final = _PLAIN - {_T.FLOAT, _T.DOUBLE}
 
 
 class TopicColumn(NamedTuple):
-    """A column of a topic's records: its name and its type in Spark's words."""
+    """A column of a topic's records: its name and its Spark type."""
 
     name: str
     type: str
@@ -56,9 +56,10 @@ class TopicColumn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicSource:
-    """A topic that tables may read. Made by `declare_topic`, which checks it.
+    """A topic that tables may read. Made by `declare_topic`, which validates it.
 
-    `url` is the topic server's; its key is no part of it, for this is stored where many may look.
+    `url` is the topic server's. The API key is left out, because this is stored where many can read
+    it.
     """
 
     topic: str
@@ -68,16 +69,16 @@ class TopicSource:
 
     @property
     def name(self) -> str:
-        """The relation that queries name."""
+        """The relation's name in queries."""
         return topic_source(self.topic)
 
     @property
     def schema(self) -> str:
-        """The columns as Spark writes them."""
+        """The columns in Spark's syntax."""
         return ", ".join(f"{_quoted(column.name)} {column.type}" for column in self.columns)
 
     def to_json(self) -> str:
-        """As text, the same for equal sources."""
+        """As text; equal sources give equal text."""
         return json.dumps(
             {
                 "topic": self.topic,
@@ -90,7 +91,7 @@ class TopicSource:
 
     @classmethod
     def from_json(cls, text: str) -> TopicSource:
-        """Read what `to_json` wrote."""
+        """Parse the output of `to_json`."""
         found: dict[str, Any] = json.loads(text)
         return cls(
             found["topic"],
@@ -103,7 +104,7 @@ class TopicSource:
 def declare_topic(
     topic: str, schema: str, *, key: str | Iterable[str] = (), url: str | None = None
 ) -> TopicSource:
-    """Make a source from what people write: columns as in CREATE TABLE, key columns by comma."""
+    """Make a source from text: columns as in CREATE TABLE, key columns separated by commas."""
     try:
         check_topic_name(topic)
     except Rejected as error:
@@ -175,7 +176,7 @@ def _check_type(name: str, kind: exp.DataType) -> None:
 def _check_part(name: str, kind: Any) -> None:
     if not isinstance(kind, exp.DataType):
         raise InvalidSource(f"expected types inside of column {name!r}, found none")
-    _check_type(f"{name}.", kind)  # a field inside is never the record's own
+    _check_type(f"{name}.", kind)  # nested fields are never record columns
 
 
 def _checked_key(names: list[str], types: dict[str, exp.DataType]) -> tuple[str, ...]:

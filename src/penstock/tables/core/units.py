@@ -1,4 +1,4 @@
-"""What is refreshed as one piece of work: tables that must change together, and the rest alone.
+"""Execution units: tables that must change together are refreshed as one, the rest alone.
 
 >>> from penstock.tables.core.model import define
 >>> graph = StreamGraph([
@@ -30,7 +30,7 @@ KEY_LENGTH_MAX: Final = 120
 
 
 class UnitKind(StrEnum):
-    """Why tables are one unit."""
+    """Why tables form one unit."""
 
     SINGLETON = "singleton"
     ATOMIC_GROUP = "atomic_group"
@@ -39,11 +39,11 @@ class UnitKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One piece of work for one worker, in one transaction.
+    """The work of one worker, in one transaction.
 
-    `members` are in the order in which they are refreshed; `root` is the first. `upstreams` and
-    `downstreams` are keys of other units, `inputs` the relations that members read and that are no
-    members. `position` is the unit's place in the topological order.
+    `members` are in refresh order; `root` is the first. `upstreams` and `downstreams` are keys of
+    other units, `inputs` the relations that members read and that are not members. `position` is
+    the unit's place in the topological order.
     """
 
     key: str
@@ -61,9 +61,9 @@ class Unit:
 
 
 class ExecutionUnitGraph:
-    """The stream graph with everything that must change together collapsed. Never changed.
+    """The stream graph with tables that must change together collapsed. Immutable.
 
-    Every table is in exactly one unit. Units come in topological order, the same for equal graphs.
+    Every table is in exactly one unit. Units are in topological order, the same for equal graphs.
     """
 
     def __init__(self, graph: StreamGraph) -> None:
@@ -77,7 +77,7 @@ class ExecutionUnitGraph:
         keys = {home: unit_key(kinds[home], names) for home, names in members.items()}
         self._key_of = {name: keys[home] for name, home in self._home.items()}
         upstreams = _lift(graph.upstreams, self._key_of)
-        order = topological(upstreams)  # checked again: no cycle may have come from collapsing
+        order = topological(upstreams)  # checked again: collapsing must not have created a cycle
         self._units = _make_units(
             graph,
             order,
@@ -106,9 +106,9 @@ class ExecutionUnitGraph:
 
 
 def unit_key(kind: UnitKind, members: Iterable[str]) -> str:
-    """A name for a unit that stays the same while its kind and members do.
+    """A name for a unit that is stable while its kind and members are.
 
-    It is read by people, so it spells the members out unless they are many.
+    People read it, so it spells out the members unless they are many.
     """
     names = sorted(members)
     prefix = {"singleton": "table", "atomic_group": "group", "immediate_closure": "closure"}[kind]
@@ -120,10 +120,10 @@ def unit_key(kind: UnitKind, members: Iterable[str]) -> str:
 
 
 def immediate_closures(graph: StreamGraph) -> list[frozenset[str]]:
-    """For each table that is no IMMEDIATE one: itself and the IMMEDIATE tables that follow it.
+    """For each table that is not IMMEDIATE: itself and the IMMEDIATE tables that follow it.
 
     A table follows if it is IMMEDIATE and reads the root or a table that follows. Closures that
-    meet in one table overlap and become one unit, since it must not be written by two commits.
+    share a table become one unit, since two commits must not write the same table.
     """
     closures = []
     for name in graph.order:
@@ -137,8 +137,8 @@ def immediate_closures(graph: StreamGraph) -> list[frozenset[str]]:
                         waiting.append(reader)
             if len(found) > 1:
                 closures.append(frozenset(found))
-    # IMMEDIATE tables that read nothing but sources follow nobody, yet belong together with
-    # whatever IMMEDIATE table they share a reader with.
+    # IMMEDIATE tables that read only sources follow no table, but belong with any IMMEDIATE table
+    # that shares a reader with them.
     closures += [
         frozenset({name, reader})
         for name in graph.order
@@ -150,13 +150,13 @@ def immediate_closures(graph: StreamGraph) -> list[frozenset[str]]:
 
 
 def _collapse(graph: StreamGraph, diamonds: list[frozenset[str]]) -> dict[str, str]:
-    """For each table the table that stands for its unit."""
+    """For each table, the table that represents its unit."""
     merged = _Merged(graph.tables)
     for group in (*diamonds, *immediate_closures(graph)):
         merged.join(group)
     while True:
-        # A path that leaves a unit and comes back would make a cycle of units: what lies on it has
-        # to be refreshed between members, so it belongs to the unit.
+        # A path that leaves a unit and returns would create a cycle of units: the tables on it must
+        # be refreshed between members, so they belong to the unit.
         knots = _knots(_lift(graph.upstreams, merged.homes()))
         if not knots:
             return merged.homes()
@@ -167,7 +167,7 @@ def _collapse(graph: StreamGraph, diamonds: list[frozenset[str]]) -> dict[str, s
 def _kinds(
     graph: StreamGraph, members: Mapping[str, list[str]], diamonds: list[frozenset[str]]
 ) -> dict[str, UnitKind]:
-    """What each unit is: a group as soon as a diamond is in it, for then all members are run."""
+    """The kind of each unit: an atomic group if it has a diamond, as all members run then."""
     atomic = {name for group in diamonds for name in group}
     kinds = {}
     for home, names in members.items():
@@ -207,7 +207,7 @@ def _make_units(
 
 
 def _lift(upstreams: Edges, home: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """The edges between tables as edges between what the tables belong to."""
+    """The edges between tables as edges between their units."""
     lifted: dict[str, set[str]] = {target: set() for target in home.values()}
     for name, inputs in upstreams.items():
         lifted[home[name]].update(home[source] for source in inputs)
@@ -215,7 +215,7 @@ def _lift(upstreams: Edges, home: Mapping[str, str]) -> dict[str, tuple[str, ...
 
 
 def _knots(upstreams: Edges) -> list[list[str]]:
-    """Sets of two or more names that reach each other; Tarjan's algorithm without recursion."""
+    """Sets of two or more mutually reachable names; Tarjan's algorithm without recursion."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -247,19 +247,19 @@ def _knots(upstreams: Edges) -> list[list[str]]:
 
 
 class _Merged:
-    """Names that were joined share a home: the first of them by name."""
+    """Union-find: joined names share a representative, the first of them by name."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._parent = {name: name for name in names}
 
     def join(self, names: Iterable[str]) -> None:
-        """Make one of all of them."""
+        """Join all of them."""
         homes = sorted({self._find(name) for name in names})
         for home in homes[1:]:
             self._parent[home] = homes[0]
 
     def homes(self) -> dict[str, str]:
-        """The home of each name."""
+        """The representative of each name."""
         return {name: self._find(name) for name in self._parent}
 
     def _find(self, name: str) -> str:

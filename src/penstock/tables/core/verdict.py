@@ -1,6 +1,6 @@
-"""May this unit run now, and if not, why not: one function for every path that could start it.
+"""Whether a unit may run now, and if not, why: one function for every path that starts units.
 
-Serial, dry-run, parallel and manual paths ask `may_run`; "why is this waiting" shows its answer.
+Serial, dry-run, parallel and manual paths call `may_run`; "why is this waiting" shows its answer.
 
 >>> may_run(UnitFacts(key="table:a", due_ms=5_000, changed=("raw",)), now_ms=2_000)
 Verdict(reason=<Reason.NOT_DUE: 'not_due'>, text='due in 3 s', until_ms=5000, stale=())
@@ -58,14 +58,14 @@ WILL_RUN: Final = frozenset(
         Reason.READY,
     }
 )
-"""Reasons of a unit that is due and will run without anybody's help: its readers wait for it."""
+"""Reasons of a due unit that will run without intervention: its readers wait for it."""
 
 
 class Verdict(NamedTuple):
     """The answer: a reason for programs, a text for people.
 
-    `until_ms` is when to ask again, if time alone can change the answer. `stale` names upstream
-    units that stand still and whose last good data would be read.
+    `until_ms` is when to ask again, if time alone can change the answer. `stale` names stopped
+    upstream units whose last good data would be read.
     """
 
     reason: Reason
@@ -81,10 +81,10 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UpstreamFacts:
-    """What a reader must know of a unit directly above it.
+    """What a reader must know about a direct upstream unit.
 
     `finished_ms` is when it last ended or was found unchanged. `failing` holds from a retryable
-    failure until it succeeds or is stopped; `error` is the failure, `retry_at_ms` the next try.
+    failure until it succeeds or is stopped; `error` is the failure, `retry_at_ms` the next attempt.
     """
 
     key: str
@@ -101,12 +101,12 @@ class UpstreamFacts:
 class UnitFacts:
     """Everything the answer depends on.
 
-    `changed` names inputs that moved since the contents were made; `rebuild` says that contents
-    have to be made whatever the inputs did. `requested` is set when a person asked for it.
-    `missing` are inputs that are not in the lake, `unfilled` those that were never filled. `error`
-    is what the next try at `retry_at_ms` follows, `attempt` which one that is. `away` says that
-    what it waits for is the engine, and why; `lost_workers` that it lost workers since it last
-    succeeded. Without a coordinator (`coordinated`) nothing is refreshed by itself.
+    `changed` names inputs that moved since the contents were made; `rebuild` means that contents
+    must be made regardless of the inputs. `requested` is set when a person asked for it. `missing`
+    are inputs that are not in the lake, `unfilled` those that were never filled. `error` is the
+    failure before the attempt at `retry_at_ms`, `attempt` its number. `away` is why the engine is
+    unreachable, if the unit waits for that; `lost_workers` means that it lost workers since it last
+    succeeded. Without a coordinator (`coordinated`) nothing is refreshed automatically.
     """
 
     key: str
@@ -134,9 +134,10 @@ class UnitFacts:
 def may_run(facts: UnitFacts, now_ms: int) -> Verdict:
     """Whether a unit may run now.
 
-    A person's request overrides schedule, back-off, a stopped status and upstream work; it waits
-    for a run in flight, a gate, a lock and the budget like everything else. It waits for back-off
-    too where workers were lost: it is tried again by itself, and could kill one after the other.
+    A person's request overrides schedule, back-off, a stopped status and upstream work; like
+    everything else it waits for a running job, a gate, a lock and a free slot. It also waits for
+    back-off after lost workers: it is retried automatically, and could kill one worker after
+    another.
     """
     if facts.requested:
         backing_off = _backing_off(facts, now_ms) if facts.lost_workers else None
@@ -188,10 +189,10 @@ def _backing_off(facts: UnitFacts, now_ms: int) -> Verdict | None:
 
 
 def _upstream(facts: UnitFacts, now_ms: int) -> Verdict | None:
-    """Wait for each unit above once: for the run that was on or due when this one became due.
+    """Wait once for each upstream unit: for its run that was running or due when this became due.
 
-    What ended since then counts as done even if it is due or running again; else a unit below two
-    busy ones would never find both at rest.
+    A run that ended since then counts as done, even if the unit is due or running again; otherwise
+    a unit below two busy ones would never find both idle.
     """
     waiting = [up for up in facts.upstreams if up.failing and not up.running]
     if waiting:
@@ -215,7 +216,7 @@ def _failed_above(waiting: Sequence[UpstreamFacts], now_ms: int) -> str:
 
 
 def _unfilled(facts: UnitFacts) -> Verdict | None:
-    """Wait for contents that there never were: nothing could be read."""
+    """Wait for inputs that were never filled: there is nothing to read."""
     if not facts.unfilled:
         return None
     text = f"waiting for {_list(facts.unfilled)}, which was never filled"
