@@ -1,4 +1,4 @@
-"""The records of one write, together: checked once, then logged and kept as the bytes that came.
+"""The records of one write: checked once, then logged and kept as the received bytes.
 
 >>> batch = parse_write(b'{"records":[{"data":1},{"data":{"a": 2},"tag":"x"}]}').batch
 >>> len(batch), batch.size_bytes, batch.records[1].tag
@@ -24,13 +24,13 @@ from penstock.topics.core.record import DEPTH_MAX, Record, Routed, check_depth, 
 
 _SMALL_BYTES: Final = 2 * DEPTH_MAX  # JSON no longer than this cannot be too deep
 _SLACK_BYTES: Final = 64
-"""A request may be logged as it came if it is at most this and twice its records in size."""
+"""A request body may be logged unchanged if its size is at most this plus twice its records."""
 
 
 class Batch:
-    """Records that are appended together, with their sizes. Never changed once it is made.
+    """Records that are appended together, with their sizes. Immutable.
 
-    `body` has all of them: the request that brought them, where there is one that will do.
+    `body` contains all of them: the original request body where that can be used unchanged.
     """
 
     __slots__ = ("body", "count", "size_bytes", "sizes")
@@ -43,7 +43,7 @@ class Batch:
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> Batch:
-        """A batch of records that came from elsewhere than one request."""
+        """A batch of records that did not come from one request."""
         return cls(encode_records(records), [size_of(record) for record in records])
 
     @classmethod
@@ -53,7 +53,7 @@ class Batch:
 
     @property
     def records(self) -> list[Record]:
-        """Its records, decoded each time."""
+        """The records, decoded on each access."""
         return decode_records(self.body)
 
     def __len__(self) -> int:
@@ -69,7 +69,7 @@ class Batch:
 
 
 def encode_records(records: Sequence[Record]) -> bytes:
-    """Bytes from which records can be had again."""
+    """Encode records for `decode_records`."""
     routed = any(type(record) is Routed for record in records)
     if not routed:
         return _ENCODER.encode({"records": records})
@@ -77,7 +77,7 @@ def encode_records(records: Sequence[Record]) -> bytes:
 
 
 def decode_records(body: bytes) -> list[Record]:
-    """The records of a request, or those that were encoded to these bytes."""
+    """The records of a request, or of `encode_records`."""
     if body.startswith(_ROUTED):
         routed = _ROUTED_DECODER.decode(memoryview(body)[1:]).records
         return [_plain(record) for record in routed]
@@ -88,11 +88,11 @@ def decode_records(body: bytes) -> list[Record]:
 
 
 def decode_each(bodies: Sequence[bytes]) -> list[Record]:
-    """The record of each of these bodies, which have one: quicker than one after another."""
+    """The record of each single-record body; faster than decoding one by one."""
     together = b"[%b]" % b",".join(bodies)
     try:
         wanted = _EACH_DECODER.decode(together)
-    except msgspec.DecodeError:  # some are of routers
+    except msgspec.DecodeError:  # some came through routers
         return [decode_records(body)[0] for body in bodies]
     for one in wanted:
         if one.node is not None:
@@ -101,7 +101,7 @@ def decode_each(bodies: Sequence[bytes]) -> list[Record]:
 
 
 class Write(NamedTuple):
-    """A write as it was asked for. `config` counts only if the write creates its topic."""
+    """A write as requested. `config` applies only if the write creates its topic."""
 
     batch: Batch
     key: str | None = None
@@ -111,7 +111,7 @@ class Write(NamedTuple):
 
     @property
     def may_create(self) -> bool:
-        """Whether it makes its topic if there is none."""
+        """Whether the write creates a missing topic."""
         wanted = self.config is None or self.config.get("auto_create") is not False
         return wanted and self.create is not False
 
@@ -127,7 +127,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 def parse_write(body: bytes, limits: TopicLimits = TopicLimits()) -> Write:  # noqa: B008
-    """Read the body of a write and check every limit on it, or `InvalidRequest` and its like."""
+    """Parse the body of a write and check every limit; raises `InvalidRequest` and the like."""
     try:
         batch = _plain_batch(body, _decode_plain(body), limits)
         if batch is not None:
@@ -142,10 +142,10 @@ def parse_write(body: bytes, limits: TopicLimits = TopicLimits()) -> Write:  # n
 
 
 def _plain_batch(body: bytes, wanted: PlainBody, limits: TopicLimits) -> Batch | None:
-    """The usual write: compact ASCII, records of data alone, nothing said about the batch.
+    """The common case: compact ASCII, records with data only, no options for the batch.
 
-    None if it is not that, whether it is right or wrong. A few looks at the whole body
-    show that no single record has to be looked at.
+    None for any other body, valid or not. A few checks of the whole body make checks of single
+    records unnecessary.
     """
     if (
         wanted.node is not None
@@ -171,7 +171,7 @@ def _plain_batch(body: bytes, wanted: PlainBody, limits: TopicLimits) -> Batch |
 
 
 def _parse_loose(body: bytes) -> LooseBody:
-    """The fields of a write that may have others beside them; of a wrong one, what is wrong."""
+    """Decode a write, ignoring unknown fields; an invalid one is `InvalidRequest`."""
     try:
         return _LOOSE_DECODER.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -192,7 +192,7 @@ def _parse_any(body: bytes, wanted: WriteBody | LooseBody, limits: TopicLimits) 
     key = wanted.idempotency_key
     if key is not None:
         check_text("idempotency_key", key, limits.key_bytes_max)
-    # What is logged has the fields of records and nothing else, and not much else than them.
+    # The log stores only the fields of records, with little overhead beside them.
     is_wasteful = len(body) > 2 * sum(sizes) + _SLACK_BYTES * (len(records) + 4)
     if is_wasteful or type(wanted) is LooseBody or wanted.config is not None:
         body = encode_records(
@@ -203,7 +203,7 @@ def _parse_any(body: bytes, wanted: WriteBody | LooseBody, limits: TopicLimits) 
 
 
 def check_batch(records: Sequence[Record], sizes: Sequence[int], limits: TopicLimits) -> None:
-    """Refuse a write whose records are none, too many, too large or of the wrong shape."""
+    """Refuse a write with no records, too many, or records that are too large or malformed."""
     if not records:
         raise InvalidRequest("expected at least one record, found none")
     if len(records) > limits.batch_records_max:
@@ -224,7 +224,7 @@ def check_batch(records: Sequence[Record], sizes: Sequence[int], limits: TopicLi
 
 
 def _check_texts(records: Sequence[Record], limits: TopicLimits) -> None:
-    # No character has more than four bytes: a text this short is within its limit.
+    # A character has at most four bytes, so a text this short is within its limit.
     tag_max, node_max = limits.tag_bytes_max // 4, limits.node_bytes_max // 4
     for record in records:
         tag, node = record.tag, record.node
@@ -243,7 +243,7 @@ def _check_depths(records: Sequence[Record], sizes: Sequence[int]) -> None:
 
 
 def _completed(body: bytes, records: Sequence[Record], node: str | None) -> list[Record]:
-    """Records with the node of their batch, if they have none; a meta of null is none."""
+    """Records with the node of their batch if they have none; a null meta counts as missing."""
     if b"null" in body:
         for record in records:
             if record.meta == _NULL:
@@ -256,7 +256,7 @@ def _completed(body: bytes, records: Sequence[Record], node: str | None) -> list
 
 
 def _sizes(body: bytes, records: Sequence[Record]) -> list[int]:
-    """The compact size of each record; where the whole body is compact, its length."""
+    """The compact size of each record; for a compact body, simply its length."""
     if _has_blanks(body):
         return [size_of(record) for record in records]
     return [
@@ -266,7 +266,7 @@ def _sizes(body: bytes, records: Sequence[Record]) -> list[int]:
 
 
 def _has_blanks(body: bytes) -> bool:
-    """Whether a body may have blanks between its tokens; numbers are found faster than bytes."""
+    """Whether a body may have whitespace between tokens; searching for an int is faster."""
     return 0x20 in body or 0x0A in body or 0x09 in body or 0x0D in body
 
 

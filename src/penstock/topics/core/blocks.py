@@ -1,7 +1,7 @@
-"""Blocks of cold records: runs of seqs whose records are in a file and come and go in memory.
+"""Blocks of cold records: runs of seqs whose records are in a file and are loaded on demand.
 
-Memory keeps of a block where it lies in its file, and its tags. Whether a record is still there is
-for the topic to say, not for the file.
+Memory keeps a block's location in its file, and its tags. Whether a record still exists is decided
+by the topic, not by the file.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _NO_TAG: Final = 0
 
 
 class Tags(NamedTuple):
-    """The tags of a block's records: each text once, and for each record which one (0: none)."""
+    """The tags of a block's records: each text once, and an index per record (0: no tag)."""
 
     texts: tuple[str, ...]
     codes: array[int]
 
     @classmethod
     def of(cls, records: Sequence[Record | None]) -> Tags | None:
-        """The tags of these records; None if there are none at all."""
+        """The tags of these records; None if no record has one."""
         known: dict[str, int] = {}
         codes = array("H")
         for record in records:
@@ -35,7 +35,7 @@ class Tags(NamedTuple):
         return cls(tuple(known), codes) if known else None
 
     def matching(self, matches: Callable[[str | None], bool]) -> list[int]:
-        """The places of the records whose tag matches, in order."""
+        """The positions of the records whose tag matches, in order."""
         wanted = {code for code, text in enumerate(self.texts, 1) if matches(text)}
         if not wanted:
             return []
@@ -43,18 +43,18 @@ class Tags(NamedTuple):
 
 
 class Spill(Protocol):
-    """A file that has records because memory has no room for them."""
+    """A file that holds records for which memory has no room."""
 
     def read(self, count: int, offset: int) -> bytes:
-        """So many bytes from there on."""
+        """Read `count` bytes from `offset`."""
         ...
 
 
 class Block:
     """A run of seqs whose records are in a file; `records` holds them while they are loaded.
 
-    `touched` tells whoever keeps loaded blocks that this one was of use since it last asked.
-    `spill` is the file itself, where that has no name: it is there as long as a block of it is.
+    `touched` tells the cache of loaded blocks that this one was used since its last check. `spill`
+    is the file itself where it has no name: it exists as long as one of its blocks does.
     """
 
     __slots__ = (
@@ -97,7 +97,7 @@ class Block:
 
 
 class NotLoaded(Exception):
-    """A record is wanted whose block is not in memory: load it, then ask again."""
+    """A requested record's block is not in memory: load it, then retry."""
 
     def __init__(self, block: Block) -> None:
         super().__init__(f"the records of {block} are not in memory")
@@ -105,7 +105,7 @@ class NotLoaded(Exception):
 
 
 class Run(NamedTuple):
-    """Consecutive slots of a topic: times, sizes (0: no record here), records or None for each."""
+    """Consecutive slots of a topic: times, sizes (0: empty slot), and a record or None for each."""
 
     first_seq: int
     times: array[int]

@@ -1,7 +1,7 @@
-"""The shapes of a write's JSON, which the decoder reads straight into records.
+"""The JSON schemas of a write, which the decoder reads directly into records.
 
-They stand apart from `batch.py` because the compiled build cannot take them: the decoder needs
-their annotations.
+They are separate from `batch.py` because they cannot be compiled: the decoder needs their
+annotations.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.topics.core.record import Record, Routed
 
 
 class WriteBody(Struct, forbid_unknown_fields=True):
-    """A write with the fields it may have and no others."""
+    """A write with only the known fields."""
 
     records: list[Record]
     node: str | None = None
@@ -25,13 +25,13 @@ class WriteBody(Struct, forbid_unknown_fields=True):
 
 
 class PlainRecord(Struct, gc=False, forbid_unknown_fields=True):
-    """A record of data alone."""
+    """A record with data only."""
 
     data: Raw
 
 
 class PlainBody(Struct, forbid_unknown_fields=True):
-    """A write of such records, which are most: read in less time than those of any fields."""
+    """A write of such records, the most common kind: decodes faster than the general one."""
 
     records: list[PlainRecord]
     node: str | None = None
@@ -42,11 +42,11 @@ class PlainBody(Struct, forbid_unknown_fields=True):
 
 
 class LooseRecord(Record, gc=False, forbid_unknown_fields=False):
-    """A record that may have fields beside its own, which nobody reads."""
+    """A record with unknown fields, which are ignored."""
 
 
 class LooseBody(Struct, kw_only=True):
-    """A write with any fields beside its own."""
+    """A write with unknown fields, which are ignored."""
 
     records: list[LooseRecord]
     node: str | None = None
@@ -57,6 +57,6 @@ class LooseBody(Struct, kw_only=True):
 
 
 class RoutedBody(Struct):
-    """Records that came through routers, as the log has them."""
+    """Records that came through routers, as stored in the log."""
 
     records: list[Routed]

@@ -1,4 +1,4 @@
-"""Entries as the bytes of the log: a version, then the entries of one commit as MessagePack.
+"""Entries as log bytes: a version, then the entries of one commit as MessagePack.
 
 >>> decode_entries(encode_entries([Dropped("t")]))
 [Dropped(topic='t')]
@@ -18,19 +18,19 @@ from penstock.topics.core.partition import Entry
 
 _VERSION: Final = b"\x01"
 _LARGE_BYTES: Final = 1_024
-# Of MessagePack: an array of seven, bytes with a length of four, and two that are nothing.
+# MessagePack: an array of seven, bytes with a four-byte length, and two nils.
 _APPENDED: Final = b"\x97"
 _BYTES: Final = b"\xc6"
 _NO_MORE: Final = b"\xc0\xc0"
 
 
 def encode_entries(entries: Sequence[Entry]) -> bytes:
-    """One payload of the log."""
+    """Encode one payload of the log."""
     first = entries[0] if entries else None
     if type(first) is not Appended or len(first.batch.body) < _LARGE_BYTES:
         return _VERSION + _ENCODER.encode(entries)
-    # The buffer that an encoder fills is moved whenever it grows: what is large is copied once, to
-    # its place.
+    # An encoder's buffer is moved whenever it grows, so large bodies are copied once, into their
+    # place.
     parts = [_VERSION, _array_head(len(entries))]
     for entry in entries:
         if type(entry) is Appended and entry.key is None and entry.feed is None:
@@ -56,7 +56,7 @@ def decode_entries(payload: bytes) -> list[Entry]:
 
 
 def _array_head(count: int) -> bytes:
-    """What stands in MessagePack before the items of an array."""
+    """The MessagePack header of an array."""
     if count < 1 << 4:
         return bytes((0x90 | count,))
     if count < 1 << 16:

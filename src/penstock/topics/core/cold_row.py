@@ -1,8 +1,8 @@
 """Times and sizes of slots whose records are in files, packed: a few bits for most of them.
 
-A topic may have very many cold records, and memory keeps sixteen bytes of each in arrays. So they
-are packed in runs: equal values as one, others as compressed differences. One run at a time is
-open, which is enough for those who go through them in order.
+A topic may have very many cold records, and arrays would need sixteen bytes for each. So they are
+packed in runs: equal values as one, others as compressed differences. Only one run is unpacked at a
+time, which is enough for sequential access.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 
 RUN_MAX: Final = 1_024
 _SAME: Final = b"="
-_SMALL: Final = b"i"  # differences of 32 bits
+_SMALL: Final = b"i"  # 32-bit differences
 _LARGE: Final = b"q"
 
 
 def pack(values: array[int]) -> bytes:
-    """Ascending or repeating numbers in few bytes; `unpack` gives them back."""
+    """Encode ascending or repeating numbers compactly; see `unpack`."""
     numbers = np.frombuffer(values, np.int64)
     if len(numbers) and bool((numbers == numbers[0]).all()):
         return _SAME + len(numbers).to_bytes(4, "little") + numbers[:1].tobytes()
@@ -34,7 +34,7 @@ def pack(values: array[int]) -> bytes:
 
 
 def unpack(data: bytes, typecode: str) -> array[int]:
-    """The numbers that were packed."""
+    """Decode numbers encoded by `pack`."""
     kind = data[:1]
     if kind == _SAME:
         return array(typecode, data[5:13]) * int.from_bytes(data[1:5], "little")
@@ -43,7 +43,7 @@ def unpack(data: bytes, typecode: str) -> array[int]:
 
 
 class PackedRun(NamedTuple):
-    """Consecutive slots: how many are live, their bytes, and times and sizes as `pack` has them."""
+    """Consecutive slots: how many are live, their bytes, and `pack`ed times and sizes."""
 
     first_seq: int
     last_seq: int
@@ -56,7 +56,7 @@ class PackedRun(NamedTuple):
 
 
 def packed_run(first_seq: int, times: array[int], sizes: array[int]) -> PackedRun:
-    """RecordRow as they are kept."""
+    """Slots in packed form."""
     return PackedRun(
         first_seq,
         first_seq + len(times) - 1,
@@ -81,7 +81,7 @@ class ColdRow:
         self.clear(end_seq)
 
     def clear(self, end_seq: int) -> None:
-        """There are none any more."""
+        """Remove all slots."""
         self.base_seq = self.end_seq = self.earliest_seq = end_seq
         self.count = self.size_bytes = 0
         self._runs: list[PackedRun] = []
@@ -91,13 +91,13 @@ class ColdRow:
         self._times, self._sizes = array("q"), array("Q")
 
     def append(self, times: array[int], sizes: array[int]) -> None:
-        """Put slots at the end."""
+        """Append slots."""
         for start in range(0, len(times), RUN_MAX):
             stop = start + RUN_MAX
             self.append_packed(packed_run(self.end_seq, times[start:stop], sizes[start:stop]))
 
     def append_packed(self, run: PackedRun) -> None:
-        """Put a run at the end."""
+        """Append a packed run."""
         if not self._runs:
             self.base_seq = run.first_seq
         had_none = not self.count
@@ -114,19 +114,19 @@ class ColdRow:
         return self.size_of(seq) > 0
 
     def size_of(self, seq: int) -> int:
-        """The bytes of the live record of a seq; 0 if there is none."""
+        """The size of a seq's live record; 0 if there is none."""
         if not self.base_seq <= seq < self.end_seq:
             return 0
-        first_seq = self._look(self._at(seq))  # before its sizes are there
+        first_seq = self._look(self._at(seq))  # must run before `_sizes` is read
         return self._sizes[seq - first_seq]
 
     def time_of(self, seq: int) -> int:
-        """The time of a slot that is here."""
+        """The time of a slot, which must be here."""
         first_seq = self._look(self._at(seq))
         return self._times[seq - first_seq]
 
     def span(self, first_seq: int, last_seq: int) -> tuple[array[int], array[int]]:
-        """Times and sizes of the slots from one seq to another that are here."""
+        """Times and sizes of the slots here within a range of seqs."""
         times, sizes = array("q"), array("Q")
         seq, last_seq = max(first_seq, self.base_seq), min(last_seq, self.end_seq - 1)
         while seq <= last_seq:
@@ -137,13 +137,13 @@ class ColdRow:
         return times, sizes
 
     def run(self, seq: int, stop_seq: int) -> tuple[array[int], array[int]]:
-        """Times and sizes from a seq that is here on, before another; some of them, or all."""
+        """Times and sizes from a seq that is here to before `stop_seq`; maybe not all of them."""
         first_seq = self._look(self._at(seq))
         stop = min(stop_seq - first_seq, len(self._times))
         return self._times[seq - first_seq : stop], self._sizes[seq - first_seq : stop]
 
     def packed(self, first_seq: int, last_seq: int) -> PackedRun:
-        """Some of the slots that are here, as they are kept."""
+        """Some of the slots that are here, in packed form."""
         first_seq = max(first_seq, self.base_seq)
         self._put_back()
         at = self._at(first_seq)
@@ -153,7 +153,7 @@ class ColdRow:
         return packed_run(first_seq, *self.span(first_seq, last_seq))
 
     def count_between(self, first_seq: int, last_seq: int) -> int:
-        """How many records from one seq to another are live."""
+        """How many live records are in a range of seqs."""
         first_seq, last_seq = max(first_seq, self.base_seq), min(last_seq, self.end_seq - 1)
         if first_seq <= self.base_seq and last_seq >= self.end_seq - 1:
             return self.count
@@ -170,7 +170,7 @@ class ColdRow:
         return total
 
     def live_seqs(self, first_seq: int, last_seq: int) -> Iterator[int]:
-        """The seqs of live records from one to another, in order."""
+        """The seqs of the live records in a range, in order."""
         seq = max(first_seq, self.earliest_seq)
         while seq <= min(last_seq, self.end_seq - 1):
             _, sizes = self.run(seq, last_seq + 1)
@@ -180,7 +180,7 @@ class ColdRow:
             seq += len(sizes)
 
     def remove(self, seq: int) -> int:
-        """Empty a slot; how many bytes it had."""
+        """Empty a slot; return the size it had."""
         size_bytes = self.size_of(seq)
         if size_bytes:
             self._sizes[seq - self._firsts[self._open]] = 0
@@ -214,7 +214,7 @@ class ColdRow:
         self._runs[at] = run._replace(live=0, size_bytes=0, sizes=nothing)
 
     def trim(self, base_seq: int) -> None:
-        """Forget the slots before a seq, which are empty."""
+        """Remove the slots before a seq, which must be empty."""
         self._put_back()
         self._open = -1
         gone = bisect_left(self._runs, base_seq, key=_last_seq)
@@ -222,12 +222,12 @@ class ColdRow:
         self.base_seq = max(self.base_seq, base_seq)
 
     def last_before(self, ts_ms: int) -> int | None:
-        """The last live seq that is older than a time; None if none is."""
+        """The last live seq older than a time, or None."""
         seq = self.seq_before(ts_ms)
         return self._live_upto(seq) if seq else None
 
     def _live_upto(self, seq: int) -> int | None:
-        """The last live seq up to one."""
+        """The last live seq at or before a seq."""
         while seq >= self.earliest_seq:
             first_seq = self._look(self._at(seq))
             for place in range(seq - first_seq, -1, -1):
@@ -237,7 +237,7 @@ class ColdRow:
         return None
 
     def seq_before(self, ts_ms: int) -> int:
-        """The last seq, live or not, from the first live one on that is older; 0 if none is."""
+        """The last seq, live or not, from the first live one on that is older; 0 if none."""
         if not self.count:
             return 0
         at = bisect_left(self._runs, ts_ms, key=_first_ms) - 1
@@ -248,7 +248,7 @@ class ColdRow:
         return seq if seq >= self.earliest_seq else 0
 
     def seq_to_shed(self, over: int) -> tuple[int | None, int]:
-        """The last seq that must leave for so many bytes to go, and how many more must."""
+        """The last seq to evict to free `over` bytes, and how many bytes are still missing."""
         seq: int | None = None
         self._put_back()
         for at, run in enumerate(self._runs):
@@ -266,7 +266,7 @@ class ColdRow:
         return (None if seq is None else self._live_upto(seq)), over
 
     def _live_from(self, seq: int) -> int:
-        """The first live seq from one on, or the end."""
+        """The first live seq at or after a seq, or the end."""
         while seq < self.end_seq:
             at = self._at(seq)
             if at != self._open and not self._runs[at].live:
@@ -283,7 +283,7 @@ class ColdRow:
         return bisect_right(self._firsts, seq) - 1
 
     def _look(self, at: int) -> int:
-        """Open a run; returns its first seq."""
+        """Unpack a run; return its first seq."""
         if at != self._open:
             self._put_back()
             run = self._runs[at]
@@ -292,7 +292,7 @@ class ColdRow:
         return self._firsts[at]
 
     def _put_back(self) -> None:
-        """Pack the open run again, if it changed."""
+        """Pack the open run again if it changed."""
         if self._changed:
             first_seq = self._firsts[self._open]
             self._runs[self._open] = packed_run(first_seq, self._times, self._sizes)

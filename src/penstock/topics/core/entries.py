@@ -1,6 +1,6 @@
-"""What the log holds of topics, spaces, queues and routers: decided changes, nothing to choose.
+"""The log entries of topics, spaces, queues and routers: changes that are already decided.
 
-The letters are what stands in files: a new kind of entry takes a new one.
+The letters are stored in files: a new kind of entry needs a new letter.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from penstock.topics.core.predicate import Predicate
 
 
 class Created(Struct, frozen=True, array_like=True, tag="c"):
-    """Entry: a topic began, empty. `epoch` tells it from others that had its name."""
+    """Entry: a topic was created, empty.
+
+    `epoch` distinguishes it from earlier topics of that name.
+    """
 
     topic: str
     now_ms: int
@@ -26,16 +29,16 @@ class Created(Struct, frozen=True, array_like=True, tag="c"):
 
 
 class Dropped(Struct, frozen=True, array_like=True, tag="d"):
-    """Entry: a topic is gone with all it had."""
+    """Entry: a topic was removed with everything in it."""
 
     topic: str
 
 
 class Feed(NamedTuple):
-    """How far a router has come in its source, carried by the entry that appends its copies.
+    """A router's position in its source, carried by the entry that appends its copies.
 
-    `trimmed` counts seqs that left the source before the router came to them. `unlogged` counts
-    copies that memory alone has, where the log has an entry without them.
+    `trimmed` counts seqs that were evicted from the source before the router reached them.
+    `unlogged` counts copies kept only in memory, where the logged entry omits them.
     """
 
     router: str
@@ -46,7 +49,7 @@ class Feed(NamedTuple):
 
 
 class Appended(Struct, frozen=True, array_like=True, tag="a"):
-    """Entry: records were appended, all of them or none."""
+    """Entry: records were appended, all or none."""
 
     topic: str
     first_seq: int
@@ -57,7 +60,7 @@ class Appended(Struct, frozen=True, array_like=True, tag="a"):
 
     @property
     def seqs(self) -> int:
-        """How many seqs it takes: its records, and the hole that a feed leaves."""
+        """How many seqs it takes: its records, and the hole left by a feed."""
         return self.batch.count + (self.feed.trimmed if self.feed else 0)
 
 
@@ -72,7 +75,7 @@ class Deleted(Struct, frozen=True, array_like=True, tag="x"):
 
 
 class Configured(Struct, frozen=True, array_like=True, tag="p"):
-    """Entry: named keys of the configuration changed."""
+    """Entry: the named configuration keys changed."""
 
     topic: str
     now_ms: int
@@ -80,10 +83,10 @@ class Configured(Struct, frozen=True, array_like=True, tag="p"):
 
 
 class Advanced(Struct, frozen=True, array_like=True, tag="h"):
-    """Entry: seqs up to `head_seq` are or may be taken by records that the log has not.
+    """Entry: seqs up to `head_seq` are or may be used by records that are not in the log.
 
-    The last one counts, also if it is lower: a clean end gives back what was only set aside.
-    Records up to `evicted_seq` have left to make room for some that the log has not.
+    The last such entry counts, even if it is lower: a clean shutdown returns unused seqs. Records
+    up to `evicted_seq` were evicted to make room for records that are not in the log.
     """
 
     topic: str
@@ -92,7 +95,7 @@ class Advanced(Struct, frozen=True, array_like=True, tag="h"):
 
 
 class Skipped(Struct, frozen=True, array_like=True, tag="s"):
-    """Entry: seqs up to `head_seq` may have been given out before the machine crashed."""
+    """Entry: seqs up to `head_seq` may have been assigned before the machine crashed."""
 
     topic: str
     head_seq: int
@@ -102,10 +105,10 @@ TopicEntry = Appended | Deleted | Configured | Advanced | Skipped
 
 
 class Claimed(Struct, frozen=True, array_like=True, tag="l"):
-    """Entry: jobs were leased, and those in `dead`, delivered too often, became dead letters.
+    """Entry: jobs were leased; jobs in `dead`, delivered too often, became dead letters.
 
-    The dead letters must be in the log before this is, or with it. If their topic refuses them,
-    `without_dead_letters` is what to apply: those jobs wait on.
+    The dead letters must be logged before this entry or with it. If their topic refuses them, apply
+    `without_dead_letters` instead: those jobs keep waiting.
     """
 
     topic: str
@@ -114,7 +117,7 @@ class Claimed(Struct, frozen=True, array_like=True, tag="l"):
     dead: tuple[int, ...] = ()
 
     def without_dead_letters(self) -> Claimed:
-        """The same claim, with the worn jobs left in the queue."""
+        """The same claim, with the jobs in `dead` left in the queue."""
         return replace(self, dead=())
 
 
@@ -127,9 +130,9 @@ class Acked(Struct, frozen=True, array_like=True, tag="k"):
 
 
 class Nacked(Struct, frozen=True, array_like=True, tag="n"):
-    """Entry: jobs were given back, to be had again at a time.
+    """Entry: jobs were returned, available again from a given time.
 
-    `unseen`: nobody ever got them, and so their claim counts as no delivery.
+    `unseen`: they never reached a client, so their claim does not count as a delivery.
     """
 
     topic: str
@@ -140,7 +143,7 @@ class Nacked(Struct, frozen=True, array_like=True, tag="n"):
 
 
 class Extended(Struct, frozen=True, array_like=True, tag="e"):
-    """Entry: leases end at another time."""
+    """Entry: leases got a new deadline."""
 
     topic: str
     now_ms: int
@@ -152,9 +155,9 @@ QueueEntry = Claimed | Acked | Nacked | Extended
 
 
 class Committed(Struct, frozen=True, array_like=True, tag="m"):
-    """Entry: a commit took effect in a space. Its one record tells what it wrote.
+    """Entry: a commit took effect in a space. Its one record contains what it wrote.
 
-    `digest` is the hash of all that was asked, by which it is known when it is sent again.
+    `digest` is the hash of the whole request, used to recognise a retry.
     """
 
     topic: str

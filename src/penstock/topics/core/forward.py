@@ -1,7 +1,7 @@
-"""One step of a router: from its place in the source to the copies its destination appends.
+"""One step of a router: from its position in the source to the copies its destination appends.
 
-The router's new place travels in the entry that appends the copies, so that a crash can neither
-lose a copy nor make it twice.
+The router's new position is part of the entry that appends the copies, so a crash can neither lose
+a copy nor duplicate it.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from penstock.topics.core.topic import Topic
 
 STEP_RECORDS_MAX: Final = 1_024
 STEP_BYTES_MAX: Final = 4 * MIB
-"""A step has no more bytes than this, or a single record: it is one entry of the log."""
+"""The most bytes in a step, unless a single record is larger: a step is one log entry."""
 HOPS_MAX: Final = 8
 HOLE_SEQS_MAX: Final = 65_536
-"""A hole has no more seqs than this: each takes room, and how many are missed is an estimate."""
+"""The most seqs in a hole: each takes memory, and the number missed is an estimate."""
 
 
 class Step(NamedTuple):
-    """What a router does next: the entry for its destination, and whether more is waiting.
+    """A router's next action: the entry for its destination, and whether more is waiting.
 
-    No entry and `held`: the destination is full, and the router keeps its place.
+    No entry and `held`: the destination is full, and the router keeps its position.
     """
 
     entry: Appended | None
@@ -51,7 +51,7 @@ class Step(NamedTuple):
 
 
 class Copies(NamedTuple):
-    """What a router takes from its source: the copies, each with the seq it comes from."""
+    """The copies a router takes from its source, each with its source seq."""
 
     records: list[Record]
     seqs: list[int]
@@ -60,10 +60,10 @@ class Copies(NamedTuple):
 
 
 def step(router: Router, source: Topic, dest: Topic, now_ms: int, limits: TopicLimits) -> Step:
-    """Decide the next step of a router whose source and destination are both at hand.
+    """Decide the next step of a router whose source and destination are both on this node.
 
-    The next step may be decided once this one's entry is applied. A destination that rejects
-    when full takes as much as it has room for.
+    The next step may be decided once this one's entry is applied. A destination that rejects when
+    full takes as much as it has room for.
     """
     copies = take(router, source, now_ms, limits)
     dest.expire(now_ms)
@@ -81,10 +81,10 @@ def step(router: Router, source: Topic, dest: Topic, now_ms: int, limits: TopicL
 
 
 def take(router: Router, source: Topic, now_ms: int, limits: TopicLimits) -> Copies:
-    """The copies of the next seqs of a source, passing over what is not to be forwarded.
+    """The copies of the next seqs of a source, skipping what is not forwarded.
 
-    What left the source too early is a hole in the destination. Records that only memory had, and
-    a restart lost, are passed over in silence: nobody was promised them.
+    Seqs evicted from the source too early become a hole in the destination. Records that were only
+    in memory and lost by a restart are skipped silently: they were never promised.
     """
     source.expire(now_ms)
     passed = max(router.source_seq, source.floors.lost)
@@ -105,12 +105,12 @@ def take(router: Router, source: Topic, now_ms: int, limits: TopicLimits) -> Cop
     except NotLoaded as missing:
         if missing.block.first_seq - 1 <= start:
             raise
-        return copies._replace(upto_seq=missing.block.first_seq - 1)  # it is loaded in its turn
+        return copies._replace(upto_seq=missing.block.first_seq - 1)  # loaded in its turn
     return copies
 
 
 def copy(router: Router, slot: Slot, limits: TopicLimits) -> Record:
-    """A record as the destination gets it: fresh seq and time, one hop more."""
+    """A record for the destination: new seq and time, one more hop."""
     config, record = router.config, slot.record
     tag = record.tag if config.preserve_tag else None
     node = record.node if config.preserve_node else None
@@ -124,10 +124,10 @@ def copy(router: Router, slot: Slot, limits: TopicLimits) -> Record:
 def traced_meta(
     config: RouterConfig, source_epoch: int, seq: int, meta: bytes | None, limits: TopicLimits
 ) -> bytes:
-    """The meta of a copy that says where it comes from.
+    """The meta of a copy, with its origin.
 
-    A meta that has no room for it, or has come through such a router before, is kept whole under
-    a key of its own.
+    A meta that has no room for the origin, or already has one from another router, is kept whole
+    under a separate key.
     """
     trace = {
         "idempotency_key": f"{config.name}:{source_epoch}:{seq}",
@@ -150,7 +150,7 @@ def _takes_one_more(meta: bytes, more_bytes: int, limits: TopicLimits) -> bool:
 
 
 def _room(dest: Topic, records: list[Record]) -> int:
-    """How many of these records, from the first on, a destination has room for."""
+    """How many of these records, from the first on, fit into a destination."""
     if dest.config.discard != "reject":
         return len(records)
     low, high = 0, len(records)

@@ -1,6 +1,6 @@
-"""Answers to keyed writes, kept for a window, so that a retry gets what the first try got.
+"""Answers to keyed writes, kept for a window, so that a retry gets the original answer.
 
-The answers live in the same entries as the records they guard, so replay brings them back.
+The answers are in the same entries as the records they guard, so replay restores them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Answer(NamedTuple):
-    """What a keyed write was told: its seqs, and the head at that time."""
+    """The answer to a keyed write: its seqs, and the head at that time."""
 
     first_seq: int
     last_seq: int
@@ -19,8 +19,8 @@ class Answer(NamedTuple):
 class Answers:
     """The answers of one topic by key, oldest first.
 
-    An answer is staged from when its write is decided until that is applied or abandoned: a second
-    write of the same key meanwhile gets the same seqs, and waits for the same commit.
+    An answer is staged from the decision of its write until that is applied or abandoned. Meanwhile
+    a second write with the same key gets the same seqs and waits for the same commit.
     """
 
     __slots__ = ("_kept", "_staged")
@@ -30,25 +30,25 @@ class Answers:
         self._staged: dict[str, Answer] = {}
 
     def find(self, key: str, now_ms: int, window_ms: int) -> Answer | None:
-        """The answer to a retry, while its window lasts; the last millisecond counts."""
+        """The answer to a retry within its window; the last millisecond counts."""
         answer = self._staged.get(key) or self._kept.get(key)
         if answer is None or now_ms - answer.at_ms > window_ms:
             return None
         return answer
 
     def stage(self, key: str, answer: Answer) -> None:
-        """The write that will get this answer is on its way to the log."""
+        """Record the answer of a write that was submitted to the log."""
         self._staged[key] = answer
 
     def abandon(self) -> None:
-        """No write that was on its way has reached the log."""
+        """Forget the staged answers: their writes did not reach the log."""
         self._staged.clear()
 
     def apply(self, key: str, answer: Answer, window_ms: int) -> None:
-        """Keep the answer of a write that is durable; drop those whose window is over."""
+        """Keep the answer of a durable write; drop answers whose window is over."""
         if self._staged.get(key) == answer:
             del self._staged[key]
-        self._kept.pop(key, None)  # so that the order stays that of time
+        self._kept.pop(key, None)  # keeps the order by time
         self._kept[key] = answer
         over = []
         for old, past in self._kept.items():
@@ -59,5 +59,5 @@ class Answers:
             del self._kept[old]
 
     def kept(self) -> dict[str, Answer]:
-        """Every answer that was applied and not forgotten, oldest first."""
+        """Every applied answer still kept, oldest first."""
         return dict(self._kept)

@@ -1,4 +1,4 @@
-"""What claimers say and get: requests, leases with their tokens, dead letters, claim windows.
+"""Claim requests, leases with their tokens, dead letters, claim windows.
 
 >>> parse_token("lease_00000000000000ff"), parse_token(""), lease_token(255)
 (255, None, 'lease_00000000000000ff')
@@ -23,9 +23,9 @@ _TOKEN: Final = re.compile(r"lease_([0-9a-fA-F]{1,64})")
 
 
 class Lease(NamedTuple):
-    """A job in someone's hands. Over when the time is past `deadline_ms`.
+    """A job held by a client. Ends when the time is past `deadline_ms`.
 
-    `request` says which of the requests that were served together it answers.
+    `request` is the index of the request it answers among those served together.
     """
 
     seq: int
@@ -37,7 +37,7 @@ class Lease(NamedTuple):
 
 
 class ClaimRequest(NamedTuple):
-    """Someone asks for up to `jobs_max` jobs; `lease_ms` is 0 for the topic's own."""
+    """A request for up to `jobs_max` jobs; a `lease_ms` of 0 means the topic's default."""
 
     node: str
     jobs_max: int = 1
@@ -45,7 +45,7 @@ class ClaimRequest(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """Someone speaks of jobs it holds, each with the fence of its lease or None for no check."""
+    """A request about held jobs, each with the fence of its lease or None for no check."""
 
     node: str
     seqs: tuple[int, ...]
@@ -57,7 +57,7 @@ class Settle(NamedTuple):
 
 
 def parse_claim(body: dict[str, Any], limits: TopicLimits) -> ClaimRequest:
-    """Read a claim, with defaults and clamps."""
+    """Parse a claim, with defaults and clamps."""
     node = parse_node(body, limits)
     jobs_max = parse_u64("max", body.get("max", 0)) or 1
     wanted_ms = body.get("lease_ms")
@@ -66,7 +66,7 @@ def parse_claim(body: dict[str, Any], limits: TopicLimits) -> ClaimRequest:
 
 
 def parse_settle(body: dict[str, Any], limits: TopicLimits) -> Settle:
-    """Read what ack, nack and extend have in common: tokens first, then node, then lengths."""
+    """Parse the common part of ack, nack and extend: tokens first, then node, then lengths."""
     tokens = body.get("lease_ids")
     fences = None if tokens is None else tuple(map(parse_token, _array("lease_ids", tokens)))
     node = parse_node(body, limits)
@@ -85,17 +85,17 @@ def parse_settle(body: dict[str, Any], limits: TopicLimits) -> Settle:
 
 
 def parse_delay_ms(body: dict[str, Any]) -> int:
-    """How long a job that is given back stays away: at once if not said, a day at most."""
+    """How long a returned job is delayed: not at all by default, at most a day."""
     return min(parse_u64("delay_ms", body.get("delay_ms", 0)), DELAY_MS_MAX)
 
 
 def parse_lease_ms(body: dict[str, Any]) -> int:
-    """How long an extended lease lasts from now; it must be said."""
+    """How long an extended lease lasts from now; required."""
     return clamp_lease_ms(parse_u64("lease_ms", body.get("lease_ms")))
 
 
 def parse_node(body: dict[str, Any], limits: TopicLimits) -> str:
-    """Who claims: whatever name it gives itself, but it must give one."""
+    """The name of the claiming client: any text, but required."""
     node = body.get("node")
     if not isinstance(node, str) or not node:
         raise InvalidRequest(f"expected a node, found {node!r}")
@@ -104,9 +104,9 @@ def parse_node(body: dict[str, Any], limits: TopicLimits) -> str:
 
 
 def parse_token(token: Any) -> int | None:
-    """The fence in a lease token; None for the empty token, which asks for no check.
+    """The fence in a lease token; None for the empty token, which requests no check.
 
-    Any number will do, however it is spelt: one that no lease has is stale, not malformed.
+    Any number is valid, in any spelling: a number that no lease has is stale, not malformed.
     """
     if token == "":
         return None
@@ -117,14 +117,14 @@ def parse_token(token: Any) -> int | None:
 
 
 def lease_token(fence: int) -> str:
-    """The token that stands for a lease."""
+    """The token of a lease."""
     return f"lease_{fence:016x}"
 
 
 def dead_letter(record: Record, topic: str, seq: int, deliveries: int) -> Record:
-    """A job as it goes to the dead letters: as it was, with where it came from in its meta.
+    """A job as a dead letter: unchanged, with its origin added to its meta.
 
-    If it was a dead letter before, what that one said makes room.
+    The origin replaces that of an earlier dead letter.
     """
     old = None if record.meta is None else without_members(bytes(record.meta), "$dead_letter_")
     members = (
@@ -136,21 +136,21 @@ def dead_letter(record: Record, topic: str, seq: int, deliveries: int) -> Record
 
 
 class ClaimWindow:
-    """Gathers the claims of one queue for a while, so that they are served in turns together."""
+    """Collects the claims of one queue for a short time, so that they are served round robin."""
 
     def __init__(self) -> None:
         self._requests: list[ClaimRequest] = []
         self.closes_ms: int | None = None
 
     def join(self, request: ClaimRequest, now_ms: int, jitter_ms: int) -> int:
-        """Take part. The first one opens the window. Returns the place among the requests."""
+        """Add a request; the first one opens the window. Returns its index among the requests."""
         if self.closes_ms is None:
             self.closes_ms = now_ms + jitter_ms
         self._requests.append(request)
         return len(self._requests) - 1
 
     def close(self, now_ms: int) -> Sequence[ClaimRequest]:
-        """The requests to serve now, in order of arrival; none while the window is open."""
+        """The requests to serve now, in order of arrival; empty while the window is open."""
         if self.closes_ms is None or now_ms < self.closes_ms:
             return ()
         requests, self._requests, self.closes_ms = self._requests, [], None

@@ -1,10 +1,10 @@
-"""Records as the bytes they came in, until someone reads them.
+"""Records as the bytes they arrived in, decoded when read.
 
-A record in memory is an object, two or three more that it is made of, and the request it came in.
-Most records are read seldom or never, so the request alone is kept, and what is read is decoded
-again: from a run of slots in as few calls as there are requests in it, and only once for readers
-who go through a large request in small steps. A very large request is cut into pieces by its first
-reader, so that no other has to decode all of it for a few records.
+A decoded record costs an object, two or three more inside it, and the request it came in. Most
+records are read rarely or never, so only the request is kept and decoded on demand: one call per
+request in a run of slots, and only once for readers that go through a large request in small steps.
+The first reader of a very large request splits it, so that later ones need not decode all of it for
+a few records.
 
 >>> packed = Packed(7, b'{"records":[{"data":1},{"data":2,"tag":"x"}]}')
 >>> [bytes(record.data) for record in unpacked([packed, packed], 7)]
@@ -25,12 +25,12 @@ from penstock.topics.core.record import Record, Routed
 
 OPENED_BYTES_MAX: Final = 4 * MIB
 WHOLE_BYTES_MAX: Final = MIB
-"""A larger request is cut: whoever needs one of its records would decode all of them."""
+"""A larger request is split: reading one record would decode all of them."""
 PIECE_BYTES: Final = 128 * KIB
 
 
 class Packed:
-    """The request that brought several records; each of their slots has it until it is empty."""
+    """A request with several records, shared by all of their slots."""
 
     __slots__ = ("_pieces", "body", "first_seq")
 
@@ -40,7 +40,7 @@ class Packed:
         self._pieces: list[Packed] | None = None
 
     def piece(self, seq: int) -> Packed:
-        """The part that has the record of a seq: all of it, unless it is very large."""
+        """The part with the record of a seq: the whole request, unless it is very large."""
         if self._pieces is None:
             if len(self.body) <= WHOLE_BYTES_MAX:
                 return self
@@ -49,16 +49,16 @@ class Packed:
         return self._pieces[bisect_right(self._pieces, seq, key=_first_seq) - 1]
 
     def pieces(self) -> list[Packed]:
-        """All parts of it."""
+        """All parts of the request."""
         return [self] if self._pieces is None else self._pieces
 
 
 Item = Record | bytes | Packed | None
-"""What a slot has: a record, the request that brought it alone or with others, or nothing."""
+"""The content of a slot: a record, a request with this record alone or with others, or nothing."""
 
 
 def unpacked(items: list[Item], first_seq: int) -> list[Record | None]:
-    """The records of consecutive slots, of which the first has this seq."""
+    """The records of consecutive slots, the first of which has this seq."""
     kinds = set(map(type, items))
     if kinds <= _AS_THEY_ARE:
         return items  # type: ignore[return-value]
@@ -91,7 +91,7 @@ def unpack(item: Item, seq: int) -> Record | None:
 
 
 class Opened:
-    """Requests that were decoded of late, with their records; the oldest go first."""
+    """Recently decoded requests with their records; the oldest are evicted first."""
 
     def __init__(self, bytes_max: int = OPENED_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -113,7 +113,7 @@ class Opened:
 
 
 def _cut(packed: Packed) -> list[Packed]:
-    """A request in pieces of at least one record each."""
+    """Split a request into pieces of at least one record each."""
     records = decode_records(packed.body)
     pieces: list[Packed] = []
     start = end_bytes = 0

@@ -1,13 +1,13 @@
 """Every topic, queue and space of one partition, and the commands that span several of them.
 
-`decide_*` turns a command into a `Change`: entries that are in the log together or not at all, or
-refuses it and changes nothing. Its writer `stage`s a change when it submits it to the log, and
-`apply`s its entries in the same order once they are durable; readers see what is applied. After a
-restart the logged entries are applied again. Which part takes which kind of entry is written once,
-in `_BY_KIND`.
+`decide_*` turns a command into a `Change`: entries that are logged together or not at all. Or it
+refuses the command and changes nothing. The writer `stage`s a change when it submits it to the log,
+and `apply`s its entries in the same order once they are durable; readers see only what is applied.
+After a restart the logged entries are applied again. `_BY_KIND` maps each kind of entry to its
+handlers.
 
-Commands that make, change or remove topics and routers are decided while nothing is staged; writes
-that create their topic are not among these. A router lives with its destination.
+Commands that create, change or remove topics and routers are decided while nothing is staged; this
+does not apply to writes that create their topic. A router is in its destination's partition.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ from penstock.topics.core.topic import Topic, TopicState, Written, check_selecto
 Entry = Created | Dropped | TopicEntry | QueueEntry | RouterEntry | Committed
 
 RESERVE_SEQS: Final = 1_024
-"""How many seqs are set aside in one entry for records that memory alone keeps."""
+"""How many seqs one entry reserves for records kept only in memory."""
 
 
 class Change(NamedTuple):
-    """A decided command: all of `entries` takes effect, `to_log` must be in the log for that."""
+    """A decided command: all of `entries` take effect, once `to_log` is in the log."""
 
     entries: tuple[Entry, ...]
     to_log: tuple[Entry, ...]
 
 
 class PartitionState(NamedTuple):
-    """A partition as plain values: equal states answer every question alike."""
+    """A partition as plain values: equal states behave identically."""
 
     epoch: int
     topics: tuple[TopicState, ...]
@@ -86,9 +86,9 @@ class Partition:
         self.spaces: dict[str, TopicSpace] = {}
         self._creating: dict[str, Topic] = {}  # staged, not applied
         self._creating_spaces: dict[str, TopicSpace] = {}
-        self._epoch = 0  # the last one given to a topic
+        self._epoch = 0  # the last one assigned to a topic
         self._has_quota = self.limits.total_bytes_max > 0
-        self._staged_bytes = 0  # kept only where bytes have a limit
+        self._staged_bytes = 0  # maintained only where bytes are limited
 
     def topic(self, name: str) -> Topic:
         """A topic, or `TopicNotFound`."""
@@ -112,7 +112,7 @@ class Partition:
         return self.spaces[name]
 
     def read(self, name: str, request: ReadRequest, now_ms: int) -> Diff:
-        """One page of what is committed."""
+        """One page of committed records."""
         topic = self.topic(name)
         diff = read(topic, request, now_ms, self.limits)
         self.registry.recount(topic)
@@ -121,7 +121,7 @@ class Partition:
     # Decisions
 
     def decide_config(self, name: str, body: dict[str, Any], now_ms: int) -> Change:
-        """Make a topic, or change the named keys of one; no entries if there is no change."""
+        """Create a topic, or change the named keys of one; no entries if nothing changes."""
         changes = parse_config(body)
         topic = self.topics.get(name)
         if topic is None:
@@ -130,15 +130,15 @@ class Partition:
         if topic.config.merged(changes) == topic.config:
             return _change()
         if topic.config.durability == "ephemeral" or topic.has_unlogged:
-            # The records that the log never had have taken seqs: what follows goes on after them.
+            # Records that were never logged have used seqs: continue after them.
             evicted_seq = topic.shed_seq(topic.config.merged(changes))
             return _change(Advanced(name, topic.head_seq, evicted_seq), configured)
         return _change(configured)
 
     def decide_drop(self, name: str, now_ms: int, *, if_empty: bool = False) -> Change:
-        """Remove a topic and the routers into it; no entries if there is none.
+        """Remove a topic and the routers into it; no entries if the topic does not exist.
 
-        The routers out of it live with their destinations and must be gone before.
+        Routers out of it are in their destinations' partitions and must be removed first.
         """
         topic = self.topics.get(name)
         if topic is None:
@@ -148,7 +148,7 @@ class Partition:
         return _change(*[RouterRemoved(each.config.name, name) for each in feeders], Dropped(name))
 
     def check_drop(self, name: str, now_ms: int, *, if_empty: bool) -> None:
-        """Refuse to remove a topic that has records, if that was asked for."""
+        """With `if_empty`, refuse to remove a topic that has records."""
         topic = self.topics.get(name)
         if topic is not None:
             topic.expire(now_ms)
@@ -156,7 +156,7 @@ class Partition:
                 raise TopicNotEmpty(name, topic.count)
 
     def decide_write(self, name: str, write: Write, now_ms: int) -> Change | Written:
-        """Append a batch, making its topic if need be; or the answer of the write it repeats."""
+        """Append a batch, creating its topic if needed; or the answer of the write it repeats."""
         topic = self.topics.get(name) or self._creating.get(name)
         if topic is None:
             created = self._create_for(name, write, now_ms)
@@ -166,7 +166,7 @@ class Partition:
     def decide_commit(
         self, name: str, commit: Commit, now_ms: int, rule: Rule | None = None
     ) -> Change | Answer:
-        """Decide a commit, making its space if need be; or the answer of the one it repeats."""
+        """Decide a commit, creating its space if needed; or the answer of the one it repeats."""
         space = self.spaces.get(name) or self._creating_spaces.get(name)
         before: tuple[Created, ...] = ()
         if space is None:
@@ -197,9 +197,9 @@ class Partition:
     def decide_router(
         self, config: RouterConfig, now_ms: int, *, create_dest: bool = True
     ) -> Change:
-        """Make a router into a topic of this partition, or change it where it stands.
+        """Create a router into a topic of this partition, or change an existing one.
 
-        Its source must exist; its destination is made with it if need be.
+        Its source must exist; its destination is created if needed.
         """
         self.check_router(config, create_dest=create_dest)
         created: tuple[Created, ...] = ()
@@ -211,7 +211,7 @@ class Partition:
         return _change(*created, self.routers.decide_put(config, source.epoch, source.head_seq))
 
     def check_router(self, config: RouterConfig, *, create_dest: bool = True) -> None:
-        """Refuse a router that cannot be, whether its source is there or yet to be made."""
+        """Refuse an invalid router, whether its source exists or is yet to be created."""
         self.routers.check(config)
         if config.dest in self.spaces:
             raise IsASpace(config.dest)
@@ -219,12 +219,12 @@ class Partition:
             raise TopicNotFound(config.dest)
 
     def decide_router_removal(self, name: str) -> Change:
-        """Remove a router; no entries if there is none."""
+        """Remove a router; no entries if it does not exist."""
         removed = self.routers.decide_removal(name)
         return _change() if removed is None else _change(removed)
 
     def decide_step(self, router: str, now_ms: int) -> Step:
-        """Decide the next step of a router; `change_of` its entry is what to submit."""
+        """Decide the next step of a router; submit `change_of` its entry."""
         found = self.routers.get(router)
         source = self.registry.topics.get(found.config.source)
         if source is None or source.epoch != found.source_epoch:
@@ -236,13 +236,13 @@ class Partition:
     def decide_claim(
         self, name: str, requests: Sequence[ClaimRequest], now_ms: int, token: int
     ) -> Change:
-        """Lease jobs. Dead letters are decided apart: see `decide_dead_letters`."""
+        """Lease jobs. Dead letters are decided separately: see `decide_dead_letters`."""
         return self.change_of(self.queue(name).decide_claim(requests, now_ms, token))
 
     def decide_dead_letters(
         self, name: str, letters: Batch, now_ms: int, *, key: str | None = None
     ) -> Change:
-        """Append dead letters to their topic in this partition, making it if need be."""
+        """Append dead letters to their topic in this partition, creating it if needed."""
         topic = self.topics.get(name) or self._creating.get(name)
         write = Write(letters, key)
         if topic is None:
@@ -253,7 +253,7 @@ class Partition:
         return _change() if isinstance(decided, Written) else decided
 
     def change_of(self, entry: Appended | QueueEntry) -> Change:
-        """The change of one entry that a topic or queue decided, with what of it must be logged."""
+        """The change for one entry of a topic or queue, with the part that must be logged."""
         if isinstance(entry, Appended):
             return self._with_log(self.topics[entry.topic], entry)
         logged = self.queue(entry.topic).to_log(entry)
@@ -262,7 +262,7 @@ class Partition:
     # Changes
 
     def stage(self, change: Change) -> None:
-        """A change is on its way to the log: later decisions count on it."""
+        """Count on a change that was submitted to the log in later decisions."""
         for entry in change.entries:
             if type(entry) is Appended:  # nearly always; 0.9 of the time by the table
                 self._stage_appended(entry)
@@ -270,7 +270,7 @@ class Partition:
                 _BY_KIND[type(entry)].stage(self, entry)
 
     def apply(self, entry: Entry) -> Written | Answer | int:
-        """Take the next durable entry, staged before or not: in replay nothing is.
+        """Apply the next durable entry, staged or not: in replay nothing is staged.
 
         Returns the answer to a write or commit; for others, how many things it changed.
         """
@@ -279,11 +279,11 @@ class Partition:
         return _BY_KIND[type(entry)].apply(self, entry)
 
     def apply_all(self, entries: Iterable[Entry]) -> list[Written | Answer | int]:
-        """Apply entries in order: one answer for each."""
+        """Apply entries in order; return one answer for each."""
         return [self.apply(entry) for entry in entries]
 
     def state(self) -> PartitionState:
-        """Everything that is committed, for a snapshot or to compare; nothing may be staged."""
+        """Everything committed, for a snapshot or a comparison; nothing may be staged."""
         return PartitionState(
             self._epoch,
             tuple(self.topics[name].state() for name in sorted(self.topics)),
@@ -297,7 +297,7 @@ class Partition:
 
     @classmethod
     def restored(cls, state: PartitionState, registry: Registry | None = None) -> Partition:
-        """The partition a snapshot was taken of."""
+        """The partition of a snapshot."""
         partition = cls(registry)
         partition._see_epoch(state.epoch)
         for topic_state in state.topics:
@@ -316,7 +316,7 @@ class Partition:
 
     @property
     def epoch(self) -> int:
-        """The last one that was given to a topic."""
+        """The last epoch assigned to a topic."""
         return self._epoch
 
     def adopt(
@@ -326,7 +326,7 @@ class Partition:
         queue: Queue | None = None,
         space: TopicSpace | None = None,
     ) -> None:
-        """Take in a topic as a snapshot has it, and the last epoch that was given to one."""
+        """Add a topic from a snapshot, and the last epoch assigned to one."""
         self._see_epoch(epoch)
         if topic is not None:
             self.topics[topic.name] = topic
@@ -338,9 +338,9 @@ class Partition:
                 self.spaces[topic.name] = space
 
     def abandon(self, staged: Iterable[str] | None = None) -> None:
-        """No staged change became durable: everything is as applied.
+        """Return to the applied state: no staged change became durable.
 
-        `staged` names the topics of these changes; without it all are looked at.
+        `staged` names the topics of these changes; without it all topics are checked.
         """
         self.registry.creating -= len(self._creating)
         self._creating.clear()
@@ -352,7 +352,7 @@ class Partition:
                     found.abandon()
 
     def forget(self) -> None:
-        """The partition is out of service: take its topics and routers out of the registry."""
+        """Take the topics and routers out of the registry: the partition is out of service."""
         for router in list(self.routers):
             if router.config.dest in self.topics:
                 removed = self.routers.decide_removal(router.config.name)
@@ -384,7 +384,7 @@ class Partition:
         return self._with_log(topic, appended, *before)
 
     def _with_log(self, topic: Topic, appended: Appended, *before: Entry) -> Change:
-        """The change of an append: records that memory alone keeps only have their seqs logged."""
+        """The change of an append: for records kept only in memory, just their seqs are logged."""
         evicted_seq = topic.shed_seq(topic.config, appended.batch.size_bytes)
         if topic.config.durability != "ephemeral":
             if evicted_seq:
@@ -397,7 +397,7 @@ class Partition:
             reserved = Advanced(topic.name, reserved_seq, evicted_seq)
             entries.append(reserved)
             to_log.append(reserved)
-        if appended.feed is not None:  # else its router would bring the copies again
+        if appended.feed is not None:  # else its router would copy them again
             feed = appended.feed._replace(unlogged=appended.batch.count)
             to_log.append(replace(appended, batch=Batch.of([]), feed=feed))
         return Change((*entries, appended), tuple(to_log))
@@ -459,7 +459,7 @@ class Partition:
             else (entry.router, entry.dest)
         )
         if dest in self.topics and (is_changed or isinstance(entry, RouterRemoved)):
-            self.topics[dest].fed.pop(router, None)  # the mark would be that of another router
+            self.topics[dest].fed.pop(router, None)  # the mark would be taken for another router's
         return int(is_changed)
 
     def _stage_created(self, entry: Created) -> None:
@@ -490,7 +490,7 @@ class Partition:
         return 1
 
     def _create_for(self, name: str, write: Write, now_ms: int) -> Created:
-        """The topic a write brings with it, unless it said that there must be one."""
+        """Create the topic for a write, unless the write requires it to exist."""
         changes = parse_config(write.config or {})
         if write.create is False or not changes.get("auto_create", True):
             raise TopicNotFound(name)
@@ -513,14 +513,14 @@ def _new_topic(entry: Created) -> Topic:
 
 
 class _Handlers(NamedTuple):
-    """What to do with one kind of entry, staged and applied."""
+    """How to stage and apply one kind of entry."""
 
     stage: Callable[[Partition, Any], None]
     apply: Callable[[Partition, Any], Written | Answer | int]
 
 
 def _stage_nothing(_partition: Partition, _entry: Entry) -> None:
-    """Nothing is decided on it before it is durable."""
+    """For entries that no decision depends on before they are durable."""
 
 
 _BY_KIND: Final[dict[type, _Handlers]] = {
@@ -538,4 +538,4 @@ _BY_KIND: Final[dict[type, _Handlers]] = {
     ),
     **dict.fromkeys((RouterPut, RouterRemoved), _Handlers(_stage_nothing, Partition._apply_router)),
 }
-"""The one table of entries: which part of a partition takes which kind."""
+"""The only table of entries: which part of a partition handles which kind."""

@@ -22,18 +22,18 @@ class Predicate(NamedTuple):
     prefix: bool
 
     def matches(self, tag: str | None) -> bool:
-        """Whether a record with this tag is meant."""
+        """Whether a record with this tag matches."""
         if tag is None:
             return False
         return tag.startswith(self.text) if self.prefix else tag == self.text
 
     def serialised(self) -> list[str]:
-        """The three-part form, which `parse_predicate` reads back as the same predicate."""
+        """The three-part form, which `parse_predicate` parses to an equal predicate."""
         return ["tag", "Glob", f"{self.text}*"] if self.prefix else ["tag", "Eq", self.text]
 
 
 def parse_predicate(value: Any) -> Predicate:
-    """Read `["tag", "Eq", v]`, `["tag", "Glob", "p*"]`, or a bare string for either."""
+    """Parse `["tag", "Eq", v]`, `["tag", "Glob", "p*"]`, or a plain string for either."""
     match value:
         case str():
             return _glob(value) if value.endswith("*") else _literal(value)

@@ -1,11 +1,10 @@
-"""A queue: a topic whose records are leased, one holder at a time, until someone finishes them.
+"""A queue: a topic whose records are leased, one holder at a time, until they are acked.
 
-Every job is in exactly one place: fresh, leased, delayed, returned, settling, or gone. What an
-entry takes is out of others' reach from when it is staged, so that no two claims get the same job;
-what it finishes is gone once it is in the log, and is as before if it does not get there. Where
-leases need not survive, only `Acked` and dead letters are logged, and replay finds every other
-job fresh. Jobs come back by time alone, so the state is a function of the entries and of the time
-last seen.
+Every job is in exactly one place: fresh, leased, delayed, returned, settling, or gone. A staged
+entry reserves its jobs, so that no two claims get the same job. The jobs it finishes are deleted
+once it is logged, and restored if it is abandoned. Where leases need not survive a restart, only
+`Acked` and dead letters are logged, and replay finds every other job fresh. Jobs return by time
+alone, so the state is a function of the entries and the time last seen.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ from penstock.topics.core.record import Record
 from penstock.topics.core.topic import Topic
 
 DEAD_LETTERS_MAX: Final = 1_000
-"""How many jobs become dead letters in one claim, which others wait for; the next takes more."""
+"""The most jobs that one claim turns into dead letters, since other claims wait for it."""
 DEAD_LETTER_BYTES_MAX: Final = 16 * MIB
-"""How many bytes they may have, but for the last: they are in one entry of the log."""
+"""The most bytes of these, except for the last one: they are one log entry."""
 PASSED_MAX: Final = 8_192
-"""How many more such jobs a claim passes over; the next one goes on behind them."""
+"""How many more such jobs a claim skips; the next one continues after them."""
 CLAIMED_BYTES_MAX: Final = 8 * MIB
-"""How many bytes the jobs of one claim may have, but for the first of each claimer."""
+"""The most bytes of the jobs of one claim, except for each claimer's first job."""
 _FEW: Final = 16
-"""So many are put in their places one by one; more are sorted in together."""
+"""Up to this many are inserted one by one; more are sorted in together."""
 _OUT_OF_DATE_MAX: Final = 64
-"""How many ended or extended leases may stay in the heap beside as many as there are leases."""
+"""How many stale deadlines the heap may have beyond the number of leases."""
 
 
 class QueueCounts(NamedTuple):
-    """How a queue stands. `ready` is everything live that is neither leased nor delayed."""
+    """The counts of a queue. `ready` is everything live that is neither leased nor delayed."""
 
     ready: int
     in_flight: int
@@ -50,7 +49,7 @@ class QueueCounts(NamedTuple):
 
 
 class QueueState(NamedTuple):
-    """A queue's leases as plain values; its jobs are in the state of its topic."""
+    """A queue's leases as plain values; its jobs are in its topic's state."""
 
     fresh_seq: int
     leases: tuple[Lease, ...]
@@ -61,9 +60,9 @@ class QueueState(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """Where a job was before a staged entry: leased or not, and how often delivered.
+    """A job's place before a staged entry: leased or not, and how often delivered.
 
-    Nothing takes a job from where it is delayed, so one that was not leased was waiting.
+    No entry takes a delayed job, so one that was not leased was waiting.
     """
 
     seq: int
@@ -72,14 +71,14 @@ class _Before(NamedTuple):
 
 
 class _Staged(NamedTuple):
-    """What takes a staged entry back: the first fresh seq before it, and the jobs it moved."""
+    """How to revert a staged entry: the first fresh seq before it, and the jobs it moved."""
 
     fresh_seq: int
     moved: list[_Before]
 
 
 class Queue:
-    """The leases on one topic. A job is handed out again only after its lease or delay is over."""
+    """The leases on one topic. A job is leased again only after its lease or delay is over."""
 
     def __init__(self, topic: Topic) -> None:
         if topic.config.type != "queue":
@@ -89,24 +88,24 @@ class Queue:
         self._fresh_seq = 1  # every live seq below was claimed at least once
         self._leases: dict[int, Lease] = {}
         self._delayed: dict[int, int] = {}  # seq -> when it is due
-        self._settling: set[int] = set()  # finished by an entry that is on its way
+        self._settling: set[int] = set()  # finished by a staged entry
         self._staged: deque[_Staged] = deque()  # one for each staged entry, oldest first
         self._returned: list[int] = []  # sorted
         self._deliveries: dict[int, int] = {}
-        self._deadlines: list[tuple[int, int]] = []  # heaps of (time, seq), some out of date
+        self._deadlines: list[tuple[int, int]] = []  # heaps of (time, seq), some stale
         self._dues: list[tuple[int, int]] = []
         self._removals_seen = topic.removals
         self._scattered_seen = topic.scattered_removals
-        self._earliest_seq = topic.earliest_seq  # when removals were last looked at
-        self._unreadable: list[range] = []  # jobs whose records cannot be had
-        self._resume_seq = 0  # where the last claim gave up, if it had to pass over too many
+        self._earliest_seq = topic.earliest_seq  # at the last check for removals
+        self._unreadable: list[range] = []  # jobs whose records cannot be read
+        self._resume_seq = 0  # where the last claim stopped, if it had to skip too many
 
     def pass_over(self, first_seq: int, last_seq: int) -> None:
-        """Hand out no job of these until the next start: their records cannot be read."""
+        """Lease none of these jobs until the next start: their records cannot be read."""
         self._unreadable.append(range(first_seq, last_seq + 1))
 
     def counts(self, now_ms: int) -> QueueCounts:
-        """How the queue stands now."""
+        """The counts of the queue now."""
         self.sweep(now_ms)
         in_flight = len(self._leases)
         ready = self.topic.count - in_flight - len(self._delayed) - len(self._settling)
@@ -118,7 +117,7 @@ class Queue:
         return len(self._leases)
 
     def recount(self) -> None:
-        """Tell the node's totals how many leases there are now."""
+        """Report the current number of leases to the node's totals."""
         if self.topic.totals is not None:
             self.topic.totals.recount_leases(self)
 
@@ -127,12 +126,12 @@ class Queue:
         return self._leases.get(seq)
 
     def next_due_ms(self) -> int | None:
-        """When a job may next come back by time alone; it may turn out to have gone meanwhile."""
+        """When a job may next return by time; the job may be gone by then."""
         ends = [self._deadlines[0][0] + 1] if self._deadlines else []
         return min(ends + [due_ms for due_ms, _ in self._dues[:1]], default=None)
 
     def sweep(self, now_ms: int) -> int:
-        """Let time pass: leases over their deadline and delays that are due give jobs back."""
+        """Advance the time: expired leases and due delays return their jobs."""
         now_ms = self.topic.expire(now_ms)
         self._forget_gone()
         back: list[int] = []
@@ -153,12 +152,12 @@ class Queue:
     # Decisions
 
     def decide_claim(self, requests: Sequence[ClaimRequest], now_ms: int, token: int) -> Claimed:
-        """Decide who gets which job: returned ones first, then fresh ones, lowest seq first.
+        """Decide which claimer gets which job: returned jobs first, then fresh, lowest seq first.
 
-        Several claimers are served in turns, one job each, with the first one's lease. `token` is
-        a random number from which the fences of these leases count on. Each gets one job however
-        large it is; all of them together have no more than `CLAIMED_BYTES_MAX` otherwise, and the
-        rest is left for the next claim.
+        Several claimers are served round robin, one job each, with the first one's lease. `token`
+        is a random number from which the fences of these leases count up. Each claimer gets one job
+        however large it is; beyond that, all jobs together have at most `CLAIMED_BYTES_MAX`, and
+        the rest is left for the next claim.
         """
         now_ms = self.sweep(now_ms)
         config = self.topic.config
@@ -197,7 +196,7 @@ class Queue:
         return Batch.of([self._dead_letter(seq) for seq in claimed.dead])
 
     def decide_ack(self, settle: Settle, now_ms: int) -> tuple[Acked, list[int]]:
-        """Decide which jobs are finished; also the seqs that the node does not hold."""
+        """Decide which jobs are finished; also return the seqs that the node does not hold."""
         now_ms = self.sweep(now_ms)
         held, skipped = self._held(settle)
         return Acked(self.topic.name, now_ms, held), skipped
@@ -205,7 +204,7 @@ class Queue:
     def decide_nack(
         self, settle: Settle, now_ms: int, delay_ms: int, *, unseen: bool = False
     ) -> tuple[Nacked, list[int]]:
-        """Decide which jobs are given back; also the seqs that the node does not hold."""
+        """Decide which jobs are returned; also return the seqs that the node does not hold."""
         now_ms = self.sweep(now_ms)
         held, skipped = self._held(settle)
         return Nacked(self.topic.name, now_ms, held, now_ms + delay_ms, unseen), skipped
@@ -213,15 +212,15 @@ class Queue:
     def decide_extend(
         self, settle: Settle, now_ms: int, lease_ms: int
     ) -> tuple[Extended, list[int]]:
-        """Decide which leases end anew from now; also the seqs that the node does not hold."""
+        """Decide which leases restart now; also return the seqs that the node does not hold."""
         now_ms = self.sweep(now_ms)
         held, skipped = self._held(settle)
         return Extended(self.topic.name, now_ms, held, now_ms + lease_ms), skipped
 
     def to_log(self, entry: QueueEntry) -> QueueEntry | None:
-        """What of an entry must be in the log before the caller is answered; None if nothing.
+        """The part of an entry that must be logged before the caller is answered, or None.
 
-        Leases that need not survive stay out of it; jobs that are gone never do.
+        Leases that need not survive are not logged; finished jobs always are.
         """
         if isinstance(entry, Claimed):
             if entry.dead and not self.topic.config.leases_durable:
@@ -235,7 +234,7 @@ class Queue:
     # Changes
 
     def stage(self, entry: QueueEntry) -> None:
-        """An entry is on its way to the log: no other claim gets its jobs, and none is gone yet."""
+        """Reserve the jobs of a submitted entry: no claim gets them, none is deleted yet."""
         self.sweep(entry.now_ms)
         moved: list[_Before] = []
         self._staged.append(_Staged(self._fresh_seq, moved))
@@ -255,9 +254,9 @@ class Queue:
         self.recount()
 
     def apply(self, entry: QueueEntry) -> None:
-        """Take the next durable entry, the oldest that is staged: its finished jobs are deleted.
+        """Apply the next durable entry, the oldest staged one: its finished jobs are deleted.
 
-        In replay nothing is staged before. Jobs that have left the topic are passed over.
+        In replay nothing is staged. Jobs that have left the topic are skipped.
         """
         if not self._staged:
             self.stage(entry)
@@ -274,25 +273,25 @@ class Queue:
             self.topic.remove(seq)
 
     def abandon(self) -> None:
-        """No staged entry became durable: every job is again where it was, or left meanwhile."""
+        """Restore every job that is still in the topic: no staged entry became durable."""
         while self._staged:
             fresh_seq, moved = self._staged.pop()
             for before in reversed(moved):
                 self._put_back(before)
-            # Whatever is fresh again was taken by what is taken back now.
+            # Everything that is fresh again was taken by an entry that is reverted here.
             self._fresh_seq = fresh_seq
             del self._returned[bisect_left(self._returned, fresh_seq) :]
         self.recount()
 
     def forget_leases(self) -> None:
-        """Have all jobs wait: after a restart, leases that need not survive are over."""
+        """Return all jobs: after a restart, leases that need not survive are over."""
         self._give_back([*self._leases, *self._delayed])
         self._leases.clear()
         self._delayed.clear()
         self.recount()
 
     def state(self) -> QueueState:
-        """Everything that entries and time have made of it, for a snapshot or to compare."""
+        """Everything that entries and time have determined, for a snapshot or a comparison."""
         return QueueState(
             self._fresh_seq,
             tuple(sorted(self._leases.values())),
@@ -304,10 +303,10 @@ class Queue:
 
     @classmethod
     def restored(cls, topic: Topic, state: QueueState) -> Queue:
-        """The queue a snapshot was taken of."""
+        """The queue of a snapshot."""
         queue = cls(topic)
         queue._fresh_seq = state.fresh_seq
-        # Some jobs may have left before the snapshot was taken.
+        # Jobs may have left before the snapshot was taken.
         queue._removals_seen = queue._scattered_seen = -1
         queue._delayed = dict(state.delayed)
         queue._dues = sorted((due_ms, seq) for seq, due_ms in state.delayed)
@@ -339,7 +338,7 @@ class Queue:
         return _Before(seq, self._leases.get(seq), self._deliveries.get(seq, 0))
 
     def _put_back(self, before: _Before) -> None:
-        """Put a job where it was, unless it has left the topic."""
+        """Restore a job's place, unless it has left the topic."""
         seq, lease, deliveries = before
         self._leave(seq)
         self._deliveries.pop(seq, None)
@@ -381,13 +380,13 @@ class Queue:
                 insort(self._returned, seq)
 
     def _uncount(self, seq: int) -> None:
-        """A job was claimed and reached nobody."""
+        """Undo a delivery that did not reach a client."""
         deliveries = self._deliveries.pop(seq, 0) - 1
         if deliveries > 0:
             self._deliveries[seq] = deliveries
 
     def _give_back(self, seqs: Sequence[int]) -> None:
-        """Have jobs wait again, which are nowhere now."""
+        """Return jobs that are in no other place."""
         if len(seqs) > _FEW:
             self._returned.extend(seqs)
             self._returned.sort()
@@ -396,7 +395,7 @@ class Queue:
             insort(self._returned, seq)
 
     def _leave(self, seq: int) -> None:
-        """Take a job out of the place it is in."""
+        """Take a job out of its current place."""
         self._leases.pop(seq, None)
         self._delayed.pop(seq, None)
         self._settling.discard(seq)
@@ -405,13 +404,13 @@ class Queue:
             del self._returned[place]
 
     def _pass_fresh(self, seq: int) -> None:
-        """Go past a seq. Fresh jobs before it, whose claims were not logged, are not lost."""
+        """Move past a seq. Fresh jobs before it, whose claims were not logged, are not lost."""
         if seq >= self._fresh_seq:
             self._give_back([*self.topic.live_seqs(self._fresh_seq - 1, seq - 1)])
             self._fresh_seq = seq + 1
 
     def _waiting(self, from_seq: int = 0) -> Iterator[int]:
-        """The jobs to hand out, in order, from a seq on."""
+        """The jobs to lease, in order, from a seq on."""
         returned = islice(self._returned, bisect_left(self._returned, from_seq), None)
         fresh = self.topic.live_seqs(self._fresh_seq - 1, self.topic.head_seq)
         for seq in chain(returned, fresh):
@@ -419,7 +418,7 @@ class Queue:
                 yield seq
 
     def _held(self, settle: Settle) -> tuple[tuple[int, ...], list[int]]:
-        """Split seqs into those that the node holds, each once, and all others."""
+        """Split seqs into those that the node holds, without duplicates, and all others."""
         held: dict[int, None] = {}
         skipped = []
         for seq, fence in settle.fenced():
@@ -434,7 +433,7 @@ class Queue:
     def _forget_gone(self) -> None:
         """Forget jobs that left the topic by a cap, by age or by a delete.
 
-        Most often they are the oldest, and fewer than there are jobs to look at.
+        Usually they are the oldest, and fewer than the remaining jobs.
         """
         topic = self.topic
         if self._removals_seen == topic.removals:
@@ -464,10 +463,10 @@ class Queue:
 
 
 def _taken_before(heap: list[tuple[int, int]], before_ms: int) -> list[tuple[int, int]]:
-    """Take all that is before a time off a heap."""
+    """Pop everything before a time from a heap."""
     taken: list[tuple[int, int]] = []
     while heap and heap[0][0] < before_ms:
-        if len(taken) == _FEW:  # perhaps it is all of them: one look at each is quicker
+        if len(taken) == _FEW:  # maybe all of them are due: one scan is faster
             taken += [each for each in heap if each[0] < before_ms]
             heap[:] = [each for each in heap if each[0] >= before_ms]
             heapify(heap)
@@ -477,7 +476,7 @@ def _taken_before(heap: list[tuple[int, int]], before_ms: int) -> list[tuple[int
 
 
 def _turns(requests: Sequence[ClaimRequest]) -> Iterator[int]:
-    """Whose turn it is, one job each, until each has had as many as it asked for."""
+    """Claimers round robin, one job each, until each has had as many as requested."""
     rounds = max((request.jobs_max for request in requests), default=0)
     for had in range(rounds):
         for index, request in enumerate(requests):

@@ -1,7 +1,7 @@
-"""What a reader gets: the records after its cursor, and the truth about those it cannot get.
+"""A read: the records after a cursor, and an account of those that are no longer available.
 
-`next_from_seq` is the last seq that was looked at, so that a cursor passes what was deleted or
-filtered; the reader has everything exactly when it equals the head.
+`next_from_seq` is the last seq that was scanned, so a cursor moves past deleted or filtered
+records; the reader has everything exactly when it equals the head.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from penstock.topics.core.topic import Floors, Topic
 
 _U32_MAX: Final = 2**32 - 1
 _NOBODY: Final[frozenset[str]] = frozenset()
-"""One for all who filter nobody: each watcher keeps its own otherwise."""
+"""Shared by all readers without a filter, so that watchers do not each keep an empty set."""
 
 
 class ReadRequest(NamedTuple):
-    """Where a reader stands and how much it takes. `epoch` is that of the topic it stood in."""
+    """A reader's cursor and limits. `epoch` is that of the topic the cursor belongs to."""
 
     from_seq: int = 0
     limit: int = 256
@@ -38,7 +38,7 @@ class ReadRequest(NamedTuple):
 
 
 class Tombstone(NamedTuple):
-    """Seqs that a cursor can no longer get, and why. Deletes on request leave none."""
+    """Seqs that a cursor can no longer get, and why. Explicit deletes leave no tombstone."""
 
     gap_from: int
     gap_to: int
@@ -49,7 +49,7 @@ class Tombstone(NamedTuple):
 
 
 class Diff(NamedTuple):
-    """One page: what a reader gets, and where it stands afterwards."""
+    """One page: records, tombstones and the new cursor."""
 
     found: Found
     next_from_seq: int
@@ -62,7 +62,7 @@ class Diff(NamedTuple):
 
     @property
     def records(self) -> list[Slot]:
-        """The records, each where it stands."""
+        """The records with their seqs and times."""
         return list(map(Slot, *self.found))
 
     @property
@@ -72,17 +72,17 @@ class Diff(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """How many seqs are left to look at."""
+        """How many seqs are left to scan."""
         return self.head_seq - self.next_from_seq
 
     @property
     def parks(self) -> bool:
-        """Whether a long poll waits: there is nothing to tell yet."""
+        """Whether a long poll waits: there is nothing to report yet."""
         return self.caught_up and not self.found.records and self.tombstone is None
 
 
 def parse_read(body: dict[str, Any], limits: TopicLimits) -> ReadRequest:
-    """Read a request, with defaults and clamps; a wrong type is `InvalidRequest`."""
+    """Parse a read request, with defaults and clamps; a wrong type is `InvalidRequest`."""
     limit = _field(body, "limit", _u32, 0) or limits.read_records
     batch_bytes = _field(body, "max_batch_bytes", parse_u64, 0) or limits.read_bytes
     return ReadRequest(
@@ -115,11 +115,12 @@ def read(
     limits: TopicLimits,
     upto_seq: int | None = None,
 ) -> Diff:
-    """Read one page. Changes nothing but the age of the records.
+    """Read one page. Changes nothing except expiring records.
 
-    At least one record is delivered even if it is over the byte budget; one that is left out is
-    not passed. At most `scan_records_max` seqs are looked at, `filter_records_max` where each must
-    be decoded for that, none after `upto_seq`. `NotLoaded` if a record is wanted that is in a file.
+    At least one record is delivered even if it is over the byte budget; the cursor does not move
+    past one that is left out. At most `scan_records_max` seqs are scanned, `filter_records_max`
+    where each must be decoded, none after `upto_seq`. Raises `NotLoaded` if a record must be loaded
+    from a file.
     """
     topic.expire(now_ms)
     tombstone = find_tombstone(topic, request.from_seq, request.epoch)
@@ -148,7 +149,7 @@ def read(
 
 
 def find_tombstone(topic: Topic, from_seq: int, epoch: int | None = None) -> Tombstone | None:
-    """What a cursor has lost by caps, age or a trimmed source, or because the topic is another."""
+    """What a cursor lost by caps, age or a trimmed source, or because the topic is another."""
     head_seq = topic.head_seq
     if from_seq > head_seq or (epoch is not None and epoch != topic.told_epoch):
         missed = max(head_seq - 1, 0) + 1
@@ -163,15 +164,15 @@ def find_tombstone(topic: Topic, from_seq: int, epoch: int | None = None) -> Tom
 
 
 def before_hole(topic: Topic, start: int, upto: int) -> int:
-    """A page ends where the next hole begins: the page after it tells of that."""
+    """End a page before the next hole: the following page reports it."""
     hole = topic.hole_after(start)
     if hole is not None and hole.first_seq - 1 <= start:
-        hole = topic.hole_after(hole.last_seq)  # a cursor in this one was told of it
+        hole = topic.hole_after(hole.last_seq)  # a cursor inside this one has been told
     return upto if hole is None else min(upto, hole.first_seq - 1)
 
 
 def _past_holes(topic: Topic, seq: int) -> int:
-    """The end of the holes that a cursor has come to: no record is before them. Else the cursor."""
+    """The end of the holes at a cursor, with no record before them; else the cursor."""
     hole = topic.hole_after(seq)
     while hole is not None and not topic.has_between(seq + 1, hole.first_seq - 1):
         seq = hole.last_seq
@@ -182,7 +183,7 @@ def _past_holes(topic: Topic, seq: int) -> int:
 def _take(
     topic: Topic, start: int, upto: int, nodes: frozenset[str], request: ReadRequest
 ) -> tuple[Found, int]:
-    """The records of a page, and the last seq looked at."""
+    """The records of a page, and the last seq scanned."""
     if nodes or request.tag is not None:
         picked, passed = _pick(topic, start, upto, nodes, request)
         seqs, times, records = zip(*picked, strict=True) if picked else ((), (), ())
@@ -193,7 +194,7 @@ def _take(
 def _pick(
     topic: Topic, start: int, upto: int, nodes: frozenset[str], request: ReadRequest
 ) -> tuple[list[Slot], int]:
-    """As `_take`, passing over the records of some nodes and those whose tag is not wanted."""
+    """As `_take`, filtering by node and tag."""
     taken: list[Slot] = []
     room = request.batch_bytes_max
     for slot in topic.live(start, upto):

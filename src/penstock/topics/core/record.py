@@ -1,6 +1,6 @@
-"""What a topic is made of: records, and the sizes and shapes of their JSON.
+"""Records, and checks of the size and shape of their JSON.
 
-Payloads stay the JSON bytes that were written; only their size is looked at.
+Payloads stay the JSON bytes that were written; only their size is checked.
 
 >>> record = make_record(b'{"a": 1}', tag="x")
 >>> bytes(record.data), size_of(record)
@@ -27,20 +27,21 @@ _NEITHER_WAY: Final = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS: Final = bytes.maketrans(b"[]{}", b"\x01\xff\x01\xff")
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
 DEPTH_MAX: Final = 256
-"""How many arrays and objects may stand in each other: what was taken in must be readable again,
-from however deep in a program."""
+"""The deepest nesting of arrays and objects: an accepted record must be decodable again, even from
+deep in a call stack.
+"""
 _HALF_DEPTH: Final = DEPTH_MAX // 2
 
 if TYPE_CHECKING:
     OptionalRaw = Raw | None
 else:
-    OptionalRaw = Raw  # the decoder knows no such union; where nothing was sent stands None
+    OptionalRaw = Raw  # the decoder does not support the union; None means not sent
 
 
 class Record(Struct, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """One record as it was written. Its seq and time are where it stands in its topic.
+    """One record as written. Its seq and time are kept by its topic.
 
-    `data` and `meta` are pieces of the request that brought them, and keep its bytes alive.
+    `data` and `meta` are slices of the request and keep its bytes alive.
     """
 
     data: Raw
@@ -50,7 +51,7 @@ class Record(Struct, gc=False, omit_defaults=True, forbid_unknown_fields=True):
 
 
 class Routed(Record, gc=False):
-    """A record that came through routers, and through how many."""
+    """A record that came through routers, with the number of hops."""
 
     hops: int = 1
 
@@ -63,18 +64,18 @@ def hops_of(record: Record) -> int:
 def make_record(
     data: bytes, meta: bytes | None = None, tag: str | None = None, node: str | None = None
 ) -> Record:
-    """A record of JSON that was checked to be JSON."""
+    """A record of JSON that is known to be valid."""
     return Record(Raw(data), tag, node, None if meta is None else Raw(meta))
 
 
 def size_of(record: Record) -> int:
-    """The bytes that data and meta have as compact JSON."""
+    """The size of data and meta as compact JSON."""
     data, meta = record.data, record.meta
     return compact_bytes(data) + (compact_bytes(meta) if meta is not None else 0)
 
 
 def splice_meta(meta: bytes | None, members: bytes) -> bytes:
-    """Add members to a JSON object without touching the bytes of those it has."""
+    """Add members to a JSON object without changing the bytes of existing ones."""
     if meta is None:
         return b"{" + members + b"}"
     inside = meta.strip(_BLANKS)[1:-1]
@@ -82,14 +83,14 @@ def splice_meta(meta: bytes | None, members: bytes) -> bytes:
 
 
 def check_meta(meta: bytes, limits: TopicLimits) -> None:
-    """Refuse a meta that is no object, is too large or has too many keys."""
+    """Refuse a meta that is not an object, is too large or has too many keys."""
     if not meta.lstrip(_BLANKS).startswith(b"{"):
         raise InvalidRequest("expected meta to be an object, found another kind of JSON")
     if len(meta) > limits.meta_bytes_max and compact_bytes(meta) > limits.meta_bytes_max:
         raise InvalidRequest(
             f"expected meta of at most {limits.meta_bytes_max} bytes, found {len(meta)}"
         )
-    # An object has a colon for each key, so it is parsed only when there may be too many.
+    # An object has a colon per key, so it is parsed only when it may have too many.
     if meta.count(b":") > limits.meta_keys_max and meta_keys(meta) > limits.meta_keys_max:
         raise InvalidRequest(
             f"expected meta of at most {limits.meta_keys_max} keys, found {meta_keys(meta)}"
@@ -97,9 +98,9 @@ def check_meta(meta: bytes, limits: TopicLimits) -> None:
 
 
 def check_depth(raw: Raw | bytes) -> None:
-    """Refuse JSON in which too many arrays and objects stand in each other.
+    """Refuse JSON that is nested too deeply.
 
-    What is too deep has many of one kind. Taking a few away is quicker than to count them all.
+    Deep JSON has many brackets of one kind. Removing a few is faster than counting them all.
     """
     text = bytes(raw)
     few = len(text) - _HALF_DEPTH
@@ -111,7 +112,7 @@ def check_depth(raw: Raw | bytes) -> None:
 
 
 def depth_of(text: bytes) -> int:
-    """How many arrays and objects stand in each other in JSON."""
+    """The nesting depth of JSON."""
     steps = _STRING.sub(b"", text).translate(_STEPS, _NEITHER_WAY)
     return max(accumulate(memoryview(steps).cast("b")), default=0)
 
@@ -122,7 +123,7 @@ def meta_keys(meta: bytes) -> int:
 
 
 def has_member(meta: bytes, key: str) -> bool:
-    """Whether a JSON object has a key, however that is spelt."""
+    """Whether a JSON object has a key, with any escaping."""
     return (key.encode() in meta or b"\\" in meta) and key in _MEMBERS.decode(meta)
 
 
@@ -135,5 +136,5 @@ def without_members(meta: bytes, prefix: str) -> bytes:
 
 
 def compact_bytes(raw: Raw | bytes) -> int:
-    """How many bytes JSON has without the blanks between its tokens."""
+    """The size of JSON without whitespace between tokens."""
     return len(msgspec.json.format(bytes(raw), indent=-1))

@@ -1,16 +1,15 @@
-"""Records by seq: a row of slots without gaps, of which some are empty.
+"""Records by seq: a contiguous row of slots, some of them empty.
 
-Seqs are assigned without gaps, so a record's place is arithmetic. Times and sizes stand beside
-the records in arrays, so that what leaves in runs is counted without looking at each record. What
-leaves at the front is given back in runs too, at a constant cost for each record. Records are
-kept as the requests that brought them (`packed.py`) and decoded for those who read them. Requests
-with many records get their slots many at a time, or when somebody asks for any slot: arrays that
-grow by a little are moved again and again.
+Seqs are contiguous, so a record's position is arithmetic. Times and sizes are in parallel arrays,
+so that runs of evicted records are counted without touching each record. Slots at the front are
+freed in runs too, at constant cost per record. Records are kept as the original requests
+(`packed.py`) and decoded on read. Requests with many records get their slots in bulk, or when any
+slot is accessed: growing arrays a little at a time would copy them again and again.
 
-The oldest records may be cold: then a file has them, in blocks, and only their times, sizes and
-tags are here, packed (`cold_row.py`). Whoever wants such a record while its block is not loaded
-gets `NotLoaded`; nothing else tells cold records from hot ones. Where memory is short, records are
-cold before a lasting file has them: their blocks are in a spill file until one has.
+The oldest records may be cold: they are in a file, in blocks, and only their times, sizes and tags
+are in memory, packed (`cold_row.py`). Reading a cold record whose block is not loaded raises
+`NotLoaded`; otherwise cold and hot records behave alike. When memory is short, records become cold
+before they are in a permanent file: until then their blocks are in a spill file.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ from penstock.topics.core.record import Record
 from penstock.topics.core.shown import Found
 
 _RUN: Final = 256
-"""How many slots a reader looks at in one go: enough to be quick, few enough to stop early."""
+"""How many slots a read takes at a time: enough to be fast, few enough to stop early."""
 HOT_SLOT_BYTES: Final = 64
-"""What a record in memory needs beside its data and meta, about."""
+"""The approximate overhead of a record in memory."""
 _FRESH_MIN: Final = 256
 _FRESH_MAX: Final = 8_192
-"""How many records may wait for their slots: a quarter of those that have one, in these bounds."""
+"""How many records may wait for slots: a quarter of those that have one, within these bounds."""
 
 
 class Slot(NamedTuple):
-    """A record where it stands."""
+    """A record with its seq and time."""
 
     seq: int
     ts_ms: int
@@ -45,9 +44,9 @@ class Slot(NamedTuple):
 
 
 class RecordRow:
-    """The records of one topic from its first live one to its head; times never go back.
+    """The records of one topic from its first live one to its head; times never decrease.
 
-    A size of 0 marks an empty slot: no JSON has no bytes.
+    A size of 0 marks an empty slot: JSON has at least one byte.
     """
 
     __slots__ = (
@@ -70,20 +69,20 @@ class RecordRow:
         self.head_seq = head_seq  # the last seq assigned
         self._base_seq = head_seq + 1  # the seq of the first slot
         self._hot_seq = head_seq + 1  # the seq of the first slot that is not cold
-        self._first = 0  # the first hot slot that is not empty, or the end; 0 while cold ones live
+        self._first = 0  # the first non-empty hot slot, or the end; 0 while cold records live
         self._cold = ColdRow(head_seq + 1)  # times and sizes of the slots before the hot ones
-        self._blocks: list[Block] = []  # where their records are, by first seq
+        self._blocks: list[Block] = []  # the location of their records, by first seq
         self._items: list[Item] = []  # of the hot slots
         self._times = array("q")
         self._sizes = array("Q")
-        self._fresh: list[tuple[Batch, int]] = []  # what has no slots yet, with its time
+        self._fresh: list[tuple[Batch, int]] = []  # batches without slots yet, with their times
         self._fresh_count = 0
         self.count = 0
         self.size_bytes = 0
 
     @classmethod
     def restored(cls, head_seq: int, live: Sequence[Slot]) -> RecordRow:
-        """The slots that hold these records, all others being empty."""
+        """Slots with these records; all others are empty."""
         slots = cls(live[0].seq - 1 if live else head_seq)
         for seq, ts_ms, record in live:
             slots.skip_to(seq - 1, ts_ms)
@@ -94,21 +93,21 @@ class RecordRow:
 
     @property
     def earliest_seq(self) -> int:
-        """The first live seq; one past the head when there is none."""
+        """The first live seq; head + 1 when there is none."""
         cold = self._cold
         return cold.earliest_seq if cold.count else self._hot_seq + self._first
 
     @property
     def hot_bytes(self) -> int:
-        """The bytes of live records that are in memory, with what each needs beside."""
+        """The bytes of live records in memory, including overhead."""
         hot = len(self._sizes) + self._fresh_count
         return self.size_bytes - self._cold.size_bytes + HOT_SLOT_BYTES * hot
 
     def extend(self, batch: Batch, ts_ms: int) -> None:
-        """Put records at the end."""
+        """Append records."""
         count = batch.count
         if not count:
-            return  # a router has passed over all that it looked at
+            return  # a router has skipped everything it scanned
         if count == 1 and not self._fresh:
             self._items.append(batch.body)
             self._sizes.append(batch.size_bytes)
@@ -123,7 +122,7 @@ class RecordRow:
         self.size_bytes += batch.size_bytes
 
     def _place(self) -> None:
-        """Give slots to all that came. Whoever looks at slots does this first."""
+        """Give slots to all pending batches. Every access to slots calls this first."""
         fresh, self._fresh = self._fresh, []
         self._fresh_count = 0
         seq = self._hot_seq + len(self._sizes)
@@ -149,11 +148,11 @@ class RecordRow:
         return self._cold_record(seq) if place < 0 and self._cold.has(seq) else None
 
     def has(self, seq: int) -> bool:
-        """Whether a seq has a live record, wherever that is."""
+        """Whether a seq has a live record, hot or cold."""
         return self.bytes_of(seq) > 0
 
     def bytes_of(self, seq: int) -> int:
-        """The bytes of the live record of a seq; 0 if there is none."""
+        """The size of a seq's live record; 0 if there is none."""
         if self._fresh:
             self._place()
         place = seq - self._hot_seq
@@ -162,7 +161,7 @@ class RecordRow:
         return self._sizes[place] if place < len(self._sizes) else 0
 
     def count_between(self, first_seq: int, last_seq: int) -> int:
-        """How many records from one seq to another are live."""
+        """How many live records are in a range of seqs."""
         if self._fresh:
             self._place()
         start = max(first_seq - self._hot_seq, self._first)
@@ -173,7 +172,7 @@ class RecordRow:
         return found
 
     def has_between(self, first_seq: int, last_seq: int) -> bool:
-        """Whether a record from one seq to another is live; looks no further than the first."""
+        """Whether a range of seqs has a live record; stops at the first."""
         if self._fresh:
             self._place()
         if first_seq < self._hot_seq and self._cold.count:
@@ -224,10 +223,10 @@ class RecordRow:
                     yield seq
 
     def page(self, from_seq: int, upto_seq: int, limit: int, bytes_max: int) -> tuple[Found, int]:
-        """The records after `from_seq`, and the last seq that was looked at.
+        """The records after `from_seq`, and the last seq that was scanned.
 
-        At least one record, though it has more than `bytes_max`; one that is left out for its
-        size is not passed. Reads the slots in runs, with no work for each that needs none.
+        Returns at least one record, even if it exceeds `bytes_max`; a record left out for its size
+        is not skipped. Reads the slots in runs, without work per slot where possible.
         """
         if self._fresh:
             self._place()
@@ -264,7 +263,7 @@ class RecordRow:
         return Found(seqs, times, records), max(from_seq, passed)
 
     def remove(self, seq: int) -> bool:
-        """Empty one slot. False if it was empty."""
+        """Empty one slot. Returns False if it was empty."""
         if not self.has(seq):
             return False
         self._empty(seq)
@@ -312,7 +311,7 @@ class RecordRow:
         self._skip_empty()
 
     def last_before(self, ts_ms: int) -> int | None:
-        """The last live seq, in the run at the front, that is older than a time; None if none."""
+        """The last live seq in the leading run that is older than a time, or None."""
         if self._fresh:
             self._place()
         place = bisect_left(self._times, ts_ms, self._first) - 1
@@ -325,7 +324,8 @@ class RecordRow:
     def seq_before(self, ts_ms: int) -> int:
         """The last seq, live or not, that is older than a time; 0 if no live one is.
 
-        Then those that left may have been of that time or later: whoever begins at 0 is told.
+        In that case evicted records may have been of that time or later: a cursor of 0 reports
+        them.
         """
         if self._fresh:
             self._place()
@@ -335,7 +335,7 @@ class RecordRow:
         return self._cold.seq_before(ts_ms)
 
     def seq_to_shed(self, bytes_max: int) -> int | None:
-        """The last seq that must leave, oldest first, so that at most `bytes_max` stay."""
+        """The last seq to evict, oldest first, so that at most `bytes_max` remain."""
         if self._fresh:
             self._place()
         over = self.size_bytes - bytes_max
@@ -352,7 +352,7 @@ class RecordRow:
         return seq
 
     def skip_to(self, seq: int, ts_ms: int) -> None:
-        """Leave empty slots up to a seq."""
+        """Append empty slots up to a seq."""
         if self._fresh:
             self._place()
         missing = seq - self.head_seq
@@ -376,7 +376,7 @@ class RecordRow:
             self.size_bytes -= size_bytes
 
     def _skip_empty(self) -> None:
-        """Give back what is empty at the front, when it is as much as is left."""
+        """Free the empty slots at the front when they are as many as those left."""
         if not self._cold.count:
             sizes, first, end = self._sizes, self._first, len(self._sizes)
             while first < end and not sizes[first]:
@@ -385,7 +385,7 @@ class RecordRow:
         earliest_seq = self.earliest_seq
         end_seq = self._hot_seq + len(self._sizes)
         if (earliest_seq - self._base_seq) * 2 <= end_seq - self._base_seq:
-            return  # as many were emptied since the last time as are moved now
+            return  # amortised: at least as many slots were emptied as are moved now
         self._base_seq = earliest_seq
         place = earliest_seq - self._hot_seq
         if place >= 0:
@@ -411,12 +411,12 @@ class RecordRow:
 
     @property
     def cold(self) -> ColdRow:
-        """Their times and sizes."""
+        """The times and sizes of cold slots."""
         return self._cold
 
     @property
     def blocks(self) -> list[Block]:
-        """The blocks that the cold slots lie in; the first may begin before the first slot."""
+        """The blocks of the cold slots; the first may begin before the first slot."""
         return self._blocks
 
     @property
@@ -425,11 +425,10 @@ class RecordRow:
         return self._base_seq
 
     def seal(self, blocks: Sequence[Block]) -> int:
-        """Files hold the records of the oldest hot slots now: keep them here no longer.
+        """Drop the oldest hot records from memory: files hold them now.
 
-        Blocks of slots that were spilled take the place of what they were spilled to; others that
-        lie before the hot slots are passed over, for what they hold is gone. Returns how many
-        slots became cold.
+        Blocks of spilled slots replace their spill blocks; other blocks before the hot slots are
+        skipped, since their records are gone. Returns how many slots became cold.
         """
         if self._fresh:
             self._place()
@@ -446,7 +445,7 @@ class RecordRow:
             self._cold.append(self._times[taken:stop], self._sizes[taken:stop])
             self._blocks.append(block)
             taken = stop
-        if taken:  # once for all: what stays is moved
+        if taken:  # once for all, since the rest is moved
             del self._items[:taken]
             del self._times[:taken]
             del self._sizes[:taken]
@@ -459,7 +458,7 @@ class RecordRow:
         return taken
 
     def _settle_spilled(self, settled: Sequence[Block]) -> None:
-        """Blocks of lasting files take the place of spilled ones that they cover, together."""
+        """Replace spilled blocks by the blocks of permanent files that cover them."""
         known = {block.first_seq for block in self._blocks if block.spill is None}
         lasting = [block for block in self._blocks if block.spill is None]
         lasting += [
@@ -489,9 +488,9 @@ class RecordRow:
     def oldest_hot(
         self, slots_max: int, bytes_max: int, start: int = 0
     ) -> tuple[int, array[int], list[Item]]:
-        """The oldest hot slots from a place on: first seq, sizes, and what is kept of them.
+        """The oldest hot slots from a position on: first seq, sizes and contents.
 
-        A request is not cut: its bytes would be kept, and written, once for each part.
+        A request is not split: its bytes would be kept, and written, once per part.
         """
         if self._fresh:
             self._place()
@@ -504,7 +503,7 @@ class RecordRow:
         return self._hot_seq + start, self._sizes[start:stop], items[start:stop]
 
     def hot_from(self, slots_max: int, bytes_max: int) -> int:
-        """The hot place from which on there are at most so many slots, and bytes if not 0."""
+        """The hot position with at most this many slots after it, and bytes if not 0."""
         if self._fresh:
             self._place()
         place = max(len(self._times) - slots_max, 0)
@@ -518,7 +517,7 @@ class RecordRow:
     def runs(
         self, start: int = 0, end: int | None = None, slots_max: int = BLOCK_RECORDS_MAX
     ) -> Iterator[Run]:
-        """The hot slots of some places, empty ones too, in runs that fit into a block."""
+        """A range of hot slots, including empty ones, in runs that fit into a block."""
         if self._fresh:
             self._place()
         end = len(self._times) if end is None else end
@@ -545,11 +544,11 @@ class RecordRow:
         }
 
     def cold_run(self, block: Block) -> tuple[array[int], array[int]]:
-        """The times and sizes of the slots of a block that are still here."""
+        """The times and sizes of a block's slots that are still here."""
         return self._cold.span(block.first_seq, block.last_seq)
 
     def take_run(self, times: array[int], sizes: array[int], items: Sequence[Item]) -> None:
-        """Put slots at the end, empty ones too, as a snapshot has them; then `settle`."""
+        """Append slots from a snapshot, including empty ones; call `settle` afterwards."""
         if self._fresh:
             self._place()
         self._times.extend(times)
@@ -560,13 +559,13 @@ class RecordRow:
         self.size_bytes += sum(sizes)
 
     def take_packed(self, times: array[int], sizes: array[int], body: bytes) -> None:
-        """As `take_run`, with no empty slot among them; the records are those of a request."""
+        """As `take_run`, without empty slots; the records are those of a request."""
         count = len(times)
         item: Item = Packed(self.head_seq + 1, body) if count > 1 else body
         self.take_run(times, sizes, [item] * count)
 
     def take_block(self, block: Block, run: PackedRun) -> None:
-        """Put the slots of a block at the end, as a snapshot has them; before any hot ones."""
+        """Append the slots of a block from a snapshot; must precede any hot ones."""
         self._cold.append_packed(run)
         self.head_seq = run.last_seq
         self._hot_seq = run.last_seq + 1
@@ -575,11 +574,11 @@ class RecordRow:
         self._blocks.append(block)
 
     def settle(self) -> None:
-        """All of a snapshot's slots are here."""
+        """Finish loading a snapshot."""
         self._skip_empty()
 
     def _run(self, start_seq: int, stop_seq: int) -> tuple[array[int], array[int]]:
-        """Times and sizes from a seq on: hot ones, or cold ones of one block."""
+        """Times and sizes from a seq on, all hot or all in one cold block."""
         place = start_seq - self._hot_seq
         if place >= 0:
             stop = stop_seq - self._hot_seq
@@ -588,7 +587,7 @@ class RecordRow:
         return self._cold.run(start_seq, stop_seq)
 
     def _found(self, start_seq: int, sizes: array[int]) -> list[Record | None]:
-        """The records of a run, which lies in one block or is hot."""
+        """The records of a run, which is hot or in one block."""
         place = start_seq - self._hot_seq
         if place >= 0:
             return unpacked(self._items[place : place + len(sizes)], start_seq)
@@ -609,7 +608,7 @@ class RecordRow:
     def _block_at(self, seq: int) -> Block:
         number = bisect_right(self._blocks, seq, key=_first_seq) - 1
         while self._blocks[number].last_seq < seq:
-            number -= 1  # a lasting block may begin inside of a spilled one
+            number -= 1  # a permanent block may begin inside a spilled one
         return self._blocks[number]
 
 
@@ -622,7 +621,7 @@ def _start(span: tuple[int, int]) -> int:
 
 
 def _loaded(block: Block) -> list[Record | None]:
-    """The records of a block, or `NotLoaded`."""
+    """The records of a block, or raise `NotLoaded`."""
     if block.records is None:
         raise NotLoaded(block)
     block.touched = True
@@ -630,7 +629,7 @@ def _loaded(block: Block) -> list[Record | None]:
 
 
 def _first_live(sizes: Sequence[int], count: int) -> int:
-    """How many of these, from the start on, have so many that are live: there are that many."""
+    """The length of the prefix that has `count` live slots, which must exist."""
     end = count
     live = count - sizes[:end].count(0)
     while live < count:
@@ -641,7 +640,7 @@ def _first_live(sizes: Sequence[int], count: int) -> int:
 
 
 def _fitting(sizes: Sequence[int], room: int, *, first: bool) -> int:
-    """How many of these, from the start on, have room; the first live one has it in any case."""
+    """The length of the prefix that fits; the first live slot always does."""
     for place, size_bytes in enumerate(sizes):
         room -= size_bytes
         if room < 0 and size_bytes:

@@ -1,4 +1,4 @@
-"""What the partitions of a node have in common: every topic by name, every router, and totals."""
+"""State shared by the partitions of a node: every topic by name, every router, and totals."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from penstock.topics.core.topic import Topic
 from penstock.topics.core.totals import Totals
 
 EXPIRE_EVERY_MS: Final = 1_000
-"""How often a full node begins to look for records over their age, in every topic with a ttl."""
+"""How often a full node starts to look for expired records, in every topic with a ttl."""
 EXPIRE_TOPICS: Final = 4_096
-"""At so many topics it looks for one write that finds no room; the next goes on."""
+"""How many topics it checks per write that finds no room; the next write continues."""
 _FEW: Final = 16
-"""So many names are put in their places one by one; more are sorted in together."""
+"""Up to this many names are inserted one by one; more are sorted in together."""
 
 
 def _nothing() -> None:
@@ -31,18 +31,18 @@ class Registry:
     def __init__(self, limits: TopicLimits | None = None) -> None:
         self.limits = limits or TopicLimits()
         self.topics: dict[str, Topic] = {}
-        self.creating = 0  # topics that are on their way to a log
+        self.creating = 0  # topics submitted to a log
         self.routers = RouterTable(self.limits)
         self.totals = Totals()
-        self.hot_bytes_max = sys.maxsize  # when memory holds more, `on_hot` is called
-        self.refuse_bytes = sys.maxsize  # when it holds so much, writes are refused
+        self.hot_bytes_max = sys.maxsize  # above this, `on_hot` is called
+        self.refuse_bytes = sys.maxsize  # from this on, writes are refused
         self.on_hot: Callable[[], None] = _nothing
-        self.staged_bytes = 0  # of records that are on their way to a log
-        self.identity = 0  # of the data directory: readers of another one never know an epoch
+        self.staged_bytes = 0  # of records submitted to a log
+        self.identity = 0  # of the data directory, so that epochs of another directory never match
         self._epoch = 0
-        self._expired_ms = -EXPIRE_EVERY_MS  # when time last began to pass in every topic
-        self._to_expire: list[str] = []  # topics where it has not passed since
-        self._names: list[str] = []  # of topics, sorted, but for those that were added since
+        self._expired_ms = -EXPIRE_EVERY_MS  # when the last pass over all topics began
+        self._to_expire: list[str] = []  # topics left in this pass
+        self._names: list[str] = []  # of topics, sorted, except for recent additions
         self._added: list[str] = []
 
     @property
@@ -52,11 +52,11 @@ class Registry:
 
     @property
     def hot_bytes(self) -> int:
-        """The bytes of records that are in memory, with what they need beside."""
+        """The bytes of records in memory, including overhead."""
         return self.totals.hot_bytes
 
     def add(self, topic: Topic) -> None:
-        """A topic began."""
+        """Register a new topic."""
         if topic.name not in self.topics:
             self._added.append(topic.name)
         else:
@@ -66,15 +66,15 @@ class Registry:
         self.totals.add(topic)
 
     def remove(self, name: str) -> None:
-        """A topic is gone."""
+        """Remove a topic."""
         names = self._sorted_names()
         del names[bisect_left(names, name)]
         self.totals.remove(self.topics.pop(name))
 
     def names_from(self, prefix: str, after: str | None = None) -> Iterator[str]:
-        """The topics whose names begin so, in order, from behind a name on.
+        """The topics with a prefix, in order, after a name.
 
-        To be read to where it is wanted before a topic comes or goes.
+        The iterator must not be used after a topic is added or removed.
         """
         names = self._sorted_names()
         start = bisect_left(names, prefix)
@@ -96,17 +96,17 @@ class Registry:
         return self._names
 
     def recount(self, topic: Topic) -> None:
-        """Take over what a topic has now and how it is configured."""
+        """Update the totals from a topic's current state and configuration."""
         self.totals.recount(topic)
         self.totals.classify(topic)
 
     def next_epoch(self) -> int:
-        """An epoch that no topic of the node ever had."""
+        """An epoch that no topic of the node has had."""
         self._epoch += 1
         return self._epoch
 
     def see_epoch(self, epoch: int) -> None:
-        """An epoch was given to a topic before."""
+        """Never assign this epoch again."""
         self._epoch = max(self._epoch, epoch)
 
     def check_topics(self, more: int) -> None:
@@ -120,10 +120,10 @@ class Registry:
             )
 
     def check_total(self, more_bytes: int, now_ms: int) -> None:
-        """Refuse more bytes than a node may have. Those on their way to a log count.
+        """Refuse more bytes than a node may have, including those submitted to a log.
 
-        Those over their age in a topic that nobody looks at count for a second more at most; where
-        there are very many topics, until enough writes found no room to look at all of them.
+        Expired records in a topic without readers or writers count for at most one more second;
+        with very many topics, until enough writes without room have checked all of them.
         """
         bytes_max = self.limits.total_bytes_max
         if not bytes_max or self._total_bytes() + more_bytes <= bytes_max:
@@ -142,7 +142,7 @@ class Registry:
         return self.size_bytes + self.staged_bytes
 
     def _expire(self, now_ms: int) -> None:
-        """Let time pass where records leave by age, some at a time, unless it did just now."""
+        """Expire records by age, some topics at a time, unless that was done just now."""
         if not self._to_expire:
             if now_ms - self._expired_ms < EXPIRE_EVERY_MS:
                 return

@@ -1,8 +1,8 @@
-"""Routers: which topic feeds which, and how far each has come.
+"""Routers: which topic feeds which, and the position of each.
 
-A destination has one source, and no chain of routers leads back to where it began unless it was
-asked to. A router begins at its source's head and keeps its place when it is put again. What
-becomes of it is in the log of its destination, so that logs can be replayed one after another.
+A destination has one source, and chains of routers have no cycles unless allowed. A router starts
+at its source's head and keeps its position when it is put again. Its changes are in the log of its
+destination, so that logs can be replayed one after another.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RouterConfig:
     guarantee: str = "at_least_once"
 
     def echo(self) -> dict[str, Any]:
-        """The fields every answer shows."""
+        """The fields in every answer."""
         return {
             "router": self.name,
             "source": self.source,
@@ -57,7 +57,7 @@ class RouterConfig:
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """A router and its place: the last seq of its source that it has dealt with."""
+    """A router and its position: the last seq of its source that it has processed."""
 
     config: RouterConfig
     source_epoch: int
@@ -66,7 +66,7 @@ class Router:
 
 
 class RouterPut(Struct, frozen=True, array_like=True, tag="r"):
-    """Entry: a router was made, or made anew in place. Its start counts only if it is new."""
+    """Entry: a router was created or replaced. Its start counts only if it is new."""
 
     config: RouterConfig
     source_epoch: int
@@ -74,7 +74,7 @@ class RouterPut(Struct, frozen=True, array_like=True, tag="r"):
 
 
 class RouterRemoved(Struct, frozen=True, array_like=True, tag="u"):
-    """Entry: a router is gone. Its destination tells it from later ones of the same name."""
+    """Entry: a router was removed. Its destination tells it from later ones of the same name."""
 
     router: str
     dest: str
@@ -86,8 +86,8 @@ RouterEntry = RouterPut | RouterRemoved
 class RouterTable:
     """Every router of a node, and the rules between them.
 
-    A name has one router. While logs are replayed one after another it may have several, one for
-    each destination: the end of one may be in a log that comes after the beginning of the next.
+    A name has one router. During replay of several logs it may have several, one per destination:
+    the removal of one may be in a log that is replayed after the creation of the next.
     """
 
     def __init__(self, limits: TopicLimits | None = None) -> None:
@@ -98,14 +98,14 @@ class RouterTable:
         self._by_dest: dict[str, dict[_Key, None]] = {}
 
     def get(self, name: str) -> Router:
-        """A router, or `RouterNotFound`."""
+        """The router with a name, or `RouterNotFound`."""
         router = self.find(name)
         if router is None:
             raise RouterNotFound(name)
         return router
 
     def find(self, name: str) -> Router | None:
-        """A router, if there is one of that name."""
+        """The router with a name, or None."""
         for key in self._by_name.get(name, ()):
             return self._routers[key]
         return None
@@ -119,7 +119,7 @@ class RouterTable:
         return [self._routers[key] for key in self._by_dest.get(dest, ())]
 
     def touching(self, topic: str) -> list[str]:
-        """The routers that go when a topic goes, sorted by name."""
+        """The routers that are removed with a topic, sorted by name."""
         keys = {*self.by_source.get(topic, ()), *self._by_dest.get(topic, ())}
         return sorted(name for name, _ in keys)
 
@@ -131,7 +131,7 @@ class RouterTable:
         return len(self._routers)
 
     def check(self, config: RouterConfig) -> bool:
-        """Refuse a router that may not be. True if it would be new."""
+        """Refuse an invalid router. Returns True if it would be new."""
         old = self.find(config.name)
         if old is not None and (old.config.source, old.config.dest) != (config.source, config.dest):
             raise TopicExistsIncompatible(
@@ -142,7 +142,7 @@ class RouterTable:
                 existing_dest=old.config.dest,
             )
         is_as_before = old is not None and not old.config.allow_cycle
-        if not (config.allow_cycle or is_as_before):  # what another closed later stays allowed
+        if not (config.allow_cycle or is_as_before):  # a cycle closed by a later router is allowed
             self._check_cycle(config)
         for other in self.feeders_of(config.dest):
             if other.config.source != config.source:
@@ -161,19 +161,19 @@ class RouterTable:
         return old is None
 
     def decide_put(self, config: RouterConfig, source_epoch: int, head_seq: int) -> RouterPut:
-        """Decide a router whose source has this epoch and head: a new one starts there."""
+        """Decide a router whose source has this epoch and head, where a new one starts."""
         is_new = self.check(config)
         return RouterPut(config, source_epoch, head_seq) if is_new else RouterPut(config, 0, 0)
 
     def decide_removal(self, name: str) -> RouterRemoved | None:
-        """Decide to remove a router; None if there is none of that name."""
+        """Decide to remove a router; None if it does not exist."""
         router = self.find(name)
         return None if router is None else RouterRemoved(name, router.config.dest)
 
     def apply(self, entry: RouterEntry) -> bool:
-        """Take the next durable entry. True if it made or removed a router.
+        """Apply the next durable entry. Returns True if it created or removed a router.
 
-        Routers are changed one at a time, with their partition held, so none is ever staged.
+        Routers are changed one at a time, while their partition is held, so none is ever staged.
         """
         match entry:
             case RouterPut():
@@ -182,7 +182,7 @@ class RouterTable:
                 return self._remove((entry.router, entry.dest))
 
     def apply_feed(self, feed: Feed, dest: str, forwarded: int) -> None:
-        """A feed reached the destination: move the router's place. It never goes back."""
+        """Advance the router's position: a feed reached the destination. It never goes back."""
         key = (feed.router, dest)
         router = self._routers.get(key)
         if router is None or feed.source_epoch != router.source_epoch:
@@ -194,14 +194,14 @@ class RouterTable:
         )
 
     def restore(self, router: Router) -> None:
-        """Take in a router with its place, as a snapshot has it."""
+        """Add a router with its position from a snapshot."""
         key = _key(router.config)
         self._routers[key] = router
         for index, end in self._indexes(router.config):
             index.setdefault(end, {})[key] = None
 
     def _check_cycle(self, config: RouterConfig) -> None:
-        """Walk up from the source, which has one feeder at most, and look for the destination."""
+        """Walk up from the source, which has at most one feeder, and look for the destination."""
         path, seen = [config.source], {config.source}
         while path[-1] != config.dest:
             feeder = next(iter(self.feeders_of(path[-1])), None)
@@ -230,7 +230,7 @@ class RouterTable:
         return True
 
     def _indexes(self, config: RouterConfig) -> tuple[tuple[dict[str, dict[_Key, None]], str], ...]:
-        """Where a router can be looked up, each with what it is looked up by."""
+        """The indexes of a router, each with its key."""
         return (
             (self._by_name, config.name),
             (self.by_source, config.source),
@@ -247,7 +247,7 @@ def _key(config: RouterConfig) -> _Key:
 
 
 def parse_router(name: Any, body: dict[str, Any]) -> RouterConfig:
-    """Read a router's definition; a wrong name, type or filter is `InvalidRequest`."""
+    """Parse a router's definition; a wrong name, type or filter is `InvalidRequest`."""
     if not is_router_name(name):
         raise InvalidRequest(
             f"expected a router name of 1 to 255 of A-Z a-z 0-9 . _ : > -, found {name!r}"

@@ -1,4 +1,4 @@
-"""Records as readers see them: compact JSON, keys in order, payloads as they were written.
+"""Records in responses: compact JSON, keys in order, payloads as written.
 
 >>> from penstock.topics.core.record import make_record
 >>> found = Found([7], [1000], [make_record(b'{"a": 1}', tag="x")])
@@ -18,7 +18,7 @@ from penstock.topics.core.record import Record
 
 
 class Found(NamedTuple):
-    """Records of a page in columns: where each stands, since when, and what it is."""
+    """The records of a page in columns: seqs, times and contents."""
 
     seqs: Sequence[int]
     times: Sequence[int]
@@ -37,7 +37,7 @@ class _Shown(
     omit_defaults=True,
     rename={"node": "$node", "seq": "$seq", "tag": "$tag", "ts": "$ts"},
 ):
-    """Every field has a default that no record has, so that what a record lacks is left out."""
+    """Every field's default is a value that no record has, so missing fields are omitted."""
 
     node: str | None = None
     seq: int = -1
@@ -55,7 +55,7 @@ def records_json(
 ) -> bytes:
     """The records of a page as the inside of a JSON array.
 
-    They become structs and are encoded in one go: a third of the time of one by one.
+    They become structs and are encoded together, in a third of the time of one by one.
     """
     seqs, times, records = found
     if include_data and is_plain(records):
@@ -77,7 +77,7 @@ def records_json(
 
 
 def is_plain(records: Sequence[Record]) -> bool:
-    """Whether every record has data alone."""
+    """Whether every record has only data."""
     for record in records:
         if record.node is not None or record.tag is not None or record.meta is not None:
             return False

@@ -1,8 +1,8 @@
-"""A space: a topic whose records are commits, with the entities that they make.
+"""A space: a topic whose records are commits, with the entities that they create.
 
-A commit is one entry of the log, one record of the topic and its next seq. Nothing else can be
-written to the topic. Old records may leave it by the topic's limits; entities, receipts and what
-sessions were answered do not leave with them.
+A commit is one entry of the log and one record of the topic, with its next seq. Nothing else can be
+written to the topic. Old records may be evicted by the topic's limits; entities, receipts and
+session answers are not evicted with them.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from penstock.topics.core.record import Record
 from penstock.topics.core.topic import Topic
 
 CONFIG: Final = TopicConfig(type="space", durability="fsync")
-"""What a space is made with by its first commit."""
+"""The configuration of a space created by its first commit."""
 
 Rule = Callable[[str, Commit], None]
-"""May refuse a commit that passed every check, by raising; gets the space's name."""
+"""May refuse a commit that passed every check, by raising; receives the space's name."""
 
 _RECORD: Final = b'{"records":[{"data":%b,"node":%b}]}'
 
 
 class _Logged(Struct, omit_defaults=True, gc=False):
-    """What the record of a commit has: enough to do it again."""
+    """The content of a commit's record: enough to apply it again."""
 
     session: str
     local_seq: int
@@ -54,12 +54,12 @@ class TopicSpace:
         self.topic = topic
         self.core = Space(document_bytes_max=limits.record_bytes_max)
         self._record_bytes_max = limits.record_bytes_max
-        # What the last decision worked out, so that staging its entry need not do it again.
+        # The result of the last decision, so that staging its entry need not repeat the work.
         self._decided: tuple[Committed, Landing] | None = None
         self._staged: deque[tuple[Appended, Landing]] = deque()
 
     def decide(self, commit: Commit, now_ms: int, rule: Rule | None = None) -> Committed | Answer:
-        """Decide a commit: an entry, the answer of the one it repeats, or a refusal."""
+        """Decide a commit: an entry, the answer of the commit it repeats, or a refusal."""
         core, topic = self.core, self.topic
         digest, session = payload_hash(commit), commit.session
         answer = core.replayed(commit, digest)
@@ -84,10 +84,10 @@ class TopicSpace:
         return entry
 
     def stage(self, entry: Committed) -> None:
-        """A decided commit is on its way to the log: later decisions count on it."""
+        """Count on a commit that was submitted to the log in later decisions."""
         if self._decided is not None and self._decided[0] is entry:
             landing = self._decided[1]
-        else:  # it was decided on the space as it is made together with this entry
+        else:  # it was decided on the space that this change creates
             landing = self.core.land(_commit(entry), entry.seq, entry.now_ms, entry.digest)
         self._decided = None
         appended = self.topic.stage_append(entry.batch, entry.now_ms)
@@ -95,9 +95,9 @@ class TopicSpace:
         self._staged.append((appended, landing))
 
     def apply(self, entry: Committed) -> Answer:
-        """Take the next durable commit, the oldest that is staged: readers see what it did.
+        """Apply the next durable commit, the oldest staged one, and show it to readers.
 
-        In replay nothing is staged before, and limits that are lower now do not count.
+        In replay nothing is staged, and limits lowered since then do not apply.
         """
         if not self._staged:
             self.topic.apply_append(Appended(entry.topic, entry.seq, entry.now_ms, entry.batch))
@@ -111,14 +111,14 @@ class TopicSpace:
         return landing.answer
 
     def abandon(self) -> None:
-        """No staged commit became durable. The owner tells the topic."""
+        """Forget the staged commits: none became durable. The owner tells the topic."""
         self._staged.clear()
         self._decided = None
         self.core.abandon()
 
 
 def commit_of(record: Record) -> Commit:
-    """The commit that a record of a space was made of, without what it had read."""
+    """The commit of a space's record, without its reads."""
     try:
         return _DECODER.decode(record.data)
     except msgspec.DecodeError as error:

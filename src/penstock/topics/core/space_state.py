@@ -1,4 +1,4 @@
-"""A space in a snapshot: its entities with their past, its receipts, what sessions were told."""
+"""A space in a snapshot: its entities with their history, its receipts, its session answers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from penstock.commits.space import Space, trim
 _T = TypeVar("_T")
 _MANY: Final = 2_048
 _BYTES: Final = 256 * 1_024
-"""A part has no more documents than this many bytes, or a single one."""
+"""The most bytes of documents in a part, unless a single one is larger."""
 
 
 class KeptEntity(NamedTuple):
-    """An entity, also a deleted one, and the seqs of its writes."""
+    """An entity, possibly deleted, and the seqs of its writes."""
 
     name: str
     entity: Entity
@@ -27,7 +27,7 @@ class KeptEntity(NamedTuple):
 
 
 class KeptSpace(Struct, frozen=True, array_like=True, tag="S"):
-    """A part of the space that the topic is; lists of several parts follow each other."""
+    """A part of a space; the lists of several parts are concatenated."""
 
     entities: list[KeptEntity] = []
     receipts: list[tuple[str, int]] = []
@@ -36,7 +36,7 @@ class KeptSpace(Struct, frozen=True, array_like=True, tag="S"):
 
 
 class SpaceState(NamedTuple):
-    """A space as plain values: equal states answer every question alike."""
+    """A space as plain values: equal states behave identically."""
 
     entities: tuple[KeptEntity, ...]
     receipts: tuple[tuple[str, int], ...]
@@ -55,7 +55,7 @@ def state_of(space: Space, earliest_seq: int) -> SpaceState:
 
 
 def parts_of(state: SpaceState) -> Iterator[KeptSpace]:
-    """A space, piece by piece."""
+    """A space, part by part."""
     yield KeptSpace()
     for entities in _sized(state.entities):
         yield KeptSpace(entities=entities)
@@ -68,7 +68,7 @@ def parts_of(state: SpaceState) -> Iterator[KeptSpace]:
 
 
 def restore_part(space: Space, part: KeptSpace) -> None:
-    """Take in a piece of a space."""
+    """Add a part to a space."""
     space.restore(
         ((each.name, each.entity, array("q", each.history)) for each in part.entities),
         part.receipts,
@@ -77,7 +77,7 @@ def restore_part(space: Space, part: KeptSpace) -> None:
 
 
 def restored(space: Space, state: SpaceState) -> None:
-    """Take in all of a space."""
+    """Load all parts into a space."""
     for part in parts_of(state):
         restore_part(space, part)
 

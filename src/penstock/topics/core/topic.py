@@ -1,9 +1,9 @@
-"""One topic: its records, its four floors and its answers, changed by entries of the log alone.
+"""One topic: its records, its four floors and its answers, changed only by log entries.
 
 `decide_*` turns a command into an entry or refuses it, and changes nothing either way. `stage`
-makes later decisions count on an entry that is on its way to the log. `apply` takes durable entries
+makes later decisions count on an entry that was submitted to the log. `apply` takes durable entries
 in the order of the log, live and in replay alike. `abandon` forgets what never became durable. The
-state is a function of the applied entries and of the time last seen, which never goes back.
+state is a function of the applied entries and the time last seen, which never goes back.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from penstock.topics.core.shown import Found
 from penstock.topics.core.totals import Counted, Totals
 
 HOLES_MAX: Final = 1_000
-"""Of more holes in one topic, the oldest are no longer told."""
+"""With more holes than this in a topic, the oldest are no longer reported."""
 
 
 class Written(NamedTuple):
-    """The answer to a write. A deduped one may be told once `last_seq` is applied."""
+    """The answer to a write. A deduplicated one may be sent once `last_seq` is applied."""
 
     first_seq: int
     last_seq: int
@@ -48,10 +48,10 @@ class Written(NamedTuple):
 
 
 class Floors(NamedTuple):
-    """The highest seq lost by each cause. All but `deleted` are losses the readers are told of.
+    """The highest seq lost by each cause. All except `deleted` are reported to readers.
 
-    What is `lost` was evicted by a restart: only memory had it. `source_trimmed` is in snapshots
-    from before holes had a place, and nowhere else.
+    `lost` records were only in memory and evicted by a restart. `source_trimmed` occurs only in
+    snapshots from before holes had a position.
     """
 
     evicted: int = 0
@@ -62,19 +62,19 @@ class Floors(NamedTuple):
 
     @property
     def involuntary(self) -> int:
-        """The highest seq that left though nobody asked for it."""
+        """The highest seq that was lost without an explicit delete."""
         return max(self.evicted, self.expired, self.source_trimmed)
 
 
 class Hole(NamedTuple):
-    """Seqs in the middle of a topic that stand for what a router's source let go too early."""
+    """Seqs in the middle of a topic that stand for those a router's source evicted too early."""
 
     first_seq: int
     last_seq: int
 
 
 class TopicState(NamedTuple):
-    """A topic as plain values: equal states answer every question alike."""
+    """A topic as plain values: equal states behave identically."""
 
     name: str
     config: TopicConfig
@@ -91,13 +91,13 @@ class TopicState(NamedTuple):
 
 
 class Topic:
-    """The state of one topic. `epoch` is another one each time a name is created again."""
+    """The state of one topic. `epoch` changes each time a name is created again."""
 
     def __init__(self, name: str, config: TopicConfig, *, epoch: int, now_ms: int) -> None:
         self.name = name
         self.config = config
         self.epoch = epoch
-        self.told_epoch = epoch  # what readers are told: see `Registry.add`
+        self.told_epoch = epoch  # the epoch shown to readers: see `Registry.add`
         self.is_simple = _is_simple(config)
         self.now_ms = now_ms
         self.last_write_ms: int | None = None
@@ -105,13 +105,13 @@ class Topic:
         self.answers = Answers()
         self.fed: dict[str, Feed] = {}
         self.holes: list[Hole] = []  # in order; those below the floors may be missing
-        self.totals: Totals | None = None  # of the node, once this is one of its topics
-        self.counted = Counted()  # what they hold of it
-        self.reserved_seq = 0  # seqs up to this may be taken without another entry
-        self.unlogged_seq = 0  # no record after this is in memory alone
-        self.logged_seq = 0  # of an ephemeral topic: the log may have records up to this
-        self.removals = 0  # grows whenever a record may have left
-        self.scattered_removals = 0  # grows when others than the oldest may have
+        self.totals: Totals | None = None  # of the node, once the topic is registered
+        self.counted = Counted()  # this topic's share of the totals
+        self.reserved_seq = 0  # seqs up to this need no further entry
+        self.unlogged_seq = 0  # no record after this is only in memory
+        self.logged_seq = 0  # ephemeral topic: the log may have records up to this
+        self.removals = 0  # increases whenever a record may have left
+        self.scattered_removals = 0  # increases when others than the oldest may have left
         self._row = RecordRow()
         self._held_ms: int | None = None  # no record expires after this while it is set
         self._pending_seqs = 0
@@ -125,12 +125,12 @@ class Topic:
 
     @property
     def earliest_seq(self) -> int:
-        """The first seq that can be read; one past the head when none can."""
+        """The first readable seq; head + 1 when there is none."""
         return self._row.earliest_seq
 
     @property
     def next_seq(self) -> int:
-        """The seq of the next record to be decided; those on their way have theirs."""
+        """The seq of the next record to be decided; staged records already have theirs."""
         return self._row.head_seq + self._pending_seqs + 1
 
     @property
@@ -152,7 +152,7 @@ class Topic:
         return self._row.has(seq)
 
     def bytes_of(self, seq: int) -> int:
-        """The bytes of the live record of a seq; 0 if there is none."""
+        """The size of a seq's live record; 0 if there is none."""
         return self._row.bytes_of(seq)
 
     def slot(self, seq: int) -> Slot | None:
@@ -169,7 +169,7 @@ class Topic:
 
     @property
     def row(self) -> RecordRow:
-        """Its records where they stand, for code that moves them to files and back."""
+        """The records by seq, for code that moves them to files and back."""
         return self._row
 
     @row.setter
@@ -177,28 +177,28 @@ class Topic:
         self._row = row
 
     def page(self, from_seq: int, upto_seq: int, limit: int, bytes_max: int) -> tuple[Found, int]:
-        """The records after `from_seq`, and the last seq that was looked at."""
+        """The records after `from_seq`, and the last seq that was scanned."""
         return self._row.page(from_seq, upto_seq, limit, bytes_max)
 
     def count_between(self, first_seq: int, last_seq: int) -> int:
-        """How many records from one seq to another are live."""
+        """How many live records are in a range of seqs."""
         return self._row.count_between(first_seq, last_seq)
 
     def has_between(self, first_seq: int, last_seq: int) -> bool:
-        """Whether a record from one seq to another is live."""
+        """Whether a range of seqs has a live record."""
         return self._row.has_between(first_seq, last_seq)
 
     def seq_before(self, ts_ms: int) -> int:
-        """The cursor from which a reader gets the records of a time and later."""
+        """The cursor for reading the records of a time and later."""
         return self._row.seq_before(ts_ms)
 
     @property
     def has_pending(self) -> bool:
-        """Whether something of it is on its way to the log."""
+        """Whether an entry of this topic is staged."""
         return self._pending_seqs > 0 or self._held_ms is not None
 
     def expire(self, now_ms: int) -> int:
-        """Let time pass: records over their age are gone. Returns the time that counts."""
+        """Advance the time and expire records by age. Returns the effective time."""
         if now_ms > self.now_ms:
             self.now_ms = now_ms
         ttl_ms = self.config.ttl_ms
@@ -228,9 +228,9 @@ class Topic:
         return Appended(self.name, self.next_seq, now_ms, batch, key)
 
     def stage_append(self, batch: Batch, now_ms: int) -> Appended:
-        """Decide a batch without a key and stage it in one call; for topics that are simple.
+        """Decide a batch without a key and stage it in one call, for simple topics.
 
-        A short cut for the usual write: 0.42 of the time of `decide_append` and `stage`.
+        A short cut for the common write: 0.42 of the time of `decide_append` and `stage`.
         """
         if now_ms > self.now_ms:
             self.now_ms = now_ms
@@ -242,7 +242,7 @@ class Topic:
         return entry
 
     def decide_feed(self, feed: Feed, batch: Batch, now_ms: int) -> Appended | None:
-        """Decide a router's copies, and its mark with them; None if they are here already."""
+        """Decide a router's copies and its mark; None if they are already here."""
         now_ms = self.expire(now_ms)
         if self.has_passed(feed):
             return None
@@ -251,7 +251,7 @@ class Topic:
         return Appended(self.name, self.next_seq + feed.trimmed, now_ms, batch, feed=feed)
 
     def has_passed(self, feed: Feed) -> bool:
-        """Whether a router's mark here is already at a feed or beyond."""
+        """Whether a router's mark is already at a feed or beyond it."""
         known = self.fed.get(feed.router)
         return (
             known is not None
@@ -260,7 +260,7 @@ class Topic:
         )
 
     def admit(self, count: int, size_bytes: int) -> None:
-        """Refuse what a cap with `discard: reject` has no room for."""
+        """Refuse records that exceed a cap with `discard: reject`."""
         config = self.config
         if config.discard == "old" or not (config.cap_records or config.cap_bytes):
             return
@@ -284,22 +284,22 @@ class Topic:
     def decide_delete(
         self, now_ms: int, *, before_seq: int | None = None, match: Predicate | None = None
     ) -> Deleted:
-        """Decide a delete of what is there now; records that come later survive it."""
+        """Decide a delete of the current records; later ones survive it."""
         check_selector(before_seq, match)
         return Deleted(self.name, self.expire(now_ms), self.next_seq, before_seq, match)
 
     def decide_configure(self, changes: Changes, now_ms: int) -> Configured:
-        """Decide a change of configuration. Nothing of the topic may be on its way meanwhile."""
+        """Decide a change of configuration. Nothing of the topic may be staged meanwhile."""
         check_change(self.name, self.config, changes)
         return Configured(self.name, self.expire(now_ms), dict(changes))
 
     # Changes
 
     def stage(self, entry: TopicEntry) -> None:
-        """An entry is on its way to the log: later decisions count on it.
+        """Count on an entry that was submitted to the log in later decisions.
 
-        Until a new configuration is applied nothing more expires by the old one: in replay it
-        would not have.
+        Until a new configuration is applied, nothing more expires by the old one: in replay it
+        would not have expired either.
         """
         if isinstance(entry, Configured):
             self._held_ms = entry.now_ms
@@ -315,13 +315,13 @@ class Topic:
             self.answers.stage(entry.key, _answer(entry))
 
     def abandon(self) -> None:
-        """No staged entry became durable: decide again from what is applied."""
+        """Return to the applied state: no staged entry became durable."""
         self._held_ms = None
         self._pending_seqs = self._pending_count = self._pending_bytes = 0
         self.answers.abandon()
 
     def apply(self, entry: TopicEntry) -> Written | int:
-        """Take the next durable entry, staged before or not: in replay nothing is.
+        """Apply the next durable entry, staged or not: in replay nothing is staged.
 
         Returns the answer to a write; for any other entry, how many records it removed.
         """
@@ -339,11 +339,11 @@ class Topic:
                 return 0
 
     def remove(self, seq: int) -> bool:
-        """Delete one record for good, as a queue does with a finished job."""
+        """Delete one record permanently, as a queue does with a finished job."""
         return self._row.remove(seq)
 
     def state(self) -> TopicState:
-        """Everything that entries have made of it, for a snapshot or to compare."""
+        """Everything that entries have determined, for a snapshot or a comparison."""
         return TopicState(
             self.name,
             self.config,
@@ -361,7 +361,7 @@ class Topic:
 
     @classmethod
     def restored(cls, state: TopicState) -> Topic:
-        """The topic a snapshot was taken of."""
+        """The topic of a snapshot."""
         topic = cls(state.name, state.config, epoch=state.epoch, now_ms=state.now_ms)
         topic.last_write_ms = state.last_write_ms
         topic.floors = state.floors
@@ -373,7 +373,7 @@ class Topic:
         return topic
 
     def apply_append(self, entry: Appended) -> Written:
-        """As `apply`, for the kind of entry that is nearly always meant."""
+        """As `apply`, for the most common kind of entry."""
         batch, row, config = entry.batch, self._row, self.config
         count = batch.count
         if self._pending_seqs:
@@ -399,9 +399,9 @@ class Topic:
         return Written(entry.first_seq, head_seq, count, head_seq)
 
     def _join(self, entry: Appended) -> bool:
-        """Make the next seq that of an entry which does not simply follow. False if passed.
+        """Make the next seq that of a non-consecutive entry. Returns False if it was passed.
 
-        What only memory had lies before the hole that a feed leaves.
+        Records that were only in memory are before the hole that a feed leaves.
         """
         feed = entry.feed
         if feed is not None and self.has_passed(feed):
@@ -420,7 +420,7 @@ class Topic:
         return True
 
     def leave_hole(self, seqs: int, now_ms: int) -> None:
-        """Pass over seqs, of which cursors that come to them are told."""
+        """Skip seqs; cursors that reach them are told."""
         first_seq, last_seq = self.head_seq + 1, self.head_seq + seqs
         if self.count:
             self._row.skip_to(last_seq, now_ms)
@@ -434,7 +434,7 @@ class Topic:
         self.holes = [*kept, Hole(first_seq, last_seq)]
 
     def hole_after(self, seq: int) -> Hole | None:
-        """The next hole that is not wholly at a seq or before it."""
+        """The next hole that ends after a seq."""
         place = bisect_right(self.holes, seq, key=lambda hole: hole.last_seq)
         return self.holes[place] if place < len(self.holes) else None
 
@@ -456,8 +456,8 @@ class Topic:
     def _apply_configured(self, entry: Configured) -> int:
         self._held_ms = None
         logged_seq = self.logged_seq if self.config.durability == "ephemeral" else self.head_seq
-        self.lose_unlogged()  # in replay: as many seqs were taken before this, by the old caps
-        if entry.now_ms >= self.now_ms:  # else the decision has let it expire, and held the rest
+        self.lose_unlogged()  # in replay: this many seqs were used before, under the old caps
+        if entry.now_ms >= self.now_ms:  # else the decision has expired records and held the rest
             self.expire(entry.now_ms)
         before = self.count
         self.config = self.config.merged(entry.changes)
@@ -466,7 +466,7 @@ class Topic:
         self.expire(entry.now_ms)
         self._enforce_caps()
         if self.config.cap_bytes and self.has_unlogged:
-            self.is_simple = False  # a write must tell the log what leaves for it
+            self.is_simple = False  # the log must record what a write evicts
         return before - self.count
 
     def _apply_advanced(self, entry: Advanced) -> int:
@@ -478,14 +478,14 @@ class Topic:
 
     @property
     def has_unlogged(self) -> bool:
-        """Whether a record may be live that memory alone has."""
+        """Whether a live record may be only in memory."""
         return self.earliest_seq <= self.unlogged_seq
 
     def shed_seq(self, config: TopicConfig, more_bytes: int = 0) -> int:
-        """The last seq that must leave to make room, where replay would not know; else 0.
+        """The last seq to evict for room, where replay could not know it; else 0.
 
-        Replay has not the records that memory alone has. Of a topic that logs none, only those
-        from before that leave in replay too.
+        Replay does not have the records that were only in memory. For a topic that logs no records,
+        only older logged ones count, which are evicted in replay too.
         """
         if config.discard == "reject" or not config.cap_bytes:
             return 0
@@ -498,16 +498,16 @@ class Topic:
         return 0 if shed_seq is None else min(shed_seq, upto_seq)
 
     def lose_unlogged(self, head_seq: int | None = None) -> None:
-        """Go on after seqs that were set aside for records that only memory had.
+        """Continue after seqs that were reserved for records only in memory.
 
         A cursor is told of them, unless records from before the topic was ephemeral are kept: a
         tombstone would hide those.
         """
         head_seq = self.reserved_seq if head_seq is None else head_seq
-        self.logged_seq = self.head_seq  # whatever is here is from the log
+        self.logged_seq = self.head_seq  # everything here is from the log
         if head_seq > self.head_seq and self.count:
             self._row.skip_to(head_seq, self.now_ms)
-            self._enforce_caps()  # what the lost ones had pushed out does not come back
+            self._enforce_caps()  # records evicted by the lost ones must not come back
         elif head_seq > self.head_seq:
             self._row = RecordRow(head_seq)
             self.floors = self.floors._replace(evicted=head_seq, lost=head_seq)
@@ -515,7 +515,7 @@ class Topic:
             self._recount()
 
     def _enforce_caps(self) -> None:
-        """Let go of what is over the caps; a topic that rejects refuses more instead."""
+        """Evict what exceeds the caps; a topic that rejects refuses writes instead."""
         config = self.config
         if config.discard == "reject":
             return
@@ -542,20 +542,20 @@ class Topic:
 
 
 def check_selector(before_seq: int | None, match: Predicate | None) -> None:
-    """Refuse a delete that does not say what to delete."""
+    """Refuse a delete without a selector."""
     if before_seq is None and match is None:
         raise InvalidRequest("expected before_seq, match or both, found neither")
 
 
 def _is_simple(config: TopicConfig) -> bool:
-    """Whether a write without a key can neither be refused nor make another record leave by age."""
+    """Whether a write without a key can neither be refused nor make another record expire."""
     refuses = config.discard == "reject" and bool(config.cap_records or config.cap_bytes)
     is_plain = config.type != "space" and config.durability != "ephemeral"
     return is_plain and not (refuses or config.ttl_ms)
 
 
 def _over(config: TopicConfig, count: int, size_bytes: int) -> bool:
-    """Whether so much is over a cap."""
+    """Whether this much exceeds a cap."""
     over_count = 0 < config.cap_records < count
     return over_count or 0 < config.cap_bytes < size_bytes
 

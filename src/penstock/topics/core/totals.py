@@ -1,7 +1,7 @@
-"""What all topics of a node have together, kept as they change: nobody walks over all of them.
+"""Totals of all topics of a node, maintained incrementally instead of by a scan.
 
-A topic tells of every change of its records, and a queue of its leases. What changes by time alone
-is looked at when the totals are asked for, and only where time can change something.
+A topic reports every change of its records, and a queue its leases. Changes by time alone are
+computed when the totals are requested, and only where time can change something.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 
 SHELF_MAX: Final = 512
-"""So many topics are listed at once: to list 100,000 takes several milliseconds."""
+"""How many topics are listed at once: listing 100,000 takes several milliseconds."""
 T = TypeVar("T")
 Shelf = dict[str, T]
 
 
 class Shelves(Generic[T]):
-    """Very many things by name in groups, each listed at once, while others come and go.
+    """Very many things by name in small groups, so that a walk tolerates changes between groups.
 
-    Nothing moves from one shelf to another, so that a walk meets all that stay, once each.
+    Nothing moves between shelves, so a walk sees everything that stays exactly once.
     """
 
     def __init__(self) -> None:
         self._shelves: list[Shelf[T]] = []
 
     def add(self, name: str, thing: T) -> Shelf[T]:
-        """Put a thing on a shelf, from which it is to be taken."""
+        """Add a thing; return the shelf, needed to `take` it."""
         if not self._shelves or len(self._shelves[-1]) >= SHELF_MAX:
             self._shelves.append({})
         shelf = self._shelves[-1]
@@ -40,20 +40,20 @@ class Shelves(Generic[T]):
         return shelf
 
     def take(self, name: str, shelf: Shelf[T] | None) -> None:
-        """Take a thing off its shelf, if it is on one."""
+        """Remove a thing from its shelf, if it is on one."""
         if shelf is not None:
             del shelf[name]
             if not shelf:
                 self._shelves.remove(shelf)
 
     def parts(self) -> Iterator[list[T]]:
-        """Everything, some at a time."""
+        """Everything, one shelf at a time."""
         for shelf in list(self._shelves):
             yield list(shelf.values())
 
 
 class Counted:
-    """What the totals hold of one topic, and where it is listed."""
+    """One topic's share of the totals, and where it is listed."""
 
     __slots__ = (
         "aging",
@@ -78,12 +78,12 @@ class Counted:
 
 
 class Totals:
-    """Records, bytes, leases and topics by kind, of all topics that were added."""
+    """Records, bytes, leases and topics by kind, over all added topics."""
 
     def __init__(self) -> None:
         self.records = 0
         self.size_bytes = 0
-        self.hot_bytes = 0  # of records that are in memory
+        self.hot_bytes = 0  # of records in memory
         self.leases = 0
         self.by_class: Counter[str] = Counter()
         self.by_type: Counter[str] = Counter()
@@ -92,7 +92,7 @@ class Totals:
         self._leased: Shelves[Queue] = Shelves()  # those with leases, which end by time
 
     def add(self, topic: Topic) -> None:
-        """A topic began: its changes count from now on."""
+        """Count a topic's changes from now on."""
         topic.totals = self
         topic.counted = Counted()
         topic.counted.listed = self.topics.add(topic.name, topic)
@@ -100,7 +100,7 @@ class Totals:
         self.recount(topic)
 
     def remove(self, topic: Topic) -> None:
-        """A topic is gone, and whatever it still does counts no more."""
+        """Stop counting a topic and all its later changes."""
         counted = topic.counted
         self.records -= counted.records
         self.size_bytes -= counted.size_bytes
@@ -112,7 +112,7 @@ class Totals:
         topic.totals = None
 
     def recount(self, topic: Topic) -> None:
-        """Take over what a topic has now."""
+        """Update the totals from a topic's current state."""
         counted, records, size_bytes = topic.counted, topic.count, topic.size_bytes
         self.records += records - counted.records
         self.size_bytes += size_bytes - counted.size_bytes
@@ -123,7 +123,7 @@ class Totals:
         counted.hot_bytes = hot_bytes
 
     def recount_leases(self, queue: Queue) -> None:
-        """Take over how many leases a queue has now."""
+        """Update the totals from a queue's current number of leases."""
         counted, leases = queue.topic.counted, queue.in_flight
         self.leases += leases - counted.leases
         counted.leases = leases
@@ -134,7 +134,7 @@ class Totals:
             counted.leased = None
 
     def classify(self, topic: Topic) -> None:
-        """Take over a topic's configuration, if it is another one than before."""
+        """Update the totals if a topic's configuration has changed."""
         config = topic.config
         if topic.counted.config is config:
             return
@@ -150,7 +150,7 @@ class Totals:
         return [topic.name for part in self._aging.parts() for topic in part]
 
     def pass_time(self, now_ms: int) -> Iterator[None]:
-        """Let time pass wherever it can change a total, one topic a step."""
+        """Advance the time wherever it can change a total, one topic per step."""
         for topics in self._aging.parts():
             for topic in topics:
                 topic.expire(now_ms)

@@ -1,1 +1,1 @@
-"""The topics of a node at work: on the event loop, over the log, by the clock."""
+"""Runs a node's topics: on the event loop, over the log, by the clock."""

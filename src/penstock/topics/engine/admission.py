@@ -1,6 +1,6 @@
-"""Whether a write is taken now: how much waits for the log, and how much memory holds.
+"""Whether a write is accepted now: by the queue for the log, and by memory use.
 
-Asked before anything is decided, so that a refused write changes nothing.
+Checked before anything is decided, so that a refused write changes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.topics.engine.writers import PartitionWriter
 
 
 class Admission:
-    """Refuses writes that there is no room or no time for."""
+    """Refuses writes for lack of space or time."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class Admission:
         waiting_bytes_max: int,
         log_wait_ms_max: int,
     ) -> None:
-        self.room_bytes = 0.0  # what may wait for the log before it is looked at more closely
+        self.room_bytes = 0.0  # may wait for the log before a closer check
         self._registry = registry
         self._backlog = journal.backlog
         self._counters = journal.counters
@@ -43,7 +43,7 @@ class Admission:
         return is_full or self._backlog.waiting > self.room_bytes
 
     def check(self, writer: PartitionWriter, *, disable: bool = False) -> None:
-        """Refuse a write if there is no room or no time for it; `disable` lifts the latter."""
+        """Refuse a write if there is no room or no time for it; `disable` lifts the time limit."""
         if self._registry.hot_bytes > self._registry.refuse_bytes:
             raise Throttled(
                 f"expected at most {self._hot_bytes_max} bytes of records in memory, found "
@@ -73,7 +73,7 @@ class Admission:
             )
 
     def sample(self, span_ms: float) -> tuple[float, float]:
-        """How long what waits for the log would take to be written, and how long it may take."""
+        """How long the queue for the log would take to be written, and how long it may take."""
         backlog, drain = self._backlog, self._drain
         finished, self._finished_bytes = backlog.finished - self._finished_bytes, backlog.finished
         drain.sample(backlog.waiting, finished, span_ms)

@@ -1,7 +1,7 @@
 """The topics of one node: commands in, answers out, everything durable in between.
 
-Runs on one event loop. A command is decided against the partition's state, staged, logged with
-whatever else comes in the same moment, committed, answered; then its topic gets a turn, in which
+Runs on one event loop. A command is decided against the partition's state, staged, logged together
+with others of the same moment, committed and answered. Then its topic gets a turn, in which
 watchers are pushed to and routers run.
 """
 
@@ -202,15 +202,15 @@ class Engine:
             hot=self.hot,
         )
 
-    # Life
+    # Start and stop
 
     @property
     def replay_progress(self) -> float:
-        """How much of the log has been taken in, 0 to 1."""
+        """The share of the log that was replayed, 0 to 1."""
         return self.recovery.progress
 
     async def open(self) -> None:
-        """Take in the log, in slices so that the loop can answer meanwhile; then serve."""
+        """Replay the log in slices, so that the loop can answer meanwhile; then serve."""
         self.journal.reads.start()
         await self.recovery.run()
         self.clock.go_on_from(max((topic.now_ms for topic in self._topics.values()), default=0))
@@ -230,7 +230,7 @@ class Engine:
                 self.turns.mark(name)
 
     async def close(self) -> None:
-        """Run routers to the end, write what memory alone knows, end the log."""
+        """Run routers to the end, write what is only in memory, close the log."""
         self.closing = True
         self.turns.stop()
         if self.ready:
@@ -257,11 +257,11 @@ class Engine:
         self._run_queue.close()
 
     def partitions(self) -> list[ExecutorStatus]:
-        """What each partition's executor publishes."""
+        """The published state of each partition's executor."""
         return [writer.executor.status for writer in self.writers]
 
     def _partition_failed(self, partition: Partition) -> None:
-        """A partition is out of service: what it holds cannot be trusted, so nothing is shown."""
+        """Stop showing a partition that is out of service: its content cannot be trusted."""
         names = list(partition.topics)
         partition.forget()
         for name in names:
@@ -280,12 +280,12 @@ class Engine:
         """A topic, or `TopicNotFound`."""
         topic = self.registry.topics.get(name)
         if topic is None:
-            self.writers.of(name)  # which says so if its partition is out of service
+            self.writers.of(name)  # raises if its partition is out of service
             raise TopicNotFound(name)
         return topic
 
     def write(self, name: str, write: Write, done: OnWritten) -> None:
-        """Append a batch. `done` is called exactly once, maybe before this returns."""
+        """Append a batch. `done` is called exactly once, possibly before this returns."""
         topic = self._topics.get(name)
         try:
             writer = self._writer_of.get(name) or self.writers.of(name)
@@ -320,7 +320,7 @@ class Engine:
         writer.submit(decided, finish, sync=writer.is_synced(decided))
 
     async def append(self, name: str, write: Write) -> Written:
-        """As `write`, to be awaited."""
+        """As `write`, awaitable."""
         future: asyncio.Future[Written] = self._loop.create_future()
 
         def done(outcome: Written | Exception) -> None:
@@ -347,7 +347,7 @@ class Engine:
         self.registry.check_topics(len(set(names) - self._topics.keys()))
         now_ms = self.clock.now_ms()
         decided: list[Change | Written] = []
-        new_bytes = 0  # what was written before is answered again, room or no room
+        new_bytes = 0  # retries are answered again even without room
         for name, write in writes:
             self.admission.check(writer, disable=write.disable_backpressure)
             decided.append(writer.partition.decide_write(name, write, now_ms))
@@ -367,7 +367,7 @@ class Engine:
         ]
 
     def fsync_ms(self, name: str) -> float:
-        """How long the last sync took, for a topic that waits for it; 0 for any other."""
+        """How long the last sync took, for a topic that waits for syncs; 0 for any other."""
         topic = self._topics.get(name)
         if topic is None or topic.config.durability != "fsync":
             return 0.0
@@ -387,7 +387,7 @@ class Engine:
     async def delete(
         self, name: str, *, before_seq: int | None = None, match: Predicate | None = None
     ) -> Deletion:
-        """Delete records for good, by prefix, by tag, or by both at once."""
+        """Delete records permanently, by prefix, by tag, or by both at once."""
         check_selector(before_seq, match)
         writer = self.writer(name)
         await self.forwarder.settled(name)
@@ -401,7 +401,7 @@ class Engine:
         )
 
     async def show_topic(self, name: str, *, touch: bool = True) -> TopicView:
-        """A topic as it stands, with everything its routers owe it."""
+        """The state of a topic, after its routers have delivered everything."""
         await self.forwarder.drain(name)
         topic = self.topic(name)
         now_ms = self.clock.now_ms()
@@ -435,7 +435,7 @@ class Engine:
         return views, len(names) > page_size
 
     async def diff(self, name: str, request: ReadRequest) -> Diff:
-        """One page after a cursor; waits if asked to and there is nothing to tell yet."""
+        """One page after a cursor; waits on request while there is nothing to report."""
         if self.forwarder.owes(name):
             await self.forwarder.drain(name)
         first = await self._read(name, request)
@@ -447,11 +447,11 @@ class Engine:
                 await self.forwarder.drain(name)
             again = await self._read(name, request)
             if not again.parks or again.next_from_seq != first.next_from_seq:
-                return again  # else it was woken for a record that its first read had already
+                return again  # else it was woken for a record of its first read
         return first
 
     async def _read(self, name: str, request: ReadRequest) -> Diff:
-        """One page; what is cold is loaded first."""
+        """One page; cold records are loaded first."""
         try:
             return self.read(name, request)
         except NotLoaded as missing:
@@ -461,9 +461,9 @@ class Engine:
                 return diff._replace(cold_segments_read=len(hold.files))
 
     def read(self, name: str, request: ReadRequest, upto_seq: int | None = None) -> Diff:
-        """One page of what is committed now, without what routers still owe.
+        """One page of what is committed now, without what routers have not delivered yet.
 
-        `NotLoaded` if it takes cold records that are not in memory; `diff` sees to that.
+        Raises `NotLoaded` for cold records that are not in memory; `diff` handles that.
         """
         topic = self.topic(name)
         now_ms = self.clock.now_ms()
@@ -474,22 +474,22 @@ class Engine:
         return diff
 
     def touch(self, name: str) -> None:
-        """Someone consumes a topic: its next turns come sooner."""
+        """Note that a topic is consumed: its next turns come sooner."""
         self.recency.touch(name)
 
     # Snapshots
 
     async def compact(self) -> int:
-        """Make snapshots of all that was logged since the last; of how many partitions."""
+        """Snapshot everything logged since the last snapshots; return how many partitions."""
         if self.snapshotter is None:
             raise Rejected("expected a data directory for snapshots, found none")
         return await self.snapshotter.compact()
 
     async def backup(self, dest: Path, on_progress: OnProgress = silent) -> BackupList:
-        """Copy everything that is committed now to a directory, while all goes on.
+        """Copy everything committed now to a directory, without interrupting service.
 
-        No snapshot is made meanwhile, and nothing that the copy needs is removed. `on_progress`
-        is called in another thread.
+        No snapshot is made meanwhile, and nothing that the copy needs is removed. `on_progress` is
+        called in another thread.
         """
         if self.snapshotter is None:
             raise Rejected("expected a data directory to back up, found none")
@@ -499,11 +499,11 @@ class Engine:
 
     @property
     def waiting_bytes(self) -> int:
-        """What waits for the log."""
+        """The bytes that wait for the log."""
         return self._backlog.waiting
 
     def _serve(self, name: str) -> None:
-        """The turn of a topic."""
+        """Run the turn of a topic."""
         if self.watchers.has(name):
             self.watchers.wake(name)
             if name in self.registry.topics:
@@ -528,7 +528,7 @@ class Engine:
         written: Written,
         done: OnWritten,
     ) -> None:
-        """Repeat the answer of an earlier write, once that one is committed."""
+        """Repeat the answer of an earlier write once that write is committed."""
         topic = self._topics.get(name)
         if topic is not None and topic.head_seq >= written.last_seq:
             done(written)
@@ -538,7 +538,7 @@ class Engine:
             )
 
     def _committed(self, entries: tuple[Entry, ...]) -> None:
-        """Entries took effect: their topics are dirty."""
+        """Mark the topics of committed entries as dirty."""
         for entry in entries:
             kind = type(entry)
             if kind is Appended or kind is Committed:
@@ -557,7 +557,7 @@ class Engine:
                 self.forwarder.made_room(entry.topic)  # type: ignore[union-attr]
 
     async def _woken(self, name: str, span_s: float) -> bool:
-        """Wait for the next turn of a topic; False if the time is over before."""
+        """Wait for the next turn of a topic; False on timeout."""
         future: asyncio.Future[None] = self._loop.create_future()
 
         def wake(_topic: str) -> None:
@@ -597,6 +597,6 @@ def _finish_write(done: OnWritten, change: Change, outcome: list[Any] | Exceptio
 
 
 def _written(change: Change, answers: list[Any]) -> Written:
-    """The answer to a write, which also tells whether it made its topic."""
+    """The answer to a write, including whether it created its topic."""
     written: Written = answers[-1]
     return written._replace(created=type(change.entries[0]) is Created)

@@ -1,4 +1,4 @@
-"""Routers at work: each turn of a source moves its routers on, each read of a destination first."""
+"""Runs routers: in each turn of their source, and before each read of their destination."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from penstock.topics.engine.writers import LogFailed, PartitionWriter
 from penstock.topics.persist.cold import ColdCache
 
 STEPS_MAX: Final = 8
-"""So many routers of a source take a step in one turn, fewer if that takes longer than a turn may:
-each may copy a thousand records."""
+"""How many routers of a source take a step in one turn, fewer if they exceed the time of a turn:
+each may copy a thousand records.
+"""
 _AGAIN_S: Final = 1.0
-"""How long a router waits after the log did not take its copies, or for records to leave by age."""
+"""How long a router waits after the log refused its copies, or for records to expire."""
 
 
 class Forwarder:
-    """Moves routers, one step of each on its way at a time."""
+    """Advances routers, each with at most one step in flight."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class Forwarder:
         self.cold: ColdCache | None = None
 
     def turn(self, source: str) -> None:
-        """The source has a turn: its routers take one step each, the next few of them now."""
+        """Let the next few due routers of a source take one step each."""
         if source not in self._registry.routers.by_source:
             self._due.pop(source, None)
             self._heads.pop(source, None)
@@ -67,12 +68,12 @@ class Forwarder:
             self._mark(source)
 
     def ask(self, config: RouterConfig) -> None:
-        """A router may be able to go on: let it take a step, after those that are due already."""
+        """Queue a step of a router that may be able to continue, after those already due."""
         self._due.setdefault(config.source, OrderedDict())[config.name] = None
         self._mark(config.source)
 
     def made_room(self, dest: str) -> None:
-        """Records left a topic: a router that was held by it may go on."""
+        """Let routers held by a full topic continue: records have left it."""
         for router in self._registry.routers.feeders_of(dest):
             if router.config.name in self._held:
                 self.ask(router.config)
@@ -85,11 +86,11 @@ class Forwarder:
         return any(self._is_behind(router) for router in self._upstream(dest))
 
     async def drain(self, dest: str, *, strict: bool = False) -> bool:
-        """Bring every router that leads to a topic to the head of its source, as it is now.
+        """Bring every router that leads to a topic to the current head of its source.
 
-        False if one of them cannot go on: its destination is full, its source cannot be read, or
-        the log takes nothing, and readers get what is committed. `strict` is for who writes: then
-        the last of these is `LogFailed`.
+        Returns False if one of them cannot continue because its destination is full, its source
+        cannot be read or the log refuses writes; readers then get what is committed. `strict` is
+        for writers: a refusing log raises `LogFailed`.
         """
         whole = True
         for router in reversed(self._upstream(dest)):
@@ -149,9 +150,9 @@ class Forwarder:
         return list(found.values())
 
     def _due_of(self, source: str) -> OrderedDict[str, None]:
-        """The routers that are to take a step, in order: all of them once the source has grown.
+        """The routers due for a step, in order: all of them once the source has grown.
 
-        Else a router that is held would have its source marked for ever.
+        Otherwise a held router would keep its source marked forever.
         """
         due = self._due.setdefault(source, OrderedDict())
         topic = self._registry.topics.get(source)
@@ -183,7 +184,7 @@ class Forwarder:
         self._submit(writer, router, step, lambda _outcome: None)
 
     async def _bring_up(self, router: Router) -> bool:
-        """Let a router come to the head that its source has now. False if it is held."""
+        """Advance a router to the current head of its source. Returns False if it is held."""
         source, name = self._registry.topics.get(router.config.source), router.config.name
         goal_seq = source.head_seq if source else 0
         while (found := self._registry.routers.find(name)) and found.source_seq < goal_seq:
@@ -192,7 +193,7 @@ class Forwarder:
         return True
 
     async def _advance(self, router: Router) -> bool:
-        """Take one step for a reader, or wait for the one that is on its way. False if held."""
+        """Take one step for a reader, or wait for the step in flight. Returns False if held."""
         writer = self._writers.of(router.config.dest)
         name = router.config.name
         if name in self._moving or writer.is_held:
@@ -212,14 +213,14 @@ class Forwarder:
         return True
 
     async def _loaded(self, router: Router, block: Block) -> bool:
-        """Have a block of a source loaded. False if it cannot be read: turns try it again."""
+        """Load a block of a source. Returns False if it cannot be read: later turns retry."""
         assert self.cold is not None, "whoever has cold records can load them"
         try:
             if self.cold.failure(block) is None:
                 await self.cold.load(block)
                 return True
         except PenstockError:
-            pass  # it is logged where it is read
+            pass  # the reader of the block logs it
         self._loading[router.config.name] = block
         return False
 
@@ -233,7 +234,7 @@ class Forwarder:
         writer.submit(change, moved, sync=writer.is_synced(change))
 
     def _moved(self, router: Router, then: Callable[[object], None], outcome: object) -> None:
-        """A step is over. What came to the source meanwhile had its turn while this one ran."""
+        """Finish a step. Records that arrived in the source meanwhile had their turn during it."""
         self._moving.discard(router.config.name)
         if isinstance(outcome, Exception):
             asyncio.get_running_loop().call_later(_AGAIN_S, self.ask, router.config)
@@ -257,7 +258,7 @@ class Forwarder:
         return step
 
     def _ask_again(self, name: str) -> None:
-        """Where records leave by age, there may be room again without anything happening."""
+        """Retry where records expire: there may be room again without any other event."""
         config = self._registry.routers.get(name).config
         if name in self._asking_again or not self._registry.topics[config.dest].config.ttl_ms:
             return

@@ -15,7 +15,7 @@ class Writers:
         self._writers = tuple(writers)
         self.by_topic: dict[
             str, PartitionWriter
-        ] = {}  # of topics that exist: saves hashing their names
+        ] = {}  # of existing topics: saves hashing their names
 
     def __iter__(self) -> Iterator[PartitionWriter]:
         return iter(self._writers)
@@ -23,7 +23,7 @@ class Writers:
     def of(self, topic: str) -> PartitionWriter:
         """The writer of a topic, whether the topic exists or not.
 
-        `PartitionFailed` if its partition is out of service: then no topic of it is known.
+        Raises `PartitionFailed` if its partition is out of service: then its topics are not known.
         """
         writer = self.by_topic.get(topic)
         if writer is None:
@@ -32,9 +32,9 @@ class Writers:
         return writer
 
     def created(self, topic: str) -> None:
-        """A topic began."""
+        """Remember a new topic."""
         self.by_topic[topic] = self.of(topic)
 
     def dropped(self, topic: str) -> None:
-        """A topic is gone."""
+        """Forget a topic."""
         self.by_topic.pop(topic, None)

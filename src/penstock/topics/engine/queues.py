@@ -1,4 +1,4 @@
-"""Queues at work: claims, alone or gathered in a window, and what becomes of claimed jobs."""
+"""Queue commands: claims, alone or collected in a window, and ack, nack and extend."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from penstock.topics.engine.writers import PartitionWriter
 from penstock.topics.persist.cold import ColdCache, Hold
 
 _REFUSALS: Final = (TopicFull, RecordTooLarge, Throttled, IsASpace)
-"""Why a topic takes no dead letters: their jobs wait on."""
+"""Why a topic refuses dead letters: their jobs keep waiting."""
 
 
 class Job(NamedTuple):
-    """A job in someone's hands, with its record."""
+    """A leased job with its record."""
 
     lease: Lease
     slot: Slot
 
 
 class Claims(NamedTuple):
-    """What a claimer gets, and how the queue stands afterwards."""
+    """The jobs of a claimer, and the counts of the queue afterwards."""
 
     jobs: list[Job]
     counts: QueueCounts
 
 
 class Settled(NamedTuple):
-    """What became of the jobs that someone spoke of."""
+    """The outcome of an ack, nack or extend."""
 
     seqs: tuple[int, ...]
     skipped: list[int]
@@ -57,7 +57,7 @@ class Settled(NamedTuple):
 
 
 class QueueCommands:
-    """Hands out jobs and takes them back."""
+    """Leases jobs and takes them back."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class QueueCommands:
         return Claims(jobs, self._counts(name))
 
     async def ack(self, name: str, settle: Settle) -> Settled:
-        """Finish jobs: they are gone."""
+        """Finish jobs: they are deleted."""
         queue = await self._queue(name)
         entry, skipped = queue.decide_ack(settle, self._clock.now_ms())
         return await self._settle(name, entry, skipped)
@@ -98,9 +98,9 @@ class QueueCommands:
     async def nack(
         self, name: str, settle: Settle, delay_ms: int, *, unseen: bool = False
     ) -> Settled:
-        """Give jobs back, to be had again at once or after a while.
+        """Return jobs, available again at once or after a delay.
 
-        Those that never reached who claimed them are `unseen`, and not delivered.
+        `unseen` jobs never reached the claimer and do not count as delivered.
         """
         queue = await self._queue(name)
         entry, skipped = queue.decide_nack(settle, self._clock.now_ms(), delay_ms, unseen=unseen)
@@ -109,18 +109,18 @@ class QueueCommands:
         return settled
 
     async def extend(self, name: str, settle: Settle, lease_ms: int) -> Settled:
-        """Let leases end later, or sooner, counted from now."""
+        """Set new deadlines of leases, counted from now; they may be earlier."""
         queue = await self._queue(name)
         entry, skipped = queue.decide_extend(settle, self._clock.now_ms(), lease_ms)
         settled = await self._settle(name, entry, skipped)
         return settled._replace(deadline_ms=entry.deadline_ms)
 
     def forget(self, name: str) -> None:
-        """A queue is gone."""
+        """Forget a removed queue."""
         self._dead_lettering.pop(name, None)
 
     async def _queue(self, name: str) -> Queue:
-        """The queue, once no exclusive command holds it and its routers owe it nothing."""
+        """The queue, once no exclusive command holds it and its routers have delivered."""
         await self._forwarder.settled(name)
         return self._writers.of(name).partition.queue(name)
 
@@ -135,7 +135,7 @@ class QueueCommands:
         return Settled(entry.seqs, skipped, self._counts(name))
 
     async def _claim_together(self, name: str, request: ClaimRequest, jitter_ms: int) -> list[Job]:
-        """Join the window of a queue, or open it; all of it is served when it closes."""
+        """Join the window of a queue, or open one; all of it is served when it closes."""
         found = self._windows.get(name)
         if found is None:
             window = ClaimWindow()
@@ -149,11 +149,11 @@ class QueueCommands:
     async def _serve_window(
         self, name: str, window: ClaimWindow, jitter_ms: int
     ) -> list[list[Job]]:
-        """Serve a window when its time is over, whoever of those in it has left."""
+        """Serve a window when it closes, even if some of its claimers have disconnected."""
         try:
             await asyncio.sleep(jitter_ms / 1e3)
         finally:
-            del self._windows[name]  # whoever comes from now on opens the next one
+            del self._windows[name]  # later claims open the next window
         assert window.closes_ms is not None
         return await self._claim(name, window.close(window.closes_ms))
 
@@ -163,7 +163,7 @@ class QueueCommands:
         with self._cold.hold() as hold:
             if queue.topic.config.dead_letter is None or not queue.topic.config.max_deliveries:
                 queue, entry = await self._choose(queue, requests, hold)
-                if not entry.dead:  # else it was configured anew while records were loaded
+                if not entry.dead:  # else it was reconfigured while records were loaded
                     change = self._writers.of(name).partition.change_of(entry)
                     return await self._lease(queue, requests, change, entry)
             async with self._dead_lettering.setdefault(name, asyncio.Lock()):
@@ -174,8 +174,8 @@ class QueueCommands:
     ) -> list[list[Job]]:
         """Claim from a queue with dead letters.
 
-        Those of the same partition are in one change with the claim. Those of another one are
-        written before it, and then the claim is decided anew.
+        Dead letters for the same partition are in one change with the claim. Those for another
+        partition are written first, and then the claim is decided again.
         """
         writer = self._writers.of(name)
         far_takes = True
@@ -193,7 +193,7 @@ class QueueCommands:
     async def _choose(
         self, queue: Queue, requests: Sequence[ClaimRequest], hold: Hold
     ) -> tuple[Queue, Claimed]:
-        """Decide who gets which job, once the records of all of them are in memory."""
+        """Decide which claimer gets which job, once all their records are in memory."""
         while True:
             entry = queue.decide_claim(requests, self._clock.now_ms(), secrets.randbits(64))
             missing = _not_loaded(queue, entry) if queue.topic.row.cold_count else []
@@ -207,13 +207,13 @@ class QueueCommands:
             queue = await self._queue(queue.topic.name)
 
     def _dead_letter_near(self, queue: Queue, entry: Claimed) -> tuple[Change, Claimed]:
-        """A claim and the dead letters of its own partition, as many as have room: one change."""
+        """A claim and the dead letters that fit in its own partition, as one change."""
         partition, dest = self._writers.of(entry.topic).partition, queue.topic.config.dead_letter
         if not entry.dead or dest is None:
             return partition.change_of(entry), entry
         letters, now_ms = queue.letters(entry).records, self._clock.now_ms()
         letters_change, fits, left = Change((), ()), 0, len(letters)
-        count = left  # most often all of them have room
+        count = left  # usually all of them fit
         while left:
             try:
                 letters_change = partition.decide_dead_letters(
@@ -229,12 +229,11 @@ class QueueCommands:
         return Change(entries, (*letters_change.to_log, *settled.to_log)), entry
 
     async def _dead_letter_far(self, dest: str, queue: Queue, entry: Claimed) -> bool:
-        """Write dead letters to another partition, then end their jobs. False if none was taken.
+        """Write dead letters to another partition, then end their jobs. False if none was accepted.
 
-        Nothing reserves the jobs meanwhile: one that someone got by then, as its queue was
-        configured anew, stays with its holder.
-        If the node ends between the two commits, a letter comes again with its key, whichever
-        jobs are then dead with it.
+        The jobs are not reserved meanwhile: a job that a client claimed because the queue was
+        reconfigured stays with its holder. If the node stops between the two commits, a letter is
+        sent again with its key, whichever other jobs are dead by then.
         """
         topic, letters = queue.topic, queue.letters(entry).records
         dest_writer, now_ms = self._writers.of(dest), self._clock.now_ms()
@@ -255,7 +254,7 @@ class QueueCommands:
             if isinstance(outcome, Exception):
                 raise outcome
         queue = await self._queue(topic.name)
-        if sent and queue.topic is topic:  # else it was made anew meanwhile
+        if sent and queue.topic is topic:  # else it was recreated meanwhile
             writer = self._writers.of(topic.name)
             dead = [seq for seq in entry.dead[: len(sent)] if queue.lease_of(seq) is None]
             ended = replace(entry, leases=(), dead=tuple(dead))
@@ -289,7 +288,7 @@ class QueueCommands:
 
 
 def _not_loaded(queue: Queue, entry: Claimed) -> list[Block]:
-    """The blocks, each once, whose records a claim takes and memory does not have."""
+    """The distinct blocks with records that a claim needs and memory does not have."""
     missing: dict[Block, None] = {}
     for seq in (*entry.dead, *(lease.seq for lease in entry.leases)):
         try:
@@ -300,6 +299,6 @@ def _not_loaded(queue: Queue, entry: Claimed) -> list[Block]:
 
 
 def _look(served: asyncio.Task[list[list[Job]]]) -> None:
-    """Someone must have looked at an error, though all who wanted to know are gone."""
+    """Retrieve an error even if all waiters are gone, so that asyncio does not report it."""
     if not served.cancelled():
         served.exception()

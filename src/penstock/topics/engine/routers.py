@@ -1,7 +1,7 @@
-"""Routers as they are made, looked at and removed: one change at a time, over all partitions.
+"""Router commands: create, show and remove, one change at a time over all partitions.
 
-Whether a router may be depends on all others, and on the topics at its ends, which may live on two
-partitions. So these commands wait for each other; the rest of the node does not.
+Whether a router is allowed depends on all others, and on the topics at its ends, which may be on
+two partitions. So these commands wait for each other; the rest of the node does not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.topics.engine.writers import PartitionWriter
 
 
 class RouterCommands:
-    """Takes the commands for routers, and those for topics that may take routers with them."""
+    """Runs router commands, and topic commands that may remove routers."""
 
     def __init__(
         self,
@@ -42,19 +42,19 @@ class RouterCommands:
     async def put(
         self, config: RouterConfig, *, create_dest: bool = True
     ) -> tuple[bool, RouterConfig]:
-        """Make a router with the topics it lacks, or change it where it stands."""
-        async with self._alone:  # each check counts on all routers that were taken before
+        """Create a router with its missing topics, or change an existing one."""
+        async with self._alone:  # each check counts on all routers accepted before
             return await self._put(config, create_dest=create_dest)
 
     async def show(self, name: str) -> Router:
-        """A router, once it has come to the head of its source."""
+        """A router, once it has reached the head of its source."""
         router = self._routers.get(name)
         await self._forwarder.drain(router.config.dest)
         return self._routers.get(name)
 
     async def remove(self, name: str) -> bool:
-        """Remove a router; False if there is none."""
-        async with self._alone:  # else it might be put again meanwhile, to live on another writer
+        """Remove a router; False if it does not exist."""
+        async with self._alone:  # else it could be recreated meanwhile on another writer
             router = self._routers.find(name)
             if router is None:
                 return False
@@ -62,7 +62,7 @@ class RouterCommands:
             return True
 
     async def drop_topic(self, name: str, *, if_empty: bool = False) -> tuple[bool, list[str]]:
-        """Remove a topic and every router at its ends; was it there, and which routers were."""
+        """Remove a topic and all its routers; return whether it existed, and the routers."""
         async with self._alone:
             return await self._drop_topic(name, if_empty=if_empty)
 
@@ -81,12 +81,12 @@ class RouterCommands:
             created = self._routers.find(config.name) is None
             change = partition.decide_router(config, self._clock.now_ms(), create_dest=create_dest)
             await writer.commit(change, sync=True)
-        self._forwarder.ask(config)  # the source may have grown since it was decided
+        self._forwarder.ask(config)  # the source may have grown since the decision
         return created, config
 
     async def _drop_topic(self, name: str, *, if_empty: bool) -> tuple[bool, list[str]]:
         writer, now_ms = self._writers.of(name), self._clock.now_ms
-        async with writer.exclusive() as partition:  # what is empty at first is empty at last
+        async with writer.exclusive() as partition:  # an empty topic stays empty until the end
             partition.check_drop(name, now_ms(), if_empty=if_empty)
             removed = await self._remove_out_of(name, writer)
             into = [router.config.name for router in self._routers.feeders_of(name)]
@@ -96,7 +96,7 @@ class RouterCommands:
         return bool(change.entries), sorted([*removed, *(into if change.entries else ())])
 
     async def _remove_out_of(self, source: str, held: PartitionWriter) -> list[str]:
-        """Remove the routers that copy from a topic, whose own writer is held."""
+        """Remove the routers that copy from a topic whose own writer is held."""
         names: dict[PartitionWriter, list[str]] = {}
         for router in self._routers.fed_by(source):
             names.setdefault(self._writers.of(router.config.dest), []).append(router.config.name)
@@ -110,14 +110,14 @@ class RouterCommands:
     async def _remove_far(self, writer: PartitionWriter, names: list[str]) -> None:
         """Remove routers of a writer that is not held yet, though another one may be.
 
-        Only whoever is `_alone` waits for a second writer, so no two wait for each other.
+        Only the command that holds `_alone` waits for a second writer, so there is no deadlock.
         """
         async with writer.exclusive():
             await _remove_on(writer, names)
 
 
 async def _remove_on(writer: PartitionWriter, names: list[str]) -> None:
-    """Remove routers of a writer that is held, all or none."""
+    """Remove routers of a held writer, all or none."""
     changes = [writer.partition.decide_router_removal(name) for name in names]
     entries = tuple(entry for change in changes for entry in change.entries)
     await writer.commit(Change(entries, entries), sync=True)

@@ -1,4 +1,4 @@
-"""The scheduler for people: what waits, for how long, and why; the log and snapshots beside it."""
+"""The scheduler's state for people: what waits, for how long, and why; also log and snapshots."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _WAITS: Final = (
 def scheduler_view(
     engine: Engine, topic: str | None = None, shown: Callable[[str], bool] = lambda _name: True
 ) -> dict[str, Any]:
-    """What waits to be pushed, and why; more of one topic, `TopicNotFound` if there is none.
+    """What waits to be pushed, and why; details for one topic, or `TopicNotFound`.
 
-    Nothing is told of routers to topics that may not be shown.
+    Routers to topics that may not be shown are omitted.
     """
     if topic is not None:
         engine.topic(topic)
@@ -48,7 +48,7 @@ def scheduler_view(
 
 
 def partitions_view(engine: Engine) -> dict[str, Any]:
-    """How many partitions serve, and why others do not: which file is damaged, and where."""
+    """How many partitions serve, and why others do not: the damaged file and position."""
     statuses = engine.partitions()
     serving = sum(status.phase is Phase.SERVING for status in statuses)
     failed = [
@@ -65,7 +65,7 @@ def partitions_view(engine: Engine) -> dict[str, Any]:
 
 
 def storage_view(engine: Engine) -> dict[str, int]:
-    """What memory holds of records, and what was found damaged since the start."""
+    """The bytes of records in memory, and the damage found since the start."""
     return {
         "hot_bytes": engine.registry.hot_bytes,
         "hot_bytes_limit": engine.hot.bytes_max,
@@ -80,7 +80,7 @@ def storage_view(engine: Engine) -> dict[str, int]:
 def _push_of(
     engine: Engine, topic: str, turn: dict[str, Any], routers: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Whom a topic is pushed to, and how far that is."""
+    """The watchers a topic is pushed to, and their progress."""
     behind = engine.watchers.behind(topic)
     waits = [text.format(count) for text, count in zip(_WAITS, behind, strict=True) if count]
     waits += [f"router {each['router']}: {each['reason']}" for each in routers if each["behind"]]

@@ -1,4 +1,4 @@
-"""Spaces at work: commits in, entities out, now or as they were at an earlier seq."""
+"""Space commands: commits in, entities out, current or as of an earlier seq."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from penstock.topics.engine.writers import PartitionWriter
 from penstock.topics.persist.cold import ColdCache, Hold
 
 _BREATH: Final = 256
-"""After so many entities or records of the past, others get a turn."""
+"""After this many entities or old records, other tasks get a turn."""
 
 
 class Accepted(Struct, frozen=True, gc=False):
-    """What an accepted commit is told. `replayed` if it was accepted before."""
+    """The answer to an accepted commit. `replayed` if it was accepted before."""
 
     seq: int
     ts_ms: int
@@ -66,7 +66,7 @@ class HistoryRow(NamedTuple):
 
 
 class HistoryPage(NamedTuple):
-    """Commits that wrote an entity, oldest first. Not `complete` if older ones have left."""
+    """Commits that wrote an entity, oldest first. Not `complete` if older ones were evicted."""
 
     rows: list[HistoryRow]
     head_seq: int
@@ -108,9 +108,9 @@ class SpaceCommands:
         self.rule: Rule | None = None
 
     def commit(self, name: str, commit: Commit, done: OnAccepted) -> None:
-        """Commit, all of it or nothing. `done` is called exactly once, maybe before this returns.
+        """Commit, all or nothing. `done` is called exactly once, possibly before this returns.
 
-        A refusal that rests on what is only on its way to the log is told once that is there.
+        A refusal that depends on staged changes is answered once they are in the log.
         """
         try:
             writer = self._writers.of(name)
@@ -144,7 +144,7 @@ class SpaceCommands:
             self._tell(writer, name, decided, done)
 
     def _wait(self, writer: PartitionWriter, name: str, commit: Commit, done: OnAccepted) -> None:
-        """Commit once the exclusive command is over, if there is room to wait for that."""
+        """Commit after the exclusive command, if there is room to wait for that."""
         try:
             self._admission.check(writer)
         except PenstockError as error:
@@ -153,7 +153,7 @@ class SpaceCommands:
             writer.later(partial(self.commit, name, commit, done), len(json.encode(commit)))
 
     async def entity(self, name: str, entity: str, at_seq: int | None = None) -> EntityView:
-        """One entity, now or as it was."""
+        """One entity, current or as of a seq."""
         space = self._space(name, at_seq)
         head_seq = space.topic.head_seq if at_seq is None else at_seq
         found = await self._view(space, check_entity_id(entity), head_seq)
@@ -182,7 +182,7 @@ class SpaceCommands:
     async def history(
         self, name: str, entity: str, after_seq: int = 0, limit: int = 100
     ) -> HistoryPage:
-        """The commits that wrote an entity, as far as their records are there."""
+        """The commits that wrote an entity, as far as their records still exist."""
         space = self._space(name, None)
         topic, history = space.topic, space.core.histories.get(check_entity_id(entity))
         if history is None:
@@ -215,7 +215,7 @@ class SpaceCommands:
     def _tell(
         self, writer: PartitionWriter, name: str, outcome: Answer | PenstockError, done: OnAccepted
     ) -> None:
-        """Tell an answer that changes nothing, once what it may rest on is in the log."""
+        """Answer without a change, once everything the answer may depend on is in the log."""
 
         def tell(settled: object) -> None:
             if isinstance(settled, Exception):
@@ -249,7 +249,7 @@ class SpaceCommands:
         )
 
     async def _view(self, space: TopicSpace, entity: str, head_seq: int) -> EntityView | None:
-        """An entity as it was at a seq; None if there was none."""
+        """An entity as of a seq; None if it did not exist."""
         found = space.core.entities.get(entity)
         if found is None:
             return None
@@ -283,7 +283,7 @@ class SpaceCommands:
         return EntityView(entity, seqs[0], encode(document), at_seq)
 
     async def _slot(self, space: TopicSpace, seq: int, hold: Hold) -> tuple[int, Record] | None:
-        """The record of a seq with its time, loaded if it is cold; None if it has left."""
+        """The record of a seq with its time, loaded if it is cold; None if it was evicted."""
         while True:
             try:
                 slot = space.topic.slot(seq)

@@ -1,12 +1,12 @@
-"""Whose turn it is: topics that changed, served one after another in the order of the fair queue.
+"""The order of turns: changed topics are served one after another by the fair queue.
 
-Serving a topic is pushing it to its watchers and through its routers. Pressure changes when that
-happens: turns are held back a little to carry more (coalescing), the log's commit window widens,
-and the lowest band waits while the machine is hot.
+Serving a topic means pushing it to its watchers and through its routers. Pressure changes when that
+happens: turns are delayed a little to carry more (coalescing), the log's commit window widens, and
+the lowest band waits while the machine is hot.
 
-A pass of the loop reads and answers all that is ready, which takes longer the more writers there
-are. While topics wait, pushing gets a share of each pass that grows with it: what is taken in must
-be able to go out.
+A pass of the loop reads and answers everything that is ready, which takes longer with more writers.
+While topics wait, pushing gets a share of each pass that grows with its length: deliveries must
+keep up with writes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.kernel.clock import Clock
 from penstock.topics.core.registry import Registry
 
 SLICE_MS: Final = 2
-"""How long topics are served before the loop may do something else, however short its passes."""
+"""How long topics are served before the loop may do other work, however short its passes."""
 
 SLICE_MS_MAX: Final = 50
 """How long they are served at most, however long its passes: requests wait meanwhile."""
@@ -52,8 +52,8 @@ class Turns:
     ) -> None:
         """`waited_ns` is how long this thread has waited for a processor.
 
-        `drain`, told how many ms have passed, tells how long what waits for the log would take, and
-        how long it may take.
+        `drain` takes the ms since its last call and returns how long the queue for the log would
+        take, and how long it may take.
         """
         self._serve = serve
         self._loop = loop
@@ -65,16 +65,16 @@ class Turns:
         self._queue: AgeingQueue[str] = AgeingQueue(urgency_of)
         self._marked_ns: dict[str, int] = {}
         self._scheduled = False
-        self._since_ns = 0  # when others began to have the loop to themselves, while topics wait
-        self._steps: deque[Callable[[], None]] = deque()  # of pushes that go on
+        self._since_ns = 0  # when other work got the loop, while topics wait
+        self._steps: deque[Callable[[], None]] = deque()  # of pushes in progress
         self._steps_since_ns = 0
-        self._goes_on = False  # they are taken in this pass or the next
+        self._goes_on = False  # they run in this pass or the next
         self._held_until_ns = 0
-        self._waits_ns = 0  # of all topics that were served since the last sample
+        self._waits_ns = 0  # of all topics served since the last sample
         self._turns = 0
-        self._push_ns = 0  # what serving took since then
+        self._push_ns = 0  # time spent serving since then
         self._pushed_ns = 0  # and before the last sample
-        self._turn_ns = 0.0  # what serving a topic takes
+        self._turn_ns = 0.0  # mean time to serve a topic
         self._busy_ns = 0
         self._sampled_ns = clock.monotonic_ns()
         self._forced: float | None = None
@@ -84,17 +84,17 @@ class Turns:
         self.served = 0
 
     def start(self) -> None:
-        """Begin to sample the load."""
+        """Start to sample the load."""
         self._busy_ns = self._now_busy_ns()
         self._timer = self._loop.call_later(TICK_MS / 1e3, self._tick)
 
     def stop(self) -> None:
-        """Sample no more; topics that wait are served all the same."""
+        """Stop sampling; waiting topics are still served."""
         if self._timer is not None:
             self._timer.cancel()
 
     def mark(self, topic: str) -> None:
-        """A topic changed: give it a turn. Does nothing if it waits for one already."""
+        """Give a changed topic a turn. No effect if it is already waiting."""
         if topic in self._marked_ns:
             return
         self._marked_ns[topic] = self._clock.monotonic_ns()
@@ -103,9 +103,9 @@ class Turns:
             self._schedule()
 
     def later(self, step: Callable[[], None]) -> None:
-        """Go on with a push of very many watchers in the next pass of the loop, or the one after.
+        """Continue a push to very many watchers in the next pass of the loop, or the one after.
 
-        One step in each pass while the passes are short, several while they are long.
+        One step per pass while passes are short, several while they are long.
         """
         self._steps.append(step)
         if not self._goes_on:
@@ -114,21 +114,21 @@ class Turns:
             self._loop.call_soon(self._go_on)
 
     def reconsider(self, topic: str) -> None:
-        """Its priority changed."""
+        """Update a topic's place after its priority changed."""
         self._queue.reconsider(topic, self._clock.monotonic_ms())
 
     def force_pressure(self, pressure: float | None) -> None:
-        """Hold the pressure at a value whatever the load, or let it be measured again."""
+        """Fix the pressure at a value whatever the load, or return to measuring it."""
         self._forced = pressure
         self._sample_now()
 
     @property
     def rung(self) -> Rung:
-        """The rung of the ladder that is in force."""
+        """The current rung of the ladder."""
         return self.governor.rung
 
     def run(self) -> None:
-        """Serve everything that is ready, as before an orderly end."""
+        """Serve everything that is ready, for a clean shutdown."""
         while self._queue.has_ready():
             self._turn()
 
@@ -196,7 +196,7 @@ class Turns:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        self._scheduled = True  # until the end: what is marked meanwhile is served with the rest
+        self._scheduled = True  # until the end: topics marked meanwhile are served with the rest
         clock = self._clock
         began_ns = now_ns = clock.monotonic_ns()
         share_ns = self._share_ns(began_ns - self._since_ns, shared=bool(self._steps))
@@ -208,7 +208,7 @@ class Turns:
                 break
             marked_ns = self._marked_ns.pop(topic)
             self.latency.record(now_ns - marked_ns)
-            # What was held back on purpose is no sign of load: it would hold back ever more.
+            # Deliberate delay is not a sign of load: counting it would cause ever more delay.
             self._waits_ns += max(0, now_ns - max(marked_ns, self._held_until_ns))
             self._turns += 1
             try:
@@ -222,12 +222,12 @@ class Turns:
         self._since_ns = now_ns
         self._scheduled = self._queue.has_ready()
         if self._scheduled:
-            # At once: what waits now carries all there is. Held back again, it would be served for
-            # one slice in each hold, and a backlog that lasts is itself a reason to hold back.
+            # At once: this backlog already carries everything. If delayed again, it would get one
+            # slice per delay, and a lasting backlog is itself a reason to delay.
             self._loop.call_soon(self._turn)
 
     def _go_on(self) -> None:
-        """Take a step of the pushes that go on, or as many as there is time for."""
+        """Run one step of the pushes in progress, or as many as there is time for."""
         clock = self._clock
         began_ns = now_ns = clock.monotonic_ns()
         share_ns = self._share_ns(began_ns - self._steps_since_ns, shared=self._scheduled)
@@ -247,7 +247,7 @@ class Turns:
             self._loop.call_soon(self._go_on)
 
     def _share_ns(self, others_ns: int, *, shared: bool) -> int:
-        """How long to push after the loop has done something else for so long."""
+        """How long to push after the loop has done other work for this long."""
         share = self.governor.push_share
         wanted_ns = int(others_ns * share / (1.0 - share))
         return min(wanted_ns, SLICE_MS_MAX * 1_000_000) // (2 if shared else 1)
@@ -289,7 +289,7 @@ class Turns:
             self._schedule()
 
     def _now_busy_ns(self) -> int:
-        """What this thread computed, or would have, had it not waited for a processor."""
+        """The time this thread computed, plus the time it waited for a processor."""
         return time.thread_time_ns() + self._waited_ns()
 
     def _obey(self, before: Rung, rung: Rung) -> None:
@@ -306,18 +306,18 @@ class Recency:
     """The last time each topic was read, claimed from or pushed to watchers."""
 
     def __init__(self, registry: Registry, clock: Clock, is_deferring: Callable[[], bool]) -> None:
-        """While `is_deferring`, topics that routers feed get their turns later."""
+        """While `is_deferring`, topics fed by routers get their turns later."""
         self._registry = registry
         self._clock = clock
         self._is_deferring = is_deferring
         self._consumed: dict[str, tuple[int, int]] = {}  # topic -> (wall, monotonic) ms
 
     def touch(self, topic: str) -> None:
-        """A topic is consumed: its next turns come sooner."""
+        """Note that a topic is consumed: its next turns come sooner."""
         self._consumed[topic] = (self._clock.now_ms(), self._clock.monotonic_ms())
 
     def forget(self, topic: str) -> None:
-        """A topic is gone."""
+        """Forget a removed topic."""
         self._consumed.pop(topic, None)
 
     def last_ms(self, topic: str) -> int | None:

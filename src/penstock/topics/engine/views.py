@@ -1,4 +1,4 @@
-"""What an engine is told when it is made, and what it tells of topics."""
+"""The options of an engine, and its views of topics."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from penstock.topics.persist.sealing import SealOptions
 class EngineOptions:
     """Sizes of an engine, and where it keeps what is not in its log.
 
-    `waiting_bytes_max` is what may wait for the log in a partition before writes are refused, and
-    `log_wait_ms_max` how long all that waits may take to be written; 0: any time. Without a
-    `data_dir` there are no snapshots: the log is never cut, and every record stays in memory.
-    Snapshots are made when the log since the last ones has more than `compact_bytes_min`, and
-    more than they have; four times as much while the loop is busy. `cold_dir` is in the data
-    directory unless it is named. `identity` is added to the epochs that readers are told, where
-    there is no data directory that has one of its own. `hot_bytes_max` is how much of the records
-    memory holds, of all topics; 0: all of it.
+    `waiting_bytes_max` is how many bytes may wait for the log in a partition before writes are
+    refused, and `log_wait_ms_max` how long the whole queue may take to be written; 0: no limit.
+    Without a `data_dir` there are no snapshots: the log is never truncated, and every record stays
+    in memory. Snapshots are made when the log since the last ones is larger than
+    `compact_bytes_min` and larger than they are; four times as large while the loop is busy.
+    `cold_dir` is in the data directory by default. `identity` is added to the epochs shown to
+    readers where no data directory provides one. `hot_bytes_max` is how many bytes of records
+    memory holds, over all topics; 0: all of them.
     """
 
     partitions: int = 2
@@ -42,7 +42,7 @@ class EngineOptions:
 
 
 class Deletion(NamedTuple):
-    """What a delete is told."""
+    """The answer to a delete."""
 
     deleted: int
     earliest_seq: int
@@ -52,7 +52,7 @@ class Deletion(NamedTuple):
 
 
 class TopicView(NamedTuple):
-    """A topic as people see it. `queue` only for queues."""
+    """A topic for people. `queue` only for queues."""
 
     topic: str
     config: TopicConfig

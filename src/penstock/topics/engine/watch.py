@@ -1,8 +1,8 @@
-"""Who waits for a topic: watchers that are woken in its turn, and pages encoded once for all.
+"""Watchers of a topic: woken in its turn, with pages that are encoded once for all of them.
 
 A listener is called with the topic's name in every turn of the topic, also when it is deleted; it
-reads from its own cursor. Registering and reading happen on one thread with nothing in between, so
-no wake-up is missed.
+reads from its own cursor. Registering and reading happen on one thread without a break, so no
+wake-up is missed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOGGER: Final = logging.getLogger("penstock.topics")
 
 
 class Shape(NamedTuple):
-    """How a watcher wants its records: watchers of one shape and one cursor share their bytes."""
+    """The fields a watcher wants: watchers with the same shape and cursor share encoded bytes."""
 
     request: ReadRequest = ReadRequest()
     include_data: bool = True
@@ -37,25 +37,25 @@ class Shape(NamedTuple):
 
 
 class Behind(NamedTuple):
-    """How many watchers of a topic do not have all of it, by what they wait for."""
+    """How many watchers of a topic are not caught up, by what they wait for."""
 
     turns: int = 0
-    """Their turn, in a round that goes on."""
+    """Their turn, in a round in progress."""
     readers: int = 0
-    """Their peers to read what was sent."""
+    """Their clients to read what was sent."""
     loads: int = 0
-    """Records that are read from disk."""
+    """Records being read from disk."""
 
     def plus(self, other: Behind) -> Behind:
-        """Both together."""
+        """The sum of both."""
         return Behind(*map(sum, zip(self, other, strict=True)))
 
 
 class Page:
-    """What a cursor gets now: the diff, its records as JSON, and room for frames made of it.
+    """The current page for a cursor: the diff, its records as JSON, and a cache of encoded frames.
 
-    `waits`: its records are being loaded. There is nothing to tell yet, not even that nothing is
-    there; the topic gets a turn when they are.
+    `waits`: its records are being loaded. There is nothing to report yet, not even an empty page;
+    the topic gets a turn when they are loaded.
     """
 
     __slots__ = ("diff", "frames", "records", "waits")
@@ -80,11 +80,11 @@ class Watchers:
         self.mark: Callable[[str], None] = self.wake
 
     def listen(self, topic: str, listener: Listener) -> None:
-        """Call a listener in every turn of a topic from now on."""
+        """Call a listener in every turn of a topic."""
         self.by_topic.setdefault(topic, {})[listener] = None
 
     def leave(self, topic: str, listener: Listener) -> None:
-        """Call it no more."""
+        """Stop calling a listener."""
         listeners = self.by_topic.get(topic)
         if listeners is not None:
             listeners.pop(listener, None)
@@ -92,22 +92,22 @@ class Watchers:
                 del self.by_topic[topic]
 
     def listen_created(self, listener: Listener) -> None:
-        """Call a listener with the name of every topic that begins from now on."""
+        """Call a listener with the name of every new topic."""
         self._created[listener] = None
 
     def leave_created(self, listener: Listener) -> None:
-        """Call it no more."""
+        """Stop calling a listener."""
         self._created.pop(listener, None)
 
     def count(self, topic: str) -> int:
-        """How many listen to a topic."""
+        """How many listeners a topic has."""
         return sum(
             getattr(getattr(listener, "__self__", None), "audience", 1)
             for listener in self.by_topic.get(topic, ())
         )
 
     def behind(self, topic: str) -> Behind:
-        """Who of them does not have all of it yet, as far as they know themselves."""
+        """The listeners that are not caught up, as far as they know themselves."""
         behind = Behind()
         for listener in self.by_topic.get(topic, ()):
             ask = getattr(getattr(listener, "__self__", None), "behind", None)
@@ -116,26 +116,26 @@ class Watchers:
         return behind
 
     def has(self, topic: str) -> bool:
-        """Whether anyone listens to a topic."""
+        """Whether a topic has listeners."""
         return topic in self.by_topic
 
     def wake(self, topic: str) -> None:
-        """It is the topic's turn."""
+        """Call the listeners of a topic in its turn."""
         listeners = self.by_topic.get(topic)
         if listeners:
             _tell(listeners, topic)
         self.forget_pages()
 
     def created(self, topic: str) -> None:
-        """A topic began."""
+        """Announce a new topic."""
         _tell(self._created, topic)
 
     def page(
         self, topic: Topic, from_seq: int, epoch: int | None, shape: Shape, now_ms: int
     ) -> Page:
-        """What a cursor gets now. The same for everyone until the topic changes.
+        """The current page for a cursor; shared until the topic changes.
 
-        What cannot be read from disk is raised, once for whoever waited for it.
+        A failed read from disk is raised once to each waiter.
         """
         topic.expire(now_ms)
         state = (topic, topic.head_seq, topic.removals, topic.count, topic.config)
@@ -155,9 +155,9 @@ class Watchers:
         return page
 
     def _read(self, topic: Topic, request: ReadRequest, now_ms: int) -> Diff:
-        """A page; one that takes several blocks of cold records ends before the first not loaded.
+        """A page; with several blocks of cold records it ends before the first that is not loaded.
 
-        A reader that needed all of them at once might need more than memory keeps.
+        A reader that needed all of them at once might exceed the memory for loaded blocks.
         """
         try:
             return read(topic, request, now_ms, self._limits)
@@ -168,7 +168,7 @@ class Watchers:
             return diff
 
     def _wait(self, topic: Topic, from_seq: int, epoch: int | None, block: Block) -> Page:
-        """Have a block loaded, and the topic served again when it is there."""
+        """Load a block, and give the topic a turn when it is loaded."""
         assert self.cold is not None, "whoever has cold records can load them"
         error = self.cold.failure(block)
         if error is not None:
@@ -180,13 +180,13 @@ class Watchers:
         return Page(diff, b"", waits=True)
 
     def forget_pages(self) -> None:
-        """Give back what is kept for the topic that was served."""
+        """Free the pages kept for the topic that was served."""
         self._pages.clear()
         self._pages_of = None
 
 
 def _tell(listeners: Iterable[Listener], topic: str) -> None:
-    """Call listeners, each of which may come or go meanwhile; one that fails stops no other."""
+    """Call listeners, which may come or go meanwhile; one that fails does not stop the others."""
     for listener in tuple(listeners):
         try:
             listener(topic)

@@ -1,7 +1,8 @@
-"""One partition on its way to the log: staged at once, logged together, answered in order.
+"""The write path of one partition: staged at once, logged together, answered in order.
 
-All changes that come in one turn of the event loop become one entry of the log, and what comes
-while entries are being written is the next one: the more load, the more a sync is shared.
+All changes of one iteration of the event loop become one entry of the log, and changes that arrive
+while entries are being written form the next one: the higher the load, the more writes share a
+sync.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ Waiting = list[tuple[Change | Appended | Committed, Any]]
 _LOGGER: Final = logging.getLogger("penstock.topics")
 _NOTHING: Final = Change((), ())
 UNSYNCED_SEQS_MAX: Final = 4_096
-"""No more seqs of a topic than this are given out without a sync: half of them while one is on
-its way, half before the next begins. So many are passed over after a crash of the machine."""
+"""The most seqs of a topic assigned without a sync: half of them while a sync is in flight, half
+before the next begins. This many are skipped after a crash of the machine.
+"""
 
 
 class Audience(NamedTuple):
-    """Who is told of commits: of all entries, and of appends to topics someone waits for."""
+    """The callbacks for commits: for all entries, and for appends to watched topics."""
 
     committed: Callable[[tuple[Entry, ...]], None]
     appended: Callable[[str], None]
@@ -49,7 +51,7 @@ class Audience(NamedTuple):
 
 
 class Exclusive:
-    """`async with` a writer held."""
+    """`async with` for holding a writer."""
 
     def __init__(self, writer: PartitionWriter) -> None:
         self._writer = writer
@@ -66,13 +68,13 @@ class Exclusive:
 
 
 class LogFailed(Unavailable):
-    """The log did not take a write: nothing of it was kept, and it may be tried again later."""
+    """The log refused a write: nothing of it was kept, and it may be retried later."""
 
     code = "log_failed"
 
 
 class PartitionWriter:
-    """The pipeline of one partition. Used on the loop's thread only."""
+    """The pipeline of one partition. Used only on the loop's thread."""
 
     def __init__(
         self,
@@ -85,9 +87,9 @@ class PartitionWriter:
     ) -> None:
         self.number = number
         self.partition = partition
-        self.index = 0  # the last log index that is committed here
-        self.waiting_bytes = 0  # staged, in the log's hands, or behind an exclusive command
-        self._staged_bytes = 0  # of these, what is not handed over: counted as it came
+        self.index = 0  # the last log index committed here
+        self.waiting_bytes = 0  # staged, submitted to the log, or behind an exclusive command
+        self._staged_bytes = 0  # of these, not yet submitted; estimated on arrival
         self._backlog = journal.backlog
         self.is_held = False  # an exclusive command runs or waits: others must go through `later`
         self._journal = journal
@@ -104,11 +106,11 @@ class PartitionWriter:
         self._entries: list[Entry] = []
         self._sync = False
         self._scheduled = False
-        self._flying: deque[Waiting] = deque()  # entries in the log's hands, oldest first
+        self._flying: deque[Waiting] = deque()  # entries submitted to the log, oldest first
         self._refused: Callable[[], None] | None = None  # the last of these was not taken: fail it
-        self._committing = False  # whatever an answer leads to comes after what is committed now
-        self._failed: Exception | None = None  # until nothing that was on its way is left
-        self.refusal: PenstockError | None = None  # why no change is taken at present
+        self._committing = False  # consequences of an answer run after the current commits
+        self._failed: Exception | None = None  # until nothing is in flight
+        self.refusal: PenstockError | None = None  # why changes are refused at present
         self._held: deque[Callable[[], None]] | None = None  # commands behind an exclusive one
         self._held_bytes = 0
         self._idle: list[asyncio.Future[None]] = []
@@ -122,9 +124,9 @@ class PartitionWriter:
         return not self._pending and not self._flying
 
     def later(self, command: Callable[[], None], size_bytes: int = 0) -> None:
-        """Run a command once the exclusive one is over, in the order of coming.
+        """Run a command after the exclusive one, in order of arrival.
 
-        Its bytes count as waiting until then. `PartitionFailed` if it will never run.
+        Its bytes count as waiting until then. Raises `PartitionFailed` if it will never run.
         """
         self.check()
         assert self._held is not None, "only while it is held"
@@ -133,7 +135,7 @@ class PartitionWriter:
         self._count(size_bytes)
 
     def is_synced(self, change: Change) -> bool:
-        """Whether a change must be on the disk before it is answered."""
+        """Whether a change must be synced before it is answered."""
         topics = self.partition.topics
         for entry in change.to_log:
             if type(entry) is not Appended:
@@ -146,7 +148,7 @@ class PartitionWriter:
         return False
 
     def submit(self, change: Change, done: Done, *, sync: bool) -> None:
-        """Stage a change and log it with all others of this turn of the loop."""
+        """Stage a change and log it together with all others of this loop iteration."""
         if self.refusal is not None:
             done(self.refusal)
             return
@@ -165,7 +167,7 @@ class PartitionWriter:
             self._wal.join(self)
 
     def submit_append(self, topic: Topic, batch: Batch, now_ms: int, done: OnWritten) -> None:
-        """Take the usual write: `submit` for one append that cannot be refused, made cheap.
+        """Fast path of `submit` for one append that cannot be refused.
 
         In a profile of single writes `Change`, `stage` and `commit` were most of the engine.
         """
@@ -184,7 +186,7 @@ class PartitionWriter:
             self._wal.join(self)
 
     def submit_commit(self, space: TopicSpace, entry: Committed, done: OnCommitted) -> None:
-        """Take a commit that was just decided: `submit` for it alone, made cheap as `submit_append` is."""
+        """Fast path of `submit` for one commit that was just decided, as `submit_append`."""
         if self.refusal is not None:
             done(self.refusal)
             return
@@ -198,7 +200,7 @@ class PartitionWriter:
             self._wal.join(self)
 
     def after(self, done: Done) -> None:
-        """Answer once everything that is staged now is committed, or failed."""
+        """Call back once everything staged now is committed or failed."""
         self.submit(_NOTHING, done, sync=False)
 
     async def commit(self, change: Change, *, sync: bool) -> list[Any]:
@@ -214,11 +216,11 @@ class PartitionWriter:
 
     @property
     def is_out_of_service(self) -> bool:
-        """Whether the partition failed, alone; its executor says why."""
+        """Whether only this partition has failed; its executor says why."""
         return self.executor.phase is Phase.FAILED
 
     async def run(self, kind: Work, call: Callable[[], T]) -> T:
-        """Run something as one piece of the executor's work, and wait for it."""
+        """Run a call as one piece of the executor's work, and wait for it."""
         future: asyncio.Future[T] = self._loop.create_future()
 
         def turn() -> None:
@@ -234,14 +236,14 @@ class PartitionWriter:
         return await future
 
     async def settled(self) -> None:
-        """Wait until everything that is staged now is committed or failed, and nothing is held."""
+        """Wait until everything staged now is committed or failed, and nothing is held."""
         self.check()
         while self._held is not None:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._held.append(partial(_wake, waiter))
             await waiter
         if not self.is_idle:
-            if self._failed is not None:  # it would not take anything to wait for
+            if self._failed is not None:  # it would accept nothing to wait for
                 await self.until_idle()
                 return
             waiter = self._loop.create_future()
@@ -249,11 +251,11 @@ class PartitionWriter:
             await waiter
 
     def exclusive(self) -> Exclusive:
-        """Run one command with nothing staged; whatever comes meanwhile waits in `later`."""
+        """Run one command with nothing staged; other commands wait in `later`."""
         return Exclusive(self)
 
     async def hold(self) -> None:
-        """Begin an exclusive command: keep others waiting, and wait until nothing is staged."""
+        """Begin an exclusive command: hold back others, and wait until nothing is staged."""
         await self._exclusive.acquire()
         try:
             self.check()
@@ -265,7 +267,7 @@ class PartitionWriter:
             raise
 
     def release(self) -> None:
-        """End an exclusive command: those that waited run now, in the order of coming."""
+        """End an exclusive command: waiting commands run now, in order of arrival."""
         self._exclusive.release()
         if self.executor.phase is Phase.FAILED:
             return
@@ -277,7 +279,7 @@ class PartitionWriter:
             self._guarded(command)
 
     async def until_idle(self) -> None:
-        """Wait until nothing is staged: a drain barrier, which the executor puts up in its turn."""
+        """Wait until nothing is staged: a drain barrier in the executor's order."""
         while not self.is_idle:
             waiter: asyncio.Future[None] = self._loop.create_future()
             wait = partial(self._wake_when_idle, waiter)
@@ -291,7 +293,7 @@ class PartitionWriter:
             self._idle.append(waiter)
 
     def flush(self) -> None:
-        """A group commit is being formed: hand over what is staged, in the executor's turn."""
+        """Submit what is staged to the group commit being formed, in the executor's turn."""
         try:
             self.executor.submit(Work.CLIENT, self._flush)
         except PenstockError as error:
@@ -299,7 +301,7 @@ class PartitionWriter:
             self._fail_pending(error)
 
     def _flush(self) -> None:
-        """Hand what is staged over to the log, as one entry."""
+        """Submit what is staged to the log, as one entry."""
         self._scheduled = False
         waiting, entries, sync = self._pending, self._entries, self._sync
         if not waiting:
@@ -317,7 +319,7 @@ class PartitionWriter:
                 self._settle()
             return
         if sync or self._is_far(entries):
-            # Whatever comes later in this writer is answered after this: it counts from here.
+            # Later changes of this writer are answered after this sync, so counting restarts here.
             self._unsynced_seqs.clear()
             sync = True
         self._flying.append(waiting)
@@ -334,24 +336,24 @@ class PartitionWriter:
             self._tell_refused()
 
     def _count(self, size_bytes: int) -> None:
-        """So many bytes more wait, or fewer."""
+        """Change the number of waiting bytes."""
         self.waiting_bytes += size_bytes
         self._backlog.waiting += size_bytes
 
     def _stage_bytes(self, size_bytes: int) -> None:
-        """As `_count`, for what is not handed over yet."""
+        """As `_count`, for changes not yet submitted."""
         self._staged_bytes += size_bytes
         self.waiting_bytes += size_bytes
         self._backlog.waiting += size_bytes
 
     def _tell_refused(self) -> None:
-        """What the log did not take fails once nothing that it took before is on its way."""
+        """Fail what the log refused, once nothing accepted before it is in flight."""
         if self._refused is not None and len(self._flying) == 1:
             refused, self._refused = self._refused, None
             refused()
 
     def _is_far(self, entries: list[Entry]) -> bool:
-        """Whether a topic would have too many seqs given out that a loss of power could take."""
+        """Whether a topic would have too many assigned seqs that a power loss could take."""
         counts, far = self._unsynced_seqs, False
         if self._sync_round != self._journal.sync_round:
             self._sync_round = self._journal.sync_round
@@ -364,18 +366,18 @@ class PartitionWriter:
         return far
 
     def _on_written(self, size_bytes: int, error: Exception | None) -> None:
-        """The log answers: take it in as one piece of replication work."""
+        """Handle the log's answer as one piece of replication work."""
         try:
             self.executor.submit(Work.REPLICATION, partial(self._written, size_bytes, error))
-        except PenstockError:  # the partition failed meanwhile, and the writers know
+        except PenstockError:  # the partition failed meanwhile, and its writer was told
             self._count(-size_bytes)
 
     def _written(self, size_bytes: int, error: Exception | None) -> None:
-        """The oldest entry on its way is in the log, or is not."""
+        """Commit or fail the oldest entry in flight."""
         self._count(-size_bytes)
         waiting = self._flying.popleft()
         if error is not None and self._failed is None:
-            self._journal.failed(self.number, error)  # what fails behind it is not counted
+            self._journal.failed(self.number, error)  # failures that follow from it are not counted
             self._failed = error
             self.refusal = LogFailed(f"the log did not take a write: {error}")
             self.partition.abandon(_topics_of((waiting, *self._flying, self._pending)))
@@ -394,7 +396,7 @@ class PartitionWriter:
             self._settle()
 
     def _fail(self, waiting: Waiting) -> None:
-        """Nothing that was on its way counts any more: what came later was decided on it."""
+        """Fail everything in flight: later changes were decided on the failed one."""
         error = self.refusal
         assert error is not None
         for _, done in waiting:
@@ -403,19 +405,19 @@ class PartitionWriter:
             self._fail_pending(error)
 
     def _fail_pending(self, error: Exception) -> None:
-        """Answer what is staged and was not handed over."""
+        """Fail what is staged and not yet submitted."""
         waiting, self._pending, self._entries, self._sync = self._pending, [], [], False
         self._stage_bytes(-self._staged_bytes)
         for _, done in waiting:
             self._guarded(partial(done, error))
 
     def _on_partition_failed(self, error: Exception) -> None:
-        """The executor took the partition out of service: answer every waiter."""
+        """Answer every waiter: the executor took the partition out of service."""
         unexpected = None if isinstance(error, PenstockError) else error
         text = "partition %d is out of service: %s"
         _LOGGER.error(text, self.number, error, exc_info=unexpected)
         self.refusal = self.executor.failure()
-        self.is_held = True  # so that every command looks at `check` before it goes on
+        self.is_held = True  # so that every command calls `check` first
         flying, self._flying = self._flying, deque()
         unknown = Unknown(f"this may be durable or not: {self.refusal}")
         for waiting in flying:
@@ -426,14 +428,14 @@ class PartitionWriter:
         self._count(-self._held_bytes)
         self._held_bytes = 0
         for command in held or ():
-            self._guarded(command)  # each finds the partition out of service, and says so
+            self._guarded(command)  # each finds the partition out of service
         idle, self._idle = self._idle, []
         for waiter in idle:
             _refuse(waiter, self.refusal)
         self._partition_failed(self.partition)
 
     def _settle(self) -> None:
-        """Nothing is on its way."""
+        """Reset after a failure and wake waiters: nothing is in flight."""
         if self._failed is not None:
             self._failed = self.refusal = None
             self._journal.resume(self.number)
@@ -453,7 +455,7 @@ class PartitionWriter:
             written = apply(change)
             topic = change.topic
             if topic in listened or topic in routed:
-                self._appended(topic)  # else nobody would notice its turn
+                self._appended(topic)  # else its turn would have no effect
             try:
                 done(written)
             except Exception:
@@ -476,7 +478,7 @@ class PartitionWriter:
 
 
 def _size_of(change: Change) -> int:
-    """The bytes of records that a change brings."""
+    """The bytes of records in a change."""
     return sum(
         entry.batch.size_bytes
         for entry in change.to_log
@@ -485,7 +487,7 @@ def _size_of(change: Change) -> int:
 
 
 def _topics_of(staged: Iterable[Waiting]) -> set[str]:
-    """The topics of changes that are on their way."""
+    """The topics of changes in flight."""
     entries = (
         entry
         for waiting in staged
