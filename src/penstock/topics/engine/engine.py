@@ -165,7 +165,7 @@ class Engine:
             self.snapshotter.set_busy(share)
 
     def serving(self, watchers: int) -> None:
-        """So many watchers are written to now, one rank after another; 0 when all have had it."""
+        """Set how many watchers are being written to, one rank after another; 0 at the end."""
         self.journal.wal.window.set_round(watchers)
 
     def _set_up_files(self) -> None:

@@ -47,7 +47,7 @@ class Forwarder:
         self._moving: set[str] = set()
         self._held: set[str] = set()  # routers whose destination is full
         self._loading: dict[str, Block] = {}  # routers whose next records are read from disk
-        self._asking_again: set[str] = set()  # of those, the ones that time may let go on
+        self._asking_again: set[str] = set()  # held ones that retry after records expire
         self.cold: ColdCache | None = None
 
     def turn(self, source: str) -> None:
@@ -103,7 +103,7 @@ class Forwarder:
         return whole
 
     async def settled(self, topic: str) -> None:
-        """Wait until routers owe a topic nothing and no exclusive command holds its writer."""
+        """Wait until routers have delivered to a topic and its writer is not held exclusively."""
         if self.owes(topic):
             await self.drain(topic, strict=True)
         writer = self._writers.of(topic)

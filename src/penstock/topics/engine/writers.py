@@ -107,7 +107,7 @@ class PartitionWriter:
         self._sync = False
         self._scheduled = False
         self._flying: deque[Waiting] = deque()  # entries submitted to the log, oldest first
-        self._refused: Callable[[], None] | None = None  # the last of these was not taken: fail it
+        self._refused: Callable[[], None] | None = None  # fails the last of these, if refused
         self._committing = False  # consequences of an answer run after the current commits
         self._failed: Exception | None = None  # until nothing is in flight
         self.refusal: PenstockError | None = None  # why changes are refused at present
@@ -272,7 +272,7 @@ class PartitionWriter:
         if self.executor.phase is Phase.FAILED:
             return
         held, self._held = self._held, None
-        self._count(-self._held_bytes)  # none is refused for those that waited with it
+        self._count(-self._held_bytes)  # they must not be refused for each other's bytes
         self._held_bytes = 0
         self.is_held = False
         for command in held or ():

@@ -1,1 +1,1 @@
-"""What a node keeps on disk beside its log: snapshots, segments of cold records, backups."""
+"""What a node keeps on disk besides its log: snapshots, segments of cold records, backups."""

@@ -1,7 +1,7 @@
-"""Copies of a data directory: made of a directory at rest or of a running node, checked, put back.
+"""Backups of a data directory, idle or in use: created, checked, restored.
 
-A backup is a data directory of its own, with a list of its files and their checksums beside them.
-The list is written last: a directory without one is not a backup.
+A backup is itself a data directory, with a list of its files and their checksums. The list is
+written last: a directory without one is not a backup.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ _PIECE_BYTES: Final = MIB
 _READ_ENTRIES: Final = 1_024
 _READ_BYTES: Final = 4 * MIB
 _SEGMENT_BYTES: Final = 4 * MIB
-"""Log segments are made in full: small ones keep the backup of a small log small."""
+"""Log segments are preallocated: small ones keep the backup of a small log small."""
 _RESTORING: Final = ".restoring"
 
 OnProgress = Callable[[str, int, int], None]
-"""What is being done, how much of it is done, how much there is; bytes, or entries of the log."""
+"""The current step, the amount done, the total; in bytes or log entries."""
 
 
 class Pin(NamedTuple):
-    """What a backup takes of one partition: a snapshot, and its log up to an index."""
+    """The part of one partition that a backup copies: a snapshot, and its log up to an index."""
 
     partition: int
     snapshot: FoundSnapshot | None
@@ -65,7 +65,7 @@ class Pin(NamedTuple):
 
 
 class BackupFile(msgspec.Struct, frozen=True):
-    """One file of a backup; its path is below the backup's directory."""
+    """One file of a backup; its path is relative to the backup's directory."""
 
     path: str
     size_bytes: int
@@ -73,7 +73,7 @@ class BackupFile(msgspec.Struct, frozen=True):
 
 
 class BackupList(msgspec.Struct, frozen=True):
-    """What a backup holds. `indexes` are the last log indexes of the partitions."""
+    """The content of a backup. `indexes` are the last log indexes of the partitions."""
 
     version: int
     made_ms: int
@@ -89,11 +89,11 @@ class BackupList(msgspec.Struct, frozen=True):
 
 
 def silent(_what: str, _done: int, _total: int) -> None:
-    """For those who do not watch."""
+    """Ignores progress."""
 
 
 def pin_newest(store: Store, snapshots: SnapshotFiles, partitions: int) -> list[Pin]:
-    """The newest whole snapshots of a directory at rest, and all of its log."""
+    """The newest whole snapshots of an idle directory, and all of its log."""
     bounds = [store.bounds(number) for number in range(partitions)]
     return [
         Pin(number, snapshots.choose(number, bound)[0], bound.last_index)
@@ -109,7 +109,7 @@ def back_up_directory(
     now_ms: int,
     on_progress: OnProgress = silent,
 ) -> BackupList:
-    """Copy a data directory that nobody uses; its lock is held meanwhile."""
+    """Copy a data directory that is not in use; its lock is held meanwhile."""
     layout = read_layout(directory)
     if layout is None:
         raise Rejected(f"expected a data directory, found no layout in {directory}")
@@ -136,7 +136,7 @@ def copy_data(
     now_ms: int,
     on_progress: OnProgress = silent,
 ) -> BackupList:
-    """Make a backup of what is pinned. Whoever pinned it keeps it where it is."""
+    """Back up what is pinned. The caller keeps the pinned files in place."""
     check_empty(dest)
     with _whole_or_nothing(dest):
         make_directory(dest)
@@ -153,7 +153,7 @@ def copy_data(
 
 
 def read_list(directory: Path) -> BackupList:
-    """What a backup holds; refuses a directory that is not one."""
+    """The list of a backup; refuses a directory that is not a backup."""
     found = decode_file(directory / LIST_FILE, BackupList, "a list of files")
     if found is None:
         raise Rejected(f"expected a backup, found no {LIST_FILE} in {directory}")
@@ -163,13 +163,13 @@ def read_list(directory: Path) -> BackupList:
 
 
 def check_listed(directory: Path, file: BackupFile) -> None:
-    """Refuse a file of a backup that is not what its list says."""
+    """Refuse a file of a backup that differs from its list."""
     with _reading(directory / file.path):
         _check_sum(directory / file.path, file, _sum(_pieces(directory / file.path)))
 
 
 def restore(source: Path, directory: Path, *, on_progress: OnProgress = silent) -> BackupList:
-    """Make a data directory of a backup, every byte checked; refuses one that is not empty."""
+    """Create a data directory from a backup, checking every byte; refuses a non-empty target."""
     listed = read_list(source)
     check_empty(directory)
     directory = directory.resolve()
@@ -177,8 +177,8 @@ def restore(source: Path, directory: Path, *, on_progress: OnProgress = silent) 
     with _whole_or_nothing(draft):
         shutil.rmtree(draft, ignore_errors=True)
         _copy_listed(listed, source, draft, on_progress)
-        # Readers may know more of the old directory than the backup has: they are told that this
-        # is another one.
+        # Readers may have seen more of the old directory than the backup has, so this one gets a
+        # new identity.
         write_layout(draft, Layout(1, listed.store, listed.partitions, mixes_epochs=True))
         if directory.exists():
             directory.rmdir()
@@ -189,7 +189,7 @@ def restore(source: Path, directory: Path, *, on_progress: OnProgress = silent) 
 
 @contextlib.contextmanager
 def _whole_or_nothing(made: Path) -> Iterator[None]:
-    """A directory is made: if that fails, nothing of it is left, and the disk's reason is told."""
+    """Create a directory whole or not at all; a disk error is reported."""
     try:
         yield
     except BaseException as error:
@@ -201,7 +201,7 @@ def _whole_or_nothing(made: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """A file is read: if that fails, it is named, and not what was to be made of it."""
+    """Report a read error with the name of the file read, not of the file being written."""
     try:
         yield
     except FileNotFoundError:
@@ -211,7 +211,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _copy_listed(listed: BackupList, source: Path, draft: Path, on_progress: OnProgress) -> None:
-    """Copy the files of a backup, every byte checked."""
+    """Copy the files of a backup, checking every byte."""
     make_directory(draft)
     done = 0
     for file in listed.files:
@@ -226,7 +226,7 @@ def _copy_listed(listed: BackupList, source: Path, draft: Path, on_progress: OnP
 
 
 def check_empty(directory: Path) -> None:
-    """Refuse a directory that has something in it."""
+    """Refuse a directory that is not empty."""
     if directory.exists():
         if not directory.is_dir():
             raise Rejected(f"expected a directory, found a file at {directory}")
@@ -309,7 +309,7 @@ def _start(pin: Pin, store: Store) -> int:
 
 
 def _log_of(pin: Pin, store: Store) -> Iterator[tuple[Operation, int]]:
-    """What the copied log of a partition is made of, with how many entries each brings."""
+    """The sources of a partition's copied log, with the number of entries from each."""
     index = _start(pin, store)
     if index:
         yield InstallBoundary(pin.partition, index, store.term_at(pin.partition, index)), 0
@@ -352,7 +352,7 @@ def _listed(dest: Path, on_progress: OnProgress) -> Iterator[BackupFile]:
 
 
 def _copy(source: Path, target: Path) -> tuple[int, int]:
-    """Copy a file durably; its size and checksum as they were read."""
+    """Copy a file durably; return its size and checksum as read."""
     with open(target, "wb", opener=open_private) as file:
 
         def kept() -> Iterator[bytes]:

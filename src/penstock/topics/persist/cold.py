@@ -1,9 +1,9 @@
-"""Cold records on their way back: blocks are loaded, kept for a while, then let go.
+"""A cache of cold records: blocks are loaded, kept for a while, then evicted.
 
 The log's read scheduler reads them, so that one partition's cold reads do not delay another's.
 
-A reader that needs a block gets `NotLoaded`, waits for it here, and asks again; what it has loaded
-stays until it is done, whatever else is read meanwhile.
+A reader that needs a block gets `NotLoaded`, waits for it here, and retries; the blocks it has
+loaded stay until it is done, whatever else is read meanwhile.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from penstock.topics.persist.segments import read_spilled
 
 _T = TypeVar("_T")
 _KEPT_MIN: Final = 8
-"""So many blocks are kept however large they are: a step of a router may need a few at once."""
+"""This many blocks are kept however large they are: a step of a router may need a few at once."""
 _SPILLED: Final = -1
-"""Spilled records of all partitions are read in turn, as if they were of one partition."""
+"""Spilled records of all partitions share one queue, as if they were one partition."""
 _RETRY_S: Final = 1.0
 _LOGGER: Final = logging.getLogger("penstock.topics")
 BLOCKS_A_READ_MAX: Final = 16
@@ -36,7 +36,7 @@ BLOCKS_A_READ_MAX: Final = 16
 
 
 class ColdCache:
-    """The blocks that are loaded, within a limit of bytes. Used on the loop's thread only."""
+    """The loaded blocks, within a limit of bytes. Used only on the loop's thread."""
 
     def __init__(
         self,
@@ -53,20 +53,21 @@ class ColdCache:
         self._kept: OrderedDict[Block, None] = OrderedDict()  # oldest first
         self._kept_bytes = 0
         self._loading: dict[Block, asyncio.Future[None]] = {}
-        self._failed: dict[Block, tuple[float, Exception]] = {}  # of late, and until when
+        self._failed: dict[Block, tuple[float, Exception]] = {}  # recent failures, with expiry
         self.loads = 0
         self.failures = 0
 
     def hold(self) -> Hold:
-        """Keep what is loaded through it until it ends."""
+        """A hold that keeps the blocks loaded through it until it ends."""
         return Hold(self)
 
     def soon(
         self, block: Block, then: Callable[[], None], failed: Callable[[], None] | None = None
     ) -> None:
-        """Load a block; `then` is called once it is there.
+        """Load a block; `then` is called once it is loaded.
 
-        If it cannot be had, `failed` is called at once, or `then` after a while, to try again.
+        On a failure, `failed` is called at once; without it, `then` is called after a pause, to
+        retry.
         """
         if block.records is not None:
             self._loop.call_soon(then)
@@ -83,7 +84,7 @@ class ColdCache:
         self._load(block).add_done_callback(loaded)
 
     def failure(self, block: Block) -> Exception | None:
-        """Why a block could not be had just now; None if it is worth to try."""
+        """Why a recent load of a block failed; None if a retry is due."""
         until_s, error = self._failed.get(block, (0.0, None))
         if error is not None and self._loop.time() >= until_s:
             del self._failed[block]
@@ -91,17 +92,17 @@ class ColdCache:
         return error
 
     async def load(self, block: Block) -> None:
-        """Load a block, together with whoever else waits for it."""
+        """Load a block, sharing the load with other waiters."""
         if block.records is None:
             await asyncio.shield(self._load(block))
 
     def forget(self) -> None:
-        """Let go of every block that nobody holds."""
+        """Evict every block that is not held."""
         self._shrink(0, 0)
 
     @property
     def kept_bytes(self) -> int:
-        """The bytes of the blocks that are loaded, as they lie in their files."""
+        """The bytes of the loaded blocks, as stored in their files."""
         return self._kept_bytes
 
     def _load(self, block: Block) -> asyncio.Future[None]:
@@ -115,7 +116,7 @@ class ColdCache:
         try:
             records = await self._read(block)
         except Exception as error:
-            # Whatever it was: whoever is told asks again, and must not do so without a pause.
+            # Any error counts: the waiters will retry, and must not do so without a pause.
             _LOGGER.error("cold records cannot be read: %s", error.__cause__ or error)
             self.failures += 1
             self._failed[block] = (self._loop.time() + _RETRY_S, error)
@@ -144,15 +145,15 @@ class ColdCache:
         block.records = records
         self._kept[block] = None
         self._kept_bytes += block.length
-        block.pins += 1  # whoever wants it has not been told yet
+        block.pins += 1  # its waiters have not been called yet
         self._shrink(self._bytes_max, _KEPT_MIN)
         block.pins -= 1
-        block.touched = True  # and may come only after the next one is loaded
+        block.touched = True  # and may run only after the next load
 
     def _shrink(self, bytes_max: int, kept_min: int) -> None:
-        """Let go of the oldest, but for those in use: a block of use since it was looked at stays.
+        """Evict the oldest blocks that are not in use; a block used since its last check stays.
 
-        Looks at each at most twice.
+        Checks each at most twice.
         """
         looks = 2 * len(self._kept)
         while self._kept_bytes > bytes_max and len(self._kept) > kept_min and looks:
@@ -167,7 +168,7 @@ class ColdCache:
 
 
 class Hold:
-    """The blocks one reader has loaded; they stay until it lets go."""
+    """The blocks loaded by one reader; they stay until it releases them."""
 
     def __init__(self, cache: ColdCache) -> None:
         self._cache = cache
@@ -183,7 +184,7 @@ class Hold:
 
     @property
     def is_full(self) -> bool:
-        """Whether a reader has had as many blocks as one may have."""
+        """Whether a reader has loaded as many blocks as it may."""
         return len(self._blocks) >= BLOCKS_A_READ_MAX
 
     def __enter__(self) -> Self:
@@ -194,9 +195,10 @@ class Hold:
             block.pins -= 1
 
     async def answer(self, ask: Callable[[int | None], _T]) -> _T:
-        """Ask until every block it takes is loaded.
+        """Call `ask` until every block it needs is loaded.
 
-        `ask` gets the last seq to look at: None for all, a seq where the reader has had enough.
+        `ask` receives the last seq to scan: None for all, or a seq once the reader has reached its
+        limit.
         """
         upto_seq: int | None = None
         while True:
@@ -210,6 +212,6 @@ class Hold:
 
 
 def _look(future: asyncio.Future[None]) -> None:
-    """Someone must have looked at an error; whoever waits gets it too."""
+    """Retrieve an error, so that asyncio does not report it; waiters get it too."""
     if not future.cancelled():
         future.exception()

@@ -1,7 +1,7 @@
-"""The files of a data directory beside its log: snapshots, segments, how the last life ended.
+"""The files of a data directory besides its log: snapshots, segments, the boot record.
 
-A file has its name only once all of it is on the disk, so what has a name is whole or damaged,
-never half written.
+A file gets its name only once all of it is on disk, so a named file is whole or damaged, never
+partial.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _T = TypeVar("_T")
 
 
 class File:
-    """An open file that is read by place."""
+    """An open file, read by offset."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.size_bytes = os.fstat(self._fd).st_size
 
     def read(self, count: int, offset: int) -> bytes:
-        """So many bytes from there on; fewer only at the end."""
+        """Read `count` bytes from `offset`; fewer only at the end."""
         count = min(count, self.size_bytes - offset)  # damage may ask for any number, anywhere
         if count <= 0:
             return b""
@@ -64,7 +64,7 @@ class File:
         return data
 
     def close(self) -> None:
-        """Let it go."""
+        """Close the file."""
         os.close(self._fd)
 
     def __enter__(self) -> Self:
@@ -75,7 +75,7 @@ class File:
 
 
 class FoundSnapshot(NamedTuple):
-    """A snapshot by its name; whether it is whole is seen when it is read."""
+    """A snapshot by its name; it is validated when read."""
 
     partition: int
     index: int  # type: ignore[assignment]  # a tuple has a method of this name; nobody calls it
@@ -111,16 +111,16 @@ class SnapshotFiles:
         return sorted(found, key=lambda each: each.index, reverse=True)
 
     def path_of(self, header: SnapshotHeader) -> Path:
-        """Where a snapshot lies."""
+        """The path of a snapshot."""
         return self.path / f"{header.partition:05d}-{header.index:020d}.snapshot"
 
     def choose(
         self, partition: int, bounds: Bounds
     ) -> tuple[FoundSnapshot | None, list[DamagedSnapshot]]:
-        """The newest whole snapshot from which the log goes on, and those that are damaged.
+        """The newest whole snapshot that the log continues, and the damaged ones.
 
-        None to begin with nothing. `Corrupt` if the log does not begin there, or if it ends before
-        a snapshot that was made of it.
+        None to start empty. Raises `Corrupt` if the log does not start at the beginning, or ends
+        before a snapshot of it.
         """
         damaged: list[DamagedSnapshot] = []
         found = self.found(partition)
@@ -153,18 +153,18 @@ class SnapshotFiles:
         )
 
     def keep(self, partition: int, indexes: Collection[int]) -> None:
-        """Forget the snapshots of a partition but for some."""
+        """Remove the snapshots of a partition except for some."""
         for each in self.found(partition):
             if each.index not in indexes:
                 with contextlib.suppress(FileNotFoundError):
                     each.path.unlink()
 
     def sweep(self) -> None:
-        """Remove what was never finished."""
+        """Remove unfinished files."""
         remove_unfinished(self.path)
 
     def files_named(self) -> set[str]:
-        """The segments that any snapshot needs; one that cannot be read raises `Corrupt`."""
+        """The segments that any snapshot needs; raises `Corrupt` for an unreadable one."""
         named: set[str] = set()
         for each in self.all():
             named.update(summary_of(each.path).files)
@@ -172,7 +172,7 @@ class SnapshotFiles:
 
 
 def verify_snapshot(path: Path) -> tuple[SnapshotHeader, Summary]:
-    """Read all of a snapshot and check it; `Corrupt` says what is wrong."""
+    """Read and check a whole snapshot; raises `Corrupt` with the reason."""
     with File(path) as file:
         reader = SnapshotReader(path.name, file.read)
         for _ in reader.payloads():
@@ -190,7 +190,7 @@ def verify_snapshot(path: Path) -> tuple[SnapshotHeader, Summary]:
 
 
 def summary_of(path: Path) -> Summary:
-    """What a snapshot holds, from its end."""
+    """The summary of a snapshot, from its end."""
     with File(path) as file:
         return read_summary(path.name, file.read, file.size_bytes)
 
@@ -202,7 +202,7 @@ class ColdFiles:
         self.path = path
 
     def write(self, name: str, head: SegmentHead, runs: Iterable[Run]) -> list[Block]:
-        """Make a segment; it is durable, and so is its name after `sync`."""
+        """Write a segment; it is durable, and so is its name after `sync`."""
         make_directory(self.path)
         writer = SegmentWriter(name, head)
 
@@ -241,12 +241,12 @@ class ColdFiles:
         return sorted(name for name in names if _SEGMENT.fullmatch(name))
 
     def open(self, name: str) -> tuple[SegmentHead, list[BlockPlace]]:
-        """Whose records a segment holds, and where."""
+        """The topics and blocks of a segment."""
         with File(self.path / name) as file:
             return read_segment(name, file.read, file.size_bytes)
 
     def verify(self, name: str) -> int:
-        """Read all of a segment and check it; returns how many records it has."""
+        """Read and check a whole segment; return its number of records."""
         with File(self.path / name) as file:
             _, places = read_segment(name, file.read, file.size_bytes)
             return sum(
@@ -255,7 +255,7 @@ class ColdFiles:
             )
 
     def sweep(self, wanted: set[str]) -> list[str]:
-        """Remove every segment that nobody names, and what was never finished."""
+        """Remove every segment that is not wanted, and unfinished files."""
         remove_unfinished(self.path)
         gone = [name for name in self.names() if name not in wanted]
         for name in gone:
@@ -264,29 +264,29 @@ class ColdFiles:
         return gone
 
     def missing(self, wanted: Iterable[str]) -> list[str]:
-        """Those of some segments that are not there."""
+        """The wanted segments that do not exist."""
         return [name for name in wanted if not (self.path / name).is_file()]
 
 
 def segment_partition(name: str) -> int:
-    """The partition whose records a cold segment holds; 0 if its name does not say."""
+    """The partition of a cold segment; 0 if its name does not say."""
     number = name.partition("-")[0]
     return int(number) if number.isdecimal() else 0
 
 
 def segment_name(partition: int, index: int, now_ms: int, number: int) -> str:
-    """The name of a segment: by the snapshot that first names it, and when that was made.
+    """The name of a segment, from the first snapshot that names it and its time.
 
-    Another try at the same snapshot makes other files, and spoils none that may have a name.
+    A second attempt at the same snapshot writes other files and never overwrites one in use.
     """
     return f"{partition:05d}-{index:020d}-{now_ms}-{number}.segment"
 
 
 class Boot(msgspec.Struct, frozen=True):
-    """How a life of the node began and ended: on which start of the machine, and whether well.
+    """How a run of the node began and ended: the boot of the machine, and whether cleanly.
 
-    `indexes` are the ends of the partitions' logs at the last clean end: a log that ends before
-    has lost something.
+    `indexes` are the ends of the partitions' logs at the last clean shutdown: a log that ends
+    before them has lost entries.
     """
 
     boot_id: str | None
@@ -295,10 +295,10 @@ class Boot(msgspec.Struct, frozen=True):
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """What a data directory was made with, and a name that no other has.
+    """How a data directory was created, and a unique identity.
 
-    Readers are told epochs that are mixed with the name, but for directories of earlier versions:
-    their readers know the plain ones.
+    Epochs shown to readers are mixed with the identity, except in directories of earlier versions,
+    whose readers know the plain ones.
     """
 
     version: int
@@ -309,12 +309,12 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> int:
-        """What is added to epochs that are told: the sum fits a JSON number."""
+        """The offset added to epochs shown to readers: the sum fits a JSON number."""
         return int(self.id, 16) >> 12 if self.mixes_epochs else 0
 
 
 def read_boot(directory: Path) -> Boot | None:
-    """How the last life ended; None if nobody said, or what was said cannot be read."""
+    """How the last run ended; None if missing or unreadable."""
     try:
         return check_boot(directory)
     except Corrupt:
@@ -322,12 +322,12 @@ def read_boot(directory: Path) -> Boot | None:
 
 
 def check_boot(directory: Path) -> Boot | None:
-    """How the last life ended; None if nobody said, `Corrupt` if it cannot be read."""
+    """How the last run ended; None if missing, `Corrupt` if unreadable."""
     return decode_file(directory / BOOT_FILE, Boot, "how the last life ended")
 
 
 def check_end(boot: Boot | None, number: int, bounds: Bounds) -> None:
-    """Refuse a partition's log that has lost its end since the node last ended well."""
+    """Refuse a partition's log that has lost its end since the last clean shutdown."""
     ends = boot.indexes if boot is not None else []
     if number < len(ends) and bounds.last_index < ends[number]:
         raise Corrupt(
@@ -339,22 +339,22 @@ def check_end(boot: Boot | None, number: int, bounds: Bounds) -> None:
 
 
 def write_boot(directory: Path, boot: Boot) -> None:
-    """Say how this life began, or that it ends."""
+    """Record how this run began, or that it ends."""
     write_file(directory / BOOT_FILE, [msgspec.json.encode(boot)])
 
 
 def read_layout(directory: Path) -> Layout | None:
-    """What a data directory was made with; None if it was not made yet."""
+    """How a data directory was created; None if it was not created yet."""
     return decode_file(directory / LAYOUT_FILE, Layout, "a layout")
 
 
 def write_layout(directory: Path, layout: Layout) -> None:
-    """Say what a data directory is made with."""
+    """Record how a data directory is created."""
     write_file(directory / LAYOUT_FILE, [msgspec.json.encode(layout)])
 
 
 def decode_file(path: Path, kind: type[_T], what: str) -> _T | None:
-    """What a small file of JSON says; None if it is not there, `Corrupt` if it cannot be read."""
+    """Decode a small JSON file; None if it is missing, `Corrupt` if it cannot be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
@@ -364,7 +364,7 @@ def decode_file(path: Path, kind: type[_T], what: str) -> _T | None:
 
 
 def check_log_is_there(directory: Path) -> None:
-    """Refuse a data directory whose log is gone: it would begin again with nothing.
+    """Refuse a data directory whose log is missing: it would start empty.
 
     The layout is written after the first file of the log is durable.
     """
@@ -378,9 +378,9 @@ def check_log_is_there(directory: Path) -> None:
 
 
 def take_cold_dir(cold: Path, layout: Layout) -> None:
-    """Make a directory of segments that lies elsewhere this data directory's own.
+    """Claim a separate directory of segments for this data directory.
 
-    Another's segments are named by no snapshot here: they would be swept away.
+    No snapshot here names the segments of another data directory: they would be removed.
     """
     path = cold / OWNER_FILE
     try:
@@ -396,7 +396,7 @@ def take_cold_dir(cold: Path, layout: Layout) -> None:
 
 
 def this_boot_id() -> str | None:
-    """Which start of the machine this is; None where the machine does not say."""
+    """The id of this boot of the machine; None where it is not available."""
     try:
         return BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
@@ -404,7 +404,7 @@ def this_boot_id() -> str | None:
 
 
 def write_file(path: Path, parts: Iterable[bytes], *, sync_directory: bool = True) -> int:
-    """Make a file whole or not at all; it survives a loss of power on return."""
+    """Write a file whole or not at all; it survives a power loss on return."""
     make_directory(path.parent)
     making = path.with_name(path.name + _MAKING)
     size_bytes = 0
@@ -426,7 +426,7 @@ def sync_directory_of(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make what was made, renamed and removed in a directory durable."""
+    """Make creations, renames and removals in a directory durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -435,7 +435,7 @@ def sync_directory(path: Path) -> None:
 
 
 def remove_unfinished(path: Path) -> None:
-    """Remove the files of a directory that never got their names."""
+    """Remove the files of a directory that never got their final names."""
     if path.exists():
         for each in path.iterdir():
             if each.name.endswith(_MAKING):

@@ -1,8 +1,8 @@
-"""A look into a data directory without a server, and without changing a byte of it.
+"""Reads a data directory without a server, and without changing a byte of it.
 
-The log of a segment store is read into memory, newest file first, so that a server may go on
-writing it; what it wrote last may then be missing, but nothing is torn. Other stores are copied
-and opened as copies, which needs the directory at rest.
+The log of a segment store is read into memory, newest file first, so that a server may keep writing
+it; its last writes may then be missing, but nothing is torn. Other stores are copied and opened as
+copies, which requires an idle directory.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _T = TypeVar("_T")
 
 
 class Inspection:
-    """What a data directory holds."""
+    """The content of a data directory."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Inspection:
         self._on_progress = on_progress
 
     def overview(self) -> dict[str, Any]:
-        """How the directory is made and what lies in it."""
+        """How the directory was created, and its files."""
         boot = read_boot(self.directory)
         snapshots = self._snapshots.all()
         return {
@@ -101,7 +101,7 @@ class Inspection:
         }
 
     def log(self) -> list[dict[str, Any]]:
-        """Where the log of each partition begins and ends, and which snapshots there are."""
+        """Where the log of each partition begins and ends, and the snapshots."""
         rows = []
         for number in range(self.layout.partitions):
             bounds = self._store.bounds(number)
@@ -117,7 +117,7 @@ class Inspection:
         return rows
 
     def topics(self) -> list[dict[str, Any]]:
-        """Every topic as replay finds it, by name."""
+        """Every topic after replay, by name."""
         rows = []
         for number in range(self.layout.partitions):
             self._on_progress("partitions", number, self.layout.partitions)
@@ -127,7 +127,7 @@ class Inspection:
         return sorted(rows, key=lambda row: str(row["topic"]))
 
     def spaces(self) -> list[dict[str, Any]]:
-        """Every space as replay finds it, by name: how many entities, sessions and receipts."""
+        """Every space after replay, by name: its numbers of entities, sessions and receipts."""
         rows: list[dict[str, Any]] = []
         for number in range(self.layout.partitions):
             for name, space in self.partition(number).spaces.items():
@@ -136,7 +136,7 @@ class Inspection:
         return sorted(rows, key=lambda row: str(row["space"]))
 
     def record(self, topic: str, seq: int) -> dict[str, Any]:
-        """One record, wherever it lies; `Rejected` if it is not there, `Corrupt` if it is lost."""
+        """One record, hot or cold; `Rejected` if it does not exist, `Corrupt` if it is lost."""
         return _looked(self.directory / LOG_DIR, lambda: self._record(topic, seq))
 
     def _record(self, topic: str, seq: int) -> dict[str, Any]:
@@ -165,7 +165,7 @@ class Inspection:
             raise Corrupt(f"expected {path}, found it missing", file=str(path)) from None
 
     def entity(self, space: str, entity: str) -> dict[str, Any]:
-        """One entity as replay finds it; `Rejected` if it is not there."""
+        """One entity after replay; `Rejected` if it does not exist."""
         partition = self.partition(partition_of(space, self.layout.partitions))
         found = partition.space(space).core.entities.get(entity)
         if found is None or found.document is None:
@@ -173,7 +173,7 @@ class Inspection:
         return {"entity": entity, "seq": found.seq, "doc": json.loads(found.document)}
 
     def verify(self) -> list[dict[str, Any]]:
-        """Read every byte that counts; one row for each thing that was looked at."""
+        """Read every byte in use; one row for each item checked."""
         files = (self.directory / name for name in (LAYOUT_FILE, BOOT_FILE))
         segments = (self._cold.path / name for name in self._cold.names())
         return [
@@ -190,7 +190,7 @@ class Inspection:
             try:
                 return self._replayed(number)
             except FileNotFoundError:
-                continue  # a running server has put a newer snapshot in its place
+                continue  # a running server has replaced it by a newer snapshot
         raise Rejected(f"expected {self.directory} to stay for a while, found its files changing")
 
     def _replayed(self, number: int) -> Partition:
@@ -236,7 +236,7 @@ class Inspection:
         return path.name, "a clean end" if boot.clean else "no clean end, or a server that runs"
 
     def _listed(self) -> list[BackupFile]:
-        """The files of a backup, which tells what it has; of a data directory none."""
+        """The files of a backup from its list; none for a data directory."""
         return read_list(self.directory).files if (self.directory / LIST_FILE).exists() else []
 
     def _verify_listed(self, file: BackupFile) -> tuple[str, str]:
@@ -275,7 +275,7 @@ class Inspection:
 def inspect_directory(
     directory: Path, *, cold_dir: Path | None = None, on_progress: OnProgress = silent
 ) -> Iterator[Inspection]:
-    """Look into a data directory; nothing in it is changed."""
+    """Open a data directory for inspection; nothing in it is changed."""
     layout = read_layout(directory)
     if layout is None:
         raise Rejected(f"expected a data directory, found no layout in {directory}")
@@ -286,7 +286,7 @@ def inspect_directory(
 
 @contextmanager
 def opened_log(layout: Layout, log: Path) -> Iterator[Store]:
-    """The log of a data directory, as it is now; nothing in the directory is changed."""
+    """The current log of a data directory; nothing in the directory is changed."""
     if layout.store == "segment":
         store: Store = _read_segments(log)
         try:
@@ -315,12 +315,12 @@ def opened_log(layout: Layout, log: Path) -> Iterator[Store]:
 
 
 def _read_segments(log: Path) -> Store:
-    """The log as it is now."""
+    """The current log."""
     return _looked(log, lambda: SegmentStore(MemoryDisk(log)))
 
 
 def _looked(log: Path, look: Callable[[], _T]) -> _T:
-    """What a look finds. Beside a writer, what looks damaged may be half read: look again."""
+    """Run `look`; with a concurrent writer, apparent damage may be a torn read, so retry."""
     for _ in range(_TRIES - 1):
         try:
             return look()
@@ -343,10 +343,10 @@ def is_locked(log: Path) -> bool:
 
 
 class MemoryDisk:
-    """The files of a directory as they were, in memory: whoever writes them writes there.
+    """A copy of a directory's files in memory, where all writes go.
 
-    They are read newest first, so that a file that is written meanwhile has at least what those
-    after it go on from; if some vanish meanwhile, all is read again.
+    Files are read newest first, so that a file that is written meanwhile has at least what the
+    later ones continue; if some vanish meanwhile, all are read again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -396,7 +396,7 @@ class MemoryFile:
 
     def pread_into(self, buffer: memoryview, offset: int) -> int:
         data = self._data[offset : offset + len(buffer)]
-        if data:  # else the buffer may be one that takes none
+        if data:  # else the buffer may be a read-only one
             buffer[: len(data)] = data
         return len(data)
 

@@ -1,7 +1,7 @@
-"""A partition from what can still be read of it: what is missing becomes holes, and is listed.
+"""Rebuilds a partition from what is readable: missing parts become holes, and are listed.
 
-Replay refuses entries that do not follow each other; here a seq that is skipped counts as lost, and
-a topic whose beginning is lost is made anew. Readers are told of the holes by tombstones.
+Replay refuses entries that are not consecutive; here a skipped seq counts as lost, and a topic
+whose creation is lost is created again. Readers are told of the holes by tombstones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.topics.core.space import TopicSpace
 from penstock.topics.core.topic import HOLES_MAX, Hole, Topic
 
 _UNEXPECTED: Final = (PenstockError, LookupError, ValueError, TypeError, AssertionError)
-"""What an entry may end with that was decided on one that is lost."""
+"""What applying an entry may raise if it was decided on a lost one."""
 
 
 class Lost(NamedTuple):
@@ -36,7 +36,7 @@ class Lost(NamedTuple):
 
 
 class Rebuilding:
-    """One partition in the making."""
+    """A partition being rebuilt."""
 
     def __init__(self) -> None:
         self.partition = Partition(Registry(TopicLimits(topics_max=0, routers_max=0)))
@@ -44,7 +44,7 @@ class Rebuilding:
         self.notes: list[str] = []
 
     def replay(self, entries: Iterable[Entry], why: str) -> None:
-        """Take entries of the log; `why` says what is missing before them, if anything is."""
+        """Apply entries of the log; `why` says what is missing before them, if anything."""
         for entry in entries:
             try:
                 if isinstance(entry, Appended | Committed):
@@ -56,7 +56,7 @@ class Rebuilding:
                 self.notes.append(f"{name}: a change ({what}) could not be made: {error}")
 
     def _join(self, entry: Appended | Committed, why: str) -> None:
-        """See that an entry that brings records follows: those that are missing are lost."""
+        """Make an entry with records consecutive: missing seqs are lost."""
         topic = self.partition.topics.get(entry.topic)
         if isinstance(entry, Committed):
             first_seq, config = entry.seq, SPACE_CONFIG
@@ -69,19 +69,19 @@ class Rebuilding:
             self.lose_next(topic, first_seq - 1, why)
 
     def make(self, name: str, config: TopicConfig, now_ms: int, epoch: int = 0) -> Topic:
-        """A topic whose making is lost, and with it its configuration."""
+        """Create a topic whose creation, and with it its configuration, is lost."""
         epoch = epoch or self.partition.registry.next_epoch()
         self.partition.apply(Created(name, now_ms, epoch, config))
         self.notes.append(f"{name}: its configuration cannot be read; it has that of a new topic")
         return self.partition.topics[name]
 
     def lose_next(self, topic: Topic, upto_seq: int, why: str) -> None:
-        """The next records of a topic are lost."""
+        """Record that the next records of a topic are lost."""
         self.lost.append(Lost(topic.name, topic.head_seq + 1, upto_seq, why))
         topic.leave_hole(upto_seq - topic.head_seq, topic.now_ms)
 
     def lose_block(self, topic: Topic, block: Block, why: str) -> None:
-        """The records of a block are lost, those that had not left before."""
+        """Record that the records of a block are lost, except those already evicted."""
         seqs = list(topic.row.live_seqs(block.first_seq - 1, block.last_seq))
         for first_seq, last_seq in runs_of(seqs):
             self.lost.append(Lost(topic.name, first_seq, last_seq, why))
@@ -93,7 +93,7 @@ class Rebuilding:
         self.partition.registry.recount(topic)
 
     def assemble(self, topic: Topic, runs: Sequence[Run], why: str) -> None:
-        """Give a topic its slots from pieces of them; what lies between the pieces is lost."""
+        """Fill a topic's slots from pieces; the gaps between the pieces are lost."""
         ordered = sorted(runs, key=lambda run: run.first_seq)
         if not ordered:
             return
@@ -111,7 +111,7 @@ class Rebuilding:
         self.partition.registry.recount(topic)
 
     def complete(self, topic: Topic) -> None:
-        """A topic is what its type says, though the part that tells the rest is lost."""
+        """Make a topic match its type, even if the part with the details is lost."""
         partition = self.partition
         if topic.config.type == "queue" and topic.name not in partition.queues:
             partition.queues[topic.name] = Queue(topic)
@@ -133,7 +133,7 @@ def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def joined(lost: Iterable[Lost]) -> list[Lost]:
-    """The same losses in order, those of one reason that follow each other as one."""
+    """The same losses in order; consecutive ones with the same reason are merged."""
     found: list[Lost] = []
     for each in sorted(lost):
         last = found[-1] if found else None
@@ -150,7 +150,7 @@ def joined(lost: Iterable[Lost]) -> list[Lost]:
 
 
 def _put_hole(topic: Topic, hole: Hole) -> None:
-    """Have a cursor told of seqs in the middle."""
+    """Add a hole in the middle, so that cursors are told of it."""
     holes = sorted([*topic.holes, hole])
     merged: list[Hole] = []
     for each in holes:

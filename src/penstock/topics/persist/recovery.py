@@ -1,8 +1,8 @@
-"""What a node takes in when it starts, and what it leaves when it ends well.
+"""Startup recovery of a node, and its clean shutdown.
 
-Each partition begins with its newest snapshot that is whole, then takes the log after it. After a
-crash of the machine, seqs may have been given out whose records are lost: they are passed over, so
-that none is given out again.
+Each partition loads its newest whole snapshot, then replays the log after it. After a crash of the
+machine, assigned seqs may have lost their records: they are skipped, so that none is assigned
+again.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from penstock.topics.persist.spill import HotLimit
 _LOGGER: Final = logging.getLogger("penstock.topics")
 _SLICE_S: Final = 0.02
 _SNAPSHOT_UNIT_BYTES: Final = 1_024
-"""So many bytes of a snapshot count as much as one entry of the log."""
+"""This many bytes of a snapshot count as much progress as one entry of the log."""
 LAYOUT_VERSION: Final = 1
 
 
 class Recovery:
-    """Takes in every partition on the loop, in slices, and tells how far it is."""
+    """Restores every partition on the loop, in slices, and reports progress."""
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class Recovery:
         self._hot = hot
         self._total = 0
         self._done = 0
-        self.indexes: dict[int, int] = {}  # the snapshot that each partition began with
+        self.indexes: dict[int, int] = {}  # the snapshot that each partition started from
         self.sizes: dict[int, int] = {}
         self.log_bytes = 0
-        self.damaged_snapshots: list[str] = []  # passed over
+        self.damaged_snapshots: list[str] = []  # skipped
         self.missing_segments: list[str] = []  # of cold records: reads of these fail
         self._boot: Boot | None = None
 
@@ -89,11 +89,11 @@ class Recovery:
 
     @property
     def progress(self) -> float:
-        """How much of snapshots and log has been taken in, 0 to 1."""
+        """The share of snapshots and log restored, 0 to 1."""
         return min(self._done / self._total, 1.0) if self._total else 1.0
 
     async def run(self) -> None:
-        """Take in everything. A partition that cannot be restored fails alone, and says why."""
+        """Restore everything. A partition that cannot be restored fails alone, and says why."""
         self._check_directory()
         self._total = 1
         starts: list[tuple[PartitionWriter, Bounds, FoundSnapshot | None]] = []
@@ -104,7 +104,7 @@ class Recovery:
             except Exception as error:
                 writer.executor.fail(error)
         was_enabled = gc.isenabled()
-        gc.disable()  # what is taken in stays: looking through it again and again finds nothing
+        gc.disable()  # restored objects stay: scanning them repeatedly finds no garbage
         try:
             for writer, bounds, found in starts:
                 try:
@@ -121,7 +121,7 @@ class Recovery:
         self._done = self._total
 
     def _check_that_something_serves(self) -> None:
-        """Refuse to start where nothing is left: a node that serves no topic helps no one."""
+        """Refuse to start if no partition could be restored."""
         failed = [writer for writer in self._writers if writer.is_out_of_service]
         if failed and not self._registry.topics:
             error = failed[0].executor.error
@@ -129,7 +129,7 @@ class Recovery:
             raise error
 
     async def _prepare(self, number: int) -> tuple[Bounds, FoundSnapshot | None]:
-        """Where a partition's log lies, and the snapshot that it begins with."""
+        """The bounds of a partition's log, and its initial snapshot."""
         damage = self._journal.store.damaged().get(number)
         if damage is not None:
             raise damage
@@ -145,9 +145,9 @@ class Recovery:
         return bounds, found
 
     async def settle(self, boot_id: str | None) -> None:
-        """After a crash of the machine, pass over seqs that may have been given out and lost.
+        """After a crash of the machine, skip seqs that may have been assigned and lost.
 
-        Leases that the log has, though they need not survive any more, are over.
+        Logged leases that no longer need to survive are ended.
         """
         for writer in self._writers:
             for queue in writer.partition.queues.values():
@@ -183,7 +183,7 @@ class Recovery:
                 await writer.commit(Change(entries, entries), sync=True)
 
     def _check_directory(self) -> None:
-        """Refuse a directory that was made for another store or number of partitions."""
+        """Refuse a directory that was created for another store or number of partitions."""
         if self._directory is None:
             return
         kind = self._journal.store.status().kind
@@ -208,9 +208,10 @@ class Recovery:
         self._boot = read_boot(self._directory)
 
     async def _choose(self, number: int, bounds: Bounds) -> FoundSnapshot | None:
-        """The snapshot that a partition begins with, or None to begin with nothing.
+        """The snapshot that a partition starts from, or None to start empty.
 
-        One that is damaged is passed over, loudly: an older one and the log after it say the same.
+        A damaged one is skipped with an error in the log: an older one plus the log after it is
+        equivalent.
         """
         if self._snapshots is None:
             return None
@@ -230,7 +231,7 @@ class Recovery:
         return found
 
     def _look_for_segments(self, found: FoundSnapshot) -> None:
-        """Tell of cold segments that are gone; only reads of their records fail."""
+        """Report missing cold segments; only reads of their records fail."""
         assert self._cold is not None
         for name in self._cold.missing(summary_of(found.path).files):
             self.missing_segments.append(name)
@@ -241,7 +242,7 @@ class Recovery:
     async def _restore(
         self, writer: PartitionWriter, bounds: Bounds, found: FoundSnapshot | None
     ) -> None:
-        """Take in a partition, in slices: each is one piece of its executor's maintenance."""
+        """Restore a partition in slices: each is one piece of its executor's maintenance."""
         slices = self._slices(writer, bounds, found)
         while await writer.run(Work.MAINTENANCE, partial(next, slices, False)):
             if self._hot is not None and self._is_over_hot_limit:
@@ -252,7 +253,7 @@ class Recovery:
     def _slices(
         self, writer: PartitionWriter, bounds: Bounds, found: FoundSnapshot | None
     ) -> Iterator[bool]:
-        """Take in the snapshot and the log after it; yields when a slice of time is over."""
+        """Load the snapshot and the log after it; yields at the end of each time slice."""
         began_s = time.monotonic()
         for _ in self._steps(writer, bounds, found):
             if time.monotonic() - began_s > _SLICE_S or self._is_over_hot_limit:
@@ -287,7 +288,7 @@ class Recovery:
         return self._hot is not None and registry.hot_bytes > registry.hot_bytes_max
 
     async def _sweep(self) -> None:
-        """Remove what the last life left half done. Nothing is removed while something is wrong."""
+        """Remove unfinished work of the last run. Nothing is removed while something is damaged."""
         if self._snapshots is None or self._cold is None or self.is_damaged:
             return
         snapshots, cold = self._snapshots, self._cold
@@ -308,7 +309,7 @@ async def close_clean(
     boot_id: str | None,
     directory: Path | None = None,
 ) -> None:
-    """Log the heads that only memory knows, sync everything, and say that the end was clean."""
+    """Log heads that are only in memory, sync everything, and record a clean shutdown."""
     serving = [writer for writer in writers if not writer.is_out_of_service]
     for writer in serving:
         entries: list[Entry] = [

@@ -1,8 +1,8 @@
-"""A data directory that cannot be served: what of it can be read, and a new one made of that.
+"""Salvages a data directory that cannot be served: reports what is readable, and copies it.
 
 Nothing in the directory is changed, not even its lock. Of each partition the newest whole snapshot
-counts, then every entry of the log whose checksum holds; if no snapshot is whole, the frames of the
-newest one that are, and the cold files, which say themselves whose records they hold.
+is used, then every log entry with a valid checksum. If no snapshot is whole, the valid frames of
+the newest one are used, and the cold files, which name the topics of their records.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Damage(NamedTuple):
 
 
 class KeptTopicRow(NamedTuple):
-    """A topic as it is saved."""
+    """A salvaged topic."""
 
     topic: str
     records: int
@@ -95,7 +95,7 @@ class KeptTopicRow(NamedTuple):
 
 @dataclass(slots=True)
 class Findings:
-    """What can be read of a data directory, and what cannot."""
+    """What is readable in a data directory, and what is not."""
 
     directory: str
     store: str = ""
@@ -107,7 +107,7 @@ class Findings:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing at all is missing or damaged."""
+        """Whether nothing is missing or damaged."""
         return not (self.damage or self.lost or self.notes)
 
     @property
@@ -129,7 +129,7 @@ def salvage(
     now_ms: int,
     on_progress: OnProgress = silent,
 ) -> Findings:
-    """Look what of a data directory can be read; with `into`, make a new one of that."""
+    """Report what is readable in a data directory; with `into`, create a new one from it."""
     if is_locked(directory / LOG_DIR):
         raise Rejected(f"expected {directory} at rest, found that a server uses it")
     if into is None:
@@ -197,7 +197,7 @@ class _Salvage:
     def _damaged(self, path: Path | str, reason: object) -> None:
         self.findings.damage.append(Damage(str(path), str(reason)))
 
-    # What is there
+    # Reading
 
     def _layout(self) -> Layout | None:
         try:
@@ -212,7 +212,7 @@ class _Salvage:
         return layout
 
     def _guessed(self) -> Layout:
-        """The layout, from what names partitions."""
+        """The layout, derived from the partition numbers in names."""
         numbers = [*self._logs, *(found.partition for found in self._snapshots.all())]
         if not numbers:
             raise Corrupt(f"nothing that can be read was found in {self._directory}")
@@ -223,7 +223,7 @@ class _Salvage:
         return Layout(1, "segment", max(numbers) + 1)
 
     def _ends(self) -> list[int]:
-        """Where the logs ended when a server last ended well."""
+        """Where the logs ended at the last clean shutdown."""
         boot = read_boot(self._directory)
         return boot.indexes if boot is not None else []
 
@@ -250,7 +250,7 @@ class _Salvage:
         self._logs = salvaged.partitions
 
     def _read_store(self, layout: Layout) -> None:
-        """The log of another store, as far as that gives it."""
+        """The log of another store, as far as it can be read."""
         log = self._directory / LOG_DIR
         try:
             with opened_log(layout, log) as store:
@@ -271,7 +271,7 @@ class _Salvage:
     # Partitions
 
     def _rebuilt(self, number: int, log: PartitionLog) -> tuple[Rebuilding, int]:
-        """A partition from its best snapshot and its log, and the last index that is in it."""
+        """A partition from its best snapshot and its log, and the last index in it."""
         rebuilding = Rebuilding()
         expected = self._begin(rebuilding, number, log) + 1
         why = ""
@@ -300,7 +300,7 @@ class _Salvage:
         return why
 
     def _begin(self, rebuilding: Rebuilding, number: int, log: PartitionLog) -> int:
-        """Take in the newest whole snapshot; the log index that it stands for."""
+        """Load the newest whole snapshot; return its log index."""
         damaged: list[FoundSnapshot] = []
         for found in self._snapshots.found(number):
             try:
@@ -328,7 +328,7 @@ class _Salvage:
     def _take_frames(
         self, rebuilding: Rebuilding, path: Path, pieces: dict[str, list[Run]]
     ) -> None:
-        """Take the frames of a damaged snapshot that are whole."""
+        """Load the valid frames of a damaged snapshot."""
         restoring, is_lost = Restoring(rebuilding.partition), False
         for payload in _frames(path):
             if payload is None:
@@ -351,7 +351,7 @@ class _Salvage:
     def _adopt_cold(
         self, rebuilding: Rebuilding, number: int, pieces: dict[str, list[Run]]
     ) -> None:
-        """Take the records of cold files that nothing names any more."""
+        """Load the records of cold files that are not referenced any more."""
         topics = rebuilding.partition.topics
         named = {block.file for topic in topics.values() for block in topic.row.blocks}
         for name in self._cold.names():
@@ -375,7 +375,7 @@ class _Salvage:
                         self._damaged(self._cold.path / name, error)
 
     def _check_cold(self, rebuilding: Rebuilding) -> None:
-        """Read every block that is named: what cannot be read is lost."""
+        """Read every referenced block: what cannot be read is lost."""
         told: set[str] = set()
         for topic in rebuilding.partition.topics.values():
             for block in list(topic.row.blocks):
@@ -418,7 +418,7 @@ class _Salvage:
 
 
 def _finish(draft: Path, layout: Layout, indexes: list[int]) -> None:
-    """The log, which begins behind the snapshots, and what makes it a data directory."""
+    """Write the log, which begins after the snapshots, and the layout."""
     options = {"segment_bytes": _SEGMENT_BYTES} if layout.store == "segment" else {}
     store = open_store(layout.store, draft / LOG_DIR, **options)
     try:
@@ -433,7 +433,7 @@ def _finish(draft: Path, layout: Layout, indexes: list[int]) -> None:
 
 
 def _runs(topic: Topic, cold: ColdFiles) -> Iterator[Run]:
-    """All slots of a topic, with the records of cold ones that can be read."""
+    """All slots of a topic, with the readable records of cold ones."""
     slots = topic.row
     for block in slots.blocks:
         times, sizes = slots.cold_run(block)
@@ -448,7 +448,7 @@ def _runs(topic: Topic, cold: ColdFiles) -> Iterator[Run]:
 
 
 def _frames(path: Path) -> Iterator[bytes | None]:
-    """The payloads of a snapshot's frames that are whole; None where some are lost."""
+    """The payloads of a snapshot's valid frames; None where some are lost."""
     data = path.read_bytes()
 
     def payload_at(offset: int) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Which records of a topic have become cold: whole segments of the oldest, behind the hot part."""
+"""Which records of a topic have become cold: whole segments of the oldest, before the hot part."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class SealOptions:
     """When records become cold.
 
     The last `hot_segments` times `segment_records_max` records of a topic stay hot, or fewer if
-    these have more than `hot_bytes_max` bytes (0: however many). Of those before, a segment is
-    made when it is full, or when its first record is older than `segment_age_ms_max`.
-    If the hot records of all topics of a partition have more than `node_bytes_max` (0: however
-    many), the topics that have most of them keep less.
+    they exceed `hot_bytes_max` bytes (0: no limit). From the records before those, a segment is
+    made when it is full, or when its first record is older than `segment_age_ms_max`. If the hot
+    records of all topics of a partition exceed `node_bytes_max` (0: no limit), the topics with the
+    most bytes keep less.
     """
 
     segment_records_max: int = 10_000
@@ -38,7 +38,7 @@ class SealOptions:
 
 
 def share_of_each(topics: Iterable[Topic], bytes_max: int) -> int:
-    """How much each topic may keep so that all together have at most so much; 0 if they have."""
+    """How much each topic may keep so that all together stay within `bytes_max`; 0 if they do."""
     sizes = sorted(topic.row.hot_bytes for topic in topics)
     left = bytes_max
     if sum(sizes) <= bytes_max:
@@ -56,8 +56,8 @@ def segments_to_seal(
 ) -> Iterator[list[Run]]:
     """The next segments of a topic, oldest first, each as the runs of its blocks.
 
-    Records that only memory has are never among them. A topic with more than its share gives what
-    is over, though that is less than a segment.
+    Records that are only in memory are never included. A topic above its share seals the excess,
+    even if that is less than a segment.
     """
     if topic.config.durability == "ephemeral":
         return

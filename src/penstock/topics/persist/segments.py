@@ -1,7 +1,7 @@
 """Segments: immutable files of cold records of one topic.
 
-A segment is a header, blocks of records and an index; every part has a checksum. A block in a
-spill file keeps its records as they came.
+A segment is a header, blocks of records and an index; every part has a checksum. A block in a spill
+file keeps its records as received.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ FRAME: Final = struct.Struct("<II")  # length, checksum
 HEADER: Final = struct.Struct("<8sI")  # magic, version; then one frame, then the blocks
 
 Read = Callable[[int, int], bytes]
-"""Bytes of a file: how many, from where. Fewer come only at its end."""
+"""Read a file: count, then offset. Returns fewer bytes only at the end."""
 
 
 class BlockPlace(Struct, frozen=True, array_like=True):
-    """Where a block of a segment lies."""
+    """The location of a block in a segment."""
 
     first_seq: int
     last_seq: int
@@ -40,7 +40,7 @@ class BlockPlace(Struct, frozen=True, array_like=True):
 
 
 class SegmentHead(Struct, frozen=True, array_like=True):
-    """Whose records a segment holds."""
+    """The topic of a segment's records."""
 
     partition: int
     topic: str
@@ -55,7 +55,7 @@ class _BlockBody(Struct, frozen=True, array_like=True):
 
 
 class SegmentWriter:
-    """Makes the bytes of one segment, piece by piece, and remembers where its blocks are."""
+    """Encodes one segment, piece by piece, and records the location of its blocks."""
 
     def __init__(self, file: str, head: SegmentHead) -> None:
         self.file = file
@@ -83,7 +83,7 @@ class SegmentWriter:
         return self._count(data)
 
     def end(self) -> bytes:
-        """The index, and where it begins."""
+        """The index, and its offset."""
         at = self.size_bytes
         places = [
             BlockPlace(block.first_seq, block.last_seq, block.offset, block.length)
@@ -97,7 +97,7 @@ class SegmentWriter:
 
 
 def read_segment(name: str, read: Read, size_bytes: int) -> tuple[SegmentHead, list[BlockPlace]]:
-    """Whose records a segment holds and where; `Corrupt` if it is not a whole segment."""
+    """The head and the blocks of a segment; `Corrupt` if it is not whole."""
     magic, version = HEADER.unpack(_exactly(name, read, HEADER.size, 0))
     if magic != MAGIC or version != VERSION:
         raise Corrupt(
@@ -113,7 +113,7 @@ def read_segment(name: str, read: Read, size_bytes: int) -> tuple[SegmentHead, l
 
 
 def read_block(file: str, read: Read, offset: int) -> Run:
-    """The slots of one block, its checksum checked."""
+    """The slots of one block, with its checksum verified."""
     data, _ = read_frame(file, read, offset)
     try:
         body = _BODY_DECODER.decode(data)
@@ -123,7 +123,7 @@ def read_block(file: str, read: Read, offset: int) -> Run:
 
 
 def spilled_bytes(first_seq: int, items: Sequence[Item]) -> bytes:
-    """What slots keep, as it is: each request once, with the seq of its first record here."""
+    """The content of slots, unchanged: each request once, with the seq of its first record here."""
     pieces: list[tuple[int, bytes]] = []
     last: Item = None
     for seq, item in enumerate(items, first_seq):
@@ -140,7 +140,7 @@ def spilled_bytes(first_seq: int, items: Sequence[Item]) -> bytes:
 
 
 def read_spilled(block: Block) -> list[Record | None]:
-    """The records of a block that was spilled, each at its place."""
+    """The records of a spilled block, by position."""
     assert block.spill is not None
     data, _ = read_frame(block.file, block.spill.read, block.offset)
     records: list[Record | None] = [None] * (block.last_seq + 1 - block.first_seq)
@@ -152,12 +152,12 @@ def read_spilled(block: Block) -> list[Record | None]:
 
 
 def frame(payload: bytes) -> bytes:
-    """A payload with its length and checksum before it."""
+    """A payload preceded by its length and checksum."""
     return FRAME.pack(len(payload), crc32c(payload)) + payload
 
 
 def read_frame(name: str, read: Read, offset: int) -> tuple[bytes, int]:
-    """The payload of the frame at an offset, and where the next one begins; or `Corrupt`."""
+    """The payload of the frame at an offset, and the next offset; or `Corrupt`."""
     length, crc = FRAME.unpack(_exactly(name, read, FRAME.size, offset))
     payload = read(length, offset + FRAME.size)
     if len(payload) != length or crc32c(payload) != crc:
@@ -171,7 +171,7 @@ def read_frame(name: str, read: Read, offset: int) -> tuple[bytes, int]:
 
 
 def encode_live(records: Sequence[Record | None]) -> bytes:
-    """The records of a run that are there; b"" if none is."""
+    """The non-empty records of a run; b"" if there are none."""
     live = [record for record in records if record is not None]
     return encode_records(live) if live else b""
 

@@ -1,8 +1,8 @@
-"""A partition as a file: what replay would make of its log up to an index, without the log.
+"""A partition as a file: the result of replaying its log up to an index, without the log.
 
-A header, frames, an end. A frame holds a few entries that say how a piece of the partition stands,
-so that a large partition is taken in bit by bit. The end counts what came before it: a file that
-was cut short is known by its lack of one. Nothing that is only on its way is in it.
+A header, frames, an end. A frame holds a few entries that describe a part of the partition, so that
+a large partition is loaded bit by bit. The end counts everything before it: a truncated file has no
+end. Nothing that is only staged is in it.
 """
 
 from __future__ import annotations
@@ -36,21 +36,24 @@ from penstock.topics.persist.segments import Read, decode_run, encode_live, fram
 MAGIC: Final = b"PENSNAP\n"
 VERSION: Final = 1
 HEADER: Final = struct.Struct("<8sIIQI")  # magic, version, partition, index, checksum
-_AT: Final = struct.Struct("<Q")  # where the end begins: the last bytes of the file
+_AT: Final = struct.Struct("<Q")  # offset of the end: the last bytes of the file
 _T = TypeVar("_T")
 _MANY: Final = 2_048
-"""How many answers, leases or the like stand in one entry."""
+"""How many answers, leases or the like are in one entry."""
 
 
 class SnapshotHeader(NamedTuple):
-    """Which partition a snapshot is of, and the last log index that is in it."""
+    """The partition of a snapshot, and the last log index in it."""
 
     partition: int
     index: int  # type: ignore[assignment]  # a tuple has a method of this name; nobody calls it
 
 
 class KeptTopic(Struct, frozen=True, array_like=True, tag="T"):
-    """How a topic stands; its records and answers follow. `base_seq` is that of its first slot."""
+    """The state of a topic; its records and answers follow.
+
+    `base_seq` is that of its first slot.
+    """
 
     topic: str
     config: TopicConfig
@@ -65,7 +68,7 @@ class KeptTopic(Struct, frozen=True, array_like=True, tag="T"):
 
 
 class KeptCold(Struct, frozen=True, array_like=True, tag="C"):
-    """The next slots of the topic are cold: where their records lie. No file: all have left."""
+    """The next slots of the topic are cold, with their location. No file: all were evicted."""
 
     file: str
     offset: int
@@ -92,9 +95,9 @@ class KeptBlock(Struct, frozen=True, array_like=True, tag="B"):
 
 
 class KeptRecords(Struct, frozen=True, array_like=True, tag="R"):
-    """The next slots of the topic, empty ones too, and the records of those that are not.
+    """The next slots of the topic, including empty ones, and the records of the others.
 
-    `topic` and `first_seq` say no more than what came before it, where that can be read.
+    `topic` and `first_seq` are redundant unless an earlier part is unreadable.
     """
 
     times: bytes
@@ -111,7 +114,7 @@ class KeptAnswers(Struct, frozen=True, array_like=True, tag="A"):
 
 
 class KeptQueue(Struct, frozen=True, array_like=True, tag="Q"):
-    """A part of the queue that the topic is; lists of several parts follow each other."""
+    """A part of the topic's queue; the lists of several parts are concatenated."""
 
     fresh_seq: int
     dead_lettered: int
@@ -122,17 +125,17 @@ class KeptQueue(Struct, frozen=True, array_like=True, tag="Q"):
 
 
 class KeptEnd(Struct, frozen=True, array_like=True, tag="E"):
-    """Everything of the topic was said."""
+    """The end of a topic."""
 
 
 class KeptRouter(Struct, frozen=True, array_like=True, tag="U"):
-    """A router with its place."""
+    """A router with its position."""
 
     router: Router
 
 
 class KeptEpoch(Struct, frozen=True, array_like=True, tag="N"):
-    """The last epoch that was given to a topic."""
+    """The last epoch assigned to a topic."""
 
     epoch: int
 
@@ -152,7 +155,7 @@ Kept = (
 
 
 class Summary(Struct, frozen=True):
-    """What a snapshot holds: its end. `files` are the segments it needs."""
+    """The end of a snapshot: counts of its content. `files` are the segments it needs."""
 
     frames: int
     topics: int
@@ -162,7 +165,7 @@ class Summary(Struct, frozen=True):
 
 
 def encode_snapshot(partition: Partition, header: SnapshotHeader) -> Iterator[bytes]:
-    """The bytes of a snapshot, piece by piece. Nothing may be staged meanwhile."""
+    """Encode a snapshot, piece by piece. Nothing may be staged meanwhile."""
     yield _header(header)
     frames = records = cold = 0
     end_at = HEADER.size
@@ -182,7 +185,7 @@ def encode_snapshot(partition: Partition, header: SnapshotHeader) -> Iterator[by
 
 
 class SnapshotReader:
-    """Reads a snapshot front to back; `Corrupt` where it is not what was written."""
+    """Reads a snapshot front to back; raises `Corrupt` where it is damaged."""
 
     def __init__(self, name: str, read: Read) -> None:
         self.name = name
@@ -193,7 +196,7 @@ class SnapshotReader:
         self.summary: Summary | None = None  # known once all frames were read
 
     def payloads(self) -> Iterator[bytes]:
-        """The payload of each frame, checked. `offset` tells how far it is."""
+        """The payload of each frame, checked. `offset` is the progress."""
         while True:
             payload, self.offset = read_frame(self.name, self._read, self.offset)
             if not payload:
@@ -212,7 +215,7 @@ class SnapshotReader:
 
 
 def read_summary(name: str, read: Read, size_bytes: int) -> Summary:
-    """What a snapshot holds, without reading all of it."""
+    """The summary of a snapshot, without reading all of it."""
     data = read(_AT.size, size_bytes - _AT.size) if size_bytes > HEADER.size + _AT.size else b""
     if len(data) != _AT.size:
         raise Corrupt(f"{name}: expected a whole snapshot, found {size_bytes} bytes", file=name)
@@ -235,7 +238,7 @@ def decode_kept(name: str, payload: bytes) -> list[Kept]:
 
 
 class Restoring:
-    """Makes the partition of a snapshot, frame by frame."""
+    """Rebuilds a partition from a snapshot, frame by frame."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
@@ -246,7 +249,7 @@ class Restoring:
         self.records = 0
 
     def take(self, entries: Iterable[Kept]) -> None:
-        """Take in the next frame."""
+        """Load the next frame."""
         for entry in entries:
             match entry:
                 case KeptRecords():
@@ -324,7 +327,7 @@ class Restoring:
         restore_part(self._space.core, entry)
 
     def give_up(self) -> None:
-        """The rest of a topic is lost: take it in as it is."""
+        """Finish a topic early: the rest of it is lost."""
         if self._topic is not None:
             self._end()
 
@@ -343,7 +346,7 @@ class Restoring:
 
 
 def _framed(partition: Partition, files: set[str]) -> Iterator[list[Kept]]:
-    """The entries of a partition: the small ones of many topics in one frame, large ones alone."""
+    """The entries of a partition: small ones of many topics in one frame, large ones alone."""
     here: list[Kept] = [KeptEpoch(partition.epoch)]
     weight = 0
     for entry in chain(_topics(partition, files), _routers(partition)):
@@ -406,7 +409,7 @@ def _topics(partition: Partition, files: set[str]) -> Iterator[Kept]:
 
 
 def _blocks(slots: RecordRow, files: set[str]) -> Iterator[Kept]:
-    """The cold slots. A file of which no record is left is named no more."""
+    """The cold slots. A file without live records is not named any more."""
     runs = [(block, slots.cold.packed(block.first_seq, block.last_seq)) for block in slots.blocks]
     wanted = {block.file for block, run in runs if run.live}
     files |= wanted

@@ -1,10 +1,10 @@
 """The worker process that makes snapshots, fed by the server: `python -m` this module.
 
-It gets the path of the last snapshot and the payloads of the log after it, replays both, moves
-cold records to segments, writes the new snapshot, and says so in one line. The server's event loop
-has nothing to do with it, and its memory is given back when it ends. It never looks at the log
-itself, so it works beside every store; it knows by the end of its input that the server is gone,
-and then leaves nothing behind that counts.
+It gets the path of the last snapshot and the payloads of the log after it, replays both, moves cold
+records to segments, writes the new snapshot, and reports that in one line. So the server's event
+loop is not involved, and the memory is freed when the process ends. It never reads the log itself,
+so it works with every store. The end of its input tells it that the server is gone; then it leaves
+nothing behind that is used.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from penstock.topics.persist.snapshot import (
     encode_snapshot,
 )
 
-PIECE: Final = struct.Struct("<cI")  # what it is, how many bytes follow
+PIECE: Final = struct.Struct("<cI")  # kind, number of bytes that follow
 JOB: Final = b"J"
-PAYLOADS: Final = b"P"  # any number of log payloads, each with its length before it
+PAYLOADS: Final = b"P"  # any number of log payloads, each preceded by its length
 END: Final = b"E"
 LENGTH: Final = struct.Struct("<I")
 _NICENESS: Final = 10
 
 
 class Job(Struct, frozen=True):
-    """One partition to make a snapshot of, up to an index of its log."""
+    """A request for a snapshot of one partition, up to an index of its log."""
 
     partition: int
     index: int
@@ -62,7 +62,7 @@ class Job(Struct, frozen=True):
 
 
 class Sealed(Struct, frozen=True):
-    """A segment that holds records of a topic now."""
+    """A new segment with records of a topic."""
 
     topic: str
     epoch: int
@@ -72,7 +72,7 @@ class Sealed(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True):
-    """What was made of a job."""
+    """The result of a job."""
 
     partition: int
     index: int
@@ -82,9 +82,9 @@ class Manifest(Struct, frozen=True):
 
 
 def main() -> int:
-    """Do jobs until the input ends."""
+    """Run jobs until the input ends."""
     os.nice(_NICENESS)
-    gc.disable()  # nothing here goes in circles, and every job ends
+    gc.disable()  # there are no reference cycles here, and every job ends
     source = sys.stdin.buffer
     while True:
         piece = _piece(source)
@@ -99,7 +99,7 @@ def main() -> int:
 
 
 def work(job: Job, source: BinaryIO) -> Manifest:
-    """Do one job, its log payloads coming from the source."""
+    """Run one job with the log payloads from the source."""
     partition = Partition(Registry(TopicLimits(topics_max=0, routers_max=0)))
     sealed: list[Sealed] = []
     if job.previous is not None:
@@ -120,7 +120,7 @@ def work(job: Job, source: BinaryIO) -> Manifest:
 
 
 def restore(partition: Partition, path: Path) -> None:
-    """Take in a snapshot at once."""
+    """Load a snapshot in one go."""
     with File(path) as file:
         restoring = Restoring(partition)
         reader = SnapshotReader(path.name, file.read)
@@ -129,13 +129,13 @@ def restore(partition: Partition, path: Path) -> None:
 
 
 def _is_full(partition: Partition, job: Job) -> bool:
-    """Whether so much was taken in that some of it must leave before the rest comes."""
+    """Whether so much was loaded that some must be sealed before the rest."""
     bytes_max = job.seal.node_bytes_max if job.seal is not None else 0
     return bool(bytes_max) and partition.registry.hot_bytes > 3 * bytes_max
 
 
 def seal(partition: Partition, job: Job, sealed: list[Sealed]) -> None:
-    """Move what has become cold to segments, durably."""
+    """Move cold records to segments, durably."""
     if job.seal is None or job.cold is None:
         return
     files = ColdFiles(Path(job.cold))
@@ -185,12 +185,12 @@ def _piece(source: BinaryIO) -> tuple[bytes, bytes] | None:
 def _needed(source: BinaryIO) -> tuple[bytes, bytes]:
     piece = _piece(source)
     if piece is None:
-        sys.exit(3)  # whoever asked is gone
+        sys.exit(3)  # the server is gone
     return piece
 
 
 def _is_orphan(source: BinaryIO) -> bool:
-    """Whether the server is gone: another may have the directory by now."""
+    """Whether the server is gone: another one may own the directory by now."""
     poll = select.poll()
     poll.register(source.fileno(), select.POLLIN)
     return any(event & select.POLLHUP for _, event in poll.poll(0))

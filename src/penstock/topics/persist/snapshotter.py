@@ -1,9 +1,9 @@
-"""Snapshots of a running node: when to make them, and what to do once one is there.
+"""Snapshots of a running node: when to make them, and how to adopt a new one.
 
-Another process does the work (`snapshot_worker`). A step that fails changes nothing that counts:
-the log is cut only after the snapshot is durable, and only up to the snapshot before it, which
-stays too; older snapshots go only after the log is cut, segments go only when no snapshot names
-them.
+Another process does the work (`snapshot_worker`). A step that fails has no lasting effect: the log
+is truncated only after the snapshot is durable, and only up to the previous snapshot, which is kept
+too; older snapshots are removed only after the log is truncated, and segments only when no snapshot
+names them.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from penstock.topics.persist.snapshot_worker import (
 )
 
 _BACKUP: Final = -2
-"""The read scheduler's name for the copy of a backup, which belongs to no partition."""
+"""The read scheduler's key for the copy of a backup, which belongs to no partition."""
 _LOGGER: Final = logging.getLogger("penstock.topics")
 CHECK_S: Final = 1.0
 BUSY_FROM: Final = 0.75
 PATIENCE: Final = 4
 QUICK_BYTES_MAX: Final = 32 * MIB
-"""At an orderly end a snapshot is made if no more than this has to be read for it …"""
+"""On a clean shutdown a snapshot is made if at most this much has to be read for it …"""
 QUICK_BYTES_MIN: Final = MIB
 """… and if the next start saves at least this much of replay."""
 QUICK_S: Final = 5.0
@@ -63,13 +63,14 @@ _RETRIES: Final = Backoff(base_ms=5_000, cap_ms=300_000, jitter=0.0, window_ms=m
 _READ_ENTRIES: Final = 128
 _PIECE_BYTES: Final = 256 * KIB
 _PAUSE_S: Final = 0.001
-"""The thread that feeds the process rests after each piece: it shares the interpreter with the
-event loop, and is in no hurry."""
+"""The thread that feeds the process sleeps after each piece: it shares the interpreter with the
+event loop, and is not urgent.
+"""
 _SEAL_SLICE_S: Final = 0.005
 
 
 class CompactionFailed(Unavailable):
-    """No snapshot was made; everything is as it was, and it is tried again later."""
+    """No snapshot was made; nothing has changed, and it is retried later."""
 
     code = "compaction_failed"
 
@@ -85,7 +86,7 @@ class Progress(NamedTuple):
     failures: int
     error: str | None
     backup: dict[str, Any] | None = None
-    """How far the copy is that is being made: `what`, and `done` of `total`."""
+    """The progress of the backup being made: `what`, and `done` of `total`."""
 
 
 class Snapshotter:
@@ -113,7 +114,7 @@ class Snapshotter:
         self._log_bytes_min = log_bytes_min
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self.lock = asyncio.Lock()  # held while files are made, or must stay as they are
+        self.lock = asyncio.Lock()  # held while files are created, or must not change
         self._timer: asyncio.TimerHandle | None = None
         self._run: asyncio.Task[None] | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -129,24 +130,24 @@ class Snapshotter:
         self._copying: tuple[str, int, int] | None = None
 
     def start(self, indexes: dict[int, int], sizes: dict[int, int], log_bytes: int) -> None:
-        """Begin to watch the log, of which so many bytes lie behind these snapshots."""
+        """Start watching the log, with the given number of bytes after these snapshots."""
         self._indexes, self._sizes = indexes, sizes
         self._counted_bytes = self._journal.counters.bytes_written - log_bytes
         self._timer = self._loop.call_later(CHECK_S, self._check)
 
     def start_again(self) -> None:
-        """Make snapshots now: one of those that should be there is damaged."""
+        """Make snapshots now: an expected one is damaged."""
         if self._run is None:
             self._run = self._loop.create_task(self._run_due())
 
     @property
     def log_bytes(self) -> int:
-        """How much was logged since the last snapshots."""
+        """The bytes logged since the last snapshots."""
         return self._journal.counters.bytes_written - self._counted_bytes
 
     @property
     def due_bytes(self) -> int:
-        """How much has to be logged to be worth the work; a loop without time lets it be more."""
+        """The bytes logged before a snapshot is worth the work; more while the loop is busy."""
         enough = max(self._log_bytes_min, sum(self._sizes.values()))
         return PATIENCE * enough if self._is_busy else enough
 
@@ -156,11 +157,11 @@ class Snapshotter:
         return self.log_bytes > self.due_bytes
 
     def set_busy(self, share: float) -> None:
-        """How much of its time the loop had something to do, of late."""
+        """Set the recent share of its time that the loop was busy."""
         self._is_busy = share > BUSY_FROM
 
     def view(self) -> dict[str, Any]:
-        """How it stands, for people."""
+        """The state of compaction, for people."""
         return Progress(
             self.lock.locked(),
             self.log_bytes,
@@ -173,9 +174,9 @@ class Snapshotter:
         )._asdict()
 
     async def compact(self) -> int:
-        """Make snapshots of all that was logged since the last ones; how many partitions had any.
+        """Snapshot everything logged since the last ones; return how many partitions had any.
 
-        `CompactionFailed` if that did not work; then it is as if it had not been tried.
+        Raises `CompactionFailed` on failure, with no effect.
         """
         async with self.lock:
             try:
@@ -191,8 +192,8 @@ class Snapshotter:
     async def backup(self, dest: Path, on_progress: OnProgress = silent) -> BackupList:
         """Copy what is committed now; no snapshot is made or removed meanwhile.
 
-        The ends of all logs are taken in one turn of the loop: what a router has copied is there
-        in its source, too, for it was committed there before.
+        The ends of all logs are taken in one iteration of the loop: everything a router has copied
+        is also in its source, where it was committed before.
         """
         async with self.lock:
             self._ending.clear()
@@ -227,16 +228,16 @@ class Snapshotter:
         return Pin(number, next(found, None), self._store.bounds(number).last_index)
 
     def stop(self) -> None:
-        """Begin no more, and break off what is under way."""
+        """Start no more snapshots, and cancel the current one."""
         if self._timer is not None:
             self._timer.cancel()
         self._stop_process()
 
     async def finish(self) -> None:
-        """The node ends: take a last snapshot if that is quick and worth it."""
+        """Make a last snapshot at shutdown if that is quick and worth it."""
         self.stop()
         async with self.lock:
-            pass  # whoever had it has seen that the end is near
+            pass  # its waiter has seen the shutdown
         work_bytes = self.log_bytes + sum(self._sizes.values())
         if self.log_bytes >= QUICK_BYTES_MIN and work_bytes <= QUICK_BYTES_MAX:
             self._ending.clear()
@@ -276,8 +277,8 @@ class Snapshotter:
         if not jobs:
             self._counted_bytes = counted_bytes
             return 0
-        self._ending.clear()  # whoever says stop from now on is heard, also while it waits
-        # What a snapshot holds must not be able to leave the log by a loss of power.
+        self._ending.clear()  # a stop from here on takes effect, even while this waits
+        # A power loss must not remove from the log what a snapshot contains.
         await asyncio.gather(*(self._logged(Sync(job.partition)) for job in jobs))
         with tempfile.TemporaryFile() as errors:
             process = await self._loop.run_in_executor(None, self._spawn, errors)
@@ -316,10 +317,10 @@ class Snapshotter:
         )
 
     async def _take(self, manifest: Manifest) -> None:
-        """A snapshot is there: let go of cold records, cut the log, forget older snapshots.
+        """Adopt a new snapshot: drop cold records, truncate the log, remove older snapshots.
 
-        The one before it stays, and the log since that one: if the new one cannot be read one
-        day, nothing is lost.
+        The previous one is kept, and the log since then: if the new one becomes unreadable, nothing
+        is lost.
         """
         number, index = manifest.partition, manifest.index
         previous = self._indexes.get(number, 0)
@@ -347,10 +348,10 @@ class Snapshotter:
         await future
 
     async def _seal_live(self, manifest: Manifest) -> None:
-        """Let go of the records that segments have now, a few at a time.
+        """Drop the records that segments now hold, a few at a time.
 
-        Where the log never had a record, a segment has a gap: such a topic, which was ephemeral
-        once, keeps what it has in memory.
+        Where the log never had a record, a segment has a gap: such a topic, which was once
+        ephemeral, keeps its records in memory.
         """
         began_s = time.monotonic()
         by_topic: dict[tuple[str, int], list[Block]] = {}
@@ -372,7 +373,7 @@ class Snapshotter:
         return set().union(*(each.files() for each in slots if each.blocks))
 
     def _tidy(self, in_use: set[str]) -> None:
-        """Give back what nobody needs any more. What fails is tried again next time."""
+        """Remove files that are not needed any more. Failures are retried next time."""
         try:
             self._store.reclaim()
             self._cold.sweep(in_use | self._snapshots.files_named())
@@ -391,7 +392,7 @@ class Snapshotter:
         return self._process
 
     def _feed(self, process: subprocess.Popen[bytes], job: Job, errors: IO[bytes]) -> Manifest:
-        """Let the other process do a job; what it said last is why it did not."""
+        """Let the worker process run a job; its last output is the reason for a failure."""
         try:
             return self._send(process, job)
         except OSError as error:
@@ -437,7 +438,7 @@ class Snapshotter:
 
 
 def _blocks_of(sealed: Sealed) -> list[Block]:
-    """The blocks of a segment that was made, with their tags."""
+    """The blocks of a new segment, with their tags."""
     return [
         Block(
             sealed.file,

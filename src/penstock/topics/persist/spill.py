@@ -1,9 +1,9 @@
-"""A limit on the records that memory holds: the oldest beyond it go to files without a name.
+"""A limit on the records in memory: the oldest beyond it go to unnamed temporary files.
 
 These files need no sync and leave nothing behind: the log has what must survive, and the system
-gives their space back with the last block that lies in them. When a snapshot has moved the same
-records to lasting files, those take over. Records of class `ephemeral` are spilled like any other;
-a restart loses them as ever.
+frees their space with the last block in them. When a snapshot has moved the same records to
+permanent files, those take over. Records of class `ephemeral` are spilled like any other; a restart
+still loses them.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from penstock.topics.persist.segments import read_spilled, spilled_bytes
 _LOGGER: Final = logging.getLogger("penstock.topics")
 FILE_BYTES: Final = 64 * MIB
 PASS_BYTES: Final = 4 * MIB
-"""So much is written in one go."""
+"""How much is written at a time."""
 BLOCK_BYTES: Final = 256 * KIB
 BLOCK_SLOTS: Final = 1_024
 _RETRY_S: Final = 1.0
 
 
 class SpillFile:
-    """One file without a name. Written by one thread, read by any."""
+    """One unnamed file. Written by one thread, read by any."""
 
     def __init__(self, directory: Path) -> None:
         make_directory(directory)
         try:
             self._fd = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        except OSError:  # a file system that knows no such files
+        except OSError:  # the file system does not support unnamed files
             with tempfile.TemporaryFile(dir=directory) as file:
                 self._fd = os.dup(file.fileno())
         self.size_bytes = 0
 
     def append(self, data: bytes) -> int:
-        """Write at the end; returns where that was."""
+        """Append; return the offset."""
         offset = self.size_bytes
         done = 0
         while done < len(data):
@@ -58,7 +58,7 @@ class SpillFile:
         return offset
 
     def read(self, count: int, offset: int) -> bytes:
-        """So many bytes from there on."""
+        """Read `count` bytes from `offset`."""
         return os.pread(self._fd, count, offset)
 
     def __del__(self) -> None:
@@ -66,7 +66,7 @@ class SpillFile:
 
 
 class _Pick(NamedTuple):
-    """RecordRow of a topic that are to leave memory."""
+    """Records of a topic to be spilled."""
 
     topic: Topic
     first_seq: int
@@ -75,7 +75,7 @@ class _Pick(NamedTuple):
 
 
 class HotLimit:
-    """Keeps the records in memory, of all topics of a node, within a limit of bytes."""
+    """Keeps the records in memory, over all topics of a node, within a limit of bytes."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class HotLimit:
         self._file: SpillFile | None = None
         self._thread: ThreadPoolExecutor | None = None
         self._running: asyncio.Task[None] | None = None
-        self._retry: asyncio.TimerHandle | None = None  # while the disk takes nothing
+        self._retry: asyncio.TimerHandle | None = None  # while writes to the disk fail
         self.bytes_max = bytes_max if directory is not None else 0
         self.spilled_bytes = 0
         if self.bytes_max:
@@ -107,7 +107,7 @@ class HotLimit:
             await asyncio.shield(self._running)
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         if self._retry is not None:
             self._retry.cancel()
         if self._running is not None:
@@ -116,7 +116,7 @@ class HotLimit:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _start(self) -> None:
-        """There is too much in memory: begin to move the oldest, unless that is under way."""
+        """Start to spill the oldest records, unless that is in progress."""
         if self._running is None and self._retry is None:
             self._running = self._loop.create_task(self._run())
 
@@ -132,14 +132,14 @@ class HotLimit:
                 if not await self._lap(goal_bytes):
                     return
         except OSError as error:
-            # By itself: writes that are refused meanwhile do not ask for it.
+            # Retry by timer: writes that are refused meanwhile do not trigger it.
             self._retry = self._loop.call_later(_RETRY_S, self._start_again)
             _LOGGER.error("records cannot be moved out of memory: %s", error)
         finally:
             self._running = None
 
     async def _lap(self, goal_bytes: int) -> bool:
-        """Go over all topics once, those with more than their share give; False if none did."""
+        """Go over all topics once; those above their share spill. Returns False if none did."""
         registry = self._registry
         share = goal_bytes // max(len(registry.topics), 1)
         gave = False
@@ -174,7 +174,7 @@ class HotLimit:
                 self._registry.recount(topic)
 
     def _write(self, picks: list[_Pick]) -> list[Block]:
-        """In the thread: what slots keep goes to the file as it is."""
+        """In the thread: write the content of slots to the file, unchanged."""
         assert self._directory is not None
         blocks = []
         for pick in picks:
@@ -189,7 +189,7 @@ class HotLimit:
                 last_seq=pick.first_seq + len(pick.items) - 1,
                 spill=self._file,
             )
-            if b'"tag"' in data or b"\\u" in data:  # else it has none, and need not be decoded
+            if b'"tag"' in data or b"\\u" in data:  # else it has no tags and need not be decoded
                 block.tags = Tags.of(read_spilled(block))
             self.spilled_bytes += len(data)
             blocks.append(block)
@@ -197,7 +197,7 @@ class HotLimit:
 
 
 def _picks(topic: Topic, over_bytes: int, room: int) -> Iterator[_Pick]:
-    """The oldest records of a topic, in pieces, until it has given enough or there is no room."""
+    """The oldest records of a topic, in pieces, until it has spilled enough or there is no room."""
     start = 0
     while over_bytes > 0 and room > 0:
         first_seq, sizes, items = topic.row.oldest_hot(BLOCK_SLOTS, BLOCK_BYTES, start)
