@@ -1,7 +1,7 @@
 """The Python client: topics, queues, routers and live watches, for asyncio and for threads.
 
-`AsyncClient` and `Client` have the same methods. Records are plain Python objects; what comes back
-is typed; errors say by their group what to do next.
+`AsyncClient` and `Client` have the same methods. Records are plain Python objects; results are
+typed; an error's group says what to do next.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from penstock.protocol.events import TopicDeleted as TopicDeleted
     from penstock.protocol.events import WatchEvent as WatchEvent
 
-# A worker of Spark and a command that makes one call need neither asyncio nor the runtime: so names
-# are loaded when they are first asked for. A test compares this with the imports above.
+# Names are loaded on first access: a Spark worker, or a command that makes one call, needs neither
+# asyncio nor the runtime. A test compares this table with the imports above.
 _HOMES: Final = {
     "AUTO_KEY": "penstock.client.calls",
     "AsyncClient": "penstock.client.aio.client",

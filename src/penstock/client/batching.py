@@ -1,4 +1,4 @@
-"""Many small sends as few large writes, in order: the part of a writer that never waits.
+"""Batches many small sends into few large writes, in order: the non-blocking part of a writer.
 
 One batch is under way at a time, so that records land in the order they were sent. Each has an
 idempotency key of its own: sent again after a lost answer, it still lands once.
@@ -30,7 +30,7 @@ from penstock.protocol.errors import CallError, RecordTooLarge
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """How large a batch gets, and how much may wait: beyond it a sender waits."""
+    """How large a batch gets, and how much may be queued before a sender waits."""
 
     records_max: int = 1_000
     batch_bytes_max: int = 4 * MIB
@@ -52,7 +52,7 @@ class Batch:
 
 
 class Batcher:
-    """The line of records that are not yet acknowledged."""
+    """The queue of records that are not yet acknowledged."""
 
     __slots__ = (
         "_limits", "_make_key", "_under_way", "_waiting", "acked", "failure", "sent", "size_bytes",
@@ -66,21 +66,21 @@ class Batcher:
         self._under_way: Batch | None = None
         self.failure: CallError | None = None
         self.size_bytes = 0
-        """What is held in memory: waiting and under way."""
+        """Bytes in memory: queued and in flight."""
         self.waiting_bytes = 0
         self.sent = 0
-        """Records taken in since the beginning."""
+        """Records accepted since the start."""
         self.acked = 0
         """Records that the server acknowledged."""
 
     def has_room(self, record_bytes: int) -> bool:
-        """Whether a record of that size can be taken in now; an empty line takes any."""
+        """Whether a record of that size can be accepted now; an empty queue accepts any."""
         return (
             not self.size_bytes or self.size_bytes + record_bytes <= self._limits.waiting_bytes_max
         )
 
     def add(self, record: bytes) -> None:
-        """Take a record in. After a failure it is raised instead: order could not be kept."""
+        """Accept a record. After a failure, raises it instead: order could not be kept."""
         if self.failure is not None:
             raise self.failure
         if len(record) > self._limits.waiting_bytes_max:
@@ -105,14 +105,14 @@ class Batcher:
 
     @property
     def due(self) -> bool:
-        """Whether what waits fills a batch, so that lingering for more would gain nothing."""
+        """Whether the queued records fill a batch, so that lingering would gain nothing."""
         return (
             len(self._waiting) >= self._limits.records_max
             or self.waiting_bytes >= self._limits.batch_bytes_max
         )
 
     def take(self) -> Batch | None:
-        """The next batch, unless one is under way, nothing waits, or the writer failed."""
+        """The next batch, unless one is in flight, the queue is empty, or the writer failed."""
         if self._under_way is not None or not self._waiting or self.failure is not None:
             return None
         records: list[bytes] = []
@@ -129,7 +129,7 @@ class Batcher:
         return self._under_way
 
     def done(self) -> int:
-        """The batch under way is acknowledged; how many records that were."""
+        """The batch in flight is acknowledged; returns its number of records."""
         batch = self._under_way
         if batch is None:
             raise ValueError("expected a batch under way, found none")
@@ -139,17 +139,17 @@ class Batcher:
         return len(batch.records)
 
     def failed(self, error: CallError) -> None:
-        """The batch under way failed for good: the writer ends here."""
+        """The batch in flight failed permanently: the writer ends here."""
         self.failure = error
 
     def unacked(self) -> list[bytes]:
-        """The records that are not known to be written, in order, as JSON."""
+        """The records not known to be written, in order, as JSON."""
         under_way = self._under_way.records if self._under_way else []
         return [*under_way, *self._waiting]
 
 
 def as_failure(error: Exception) -> CallError:
-    """The error a writer ends with, also where it was no error of a call."""
+    """The error a writer ends with, also if its cause is not a `CallError`."""
     if isinstance(error, CallError):
         return error
     failure = CallError(f"the writer ended with {error!r}")

@@ -1,4 +1,4 @@
-"""Every call of the protocol as data: what is sent, how its answer is read, whether it repeats.
+"""Every call of the protocol as data: its request, its decoder, whether it can be repeated.
 
 >>> call = get_topic("meters:7")
 >>> call.request.method, call.request.target, call.repeatable
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 AUTO_KEY: Final = "<generated>"
-"""As an idempotency key: the client makes one, so that the write can be sent again safely."""
+"""As an idempotency key: the client generates one, so that the write can be sent again safely."""
 _ENCODER: Final = msgspec.json.Encoder()
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One request and the meaning of its answer.
+    """One request and how to decode its answer.
 
-    `repeatable`: doing it twice does no harm. `probes`: a failure is the answer, so it is not
-    tried again. `wait_ms` is how long the server was asked to wait before it answers.
+    `repeatable`: idempotent. `probes`: a failure is the answer, so it is not retried. `wait_ms` is
+    how long the server was asked to wait before it answers.
     """
 
     request: HttpRequest
@@ -53,13 +53,16 @@ class Call(Generic[T]):
 
 
 def put_topic(topic: str, options: Mapping[str, Any]) -> Call[answers.TopicPut]:
-    """Create a topic, or change those of its options that are named."""
+    """Create a topic, or change the named options of an existing one."""
     request = HttpRequest("PUT", _topic(topic), _json(known_options(options)))
     return Call(request, reads(answers.TopicPut))
 
 
 def known_options(options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Options of a topic, each known. The server ignores others: a slip would weaken a topic."""
+    """Options of a topic, each known.
+
+    The server ignores unknown ones, so a typo would go unnoticed.
+    """
     for name in options or ():
         known = config_fields()
         if name not in known:
@@ -70,7 +73,7 @@ def known_options(options: Mapping[str, Any] | None) -> Mapping[str, Any] | None
 
 
 def get_topic(topic: str, *, touch: bool = True) -> Call[answers.TopicState]:
-    """Look at a topic."""
+    """Show a topic."""
     request = HttpRequest("GET", _topic(topic) + query_text(touch=touch))
     return Call(request, reads(answers.TopicState))
 
@@ -109,7 +112,7 @@ def write(
 def write_encoded(
     topic: str, body: bytes, *, idempotency_key: str | None, return_seqs: bool
 ) -> Call[answers.Written]:
-    """Append records that are a request's body already."""
+    """Append records that are already encoded as a request's body."""
     target = _topic(topic) + ("" if return_seqs else "?return_seqs=false")
     return Call(
         HttpRequest("POST", target, body),
@@ -120,7 +123,7 @@ def write_encoded(
 
 
 def write_body(records: bytes, **fields: Any) -> bytes:
-    """The body of a write: its fields, and an array of records that is encoded already."""
+    """The body of a write: its fields, and an array of encoded records."""
     head = _json(_present(fields))
     return b'%b%b"records":%b}' % (head[:-1], b"," if len(head) > 2 else b"", records)
 
@@ -162,7 +165,7 @@ def diff_arrow(
 def delete_records(
     topic: str, *, before_seq: int | None = None, match: str | Sequence[str] | None = None
 ) -> Call[answers.RecordDeletion]:
-    """Delete the records before a seq, those with a tag, or those that are both."""
+    """Delete records before a seq, with a matching tag, or both."""
     body = _json(_present({"before_seq": before_seq, "match": match}))
     return Call(HttpRequest("POST", _topic(topic) + "/delete", body), reads(answers.RecordDeletion))
 
@@ -171,12 +174,12 @@ def delete_records(
 
 
 def put_router(router: str, fields: Mapping[str, Any]) -> Call[answers.RouterPut]:
-    """Create a router, or change what may change of it."""
+    """Create a router, or change its mutable fields."""
     return Call(HttpRequest("PUT", _router(router), _json(fields)), reads(answers.RouterPut))
 
 
 def get_router(router: str) -> Call[answers.RouterState]:
-    """Look at a router."""
+    """Show a router."""
     return Call(HttpRequest("GET", _router(router)), reads(answers.RouterState))
 
 
@@ -204,28 +207,28 @@ def delete_router(router: str) -> Call[answers.RouterDeletion]:
 
 
 def claim(topic: str, node: str, *, count: int, lease_ms: int | None) -> Call[answers.Claims]:
-    """Lease jobs. Not repeatable: jobs of a lost answer wait until their lease ends."""
+    """Lease jobs. Not repeatable: jobs of a lost answer stay leased until their lease ends."""
     body = _json(_present({"node": node, "max": count, "lease_ms": lease_ms}))
     request = HttpRequest("POST", _topic(topic) + "/claim", body)
     return Call(request, reads(answers.Claims), repeatable=False)
 
 
 Jobs = Sequence["int | answers.ClaimedJob"]
-"""Jobs to settle: as they were claimed, or by seq alone (then without the proof of the lease)."""
+"""Jobs to settle: claimed jobs, or seqs alone (without the proof of the lease)."""
 
 
 def ack(topic: str, node: str, jobs: Jobs) -> Call[answers.Acked]:
-    """Jobs are done."""
+    """Mark jobs as done."""
     return Call(_settle(topic, "ack", node, jobs), reads(answers.Acked))
 
 
 def nack(topic: str, node: str, jobs: Jobs, *, delay_ms: int) -> Call[answers.Nacked]:
-    """Jobs are given back."""
+    """Return jobs to the queue."""
     return Call(_settle(topic, "nack", node, jobs, delay_ms=delay_ms), reads(answers.Nacked))
 
 
 def extend(topic: str, node: str, jobs: Jobs, *, lease_ms: int) -> Call[answers.Extended]:
-    """Jobs take longer."""
+    """Extend the leases of jobs."""
     return Call(_settle(topic, "extend", node, jobs, lease_ms=lease_ms), reads(answers.Extended))
 
 
@@ -239,7 +242,7 @@ def work_request(topic: str, node: str, *, count: int, lease_ms: int | None) -> 
 
 
 def create_watch(body: Mapping[str, Any], *, lenient: bool) -> Call[dict[str, Any]]:
-    """Make a watch session."""
+    """Create a watch session."""
     request = HttpRequest("POST", "/v0/watch" + query_text(lenient=lenient or None), _json(body))
     return Call(request, _read_any, probes=True)
 
@@ -277,17 +280,17 @@ def scheduler(topic: str | None = None) -> Call[dict[str, Any]]:
 
 
 def ingest_status() -> Call[dict[str, Any]]:
-    """The stages of an ingest edge, from its port for status."""
+    """The stages of an ingest edge, from its status port."""
     return Call(HttpRequest("GET", "/status"), _read_any, probes=True)
 
 
 def backup(directory: str, *, wait_ms: int) -> Call[answers.BackupMade]:
-    """Copy everything. Tried once: a second one would find the directory in use."""
+    """Copy everything. Not retried: a second try would find the directory in use."""
     request = HttpRequest("POST", "/v0/backup", _json({"directory": directory}))
     return Call(request, reads(answers.BackupMade), probes=True, wait_ms=wait_ms)
 
 
-# The pages that follow -----------------------------------------------------------------------
+# The next pages ------------------------------------------------------------------------------
 
 
 def after_topics(
@@ -315,7 +318,7 @@ def after_diff(page: answers.Diff, **fields: Any) -> Call[answers.Diff] | None:
     return diff(page.topic, from_seq=page.next_from_seq, epoch=page.epoch, **fields)
 
 
-# How requests are made ------------------------------------------------------------------------
+# Building requests ----------------------------------------------------------------------------
 
 
 def _topic(name: str) -> str:
@@ -327,14 +330,14 @@ def _router(name: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as a part of a path."""
+    """A name, escaped for a path."""
     if not name:
         raise InvalidRequest("expected a name, found an empty one")
     return quote(name, safe=":")
 
 
 def query_text(**fields: Any) -> str:
-    """Those fields that are not None, as the query of a target."""
+    """The fields that are not None, as the query of a target."""
     present = {key: _text(value) for key, value in fields.items() if value is not None}
     return f"?{urlencode(present)}" if present else ""
 
@@ -370,13 +373,13 @@ def _settle(topic: str, verb: str, node: str, jobs: Jobs, **fields: Any) -> Http
     return HttpRequest("POST", f"{_topic(topic)}/{verb}", body)
 
 
-# How answers are read -------------------------------------------------------------------------
+# Decoding answers -----------------------------------------------------------------------------
 
 _READERS: Final[dict[type[Any], Callable[[Answer], Any]]] = {}
 
 
 def reads(kind: type[T]) -> Callable[[Answer], T]:
-    """A function that reads answers of a kind; made once."""
+    """A decoder for answers of a type; cached."""
     reader = _READERS.get(kind)
     if reader is None:
         reader = _READERS[kind] = _reader(kind)
@@ -418,9 +421,9 @@ def _read_arrow(answer: Answer) -> bytes:
 
 
 def arrow_table(body: bytes) -> pa.Table:
-    """An Arrow stream as a table. What a page says beside its records is its schema's metadata.
+    """An Arrow stream as a table. The other fields of a page are its schema's metadata.
 
-    The table's columns are the body itself: nothing is copied.
+    The table's columns refer to the body: nothing is copied.
     """
     import pyarrow as pa
 

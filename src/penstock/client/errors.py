@@ -1,4 +1,4 @@
-"""What a call can end with beside the errors of the protocol, and how an answer becomes an error.
+"""Errors of the client beside those of the protocol, and decoding errors from answers.
 
 Errors that a server names are those of `penstock.protocol.errors`; the classes here are for what
 happens on the way to it. The group says what to do next, the class and its `code` what happened.
@@ -25,7 +25,7 @@ from penstock.protocol.errors import CallError, ServerUnavailable, error_of
 
 
 class LeaseLost(CallError, Conflict, code="lease_lost"):
-    """The job's lease had ended when it was done: another worker may do it, or has done it, too.
+    """The job's lease had ended before it was acked: another worker may do it, or has done it, too.
 
     `topic` and `seq` of `detail` say which.
     """
@@ -36,11 +36,11 @@ class Limited(CallError, Busy, code="limited"):
 
 
 class Unreachable(ServerUnavailable, code="unreachable"):
-    """No connection could be made; nothing was sent."""
+    """No connection could be opened; nothing was sent."""
 
 
 class Untrusted(CallError, Rejected, code="untrusted"):
-    """The server's certificate is not one that the client trusts; nothing was sent."""
+    """The client does not trust the server's certificate; nothing was sent."""
 
 
 class Disconnected(ServerUnavailable, code="disconnected"):
@@ -62,13 +62,13 @@ class NotPenstock(CallError, Rejected, code="not_penstock"):
 
 
 class ClientClosed(CallError, Rejected, code="client_closed"):
-    """The client, watch or writer was closed before."""
+    """The client, watch or writer is already closed."""
 
 
 class OutcomeUnknown(CallError, Unknown, code="outcome_unknown"):
-    """The request may or may not have been done, and no tries are left.
+    """The request may or may not have taken effect, and no tries are left.
 
-    Send the same write with `idempotency_key` to find out: it is done at most once.
+    Send the same write with `idempotency_key` to find out: it takes effect at most once.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ def answer_error(
     server: str = "",
     now_ms: int | None = None,
 ) -> CallError:
-    """The error that an answer tells of, of the class that the server's code names.
+    """The error in an answer, of the class that the server's code names.
 
     A Retry-After with a date counts from `now_ms`; without it, such a date is ignored.
     """
@@ -112,7 +112,7 @@ def _not_an_envelope(status: int, body: bytes, server: str) -> str:
 def _retry_after_ms(
     detail: Mapping[str, Any], headers: Mapping[str, str], now_ms: int | None
 ) -> int | None:
-    """How long the server asks to wait: exact in the detail, else the header's seconds or date."""
+    """The delay that the server asks for: exact in the detail, else from the header."""
     exact = detail.get("retry_after_ms")
     if isinstance(exact, int | float) and exact >= 0:
         return int(exact)
@@ -129,6 +129,6 @@ def _date_ms(text: str) -> int | None:
         found = parsedate_to_datetime(text)
     except (ValueError, OverflowError):
         return None
-    if found.tzinfo is None:  # the oldest form does not say that it is GMT
+    if found.tzinfo is None:  # the oldest form does not state that it is GMT
         found = found.replace(tzinfo=UTC)
     return round(found.timestamp() * 1_000)

@@ -1,6 +1,6 @@
-"""Where topics stand, for tables that read them: asked over HTTP, one client for each server.
+"""The heads of topics, for tables that read them: fetched over HTTP, one client per server.
 
-Loaded by name (`penstock.client.heads:make`), since tables lie in a layer below clients.
+Loaded by name (`penstock.client.heads:make`), because tables are in a layer below clients.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from penstock.tables.core.topics import TopicSource
 from penstock.tables.engine import TopicHead
 
 NOWHERE: Final = TopicHead(TopicPosition(0, 0))
-"""Where a topic stands that does not exist."""
+"""The head of a topic that does not exist."""
 
 _OPTIONS: Final = {"api_key", "timeout_s"}
 
 
 def make(options: Mapping[str, Any]) -> TopicHeads:
-    """Something that knows where topics stand; options are `api_key` and `timeout_s`."""
+    """Create a `TopicHeads`; options are `api_key` and `timeout_s`."""
     strangers = sorted(set(options) - _OPTIONS)
     if strangers:
         raise Rejected(
@@ -33,7 +33,7 @@ def make(options: Mapping[str, Any]) -> TopicHeads:
 
 
 class TopicHeads:
-    """Asks topic servers for the heads of topics. Any thread may use it."""
+    """Fetches the heads of topics from their servers. Thread-safe."""
 
     def __init__(self, api_key: str | None = None, timeout_s: float = 5.0) -> None:
         self._api_key, self._timeout_s = api_key, timeout_s
@@ -58,7 +58,7 @@ class TopicHeads:
                 f"expected a topic server that tells epochs at {source.url}, found one that does "
                 "not"
             )
-        # A topic that is empty says where its next record would be: nothing of it is missing.
+        # An empty topic reports where its next record would be: nothing of it is missing.
         earliest_seq = state.earliest_seq if state.count or state.head_seq else 0
         return TopicHead(TopicPosition(state.epoch, state.head_seq), earliest_seq)
 

@@ -1,6 +1,6 @@
-"""The raw topic of an ingest edge on a server: one request at a time, tried once each.
+"""The raw topic of an ingest edge on a server: one request at a time, without retries.
 
-The edge tries again by itself and has to know whether a try may have reached the server.
+The edge retries by itself and must know whether a try may have reached the server.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _PAGE = 16_384
 
 
 class ServerTopic:
-    """The topics of an edge through HTTP."""
+    """The topics of an edge over HTTP."""
 
     def __init__(self, settings: ClientSettings, names: TopicNames = TopicNames()) -> None:  # noqa: B008
         self._client = AsyncClient(replace(settings, retry=RetryPolicy(tries_max=1)))
         self._names = names
 
     async def open(self) -> None:
-        """Make the topics."""
+        """Create the topics."""
         names = self._names
         for name, options in (
             (names.raw, RAW_OPTIONS),
@@ -69,14 +69,14 @@ class ServerTopic:
         )
 
     async def load(self) -> list[bytes]:
-        """All records of the topic of devices."""
+        """All records of the device topic."""
         found: list[bytes] = []
         async for page in self._client.read(self._names.devices):
             found += [bytes(record.raw_data) for record in page.records]
         return found
 
     async def save(self, records: Sequence[bytes]) -> None:
-        """Replace what the topic of devices holds."""
+        """Replace the contents of the device topic."""
         written = await self._client.write(self._names.devices, list(records))
         await self._client.delete_records(self._names.devices, before_seq=written.first_seq)
 

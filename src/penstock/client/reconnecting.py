@@ -1,4 +1,4 @@
-"""How a stream that was lost comes back: how long to wait, when to give up, what it said last."""
+"""Reconnecting a lost stream: how long to wait, when to give up, what the last error was."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from penstock.protocol.errors import CallError, NotAQueue, ServerUnavailable, Sh
 
 
 class Reconnects:
-    """Counts failures in a row; the window of the back-off begins with the first of them.
+    """Counts consecutive failures; the back-off's window begins with the first of them.
 
-    The server's `retry:` hint is not used: it is one number for everybody, and would bring all
+    The server's `retry:` hint is not used: it is the same for all clients, and would bring all
     clients of a restarted server back at the same moment.
     """
 
@@ -28,16 +28,16 @@ class Reconnects:
         self._failures = 0
         self._since_ms = 0.0
         self.count = 0
-        """Failures since the beginning."""
+        """Failures since the start."""
         self.trouble: str | None = None
         """Why there is no stream now."""
 
     def opened(self) -> None:
-        """There is a stream; whether it works is seen when something comes."""
+        """A stream is open; whether it works shows when data arrives."""
         self.trouble = None
 
     def heard(self) -> None:
-        """Something came, a heartbeat at least, and no error: the stream works."""
+        """Data arrived, at least a heartbeat, and no error: the stream works."""
         self._failures = 0
 
     def failed(self, error: CallError, now_ms: float) -> float | None:
@@ -66,7 +66,7 @@ _FAILURE: Final = msgspec.json.Decoder(_Failure)
 
 
 def stream_error(frame: Frame) -> CallError:
-    """What an error frame says; after any of them the server closes the stream."""
+    """The error in an error frame; the server closes the stream after it."""
     try:
         failure = _FAILURE.decode(frame.data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

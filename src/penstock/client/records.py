@@ -1,4 +1,4 @@
-"""Records on their way out: any Python object, a `Record` with its tag, node and meta, or raw JSON.
+"""Records to send: any Python object, a `Record` with its tag, node and meta, or raw JSON.
 
 >>> encode_record({"kwh": 1.5})
 b'{"data":{"kwh":1.5}}'
@@ -42,7 +42,7 @@ _RECORD: Final = msgspec.json.Decoder(_Encoded)
 
 
 def encode_record(record: object) -> bytes:
-    """A record as the protocol wants it. Text that is not JSON is refused here, by name."""
+    """A record in the form of the protocol. Text that is not JSON is refused here."""
     if not isinstance(record, Record):
         return b'{"data":%b}' % encode_data(record)
     if isinstance(record.data, bytes | bytearray | memoryview | msgspec.Raw):
@@ -56,7 +56,7 @@ def encode_record(record: object) -> bytes:
 
 
 def decode_record(encoded: bytes) -> Record:
-    """The record that was encoded to these bytes, to be looked at or sent again."""
+    """The record encoded in these bytes, to be inspected or sent again."""
     return _RECORD.decode(encoded)
 
 
@@ -73,10 +73,10 @@ def encode_data(data: object) -> bytes:
 
 
 def check_numbers(value: object, encoded: bytes) -> None:
-    """Refuse nan and inf, which JSON has no number for and the encoder makes null of.
+    """Refuse nan and inf, which JSON does not have and the encoder turns into null.
 
-    What has no null is right without another look; the rest is encoded again in a format that has
-    such numbers, and only where one may be among them every value is looked at.
+    JSON without a null needs no further check. Otherwise the data is encoded again in a format that
+    has such numbers, and every value is checked only if one may be among them.
     """
     if b"null" not in encoded:
         return
@@ -84,18 +84,18 @@ def check_numbers(value: object, encoded: bytes) -> None:
         if _NOT_FINITE.search(msgspec.msgpack.encode(value)) is None:
             return
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError):
-        pass  # what only JSON can have, as integers of any size: look at every value
+        pass  # valid only in JSON, such as integers of any size: check every value
     for place, number in _not_finite(value, ""):
         where = f" at {place}" if place else ""
         raise InvalidRequest(f"expected numbers that JSON has, or None, found {number}{where}")
 
 
 def checked_json(text: bytes | bytearray | memoryview | msgspec.Raw) -> bytes:
-    """JSON text that is known to be JSON: a slip in it must not become another record."""
+    """JSON text, validated: an error in it must not change the record."""
     raw = bytes(text)
     try:
         _SYNTAX.decode(raw)
-        _ = raw.isascii() or raw.decode()  # the syntax says nothing about what is in a string
+        _ = raw.isascii() or raw.decode()  # the parser does not check the contents of strings
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"expected JSON text, found {raw[:80]!r}: {error}") from error
     return raw
@@ -114,7 +114,7 @@ def encode_records(records: Iterable[object]) -> bytes:
 
 
 class _Plain(msgspec.Struct, gc=False):
-    """A record of nothing but data, so that a whole batch is encoded in one call."""
+    """A record with only data, so that a whole batch is encoded in one call."""
 
     data: Any
 
@@ -122,11 +122,11 @@ class _Plain(msgspec.Struct, gc=False):
 _SPECIAL: Final = (Record, bytes, bytearray, memoryview, msgspec.Raw)
 
 _NOT_FINITE: Final = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
-"""How nan and inf begin in MessagePack; text may look the same."""
+"""How nan and inf begin in MessagePack; other bytes may look the same."""
 
 
 def _not_finite(value: object, place: str) -> Iterator[tuple[str, float]]:
-    """The numbers that JSON does not have, each with its place."""
+    """The numbers that JSON does not have, each with its path."""
     if isinstance(value, float):
         if not isfinite(value):
             yield place, value

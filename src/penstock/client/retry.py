@@ -1,4 +1,4 @@
-"""When a failed call is tried again, and what it ends with when it is not.
+"""When a failed call is retried, and which error it ends with when it is not.
 
 A call whose outcome is not known is only sent again if doing it twice does no harm: reads, puts,
 deletes, acknowledgements, and writes with an idempotency key.
@@ -32,14 +32,14 @@ from penstock.protocol.errors import (
 )
 
 OnTrouble = Callable[[str | None], None]
-"""Gets why something has to be tried again, once for each outage, and None when it worked."""
+"""Gets the reason when something has to be retried, once per outage, and None when it worked."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """Delays double from `base_ms` to `cap_ms`, less a random share; the call's time is the limit.
 
-    `tries_max` of 1 never tries again; None is as often as there is time for.
+    A `tries_max` of 1 never retries; None retries for as long as there is time.
     """
 
     base_ms: float = 25
@@ -53,7 +53,7 @@ class RetryPolicy:
 
 
 class Tries:
-    """The tries of one call: what failed so far, and what that means for its outcome."""
+    """The tries of one call: its failures so far, and what they mean for its outcome."""
 
     __slots__ = (
         "_backoff", "_failures", "_key", "_last", "_maybe_done", "_policy", "_repeatable",
@@ -78,9 +78,9 @@ class Tries:
         self._last: CallError | None = None
 
     def failed(self, error: CallError, *, elapsed_ms: float, random: Random) -> float | None:
-        """Take note of a failure; the delay before the next try, or None if there is none."""
+        """Record a failure; returns the delay before the next try, or None if there is none."""
         if self._last is None or elapsed_ms < self._window_ms:
-            self._last = error  # one that only says that time is over would hide what was wrong
+            self._last = error  # a mere timeout would hide the real cause
         self._failures += 1
         self._maybe_done = self._maybe_done or error.maybe_done
         tries_max = self._policy.tries_max
@@ -94,7 +94,7 @@ class Tries:
         return delay_ms if elapsed_ms + delay_ms < self._window_ms else None
 
     def verdict(self) -> CallError:
-        """What the call ends with: the last error, unless an earlier try may have done it."""
+        """The call's final error: the last one, unless an earlier try may have taken effect."""
         error = self._last
         if error is None:
             raise ValueError("expected a failed try, found none")
@@ -112,7 +112,7 @@ class Tries:
 
     @property
     def _harmless(self) -> bool:
-        """Whether the caller can just do it again without asking: it needs no key to be safe."""
+        """Whether the caller can simply repeat it: it is idempotent without a key."""
         return self._repeatable and self._key is None
 
     def _worth_another(self, error: CallError) -> bool:

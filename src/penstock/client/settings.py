@@ -25,7 +25,7 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class Address(NamedTuple):
-    """Where to connect; `path` comes before every route, for servers behind a proxy."""
+    """Where to connect; `path` precedes every route, for servers behind a proxy."""
 
     host: str
     port: int
@@ -41,17 +41,17 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """Everything a client may be told. Every wait and every buffer has its limit here."""
+    """The settings of a client. Every wait and every buffer has its limit here."""
 
     url: str = DEFAULT_URL
     """Where the server is; `host:port` alone is taken as http."""
     api_key: str | None = field(default=None, repr=False)
-    """The key, where the server has keys."""
+    """The API key, if the server requires one."""
     connect_timeout_s: float = 5.0
     read_timeout_s: float = 10.0
     """The longest silence of the server in the middle of an exchange."""
     timeout_s: float = 30.0
-    """The longest a call may take, with all its tries.
+    """The longest a call may take, including all its tries.
 
     Keep it below the topics' `idempotency_window_ms`: a key protects a write only within it.
     """
@@ -59,7 +59,7 @@ class ClientSettings:
     reconnect: Backoff = field(
         default_factory=lambda: Backoff(base_ms=100, cap_ms=5_000, jitter=0.5, window_ms=300_000)
     )
-    """How a watch or a work stream comes back; its window is how long it may fail in a row."""
+    """How a watch or a work stream reconnects; its window limits consecutive failures."""
     connections_max: int = 16
     """Connections for calls; a call beyond them waits its turn."""
     streams_max: int = 64
@@ -67,12 +67,12 @@ class ClientSettings:
     gzip: bool | None = None
     """Compress bodies both ways; None does it unless the server is on this machine."""
     gzip_bytes_min: int = 4 * KIB
-    """Smaller requests are sent as they are."""
+    """Smaller requests are not compressed."""
     answer_bytes_max: int = 256 * MIB
     stream_buffer_bytes: int = 4 * MIB
-    """What a stream reads ahead of its reader before it lets the server wait."""
+    """How much a stream reads ahead of its reader before it applies back-pressure."""
     ca_file: str | None = None
-    """Certificates to trust with https, in place of the system's."""
+    """Certificates to trust with https, instead of the system's."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "url", whole_url(self.url))
@@ -90,7 +90,7 @@ class ClientSettings:
     @property
     def address(self) -> Address:
         """Where the URL points to."""
-        given: object = self.url  # whatever a program gave: a port alone is not a URL
+        given: object = self.url  # any value from the program: a port alone is not a URL
         parts = urlsplit(given if isinstance(given, str) else "")
         if parts.scheme not in ("http", "https") or not parts.hostname or not _plain(self.url):
             raise Rejected(f"expected a URL such as {DEFAULT_URL}, found {self.url!r}")
@@ -115,7 +115,7 @@ def whole_url(url: str) -> str:
     >>> whole_url("localhost:4000"), whole_url("[::1]:4000"), whole_url("https://a.example/x")
     ('http://localhost:4000', 'http://[::1]:4000', 'https://a.example/x')
     """
-    given: object = url  # whatever a program gave
+    given: object = url  # any value from the program
     is_short = isinstance(given, str) and _SHORT.fullmatch(given) is not None
     return f"http://{url}" if is_short else url
 

@@ -1,4 +1,4 @@
-"""The calls of spaces as data: commits, entities, histories; and what they give back.
+"""The calls of spaces as data: commits, entities, histories; and their results.
 
 >>> call = get_entity("home", "meter:7", at_seq=12)
 >>> call.request.method, call.request.target
@@ -19,7 +19,7 @@ from penstock.protocol.errors import InvalidRequest
 
 
 class HistoryRow(Struct, frozen=True, kw_only=True):
-    """A commit that wrote an entity, and what it wrote to that one."""
+    """A commit that wrote an entity, and its writes to that entity."""
 
     seq: int
     ts: int
@@ -30,13 +30,13 @@ class HistoryRow(Struct, frozen=True, kw_only=True):
 
 
 class HistoryPage(EntityHistory, frozen=True, kw_only=True):
-    """The history of an entity with its commits as the client has them."""
+    """The history of an entity with its commits decoded."""
 
     commits: list[HistoryRow]  # type: ignore[assignment]  # more exact than on the wire
 
 
 def commit(space: str, commit: Commit) -> Call[CommitAccepted]:
-    """Change entities. Sending it twice does it once."""
+    """Change entities. Idempotent."""
     try:
         body = encode_commit(commit)
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
@@ -50,13 +50,13 @@ def commit(space: str, commit: Commit) -> Call[CommitAccepted]:
 
 
 def commit_once(space: str, commit: Commit) -> Call[CommitAccepted]:
-    """As `commit`, for a runtime: that has checked the documents, and sends it again itself."""
+    """Like `commit`, for a runtime, which checks the documents and retries by itself."""
     request = HttpRequest("POST", f"{_space(space)}/commits", encode_commit(commit))
     return Call(request, reads(CommitAccepted), probes=True)
 
 
 def get_entity(space: str, entity: str, *, at_seq: int | None = None) -> Call[EntityState]:
-    """Look at an entity, now or as it was."""
+    """Show an entity, now or as of a seq."""
     request = HttpRequest("GET", f"{_entity(space, entity)}{query_text(at=at_seq)}")
     return Call(request, reads(EntityState))
 
@@ -77,7 +77,7 @@ def list_entities(
 def after_entities(
     page: EntityPage, space: str, prefix: str, limit: int
 ) -> Call[EntityPage] | None:
-    """The call for the next page of entities, which is of the same seq."""
+    """The call for the next page of entities, as of the same seq."""
     if page.next is None:
         return None
     return list_entities(space, prefix, after=page.next, limit=limit)

@@ -1,4 +1,4 @@
-"""Server-sent events: bytes in, however they are cut, and whole frames out.
+"""Server-sent events: bytes in, split anywhere, and whole frames out.
 
 >>> parser = FrameParser()
 >>> parser.feed(b"retry: 2000\\n\\nid: 7\\nevent: rec")
@@ -24,10 +24,10 @@ class Frame(NamedTuple):
 
 
 class FrameParser:
-    """Cuts a stream into frames; comments and the server's retry hint are read over.
+    """Splits a stream into frames; skips comments and the server's retry hint.
 
-    `frame_bytes_max` limits what one frame may hold. A frame that the end of the stream cuts off
-    is never handed out.
+    `frame_bytes_max` limits the size of a frame. A frame that the end of the stream cuts off is
+    never returned.
     """
 
     __slots__ = ("_data", "_event", "_id", "_limit", "_pieces", "_size", "works")
@@ -40,10 +40,10 @@ class FrameParser:
         self._id = ""
         self._size = 0
         self.works = False
-        """Whether a heartbeat or an event other than an error has come; a hint always comes."""
+        """Whether a heartbeat or a non-error event has arrived; the retry hint does not count."""
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take the next bytes; the frames that they complete."""
+        """Take the next bytes; returns the frames that they complete."""
         frames: list[Frame] = []
         if b"\n" in data:
             lines = b"".join((*self._pieces, data)).split(b"\n")

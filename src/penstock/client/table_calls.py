@@ -1,4 +1,4 @@
-"""Calls about stream tables as data: what is sent, how the answer is read, whether it repeats.
+"""Calls about stream tables as data: the request, its decoder, whether it can be repeated.
 
 >>> call = refresh("daily", force=True, wait_ms=5_000)
 >>> call.request.method, call.request.target, call.wait_ms
@@ -37,7 +37,7 @@ def list_tables(prefix: str = "", *, cursor: str | None = None) -> Call[Facts]:
 
 
 def put(name: str, query: str, options: Facts) -> Call[Facts]:
-    """Create a table, or give it another definition."""
+    """Create a table, or replace its definition."""
     body = msgspec.json.encode({"query": query, **options})
     return Call(HttpRequest("PUT", _table(name), body), _facts)
 
@@ -55,7 +55,7 @@ def change(name: str, verb: str, body: Facts | None = None) -> Call[Facts]:
 
 
 def drop(name: str, *, cascade: bool) -> Call[Facts]:
-    """Drop a table. Not repeatable: the second time there is none."""
+    """Drop a table. Not repeatable: a second drop would not find it."""
     request = HttpRequest("DELETE", f"{_table(name)}{query_text(cascade=cascade or None)}")
     return Call(request, _facts, repeatable=False)
 
@@ -67,13 +67,13 @@ def refresh(name: str, *, force: bool, wait_ms: int) -> Call[Facts]:
 
 
 def warehouse(part: str = "", **query: Any) -> Call[Facts]:
-    """Health, workers and what runs; or a part: jobs, history."""
+    """Health, workers and running jobs; or a part: jobs, history."""
     tail = f"/{part}" if part else ""
     return Call(HttpRequest("GET", f"/v0/warehouse{tail}{query_text(**query)}"), _facts)
 
 
 def put_source(topic: str, schema: str, *, key: Sequence[str], url: str | None) -> Call[Facts]:
-    """Say which columns the records of a topic have."""
+    """Declare the columns of a topic's records."""
     fields: Facts = {"schema": schema, "key": list(key)}
     body = msgspec.json.encode(fields if url is None else {**fields, "url": url})
     return Call(HttpRequest("PUT", f"/v0/sources/{quote(topic, safe=':')}", body), _facts)

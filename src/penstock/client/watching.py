@@ -1,9 +1,9 @@
-"""A watch without a connection: what to do next, what a frame means, where each topic stands.
+"""A watch without a connection: the next step, the meaning of frames, the cursor of each topic.
 
 The cursors are kept here, not by the server. After anything that ends the stream a new session is
-made from them: an old one could still be feeding a connection that is dead but not yet noticed, and
-two streams of one session take records from each other. Records at or below a cursor are dropped,
-so what is handed out is each record once, whatever happened in between.
+created from them: an old one could still be feeding a connection that is dead but not yet detected,
+and two streams of one session take records from each other. Records at or below a cursor are
+dropped, so each record is returned once, whatever happened in between.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from penstock.protocol.events import CaughtUp, LeftOut, Records, Tombstone, Topi
 TOPICS_MAX: Final = 256
 """Topics that one session can name."""
 SILENCE_HEARTBEATS: Final = 2.5
-"""Heartbeats without a byte after which a connection counts as dead."""
+"""Missed heartbeats after which a connection counts as dead."""
 
 
 class Position(Struct, frozen=True):
-    """Where a watch stands in a topic, or shall begin. `tail` begins behind what is there.
+    """The position of a watch in a topic, or its start. `tail` starts after existing records.
 
-    `epoch` tells the topic from a later one of the same name.
+    `epoch` distinguishes the topic from a later one of the same name.
     """
 
     from_seq: int = 0
@@ -64,7 +64,7 @@ def starts_of(
 
 
 class Create(Struct, frozen=True):
-    """Make a session: POST this body."""
+    """Create a session: POST this body."""
 
     body: dict[str, Any]
     lenient: bool
@@ -77,13 +77,13 @@ class Open(Struct, frozen=True):
 
 
 class Pause(Struct, frozen=True):
-    """Wait before anything else."""
+    """Wait before the next step."""
 
     delay_ms: float
 
 
 class Stop(Struct, frozen=True):
-    """It is over: every topic is gone, or `error` says why."""
+    """The watch has ended: every topic is gone, or `error` says why."""
 
     error: CallError | None = None
 
@@ -93,7 +93,7 @@ Step = Create | Open | Pause | Stop
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """What is watched beside the topics' names, and how. `lenient` passes over unknown topics."""
+    """What is watched besides named topics, and how. `lenient` skips unknown topics."""
 
     node: str | list[str] | None = None
     limit: int = 256
@@ -123,10 +123,10 @@ class WatchOptions:
 
 
 class WatchCore:
-    """The course of one watch. Tell it what happened; `next_step` says what to do.
+    """The state of one watch. Feed it events; `next_step` says what to do.
 
     It fails only after the back-off's window without a single frame, or when the server says that
-    trying again is useless.
+    retrying is useless.
     """
 
     def __init__(
@@ -148,14 +148,14 @@ class WatchCore:
         self._step: Step = self._create()
 
     def next_step(self) -> Step:
-        """What to do next. After a pause, ask again."""
+        """What to do next. After a pause, call it again."""
         step = self._step
         if isinstance(step, Pause):
             self._step = self._create()
         return step
 
     def created(self, answer: Mapping[str, Any]) -> list[WatchEvent]:
-        """The session was made. Events: topics of a resumed watch that are gone by now."""
+        """The session was created. Events: topics of a resumed watch that are gone by now."""
         try:
             session = msgspec.convert(answer, _Session)
         except msgspec.ValidationError as error:
@@ -178,11 +178,11 @@ class WatchCore:
         return gone
 
     def heard(self) -> None:
-        """The stream works: an event came, or only a heartbeat."""
+        """The stream works: an event arrived, or only a heartbeat."""
         self._reconnects.heard()
 
     def frame(self, frame: Frame) -> WatchEvent | None:
-        """A frame came: the event to hand out, or None if it holds nothing new."""
+        """A frame arrived: returns the event, or None if it contains nothing new."""
         match frame.event:
             case "record":
                 return self._records(_decode(_RECORDS, frame))
@@ -200,9 +200,9 @@ class WatchCore:
         return None  # an event of a later protocol
 
     def ended(self, now_ms: float, error: CallError | None = None) -> None:
-        """The stream, or the try to get one, ended. Plan what comes next."""
+        """The stream, or the try to open one, ended. Plan the next step."""
         if self._resuming and not self.positions and not self._options.prefixes:
-            self._step = Stop()  # nothing is left to be watched, however the stream ended
+            self._step = Stop()  # no topics are left to watch, however the stream ended
             return
         error = error or ServerUnavailable("expected the stream to go on, found it ended")
         if not self._worth_another(error):
@@ -228,14 +228,14 @@ class WatchCore:
     def _create(self) -> Step:
         options = self._options
         topics = {name: _sent(position) for name, position in self.positions.items()}
-        # A topic that vanished while the stream was down is an event, not the end of the watch.
+        # A topic that was deleted while the stream was down is an event, not the end of the watch.
         return Create(
             {"topics": topics, **options.body()}, lenient=options.lenient or self._resuming
         )
 
     def _worth_another(self, error: CallError) -> bool:
         if isinstance(error, NotFound):
-            return self._resuming  # the session is lost: make another
+            return self._resuming  # the session is lost: create another
         return isinstance(error, Throttled | ServerUnavailable)
 
     def _records(self, batch: Records) -> WatchEvent | None:
@@ -253,12 +253,13 @@ class WatchCore:
 
     def _tombstone(self, gap: Tombstone) -> WatchEvent:
         position = self.positions.get(gap.topic, Position())
-        # A gap ends just before what is left. That of another topic of the same name spans all of
-        # it, and reading begins at its first record: the old cursor says nothing about its seqs.
+        # A gap ends just before the remaining records. The gap of a recreated topic spans all of
+        # the old one, and reading begins at the first record: the old cursor says nothing about its
+        # seqs.
         from_seq = max(0, min(gap.gap_to, gap.earliest_seq - 1))
         if gap.reason != "recreated" and gap.gap_from > position.from_seq:
             from_seq = max(from_seq, position.from_seq)
-        # Whose epoch this is the frame need not say; the next session will.
+        # The frame need not say which epoch this is; the next session will.
         self.positions[gap.topic] = Position(from_seq, gap.epoch)
         return gap
 

@@ -24,13 +24,13 @@ from penstock.client.settings import ClientSettings
 from penstock.kernel.units import KIB
 
 _DIRECT_BYTES_MIN: Final = 256 * KIB
-"""Of a body that has so much to come, the rest is received where it will stay."""
+"""If this much of a body is still to come, it is received directly into its final buffer."""
 _GZIP_LEVEL: Final = 1
-"""Speed first: the point is to spare a network, not a disk."""
+"""Fast rather than small: it saves network, not disk."""
 
 
 class Answer(NamedTuple):
-    """A whole answer; header names in lower case, the body as it was before compression."""
+    """A whole answer; header names in lower case, the body decompressed."""
 
     status: int
     headers: dict[str, str]
@@ -47,7 +47,7 @@ class HttpRequest(NamedTuple):
 
 
 class RequestEncoder:
-    """Makes the bytes of requests to one server."""
+    """Encodes requests to one server."""
 
     __slots__ = ("_common", "_gzip_bytes_min", "_path")
 
@@ -63,7 +63,7 @@ class RequestEncoder:
         self._gzip_bytes_min = settings.gzip_bytes_min if settings.compresses else None
 
     def encode(self, request: HttpRequest) -> bytes:
-        """The bytes of one request, its body compressed where that is worth it."""
+        """The bytes of one request, its body compressed where that pays off."""
         method, target, body, headers = request
         if body:
             headers += "Content-Type: application/json\r\n"
@@ -74,7 +74,7 @@ class RequestEncoder:
 
 
 def encode_request(method: str, target: str, headers: str, body: bytes) -> bytes:
-    """The bytes of a request; bodiless ones that would need a length say it is 0."""
+    """The bytes of a request; one without a body states length 0 where required."""
     if body or method in ("POST", "PUT"):
         headers = f"{headers}Content-Length: {len(body)}\r\n"
     return f"{method} {target} HTTP/1.1\r\n{headers}\r\n".encode("latin-1") + body
@@ -83,8 +83,8 @@ def encode_request(method: str, target: str, headers: str, body: bytes) -> bytes
 class AnswerReader:
     """Reads the answers of one connection, one after the other.
 
-    `head_complete`, then `complete`; `take` gives the whole answer, `take_body` what came so far
-    of one that goes on. Bytes that are not HTTP, or more than the limit, raise `NotPenstock`.
+    `head_complete`, then `complete`; `take` returns the whole answer, `take_body` the part received
+    so far of a stream. Bytes that are not HTTP, or more than the limit, raise `NotPenstock`.
     """
 
     __slots__ = (
@@ -110,11 +110,11 @@ class AnswerReader:
 
     @property
     def started(self) -> bool:
-        """Whether any byte of the answer has come."""
+        """Whether any byte of the answer has arrived."""
         return self._started
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of the connection."""
+        """Process the next bytes of the connection."""
         if self.complete:
             raise NotPenstock(f"the server sent more after its answer: {data[:80]!r}")
         self._started = True
@@ -130,7 +130,7 @@ class AnswerReader:
             )
 
     def room(self) -> memoryview | None:
-        """Where to receive the rest of a large body; None if bytes are to be fed.
+        """The buffer for the rest of a large body; None if bytes are to be fed.
 
         Each byte is copied once instead of three times. After this only `filled` may be called.
         """
@@ -143,15 +143,15 @@ class AnswerReader:
         return memoryview(self._room)[self.body_bytes :]
 
     def filled(self, count: int) -> None:
-        """So many bytes were received in the room."""
+        """This many bytes were received into the buffer."""
         assert self._room is not None, "there was room"
         self.body_bytes += count
         if self.body_bytes == len(self._room):
             self.complete = True
-            self._parser = httptools.HttpResponseParser(self)  # the old one still waits for these
+            self._parser = httptools.HttpResponseParser(self)  # the old one still expects them
 
     def _length(self) -> int:
-        """The length of the body, 0 if it is not known."""
+        """The length of the body, 0 if unknown."""
         if not self.head_complete or self._chunked:
             return 0
         length = int(self.headers.get("content-length", 0))
@@ -162,7 +162,7 @@ class AnswerReader:
         return length
 
     def end(self) -> None:
-        """The connection ended; an answer that names no length is complete with it."""
+        """The connection ended, which completes an answer without a length."""
         headers = self.headers
         if self.head_complete and "content-length" not in headers and not self._chunked:
             self.complete = True
@@ -173,7 +173,7 @@ class AnswerReader:
         return "chunked" in self.headers.get("transfer-encoding", "").lower()
 
     def take(self) -> Answer:
-        """The whole answer; the next bytes are those of the next one."""
+        """The whole answer; the next bytes belong to the next one."""
         body: Any = self._room  # reads like bytes, and is not worth a copy
         if body is None:
             body = b"".join(self._chunks) if len(self._chunks) != 1 else self._chunks[0]
@@ -184,13 +184,13 @@ class AnswerReader:
         return answer
 
     def take_body(self) -> bytes:
-        """What has come of the body since the last call."""
+        """The part of the body received since the last call."""
         body = b"".join(self._chunks)
         self._chunks.clear()
         self.body_bytes = 0
         return body
 
-    # What the parser calls. What comes behind the answer in one read does not belong to it.
+    # Called by the parser. Bytes after the answer in the same read do not belong to it.
 
     def on_message_begin(self) -> None:
         if self.complete:

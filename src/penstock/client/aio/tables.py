@@ -17,7 +17,7 @@ PAGE_ROWS: Final = 50_000
 
 
 class AsyncTables:
-    """Stream tables: look at them, read them, have them refreshed. Answers are plain dicts."""
+    """Stream tables: inspect, read and refresh them. Answers are plain dicts."""
 
     def __init__(self, runner: AsyncRunner) -> None:
         self._runner = runner
@@ -34,7 +34,7 @@ class AsyncTables:
                 return found
 
     async def put(self, name: str, query: str, **options: str) -> Facts:
-        """Create a table, or give it another definition."""
+        """Create a table, or replace its definition."""
         return await self._runner.run(calls.put(name, query, options))
 
     async def alter(self, name: str, **options: str) -> Facts:
@@ -42,7 +42,7 @@ class AsyncTables:
         return await self._runner.run(calls.change(name, "alter", options))
 
     async def drop(self, name: str, *, cascade: bool = False) -> Facts:
-        """Drop a table with its contents, and with `cascade` all that read it."""
+        """Drop a table with its contents, and with `cascade` all tables that read it."""
         return await self._runner.run(calls.drop(name, cascade=cascade))
 
     async def show(self, name: str) -> Facts:
@@ -66,7 +66,7 @@ class AsyncTables:
         return await self._runner.run(calls.change(name, "resume"))
 
     async def refresh(self, name: str, *, force: bool = False, wait_ms: int = 10_000) -> Facts:
-        """Have a table refreshed and wait so long for it; `done` says whether it came to that."""
+        """Refresh a table and wait this long for it; `done` tells whether it finished."""
         return await self._runner.run(calls.refresh(name, force=force, wait_ms=wait_ms))
 
     async def health(self) -> Facts:
@@ -76,7 +76,7 @@ class AsyncTables:
     async def declare_topic(
         self, topic: str, schema: str, *, key: Sequence[str] = (), url: str | None = None
     ) -> Facts:
-        """Say which columns the records of a topic have, so that tables can read it."""
+        """Declare the columns of a topic's records, so that tables can read it."""
         call = calls.put_source(topic, schema, key=key, url=url)
         return await self._runner.run(call)
 
@@ -88,7 +88,7 @@ class AsyncTables:
         columns: Sequence[str] | None = None,
         page_rows: int = PAGE_ROWS,
     ) -> AsyncIterator[pa.Table]:
-        """All rows of a table at one snapshot, a page after the other."""
+        """All rows of a table at one snapshot, page by page."""
         offset: int | None = 0
         while offset is not None:
             page = await self._runner.run(

@@ -1,6 +1,6 @@
 """Watches: the records of topics as they are written, across any number of connections.
 
-`WatchCore` decides; here its steps are carried out.
+`WatchCore` decides; this module carries out its steps.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class AsyncWatch:
 
     @property
     def positions(self) -> Mapping[str, Position]:
-        """Where the watch stands in each topic, after the events that were handed out.
+        """The watch's position in each topic, after the events that were returned.
 
-        Kept by a program and given to `watch` later, it goes on from there.
+        A program can save them and pass them to `watch` later, to continue from there.
         """
         return dict(self._flow.core.positions)
 
@@ -79,9 +79,9 @@ class AsyncWatch:
 
 
 class AsyncWatchFlow:
-    """Hands out the events of a watch, one at a time, across any number of connections.
+    """Returns the events of a watch, one at a time, across any number of connections.
 
-    Any wait may end early, by a deadline or by a cancellation, without losing what was received.
+    Any wait may end early, by a deadline or by a cancellation, without losing received data.
     """
 
     def __init__(self, core: WatchCore, runner: AsyncRunner) -> None:
@@ -108,7 +108,7 @@ class AsyncWatchFlow:
             elif not await self._step(deadline_s):
                 break
         if self.ended:
-            self._drop()  # what was not there yet when another thread called `close`
+            self._drop()  # a connection opened after another thread called `close`
         return None
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class AsyncWatchFlow:
         self._drop()
 
     def _take(self) -> WatchEvent | None:
-        """The next event of what was received. Cursors move here, with what is handed out."""
+        """The next received event. Cursors move here, when an event is returned."""
         while self._frames and not self._events:
             try:
                 event = self.core.frame(self._frames.popleft())
@@ -129,7 +129,7 @@ class AsyncWatchFlow:
         return self._events.popleft() if self._events else None
 
     async def _read(self, stream: AsyncConnection, deadline_s: float) -> bool:
-        """Receive more frames, or notice the end; False if the deadline came first."""
+        """Receive more frames, or detect the end; False if the deadline came first."""
         silent_until_s = self._heard_s + self.core.silence_ms / 1_000
         now_s = monotonic()
         try:
@@ -156,7 +156,7 @@ class AsyncWatchFlow:
         return True
 
     async def _step(self, deadline_s: float) -> bool:
-        """Do what the core says; False if the deadline comes before its end."""
+        """Carry out the core's next step; False if the deadline comes first."""
         if not await self._rest(deadline_s):
             return False
         step = self.core.next_step()
@@ -179,7 +179,7 @@ class AsyncWatchFlow:
         return True
 
     async def _create(self, step: Create, deadline_s: float) -> bool:
-        """Make a session; False if the deadline comes first."""
+        """Create a session; False if the deadline comes first."""
         call = calls.create_watch(step.body, lenient=step.lenient)
         answer = await self._pending.answer(
             partial(self._runner.run, call), deadline_s, self._is_ended
@@ -234,12 +234,12 @@ class AsyncWatchFlow:
 
 
 class _Pending:
-    """The one request of a watch that is under way; it outlives the wait for it.
+    """The single request of a watch in progress; it outlives the wait for it.
 
-    A caller's deadline that comes first, or a wait that is cancelled, says nothing about the
-    server: the request goes on, and the next call waits for the same answer. If each call asked
-    anew, a caller that is always less patient than the server is slow would never get an answer,
-    and what the server had sent to the previous request would be lost.
+    A caller's deadline, or a cancelled wait, says nothing about the server: the request continues,
+    and the next call waits for the same answer. If each call sent a new request, a caller with a
+    deadline shorter than the server's response time would never get an answer, and data sent for
+    the previous request would be lost.
     """
 
     def __init__(self) -> None:
@@ -251,7 +251,7 @@ class _Pending:
         deadline_s: float,
         is_ended: Callable[[], bool],
     ) -> T | None:
-        """What is asked for; None if the deadline comes first: then ask for the same again.
+        """The answer; None if the deadline comes first: then call again for the same answer.
 
         Another thread may end the watch and `drop` this before there is anything to drop.
         """
@@ -266,7 +266,7 @@ class _Pending:
         return attempt.result()
 
     def drop(self) -> None:
-        """The answer is not wanted any more."""
+        """Abandon the answer."""
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
             attempt.drop()

@@ -1,7 +1,7 @@
-"""The jobs of a queue as a stream, opened again when it is lost.
+"""The jobs of a queue as a stream, reopened when it is lost.
 
-A task of its own reads the stream and extends the leases of the jobs that are ours, whatever the
-program does meanwhile. So a job never waits unread, where its lease would end unseen.
+A task of its own reads the stream and extends the leases of held jobs, whatever the program does
+meanwhile. So a job never stays unread until its lease expires unnoticed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from penstock.protocol.errors import CallError, ServerUnavailable, Throttled
 T = TypeVar("T")
 
 HEARTBEAT_S: Final = 15.0
-"""How often the server sends something on a work stream; it cannot be set."""
+"""How often the server sends something on a work stream; not configurable."""
 EXTEND_SHARE: Final = 0.25
-"""The part of a lease that a request to extend it may take, so that there is time for another."""
+"""The share of a lease that an extend request may take, so that there is time for a retry."""
 EXTEND_S_MIN: Final = 0.25
 
 _JOB: Final = msgspec.json.Decoder(ClaimedJob)
@@ -57,7 +57,7 @@ class AsyncWork:
 
     @property
     def node(self) -> str:
-        """The name under which jobs are held."""
+        """The node name under which jobs are held."""
         return self._flow.node
 
     @property
@@ -80,7 +80,7 @@ class AsyncWork:
         return None if lease is None else AsyncJob(self._runner, lease, self)
 
     async def aclose(self) -> None:
-        """End the stream; jobs that are not settled go back to the queue."""
+        """End the stream; unsettled jobs return to the queue."""
         self._flow.close()
 
     async def __aenter__(self) -> Self:
@@ -93,18 +93,18 @@ class AsyncWork:
 
 
 class AsyncJob:
-    """A job that is ours for a while. As `async with`: done at the end, given back on an error.
+    """A leased job. As `async with`: acked at the end, nacked on an error.
 
-    `LeaseLost` at the end says that the job was not ours any more.
+    `LeaseLost` at the end means that the lease had been lost.
     """
 
     def __init__(self, runner: AsyncRunner, lease: Lease, work: AsyncWork) -> None:
         self._runner = runner
         self._lease = lease
-        self._work = work  # the stream goes on for as long as the program has a job of it
+        self._work = work  # keeps the stream open while the program has one of its jobs
 
     def __del__(self) -> None:
-        self._lease.is_wanted = False  # neither done nor given back: the lease runs out
+        self._lease.is_wanted = False  # neither acked nor nacked: the lease expires
 
     @property
     def topic(self) -> str:
@@ -113,7 +113,7 @@ class AsyncJob:
 
     @property
     def node(self) -> str:
-        """The name under which the job is held."""
+        """The node name under which the job is held."""
         return self._work.node
 
     @property
@@ -123,12 +123,12 @@ class AsyncJob:
 
     @property
     def settled(self) -> bool:
-        """Whether it was acknowledged or given back."""
+        """Whether it was acked or nacked."""
         return self._lease.settled
 
     @property
     def lease_lost(self) -> bool:
-        """Whether the server said that the job is no longer ours."""
+        """Whether the server reported that the lease is lost."""
         return self._lease.lost
 
     @property
@@ -143,12 +143,12 @@ class AsyncJob:
 
     @property
     def deliveries(self) -> int:
-        """How often the job was handed out, this time included."""
+        """How often the job was delivered, including this time."""
         return self.claimed.deliveries
 
     @property
     def deadline_ms(self) -> int:
-        """When the lease ends, in the server's time, as it was claimed."""
+        """When the lease ends, in the server's time, as of the claim."""
         return self.claimed.deadline_ms
 
     @property
@@ -169,19 +169,22 @@ class AsyncJob:
         return f"{type(self).__name__}(topic={self.topic!r}, seq={self.seq}, data={self.data!r})"
 
     async def ack(self) -> bool:
-        """The job is done. False if it was no longer ours: another worker may do it too."""
+        """Mark the job as done. False if the lease was lost: another worker may do it too."""
         self._lease.settled = True
         call = calls.ack(self.topic, self.node, [self.claimed])
         return (await self._runner.run(call)).acked == 1
 
     async def nack(self, delay_ms: int = 0) -> bool:
-        """Give the job back, to be handed out again after a delay. False if it was not ours."""
+        """Return the job to the queue, to be delivered again after a delay.
+
+        False if the lease was lost.
+        """
         self._lease.settled = True
         call = calls.nack(self.topic, self.node, [self.claimed], delay_ms=delay_ms)
         return (await self._runner.run(call)).nacked == 1
 
     async def extend(self, lease_ms: int) -> bool:
-        """Let the lease end so long from now. False if the job is no longer ours."""
+        """Extend the lease to end this long from now. False if the lease was lost."""
         sent_s = monotonic()
         call = calls.extend(self.topic, self.node, [self.claimed], lease_ms=lease_ms)
         is_extended = (await self._runner.run(call)).extended == 1
@@ -210,9 +213,9 @@ class AsyncJob:
 
 
 class AsyncWorkFlow:
-    """Hands out jobs. Those of a lost connection that were not handed out never are.
+    """Hands out jobs. Jobs of a lost connection that were not handed out yet are dropped.
 
-    The server gives them to another worker, or to us again, as soon as it notices.
+    The server gives them to another worker, or to this one again, as soon as it detects the loss.
     """
 
     def __init__(
@@ -236,9 +239,9 @@ class AsyncWorkFlow:
         self._begin()
 
     def _begin(self) -> None:
-        """As if nothing had been asked for yet."""
+        """Reset to the initial state."""
         self._pid = os.getpid()
-        self._lock = threading.Lock()  # for what the reader and the program both change
+        self._lock = threading.Lock()  # for state shared by the reader and the program
         self._news = AsyncSignal()
         self._leases = Leases(extends=self._extends)
         self._reader: AsyncAttempt[None] | None = None
@@ -274,7 +277,7 @@ class AsyncWorkFlow:
         return None
 
     def close(self) -> None:
-        """End the stream; the server takes back the jobs that are not settled."""
+        """End the stream; the server takes back unsettled jobs."""
         self.ended = True
         if self._pid == os.getpid():
             if self._reader is not None:
@@ -283,24 +286,24 @@ class AsyncWorkFlow:
             self._news.tell()
 
     def abandon(self) -> None:
-        """The program has let go of it without closing it; called from any thread."""
+        """The program dropped the stream without closing it; called from any thread."""
         if self._reader is not None and self._pid == os.getpid():
             self._reader.call(self.close)
 
     async def _see_to_the_reader(self) -> None:
-        """Have a reader that runs. If its loop has ended, that is a lost connection."""
+        """Ensure that a reader runs. A reader whose loop has ended counts as a lost connection."""
         is_over = self._reader is not None and await self._reader.over(0.0)
         if self._reader is not None and is_over and not self.ended and self._failure is None:
             try:
                 self._reader.result()
             except Disconnected:
                 self._begin()
-        with self._lock:  # of several callers that find none, one starts it
+        with self._lock:  # of several callers that find none, only one starts it
             if self._reader is None and not self.ended:
                 self._reader = AsyncAttempt(self._read_on)
 
     async def _read_on(self) -> None:
-        """Read the stream, open it again, extend leases, until the end."""
+        """Read the stream, reopen it and extend leases, until the end."""
         try:
             while not self.ended:
                 try:
@@ -329,7 +332,7 @@ class AsyncWorkFlow:
             await self._open()
 
     async def _rest(self, now_s: float) -> None:
-        """Wait before the next try, until a lease is due."""
+        """Wait before the next try, until a lease is due for extension."""
         seen = self._news.count
         if self.ended:
             return
@@ -354,7 +357,7 @@ class AsyncWorkFlow:
             self._runner.tell(None)
 
     async def _read(self, stream: AsyncConnection) -> None:
-        """Receive more frames, until a lease is due."""
+        """Receive more frames, until a lease is due for extension."""
         silent_until_s = self._heard_s + HEARTBEAT_S * SILENCE_HEARTBEATS
         try:
             data = await stream.read(max(0.001, self._wake_s(silent_until_s) - monotonic()))
@@ -378,7 +381,7 @@ class AsyncWorkFlow:
         self._news.tell()
 
     async def _learned_lease_ms(self) -> int:
-        """How long leases last: as asked for, else as the queue is set."""
+        """How long leases last: as requested, else as the queue is configured."""
         if self._lease_ms is None:
             state = await self._runner.run(calls.get_topic(self.topic, touch=False))
             self._lease_ms = state.config.lease_ms
@@ -411,7 +414,7 @@ class AsyncWorkFlow:
             return min(until_s, self._leases.next_due_s())
 
     def _lost(self, error: CallError) -> None:
-        """Plan the next try; if there is none, the end of the stream is raised."""
+        """Plan the next try; if there is none, raise the stream's final error."""
         if not isinstance(error, Throttled | ServerUnavailable):
             raise error
         is_news = self.trouble is None

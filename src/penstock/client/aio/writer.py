@@ -21,15 +21,17 @@ from penstock.client.transports.connecting import closed_error
 from penstock.protocol.answers import Written
 
 IDLE_S: Final = 1.0
-"""How long the pump waits for records before it ends. The next record starts another."""
+"""How long the pump waits for records before it ends. The next record starts a new one."""
 
 
 class AsyncWriter:
-    """Writes to one topic; each record lands once and in the order of `send`.
+    """Writes to one topic; each record is written exactly once and in the order of `send`.
 
-    A batch leaves when it is full or its first record has waited `linger_ms`. Memory is bounded:
-    `send` waits for room. If a batch fails for good the writer ends: every later call raises its
-    error, and `unacked` has what is not known to be written. Any task of its loop may send.
+    A batch is sent when it is full or its first record has waited `linger_ms`. Memory is bounded:
+    `send` waits for room. If a batch fails permanently the writer ends: every later call raises its
+    error, and `unacked` holds the records not known to be written.
+
+    Any task of its loop may send.
     """
 
     def __init__(
@@ -48,20 +50,20 @@ class AsyncWriter:
         self._fields = fields
         self._on_written = on_written
         self._batcher = Batcher(limits, lambda: uuid4().hex)
-        self._lock = threading.Lock()  # guards the batcher and what follows; never held in a wait
+        self._lock = threading.Lock()  # guards batcher and fields below; never held in a wait
         self._pump: AsyncAttempt[None] | None = None
         self._in_hurry = False
         self._closed = False
         self._came = AsyncSignal()
-        """Records came, or a flush."""
+        """Signals new records, or a flush."""
         self._moved = AsyncSignal()
-        """A batch is through, or the writer has failed."""
+        """Signals an acknowledged batch, or a failure of the writer."""
         self._process = os.getpid()
         self._forget_at_exit = at_exit(self.aclose)
 
     @property
     def sent(self) -> int:
-        """Records taken in so far."""
+        """Records accepted so far."""
         return self._batcher.sent
 
     @property
@@ -70,7 +72,7 @@ class AsyncWriter:
         return self._batcher.acked
 
     def unacked(self) -> list[Record]:
-        """The records that are not known to be written, in order, as `send` takes them.
+        """The records not known to be written, in order, in the form that `send` takes.
 
         Their data is JSON text.
         """
@@ -78,7 +80,7 @@ class AsyncWriter:
             return [decode_record(each) for each in self._batcher.unacked()]
 
     async def send(self, record: object) -> None:
-        """Take a record in; waits only if there is no room for it."""
+        """Accept a record; waits only if there is no room for it."""
         encoded = encode_record(record)
         self._check_process()  # before the lock, which the parent process may hold
         fills: bool | None = None
@@ -92,7 +94,7 @@ class AsyncWriter:
             await self._runner.transport.pause(0)  # a loop of sends must let the pump run
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything sent so far is acknowledged, or raise why it is not."""
+        """Wait until every record sent so far is acknowledged; raises the writer's error."""
         self._check_process()
         batcher = self._batcher
         target = batcher.sent
@@ -104,7 +106,7 @@ class AsyncWriter:
                     raise batcher.failure
                 if batcher.acked >= target:
                     return
-                if batcher.waiting:  # a batch that is under way lingers no more
+                if batcher.waiting:  # the batch being collected stops lingering
                     self._in_hurry = True
                     self._start()
             self._came.tell()
@@ -114,7 +116,7 @@ class AsyncWriter:
             await self._moved.changed(seen, left_s)
 
     async def aclose(self) -> None:
-        """Flush, then take nothing more."""
+        """Flush, then accept nothing more."""
         if os.getpid() != self._process:
             return  # the parent process flushes its own
         self._forget_at_exit()
@@ -144,7 +146,7 @@ class AsyncWriter:
             raise ClientClosed("this writer belongs to the process before the fork; make another")
 
     def _take(self, encoded: bytes) -> bool | None:
-        """Take a record in, under the lock: whether it fills a batch, or None without room."""
+        """Accept a record, under the lock: whether it fills a batch, or None without room."""
         batcher = self._batcher
         if self._closed:
             raise closed_error("writer")
@@ -162,7 +164,7 @@ class AsyncWriter:
             self._pump = AsyncAttempt(self._run, f"penstock writer {self._topic}")
 
     async def _run(self) -> None:
-        """Write batches as they become due; end when there were none for a while."""
+        """Write batches as they become due; end after an idle period."""
         try:
             while (batch := await self._next()) is not None:
                 written = await self._write(batch)
@@ -190,7 +192,7 @@ class AsyncWriter:
                 if self._batcher.waiting:
                     break
                 if self._closed or monotonic() >= idle_until_s:
-                    self._pump = None  # under the lock: the next record starts another
+                    self._pump = None  # under the lock: the next record starts a new one
                     return None
             await self._came.changed(seen, idle_until_s - monotonic())
         await self._linger(monotonic() + self._linger_s)

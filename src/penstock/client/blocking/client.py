@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """A Penstock server, for threads. Make one and keep it: it reuses its connections.
+    """A Penstock server, for threads. Create one and keep it: it reuses its connections.
 
-    Every call has a deadline, `timeout_s` of the settings, and is tried again where that is safe.
-    `on_trouble` gets the reason when a call or a stream has to be tried again, once for each
-    outage, and None when it is over. A client can be pickled; the copy makes its own connections.
+    Every call has a deadline, `timeout_s` of the settings, and is retried where that is safe.
+    `on_trouble` gets the reason when a call or a stream has to be retried, once for each outage,
+    and None when the outage is over. A client can be pickled; the copy makes its own connections.
+
     Any thread may use it, also inside a running loop, and a forked process may keep it.
     """
 
@@ -52,13 +53,13 @@ class Client:
 
     @property
     def settings(self) -> ClientSettings:
-        """The settings the client was made with."""
+        """The settings the client was created with."""
         return self._runner.settings
 
     def within(self, timeout_s: float) -> Self:
-        """The same client, and the same connections, with another deadline for each call.
+        """The same client, with the same connections and a different deadline for each call.
 
-        It counts also where the server is asked to wait longer (`wait_ms`).
+        The deadline also holds where the server is asked to wait longer (`wait_ms`).
         """
         other = object.__new__(type(self))
         other._transport = self._transport
@@ -72,7 +73,7 @@ class Client:
         return f"{type(self).__name__}({self.settings.url!r})"
 
     def close(self) -> None:
-        """Close every connection; calls and streams under way fail."""
+        """Close every connection; calls and streams in progress fail."""
         self._transport.close()
 
     def __enter__(self) -> Self:
@@ -85,17 +86,17 @@ class Client:
 
     @property
     def tables(self) -> Tables:
-        """Stream tables, of a server that was told of a warehouse."""
+        """Stream tables, if the server has a warehouse."""
         return Tables(self._runner)
 
     # Topics
 
     def put_topic(self, topic: str, **options: Any) -> answers.TopicPut:
-        """Create a topic, or change those of its options that are named."""
+        """Create a topic, or change the named options of an existing one."""
         return self._runner.run(calls.put_topic(topic, options))
 
     def get_topic(self, topic: str, *, touch: bool = True) -> answers.TopicState:
-        """What a topic holds and how it is set. `touch` counts this as a read."""
+        """A topic's contents and configuration. `touch` counts this as a read."""
         return self._runner.run(calls.get_topic(topic, touch=touch))
 
     def list_topics(
@@ -107,7 +108,7 @@ class Client:
         return self._runner.rows(first, following, lambda page: page.topics)
 
     def delete_topic(self, topic: str, *, if_empty: bool = False) -> answers.TopicDeletion:
-        """Delete a topic and the routers at it; with `if_empty` only if it holds nothing."""
+        """Delete a topic and its routers; with `if_empty` only if it holds no records."""
         return self._runner.run(calls.delete_topic(topic, if_empty=if_empty))
 
     # Records
@@ -126,8 +127,8 @@ class Client:
     ) -> answers.Written:
         """Append records, all or none: plain objects, `Record`s, or JSON text as bytes.
 
-        The write is sent again when its answer is lost; its key makes that safe. Without a key
-        (None) it is not, and ends with `OutcomeUnknown`.
+        The write is sent again when its answer is lost; its idempotency key makes that safe.
+        Without a key (None) it is not safe, and a lost answer ends with `OutcomeUnknown`.
         """
         call = calls.write(
             topic,
@@ -171,8 +172,8 @@ class Client:
     ) -> answers.Diff:
         """One page of the records after a seq, or from a time on (`from_ts`), whichever is later.
 
-        `wait_ms` waits for records if there are none. `node` leaves out the records of a node,
-        `tag` takes only those that match. Give `epoch` back to notice another topic of that name.
+        `wait_ms` waits for records if there are none. `node` excludes the records of a node, `tag`
+        selects matching ones. Pass `epoch` back to detect that the topic was recreated.
         """
         call = calls.diff(
             topic,
@@ -204,9 +205,9 @@ class Client:
         batch_bytes_max: int | None = None,
         epoch: int | None = None,
     ) -> pa.Table:
-        """As `diff`, with the records as an Arrow table.
+        """Like `diff`, with the records as an Arrow table.
 
-        What a page says beside its records, as `next_from_seq`, is the metadata of its schema.
+        The other fields of a page, such as `next_from_seq`, are the metadata of its schema.
         """
         call = calls.diff_arrow(
             topic,
@@ -236,7 +237,7 @@ class Client:
         include_meta: bool = True,
         epoch: int | None = None,
     ) -> Iterator[answers.Diff]:
-        """The pages of a topic until it is caught up; read on later from `next_from_seq`."""
+        """The pages of a topic until it is caught up; continue later from `next_from_seq`."""
         same: dict[str, Any] = {
             "limit": page_size,
             "node": node,
@@ -254,7 +255,7 @@ class Client:
         before_seq: int | None = None,
         match: str | Sequence[str] | None = None,
     ) -> answers.RecordDeletion:
-        """Delete the records before a seq, those whose tag matches, or those that are both."""
+        """Delete records before a seq, with a matching tag, or both."""
         call = calls.delete_records(topic, before_seq=before_seq, match=match)
         return self._runner.run(call)
 
@@ -272,10 +273,10 @@ class Client:
         disable_backpressure: bool | None = None,
         on_written: Callable[[answers.Written], None] | None = None,
     ) -> Writer:
-        """A writer that gathers many sends into few requests, in order, with bounded memory.
+        """A writer that batches many sends into few requests, in order, with bounded memory.
 
-        `on_written` is called with each batch that was acknowledged. If it raises, the writer ends
-        with that error; the batch counts as written.
+        `on_written` is called with each acknowledged batch. If it raises, the writer ends with that
+        error; the batch counts as written.
         """
         return Writer(
             self._runner,
@@ -294,16 +295,17 @@ class Client:
     # Spaces
 
     def commit(self, space: str, commit: Commit) -> answers.CommitAccepted:
-        """Change entities of a space, all of it or nothing.
+        """Change entities of a space atomically.
 
-        A commit whose answer is lost is sent again: the server knows it by its session and number.
+        A commit whose answer is lost is sent again: the server recognises it by its session and
+        number.
         """
         return self._runner.run(space_calls.commit(space, commit))
 
     def get_entity(
         self, space: str, entity: str, *, at_seq: int | None = None
     ) -> answers.EntityState:
-        """An entity, now or as it was at a seq of its space; `EntityNotFound` if there is none."""
+        """An entity, now or as of a seq of its space; `EntityNotFound` if it does not exist."""
         return self._runner.run(space_calls.get_entity(space, entity, at_seq=at_seq))
 
     def list_entities(
@@ -317,7 +319,7 @@ class Client:
     def entity_history(
         self, space: str, entity: str, *, after_seq: int = 0, page_size: int = 1_000
     ) -> Iterator[space_calls.HistoryRow]:
-        """The commits that wrote an entity, oldest first, as far as their records are kept."""
+        """The commits that wrote an entity, oldest first, as far as their records are retained."""
         first = space_calls.entity_history(space, entity, after_seq=after_seq, limit=page_size)
         following = partial(space_calls.after_history, space=space, entity=entity, limit=page_size)
         return self._runner.rows(first, following, lambda page: page.commits)
@@ -369,7 +371,7 @@ class Client:
         return self._runner.rows(first, following, lambda page: page.routers)
 
     def delete_router(self, router: str) -> answers.RouterDeletion:
-        """Delete a router; what it forwarded stays."""
+        """Delete a router; forwarded records stay."""
         return self._runner.run(calls.delete_router(router))
 
     # Queues
@@ -379,20 +381,20 @@ class Client:
     ) -> answers.Claims:
         """Lease up to `count` jobs of a queue for this node.
 
-        Not sent again if its answer is lost: the jobs come back when their lease ends.
+        Not sent again if its answer is lost: the jobs return to the queue when their lease ends.
         """
         return self._runner.run(calls.claim(topic, node, count=count, lease_ms=lease_ms))
 
     def ack(self, topic: str, node: str, jobs: Jobs) -> answers.Acked:
-        """Jobs are done: claimed jobs, or seqs. After a lost answer they are in `skipped`."""
+        """Mark jobs, or seqs, as done. After a lost answer they are in `skipped`."""
         return self._runner.run(calls.ack(topic, node, jobs))
 
     def nack(self, topic: str, node: str, jobs: Jobs, *, delay_ms: int = 0) -> answers.Nacked:
-        """Give jobs back, to be handed out again after a delay."""
+        """Return jobs to the queue, to be delivered again after a delay."""
         return self._runner.run(calls.nack(topic, node, jobs, delay_ms=delay_ms))
 
     def extend(self, topic: str, node: str, jobs: Jobs, *, lease_ms: int) -> answers.Extended:
-        """Let the leases of jobs end so long from now."""
+        """Extend the leases of jobs to end this long from now."""
         return self._runner.run(calls.extend(topic, node, jobs, lease_ms=lease_ms))
 
     def work(
@@ -404,11 +406,11 @@ class Client:
         lease_ms: int | None = None,
         extend_leases: bool = True,
     ) -> Work:
-        """The jobs of a queue as they become ready, up to `count` at a time unsettled.
+        """The jobs of a queue as they become ready, with at most `count` unsettled at a time.
 
-        Acknowledge each job or give it back. Until then its lease is extended in time, unless
-        `extend_leases` is False. A lost connection is made again; jobs that were out on it go back
-        to the queue, so a job may come twice.
+        Ack or nack each job. Until then its lease is extended in time, unless `extend_leases` is
+        False. A lost connection is reopened; unsettled jobs of the lost one return to the queue, so
+        a job may be delivered twice.
         """
         flow = WorkFlow(
             self._runner, topic, node, count=count, lease_ms=lease_ms, extends=extend_leases
@@ -433,11 +435,11 @@ class Client:
         include_data: bool = True,
         lenient: bool = False,
     ) -> Watch:
-        """The records of topics as they are written, each once, across lost connections.
+        """The records of topics as they are written, each exactly once, across lost connections.
 
-        Begin after seqs (`{"topic": 12}`), at the beginning (names), or with `tail` behind what is
-        there. Topics that begin with one of `prefixes` join whenever they are made. `lenient`
-        passes over topics that do not exist.
+        Start after seqs (`{"topic": 12}`), at the beginning (names), or with `tail` after the
+        existing records. Topics that begin with one of `prefixes` join whenever they are created.
+        `lenient` skips topics that do not exist.
         """
         options = WatchOptions(
             node=node,
@@ -458,11 +460,11 @@ class Client:
     # Server
 
     def health(self) -> answers.Health:
-        """Whether the server answers. Not tried again: a failure is the answer."""
+        """Whether the server answers. Not retried: a failure is the answer."""
         return self._runner.run(calls.health())
 
     def ready(self) -> answers.Ready:
-        """Whether the server takes requests. Not tried again: `NotReady` is an answer."""
+        """Whether the server takes requests. Not retried: `NotReady` is an answer."""
         return self._runner.run(calls.ready())
 
     def metrics(self) -> dict[str, Any]:
@@ -474,16 +476,16 @@ class Client:
         return self._runner.run(calls.scheduler(topic))
 
     def ingest_status(self) -> dict[str, Any]:
-        """Windows, rates and the bottleneck of an ingest edge; `url` is its port for status.
+        """Windows, rates and the bottleneck of an ingest edge; `url` is its status port.
 
-        Not tried again: a failure is the answer.
+        Not retried: a failure is the answer.
         """
         return self._runner.run(calls.ingest_status())
 
     def backup(self, directory: str, *, wait_ms: int = 3_600_000) -> answers.BackupMade:
-        """Have the server copy everything to a directory of its own machine, while it goes on.
+        """Have the server copy everything to a directory on its own machine while it runs.
 
-        Not tried again: a second try would find the directory in use.
+        Not retried: a second try would find the directory in use.
         """
         return self._runner.run(calls.backup(directory, wait_ms=wait_ms))
 

@@ -1,5 +1,5 @@
 # Generated from ../aio/runner.py by tools/unasync.py: edit that, then `make generate`.
-"""Carries out calls: sends them, sends them again where that is safe, reads the answer."""
+"""Runs calls: sends them, retries them where that is safe, reads the answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Runner:
-    """Carries out calls on a transport, each within its time."""
+    """Runs calls on a transport, each within its deadline."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Runner:
         self._clock = clock or SystemClock()
 
     def within(self, timeout_s: float) -> Runner:
-        """The same connections with another limit for each call, whatever it asks the server for.
+        """The same connections with a different limit for each call, also for calls that wait.
 
         Otherwise the time that the server is asked to wait is added to the limit.
         """
@@ -59,7 +59,7 @@ class Runner:
         )
 
     def run(self, call: Call[T]) -> T:
-        """The answer to a call, after as many tries as it needs and its time allows."""
+        """The answer to a call, after as many tries as necessary within its deadline."""
         began_s = monotonic()
         wait_s = call.wait_ms / 1_000
         deadline_s = began_s + self._limit_s(call)
@@ -95,7 +95,7 @@ class Runner:
             raise tries.verdict() from closed
 
     def pages(self, first: Call[P], following: Callable[[P], Call[P] | None]) -> Iterator[P]:
-        """Pages, each asked for when it is wanted.
+        """Pages, each fetched when the caller reaches it.
 
         `following` makes the call for the page after the given one; None after the last.
         """
@@ -116,7 +116,7 @@ class Runner:
             yield from rows_of(page)
 
     def open(self, request: HttpRequest) -> Connection:
-        """Open a stream; a refusal is raised. Tried once: a stream reconnects in its own way."""
+        """Open a stream; raises a refusal. Tried once: a stream has its own reconnect logic."""
         deadline_s = monotonic() + self.settings.timeout_s
         opened = self.transport.stream(request, deadline_s)
         if isinstance(opened, Answer):
@@ -128,7 +128,7 @@ class Runner:
         return self.settings.timeout_s + (0.0 if self._is_strict else call.wait_ms / 1_000)
 
     def tell(self, trouble: CallError | None) -> None:
-        """Tell the program why something is tried again, or (None) that it worked in the end."""
+        """Report to `on_trouble` why something is retried, or None once it has worked."""
         if self.on_trouble is not None:
             self.on_trouble(None if trouble is None else trouble.message)
 

@@ -28,12 +28,12 @@ D = TypeVar("D", bound=Callable[[Transaction], None])
 
 
 class Handle:
-    """What becomes of one event. Its `result` is its `Committed`, or raises what it ended with."""
+    """The handle of one event. `result` is its `Committed`, or raises the event's error."""
 
     __slots__ = ("_host", "_ticket", "_told")
 
     def __init__(self, ticket: Ticket, host: Host) -> None:
-        """Made where the runtime runs, since outcomes are told there."""
+        """Called where the runtime runs, because outcomes are reported there."""
         self._ticket = ticket
         self._host = host
         self._told = Signal()
@@ -61,13 +61,13 @@ class Handle:
 
     @property
     def children(self) -> list[Handle]:
-        """The events that its handler sent, in its last run. Ask while the runtime is open."""
+        """The events that its handler sent, in its last run. Read it while the runtime is open."""
         return self._host.call(
             lambda: [Handle(ticket, self._host) for ticket in self._ticket.children]
         )
 
     def result(self, timeout_s: float | None = None) -> Committed:
-        """Wait for the outcome: how it was committed, or the error that it ended with is raised."""
+        """Wait for the outcome: returns the commit, or raises the event's error."""
         self._told.changed(0, inf if timeout_s is None else timeout_s)
         ticket = self._ticket
         if ticket.committed is not None:
@@ -85,9 +85,9 @@ class Runtime:
     """Committed writes to one space: they converge or fail loudly.
 
     Handlers are registered by type; `send` queues an event and returns at once. The handler reads
-    and writes through a transaction; its writes show here at once and are committed in the
-    background. On a conflict they are taken back and the same event runs again, in its place, on
-    fresh state. Use it as `with`: leaving waits until everything has its outcome.
+    and writes through a transaction; its writes are visible locally at once and are committed in
+    the background. On a conflict they are rolled back and the same event runs again, in its place,
+    on fresh state. Use it as `with`: leaving waits until every event has its outcome.
 
     Handlers and callbacks run in the runtime's own thread, one at a time, and so need no
     locks; they must not call the runtime. Any other thread may use it. It belongs to its
@@ -126,14 +126,14 @@ class Runtime:
 
     @property
     def session(self) -> str:
-        """The name under which this runtime commits, made for it alone."""
+        """The session under which this runtime commits, unique to it."""
         return self._driver.session
 
     def on(self, type: str, *, lane: LaneOf = None) -> Callable[[H], H]:  # noqa: A002
         """Decorate the function that handles a type of event: `handler(tx, event)`.
 
-        Events of one lane have their effects strictly in the order they were sent; lanes do not
-        wait for each other. `lane` is a name, or a function of the event's data.
+        Events of one lane take effect strictly in the order they were sent; lanes do not wait for
+        each other. `lane` is a name, or a function of the event's data.
         """
 
         def register(handler: H) -> H:
@@ -143,13 +143,13 @@ class Runtime:
         return register
 
     def register(self, type: str, handler: Handler, *, lane: LaneOf = None) -> None:  # noqa: A002
-        """As `on`, without a decorator."""
+        """Like `on`, without a decorator."""
         self._host.call(lambda: self._driver.register(type, handler, lane))
 
     def derive(self, name: str) -> Callable[[D], D]:
         """Decorate a function of the state, `derivation(tx)`, that writes its result back.
 
-        It runs again whenever something that it has read changes. A conflict costs it nothing.
+        It runs again whenever something it has read changes. Conflicts do not use up its retries.
         """
 
         def register(function: D) -> D:
@@ -159,21 +159,21 @@ class Runtime:
         return register
 
     def on_error(self, callback: Callable[[Failure], object]) -> Callable[[Failure], object]:
-        """Call this with every final failure."""
+        """Call a function with every final failure."""
         self._host.call(lambda: self._driver.on_error(callback))
         return callback
 
     def on_commit(
         self, callback: Callable[[CommitReport], object]
     ) -> Callable[[CommitReport], object]:
-        """Call this with a report of every commit."""
+        """Call a function with a report of every commit."""
         self._host.call(lambda: self._driver.on_commit(callback))
         return callback
 
-    # Life
+    # Lifecycle
 
     def start(self) -> Self:
-        """Begin to follow the space; returns when all of it is here."""
+        """Start following the space; returns when the replica is complete."""
         try:
             self._host.wait(self._driver.start)
         except BaseException:
@@ -182,7 +182,10 @@ class Runtime:
         return self
 
     def close(self, *, drain: bool = True) -> None:
-        """Wait until everything has its outcome, then end. Without `drain`, what is left fails."""
+        """Wait until every event has its outcome, then end.
+
+        Without `drain`, unfinished events fail.
+        """
         self._host.close(partial(self._driver.end, drain=drain))
 
     def __enter__(self) -> Self:
@@ -204,9 +207,9 @@ class Runtime:
         id: str | None = None,  # noqa: A002
         retries: bool = True,
     ) -> Handle:
-        """Queue an event. Give an `id` of your own if it may be sent twice: it counts once.
+        """Queue an event. Pass an `id` if it may be sent twice: it takes effect once.
 
-        Without `retries` the first conflict is the end. In a handler, use `tx.send`.
+        Without `retries` the first conflict is final. In a handler, use `tx.send`.
         """
         intent = Intent(type=type, data=data, lane=lane, id=id, retries=retries)
         return self._host.call(lambda: Handle(self._driver.send(intent), self._host))
@@ -216,29 +219,29 @@ class Runtime:
         self._host.wait(self._driver.idle, timeout_s)
 
     def settled(self, timeout_s: float | None = None) -> None:
-        """Wait until, beyond that, every commit has its outcome."""
+        """Wait until the runtime is idle and every commit has its outcome."""
         self._host.wait(self._driver.settled, timeout_s)
 
-    # Looking
+    # Reading
 
     def get(self, entity: str, path: str = "", default: Any = None) -> Any:
-        """A document as it looks from here, with writes that are not confirmed yet."""
+        """A document as seen locally, including unconfirmed writes."""
         return self._host.call(lambda: self._driver.get(entity, path, default))
 
     def confirmed(self, entity: str, default: Any = None) -> Any:
-        """A document as the server had it when it was last heard of."""
+        """A document as last confirmed by the server."""
         return self._host.call(lambda: self._driver.confirmed(entity, default))
 
     def entities(self, prefix: str = "") -> list[str]:
-        """The names of the entities, as they look from here."""
+        """The names of the entities, as seen locally."""
         return self._host.call(lambda: self._driver.entities(prefix))
 
     def until(
         self, condition: Callable[[RuntimeDriver], bool], timeout_s: float | None = None
     ) -> None:
-        """Wait until something about the state is so: `until(lambda now: now.get("x") == 1)`."""
+        """Wait until a condition on the state holds: `until(lambda now: now.get("x") == 1)`."""
         self._host.wait(partial(self._driver.until, condition), timeout_s)
 
     def status(self) -> RuntimeStatus:
-        """Lanes, what is pending and why, and how fresh the replica is. Print it."""
+        """Lanes, pending events and their reasons, and the replica's freshness. Printable."""
         return self._host.call(self._driver.status)

@@ -18,7 +18,7 @@ PAGE_ROWS: Final = 50_000
 
 
 class Tables:
-    """Stream tables: look at them, read them, have them refreshed. Answers are plain dicts."""
+    """Stream tables: inspect, read and refresh them. Answers are plain dicts."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -35,7 +35,7 @@ class Tables:
                 return found
 
     def put(self, name: str, query: str, **options: str) -> Facts:
-        """Create a table, or give it another definition."""
+        """Create a table, or replace its definition."""
         return self._runner.run(calls.put(name, query, options))
 
     def alter(self, name: str, **options: str) -> Facts:
@@ -43,7 +43,7 @@ class Tables:
         return self._runner.run(calls.change(name, "alter", options))
 
     def drop(self, name: str, *, cascade: bool = False) -> Facts:
-        """Drop a table with its contents, and with `cascade` all that read it."""
+        """Drop a table with its contents, and with `cascade` all tables that read it."""
         return self._runner.run(calls.drop(name, cascade=cascade))
 
     def show(self, name: str) -> Facts:
@@ -67,7 +67,7 @@ class Tables:
         return self._runner.run(calls.change(name, "resume"))
 
     def refresh(self, name: str, *, force: bool = False, wait_ms: int = 10_000) -> Facts:
-        """Have a table refreshed and wait so long for it; `done` says whether it came to that."""
+        """Refresh a table and wait this long for it; `done` tells whether it finished."""
         return self._runner.run(calls.refresh(name, force=force, wait_ms=wait_ms))
 
     def health(self) -> Facts:
@@ -77,7 +77,7 @@ class Tables:
     def declare_topic(
         self, topic: str, schema: str, *, key: Sequence[str] = (), url: str | None = None
     ) -> Facts:
-        """Say which columns the records of a topic have, so that tables can read it."""
+        """Declare the columns of a topic's records, so that tables can read it."""
         call = calls.put_source(topic, schema, key=key, url=url)
         return self._runner.run(call)
 
@@ -89,7 +89,7 @@ class Tables:
         columns: Sequence[str] | None = None,
         page_rows: int = PAGE_ROWS,
     ) -> Iterator[pa.Table]:
-        """All rows of a table at one snapshot, a page after the other."""
+        """All rows of a table at one snapshot, page by page."""
         offset: int | None = 0
         while offset is not None:
             page = self._runner.run(

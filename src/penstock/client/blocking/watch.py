@@ -1,7 +1,7 @@
 # Generated from ../aio/watch.py by tools/unasync.py: edit that, then `make generate`.
 """Watches: the records of topics as they are written, across any number of connections.
 
-`WatchCore` decides; here its steps are carried out.
+`WatchCore` decides; this module carries out its steps.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Watch:
 
     @property
     def positions(self) -> Mapping[str, Position]:
-        """Where the watch stands in each topic, after the events that were handed out.
+        """The watch's position in each topic, after the events that were returned.
 
-        Kept by a program and given to `watch` later, it goes on from there.
+        A program can save them and pass them to `watch` later, to continue from there.
         """
         return dict(self._flow.core.positions)
 
@@ -80,9 +80,9 @@ class Watch:
 
 
 class WatchFlow:
-    """Hands out the events of a watch, one at a time, across any number of connections.
+    """Returns the events of a watch, one at a time, across any number of connections.
 
-    Any wait may end early, by a deadline or by a cancellation, without losing what was received.
+    Any wait may end early, by a deadline or by a cancellation, without losing received data.
     """
 
     def __init__(self, core: WatchCore, runner: Runner) -> None:
@@ -109,7 +109,7 @@ class WatchFlow:
             elif not self._step(deadline_s):
                 break
         if self.ended:
-            self._drop()  # what was not there yet when another thread called `close`
+            self._drop()  # a connection opened after another thread called `close`
         return None
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class WatchFlow:
         self._drop()
 
     def _take(self) -> WatchEvent | None:
-        """The next event of what was received. Cursors move here, with what is handed out."""
+        """The next received event. Cursors move here, when an event is returned."""
         while self._frames and not self._events:
             try:
                 event = self.core.frame(self._frames.popleft())
@@ -130,7 +130,7 @@ class WatchFlow:
         return self._events.popleft() if self._events else None
 
     def _read(self, stream: Connection, deadline_s: float) -> bool:
-        """Receive more frames, or notice the end; False if the deadline came first."""
+        """Receive more frames, or detect the end; False if the deadline came first."""
         silent_until_s = self._heard_s + self.core.silence_ms / 1_000
         now_s = monotonic()
         try:
@@ -157,7 +157,7 @@ class WatchFlow:
         return True
 
     def _step(self, deadline_s: float) -> bool:
-        """Do what the core says; False if the deadline comes before its end."""
+        """Carry out the core's next step; False if the deadline comes first."""
         if not self._rest(deadline_s):
             return False
         step = self.core.next_step()
@@ -180,7 +180,7 @@ class WatchFlow:
         return True
 
     def _create(self, step: Create, deadline_s: float) -> bool:
-        """Make a session; False if the deadline comes first."""
+        """Create a session; False if the deadline comes first."""
         call = calls.create_watch(step.body, lenient=step.lenient)
         answer = self._pending.answer(partial(self._runner.run, call), deadline_s, self._is_ended)
         if answer is None:
@@ -233,12 +233,12 @@ class WatchFlow:
 
 
 class _Pending:
-    """The one request of a watch that is under way; it outlives the wait for it.
+    """The single request of a watch in progress; it outlives the wait for it.
 
-    A caller's deadline that comes first, or a wait that is cancelled, says nothing about the
-    server: the request goes on, and the next call waits for the same answer. If each call asked
-    anew, a caller that is always less patient than the server is slow would never get an answer,
-    and what the server had sent to the previous request would be lost.
+    A caller's deadline, or a cancelled wait, says nothing about the server: the request continues,
+    and the next call waits for the same answer. If each call sent a new request, a caller with a
+    deadline shorter than the server's response time would never get an answer, and data sent for
+    the previous request would be lost.
     """
 
     def __init__(self) -> None:
@@ -250,7 +250,7 @@ class _Pending:
         deadline_s: float,
         is_ended: Callable[[], bool],
     ) -> T | None:
-        """What is asked for; None if the deadline comes first: then ask for the same again.
+        """The answer; None if the deadline comes first: then call again for the same answer.
 
         Another thread may end the watch and `drop` this before there is anything to drop.
         """
@@ -265,7 +265,7 @@ class _Pending:
         return attempt.result()
 
     def drop(self) -> None:
-        """The answer is not wanted any more."""
+        """Abandon the answer."""
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
             attempt.drop()

@@ -1,8 +1,8 @@
 # Generated from ../aio/work.py by tools/unasync.py: edit that, then `make generate`.
-"""The jobs of a queue as a stream, opened again when it is lost.
+"""The jobs of a queue as a stream, reopened when it is lost.
 
-A thread of its own reads the stream and extends the leases of the jobs that are ours, whatever the
-program does meanwhile. So a job never waits unread, where its lease would end unseen.
+A thread of its own reads the stream and extends the leases of held jobs, whatever the program does
+meanwhile. So a job never stays unread until its lease expires unnoticed.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from penstock.protocol.errors import CallError, ServerUnavailable, Throttled
 T = TypeVar("T")
 
 HEARTBEAT_S: Final = 15.0
-"""How often the server sends something on a work stream; it cannot be set."""
+"""How often the server sends something on a work stream; not configurable."""
 EXTEND_SHARE: Final = 0.25
-"""The part of a lease that a request to extend it may take, so that there is time for another."""
+"""The share of a lease that an extend request may take, so that there is time for a retry."""
 EXTEND_S_MIN: Final = 0.25
 
 _JOB: Final = msgspec.json.Decoder(ClaimedJob)
@@ -58,7 +58,7 @@ class Work:
 
     @property
     def node(self) -> str:
-        """The name under which jobs are held."""
+        """The node name under which jobs are held."""
         return self._flow.node
 
     @property
@@ -81,7 +81,7 @@ class Work:
         return None if lease is None else Job(self._runner, lease, self)
 
     def close(self) -> None:
-        """End the stream; jobs that are not settled go back to the queue."""
+        """End the stream; unsettled jobs return to the queue."""
         self._flow.close()
 
     def __enter__(self) -> Self:
@@ -94,18 +94,18 @@ class Work:
 
 
 class Job:
-    """A job that is ours for a while. As `with`: done at the end, given back on an error.
+    """A leased job. As `with`: acked at the end, nacked on an error.
 
-    `LeaseLost` at the end says that the job was not ours any more.
+    `LeaseLost` at the end means that the lease had been lost.
     """
 
     def __init__(self, runner: Runner, lease: Lease, work: Work) -> None:
         self._runner = runner
         self._lease = lease
-        self._work = work  # the stream goes on for as long as the program has a job of it
+        self._work = work  # keeps the stream open while the program has one of its jobs
 
     def __del__(self) -> None:
-        self._lease.is_wanted = False  # neither done nor given back: the lease runs out
+        self._lease.is_wanted = False  # neither acked nor nacked: the lease expires
 
     @property
     def topic(self) -> str:
@@ -114,7 +114,7 @@ class Job:
 
     @property
     def node(self) -> str:
-        """The name under which the job is held."""
+        """The node name under which the job is held."""
         return self._work.node
 
     @property
@@ -124,12 +124,12 @@ class Job:
 
     @property
     def settled(self) -> bool:
-        """Whether it was acknowledged or given back."""
+        """Whether it was acked or nacked."""
         return self._lease.settled
 
     @property
     def lease_lost(self) -> bool:
-        """Whether the server said that the job is no longer ours."""
+        """Whether the server reported that the lease is lost."""
         return self._lease.lost
 
     @property
@@ -144,12 +144,12 @@ class Job:
 
     @property
     def deliveries(self) -> int:
-        """How often the job was handed out, this time included."""
+        """How often the job was delivered, including this time."""
         return self.claimed.deliveries
 
     @property
     def deadline_ms(self) -> int:
-        """When the lease ends, in the server's time, as it was claimed."""
+        """When the lease ends, in the server's time, as of the claim."""
         return self.claimed.deadline_ms
 
     @property
@@ -170,19 +170,22 @@ class Job:
         return f"{type(self).__name__}(topic={self.topic!r}, seq={self.seq}, data={self.data!r})"
 
     def ack(self) -> bool:
-        """The job is done. False if it was no longer ours: another worker may do it too."""
+        """Mark the job as done. False if the lease was lost: another worker may do it too."""
         self._lease.settled = True
         call = calls.ack(self.topic, self.node, [self.claimed])
         return (self._runner.run(call)).acked == 1
 
     def nack(self, delay_ms: int = 0) -> bool:
-        """Give the job back, to be handed out again after a delay. False if it was not ours."""
+        """Return the job to the queue, to be delivered again after a delay.
+
+        False if the lease was lost.
+        """
         self._lease.settled = True
         call = calls.nack(self.topic, self.node, [self.claimed], delay_ms=delay_ms)
         return (self._runner.run(call)).nacked == 1
 
     def extend(self, lease_ms: int) -> bool:
-        """Let the lease end so long from now. False if the job is no longer ours."""
+        """Extend the lease to end this long from now. False if the lease was lost."""
         sent_s = monotonic()
         call = calls.extend(self.topic, self.node, [self.claimed], lease_ms=lease_ms)
         is_extended = (self._runner.run(call)).extended == 1
@@ -211,9 +214,9 @@ class Job:
 
 
 class WorkFlow:
-    """Hands out jobs. Those of a lost connection that were not handed out never are.
+    """Hands out jobs. Jobs of a lost connection that were not handed out yet are dropped.
 
-    The server gives them to another worker, or to us again, as soon as it notices.
+    The server gives them to another worker, or to this one again, as soon as it detects the loss.
     """
 
     def __init__(
@@ -237,9 +240,9 @@ class WorkFlow:
         self._begin()
 
     def _begin(self) -> None:
-        """As if nothing had been asked for yet."""
+        """Reset to the initial state."""
         self._pid = os.getpid()
-        self._lock = threading.Lock()  # for what the reader and the program both change
+        self._lock = threading.Lock()  # for state shared by the reader and the program
         self._news = Signal()
         self._leases = Leases(extends=self._extends)
         self._reader: Attempt[None] | None = None
@@ -275,7 +278,7 @@ class WorkFlow:
         return None
 
     def close(self) -> None:
-        """End the stream; the server takes back the jobs that are not settled."""
+        """End the stream; the server takes back unsettled jobs."""
         self.ended = True
         if self._pid == os.getpid():
             if self._reader is not None:
@@ -284,24 +287,24 @@ class WorkFlow:
             self._news.tell()
 
     def abandon(self) -> None:
-        """The program has let go of it without closing it; called from any thread."""
+        """The program dropped the stream without closing it; called from any thread."""
         if self._reader is not None and self._pid == os.getpid():
             self._reader.call(self.close)
 
     def _see_to_the_reader(self) -> None:
-        """Have a reader that runs. If its loop has ended, that is a lost connection."""
+        """Ensure that a reader runs. A reader whose loop has ended counts as a lost connection."""
         is_over = self._reader is not None and self._reader.over(0.0)
         if self._reader is not None and is_over and not self.ended and self._failure is None:
             try:
                 self._reader.result()
             except Disconnected:
                 self._begin()
-        with self._lock:  # of several callers that find none, one starts it
+        with self._lock:  # of several callers that find none, only one starts it
             if self._reader is None and not self.ended:
                 self._reader = Attempt(self._read_on)
 
     def _read_on(self) -> None:
-        """Read the stream, open it again, extend leases, until the end."""
+        """Read the stream, reopen it and extend leases, until the end."""
         try:
             while not self.ended:
                 try:
@@ -330,7 +333,7 @@ class WorkFlow:
             self._open()
 
     def _rest(self, now_s: float) -> None:
-        """Wait before the next try, until a lease is due."""
+        """Wait before the next try, until a lease is due for extension."""
         seen = self._news.count
         if self.ended:
             return
@@ -355,7 +358,7 @@ class WorkFlow:
             self._runner.tell(None)
 
     def _read(self, stream: Connection) -> None:
-        """Receive more frames, until a lease is due."""
+        """Receive more frames, until a lease is due for extension."""
         silent_until_s = self._heard_s + HEARTBEAT_S * SILENCE_HEARTBEATS
         try:
             data = stream.read(max(0.001, self._wake_s(silent_until_s) - monotonic()))
@@ -379,7 +382,7 @@ class WorkFlow:
         self._news.tell()
 
     def _learned_lease_ms(self) -> int:
-        """How long leases last: as asked for, else as the queue is set."""
+        """How long leases last: as requested, else as the queue is configured."""
         if self._lease_ms is None:
             state = self._runner.run(calls.get_topic(self.topic, touch=False))
             self._lease_ms = state.config.lease_ms
@@ -412,7 +415,7 @@ class WorkFlow:
             return min(until_s, self._leases.next_due_s())
 
     def _lost(self, error: CallError) -> None:
-        """Plan the next try; if there is none, the end of the stream is raised."""
+        """Plan the next try; if there is none, raise the stream's final error."""
         if not isinstance(error, Throttled | ServerUnavailable):
             raise error
         is_news = self.trouble is None

@@ -22,15 +22,17 @@ from penstock.client.transports.connecting import closed_error
 from penstock.protocol.answers import Written
 
 IDLE_S: Final = 1.0
-"""How long the pump waits for records before it ends. The next record starts another."""
+"""How long the pump waits for records before it ends. The next record starts a new one."""
 
 
 class Writer:
-    """Writes to one topic; each record lands once and in the order of `send`.
+    """Writes to one topic; each record is written exactly once and in the order of `send`.
 
-    A batch leaves when it is full or its first record has waited `linger_ms`. Memory is bounded:
-    `send` waits for room. If a batch fails for good the writer ends: every later call raises its
-    error, and `unacked` has what is not known to be written. Any thread may send.
+    A batch is sent when it is full or its first record has waited `linger_ms`. Memory is bounded:
+    `send` waits for room. If a batch fails permanently the writer ends: every later call raises its
+    error, and `unacked` holds the records not known to be written.
+
+    Any thread may send.
 
     It belongs to its process: after a fork, make another.
     """
@@ -51,20 +53,20 @@ class Writer:
         self._fields = fields
         self._on_written = on_written
         self._batcher = Batcher(limits, lambda: uuid4().hex)
-        self._lock = threading.Lock()  # guards the batcher and what follows; never held in a wait
+        self._lock = threading.Lock()  # guards batcher and fields below; never held in a wait
         self._pump: Attempt[None] | None = None
         self._in_hurry = False
         self._closed = False
         self._came = Signal()
-        """Records came, or a flush."""
+        """Signals new records, or a flush."""
         self._moved = Signal()
-        """A batch is through, or the writer has failed."""
+        """Signals an acknowledged batch, or a failure of the writer."""
         self._process = os.getpid()
         self._forget_at_exit = at_exit(self.close)
 
     @property
     def sent(self) -> int:
-        """Records taken in so far."""
+        """Records accepted so far."""
         return self._batcher.sent
 
     @property
@@ -73,7 +75,7 @@ class Writer:
         return self._batcher.acked
 
     def unacked(self) -> list[Record]:
-        """The records that are not known to be written, in order, as `send` takes them.
+        """The records not known to be written, in order, in the form that `send` takes.
 
         Their data is JSON text.
         """
@@ -81,7 +83,7 @@ class Writer:
             return [decode_record(each) for each in self._batcher.unacked()]
 
     def send(self, record: object) -> None:
-        """Take a record in; waits only if there is no room for it."""
+        """Accept a record; waits only if there is no room for it."""
         encoded = encode_record(record)
         self._check_process()  # before the lock, which the parent process may hold
         fills: bool | None = None
@@ -95,7 +97,7 @@ class Writer:
             self._runner.transport.pause(0)  # a loop of sends must let the pump run
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything sent so far is acknowledged, or raise why it is not."""
+        """Wait until every record sent so far is acknowledged; raises the writer's error."""
         self._check_process()
         batcher = self._batcher
         target = batcher.sent
@@ -107,7 +109,7 @@ class Writer:
                     raise batcher.failure
                 if batcher.acked >= target:
                     return
-                if batcher.waiting:  # a batch that is under way lingers no more
+                if batcher.waiting:  # the batch being collected stops lingering
                     self._in_hurry = True
                     self._start()
             self._came.tell()
@@ -117,7 +119,7 @@ class Writer:
             self._moved.changed(seen, left_s)
 
     def close(self) -> None:
-        """Flush, then take nothing more."""
+        """Flush, then accept nothing more."""
         if os.getpid() != self._process:
             return  # the parent process flushes its own
         self._forget_at_exit()
@@ -147,7 +149,7 @@ class Writer:
             raise ClientClosed("this writer belongs to the process before the fork; make another")
 
     def _take(self, encoded: bytes) -> bool | None:
-        """Take a record in, under the lock: whether it fills a batch, or None without room."""
+        """Accept a record, under the lock: whether it fills a batch, or None without room."""
         batcher = self._batcher
         if self._closed:
             raise closed_error("writer")
@@ -165,7 +167,7 @@ class Writer:
             self._pump = Attempt(self._run, f"penstock writer {self._topic}")
 
     def _run(self) -> None:
-        """Write batches as they become due; end when there were none for a while."""
+        """Write batches as they become due; end after an idle period."""
         try:
             while (batch := self._next()) is not None:
                 written = self._write(batch)
@@ -193,7 +195,7 @@ class Writer:
                 if self._batcher.waiting:
                     break
                 if self._closed or monotonic() >= idle_until_s:
-                    self._pump = None  # under the lock: the next record starts another
+                    self._pump = None  # under the lock: the next record starts a new one
                     return None
             self._came.changed(seen, idle_until_s - monotonic())
         self._linger(monotonic() + self._linger_s)

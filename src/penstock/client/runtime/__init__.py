@@ -1,5 +1,5 @@
-"""Committed writes that converge or fail loudly: a local replica, handlers, retries in their place.
+"""Committed writes that converge or fail loudly: a local replica, handlers, ordered retries.
 
-`RuntimeCore` decides and does no IO; `RuntimeDriver` carries out what it wants in one loop. The
-faces that programs use are `client.aio.runtime` and, generated from it, `client.blocking.runtime`.
+`RuntimeCore` decides and does no IO; `RuntimeDriver` carries out its effects in one loop. The
+public interfaces are `client.aio.runtime` and, generated from it, `client.blocking.runtime`.
 """

@@ -1,4 +1,4 @@
-"""What sets a lane of a runtime going: time, a layer that is through, a change of what was read."""
+"""What wakes a lane of a runtime: time, a completed layer, a change of data that was read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.client.runtime.transaction import Transaction
 
 
 class Agenda:
-    """Lanes to look at: now, at a certain time, or when a layer is through."""
+    """Lanes to process: now, at a certain time, or when a layer completes."""
 
     __slots__ = ("_alarm_count", "_alarms", "_behind", "_stirred")
 
@@ -20,76 +20,76 @@ class Agenda:
         self._alarms: list[tuple[float, int, Lane]] = []
         self._alarm_count = 0
         self._behind: dict[int, dict[Lane, None]] = {}
-        """Lanes that wait for a layer to be accepted or to go, by its id."""
+        """Lanes that wait for a layer to be accepted or removed, by its id."""
 
     @property
     def next_due_ms(self) -> float | None:
-        """When time alone sets something going."""
+        """When the next timer is due."""
         return self._alarms[0][0] if self._alarms else None
 
     def stir(self, lane: Lane) -> None:
-        """Look at a lane soon."""
+        """Process a lane soon."""
         self._stirred[lane] = None
 
     def alarm(self, due_ms: float, lane: Lane) -> None:
-        """Look at a lane at that time."""
+        """Process a lane at that time."""
         self._alarm_count += 1
         heappush(self._alarms, (due_ms, self._alarm_count, lane))
 
     def wait_behind(self, layer_id: int, lane: Lane) -> None:
-        """Look at a lane when a layer was accepted, or has gone."""
+        """Process a lane when a layer is accepted or removed."""
         self._behind.setdefault(layer_id, {})[lane] = None
 
     def layer_through(self, layer_id: int) -> None:
-        """A layer was accepted, or has gone."""
+        """A layer was accepted or removed."""
         self._stirred.update(self._behind.pop(layer_id, ()))
 
     def ring(self, now_ms: float) -> None:
-        """Time has passed."""
+        """Wake the lanes whose time has come."""
         while self._alarms and self._alarms[0][0] <= now_ms:
             self.stir(heappop(self._alarms)[2])
 
     def take(self) -> Lane | None:
-        """The lane to look at next, in the order they were stirred."""
+        """The lane to process next, in the order they were woken."""
         lane = next(iter(self._stirred), None)
         if lane is not None:
             del self._stirred[lane]
         return lane
 
     def clear(self) -> None:
-        """Look at none of them."""
+        """Clear the agenda."""
         self._stirred.clear()
 
 
 class Readers:
-    """Entries that a change of state may set going (ready, parked or patient), and their reads."""
+    """Entries that a change of state may wake (ready, parked or patient), and their reads."""
 
     __slots__ = ("_by_entity", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: dict[Entry, None] = {}
         self._by_entity: dict[str, dict[Entry, None]] = {}
-        """Ready entries, by the entities that they have read."""
+        """Ready entries, by the entities they have read."""
 
     def __contains__(self, entry: Entry) -> bool:
         return entry in self._waiting
 
     def in_state(self, state: State) -> list[Entry]:
-        """Those that wait in a state."""
+        """The entries that wait in a state."""
         return [entry for entry in self._waiting if entry.state is state]
 
     def add(self, entry: Entry) -> None:
-        """An entry waits, whatever it has read."""
+        """Add a waiting entry, without its reads."""
         self._waiting[entry] = None
 
     def add_reads(self, entry: Entry, transaction: Transaction) -> None:
-        """An entry is ready: from now on it must hear of changes of what it has read."""
+        """An entry is ready: from now on changes of what it has read concern it."""
         self.add(entry)
         for looked in transaction.reads:
             self._by_entity.setdefault(looked.entity, {})[entry] = None
 
     def remove(self, entry: Entry) -> None:
-        """An entry does not wait any more, or is about to lose what it has read."""
+        """An entry no longer waits, or is about to lose its reads."""
         self._waiting.pop(entry, None)
         for looked in entry.transaction.reads if entry.transaction is not None else ():
             readers = self._by_entity.get(looked.entity)
@@ -99,16 +99,16 @@ class Readers:
                     del self._by_entity[looked.entity]
 
     def of(self, touched: Iterable[Touch]) -> list[Entry]:
-        """Ready entries that have read something of what was touched."""
-        names = sorted({touch.entity for touch in touched})  # so that a seed replays a run
+        """Ready entries that have read some of the touched entities."""
+        names = sorted({touch.entity for touch in touched})  # sorted, so that a seed replays a run
         return list({entry: None for name in names for entry in self._by_entity.get(name, ())})
 
 
 class Derivation:
-    """A function of the state that writes its result back, whenever what it read has changed.
+    """A function of the state that writes its result back whenever its inputs change.
 
-    Its output is a function of its inputs, so a conflict costs nothing: it waits for the state to
-    catch up and runs again, for as long as it takes. It uses no retry budget.
+    Its output depends only on its inputs, so a conflict is harmless: it waits for the state to
+    catch up and runs again, for as long as necessary. It uses no retry budget.
     """
 
     __slots__ = ("function", "name", "own", "reads_of", "stale")
@@ -119,12 +119,12 @@ class Derivation:
         self.stale = True
         """Whether it must run (again)."""
         self.reads_of: Transaction | None = None
-        """Its last run: what that has read wakes it."""
+        """Its last run, whose reads wake it."""
         self.own: set[int] = set()
-        """Layers of its own that are on their way: these do not wake it."""
+        """Its own layers in flight, which do not wake it."""
 
     def notice(self, touched: Iterable[Touch], layer: int | None) -> bool:
-        """Something changed; whether that makes it stale."""
+        """Note a change; returns whether it makes the derivation stale."""
         if self.stale:
             return False
         if layer is not None and layer in self.own:

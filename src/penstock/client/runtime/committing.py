@@ -1,4 +1,4 @@
-"""Commits: their numbers, what is with the server, and the errors that an event can end with."""
+"""Commits: their numbers, those in flight, and the errors that an event can end with."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from penstock.commits.model import Commit, Origin, PendingRead, Precondition, Re
 from penstock.protocol.errors import CallError
 
 NUMBERS_MAX: Final = 128
-"""Numbers between a session's oldest commit without an answer and its newest.
+"""Numbers between a session's oldest unanswered commit and its newest.
 
-A server keeps the last answers of a session, 256 of them; what it has forgotten it cannot replay,
-and refuses.
+A server keeps the last 256 answers of a session; it cannot replay a forgotten one, and refuses the
+commit.
 """
 
 
 class InFlight:
-    """The commits of one session, numbered in order, until they are answered and seen."""
+    """The commits of one session, numbered in order, until they are answered and in the replica."""
 
     __slots__ = ("_entries", "_layers", "_local_seq", "_outnumbered", "session")
 
@@ -31,11 +31,11 @@ class InFlight:
         self.session = session
         self._local_seq = 0
         self._entries: dict[int, Entry] = {}
-        """Entries whose commits are with the server, by number, the oldest first."""
+        """Entries whose commits are in flight, by number, oldest first."""
         self._layers: dict[int, Layer] = {}
-        """Layers whose commits have left, by number, until the replica has them."""
+        """Layers whose commits were sent, by number, until the replica has them."""
         self._outnumbered: dict[Lane, None] = {}
-        """Lanes that wait until a number is free."""
+        """Lanes that wait for a free number."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -46,16 +46,16 @@ class InFlight:
 
     @property
     def has_number(self) -> bool:
-        """Whether the server keeps every number without an answer if one more is used."""
+        """Whether the server still keeps every unanswered number if one more is used."""
         oldest = next(iter(self._entries), None)
         return oldest is None or self._local_seq - oldest < NUMBERS_MAX
 
     def wait_for_number(self, lane: Lane) -> None:
-        """Have `freed` name a lane as soon as there is a number for it."""
+        """Make `freed` return a lane as soon as there is a number for it."""
         self._outnumbered[lane] = None
 
     def freed(self) -> Lane | None:
-        """One of the lanes that wait for a number, if there is one for it."""
+        """A lane that waits for a number, if one is free."""
         if not self._outnumbered or not self.has_number:
             return None
         lane = next(iter(self._outnumbered))
@@ -63,7 +63,7 @@ class InFlight:
         return lane
 
     def depart(self, entry: Entry, layer: Layer, view: View) -> Commit:
-        """The commit of a ready entry, which is with the server from now on."""
+        """The commit of a ready entry, which is in flight from now on."""
         self._local_seq += 1
         layer.local_seq = self._local_seq
         self._layers[self._local_seq] = layer
@@ -71,16 +71,16 @@ class InFlight:
         return make_commit(entry, self.session, view, origin=self._origin(entry))
 
     def answered(self, local_seq: int | None) -> None:
-        """A commit is not with the server any more."""
+        """A commit is no longer in flight."""
         if local_seq is not None:
             self._entries.pop(local_seq, None)
 
     def seen(self, local_seq: int | None) -> Layer | None:
-        """A commit is in the replica, or its layer has gone: the layer, the first time."""
+        """A commit is in the replica, or its layer was removed; returns the layer once."""
         return None if local_seq is None else self._layers.pop(local_seq, None)
 
     def _origin(self, entry: Entry) -> Origin | None:
-        """What to ask of the server. It forgets, so that in time only the client knows."""
+        """What to require of the server. It forgets, so after a while only the client knows."""
         ref = entry.origin_ref
         if ref is None or self._local_seq - ref.local_seq >= NUMBERS_MAX:
             return None
@@ -88,11 +88,11 @@ class InFlight:
 
 
 def make_commit(entry: Entry, session: str, view: View, *, origin: Origin | None) -> Commit:
-    """The commit of a run, on the state as it is now.
+    """The commit of a run, on the current state.
 
-    Nothing that was read has changed up to the replica's seq, or the entry would not be ready: so
-    that is the age of every read. Reads that went through layers which the replica has not seen
-    name the commits of these.
+    Nothing that was read has changed up to the replica's seq, otherwise the entry would not be
+    ready: so that is the age of every read. Reads that went through layers which the replica does
+    not have yet name their commits.
     """
     transaction, layer = entry.transaction, entry.layer
     if transaction is None or layer is None or layer.local_seq is None:
@@ -130,7 +130,7 @@ def _pending_reads(transaction: Transaction, view: View) -> tuple[PendingRead, .
 def convergence_error(
     entry: Entry, cause: Exception, policy: CommitBackpressure, now_ms: float
 ) -> CommitConvergenceError:
-    """Conflicts until time was over."""
+    """Conflicts until the time was up."""
     elapsed_ms = now_ms - entry.first_conflict_ms
     limit = f"within {policy.window_ms:g} ms" if entry.retries else "at the first try"
     return CommitConvergenceError(
@@ -156,7 +156,7 @@ def handler_error(event: Event, cause: Exception) -> HandlerFailed:
 
 
 def unknown_error(entry: Entry, error: CallError) -> CallError:
-    """No answer until time was over. If nothing was sent that may have been taken, just that."""
+    """No answer until the time was up. If no try can have taken effect, the last error itself."""
     if not entry.doubtful:
         return error
     unknown = OutcomeUnknown(

@@ -1,9 +1,9 @@
-"""A runtime without a connection: what happened goes in, what is to be done comes out.
+"""A runtime without a connection: events go in, effects come out.
 
 Events wait in lanes, each strictly in order. The first of a lane runs its handler on the state as
-it looks from here; its writes show at once, as a layer; its commit leaves when nothing it stands
-on is open any more. A conflict takes the layer back and parks the event in its place. Events
-behind the first may run ahead of its answer, but leave only after it, and run again if it must.
+seen locally; its writes are visible at once, as a layer; its commit is sent when nothing it depends
+on is pending. A conflict rolls the layer back and parks the event in its place. Events behind the
+first may run before its answer, but are sent only after it, and run again if it does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from penstock.protocol.errors import CallError, Forbidden, Unauthorized
 
 
 class RuntimeCore:
-    """The state of one runtime. Every method that tells it something returns what must be done.
+    """The state of one runtime. Every input method returns the effects to carry out.
 
     Effects are in order; `next_due_ms` says when to call `tick`. Times are monotonic milliseconds.
     """
@@ -73,11 +73,11 @@ class RuntimeCore:
         self._layer_count = 0
         self._now_ms = 0.0
 
-    # What is so
+    # State
 
     @property
     def next_due_ms(self) -> float | None:
-        """When time alone lets something go on."""
+        """When `tick` is due."""
         return self._agenda.next_due_ms
 
     @property
@@ -87,18 +87,18 @@ class RuntimeCore:
 
     @property
     def is_settled(self) -> bool:
-        """Whether, beyond that, every commit has its outcome."""
+        """Whether it is idle and every commit has its outcome."""
         return next(iter(self.lanes), None) is None
 
     @property
     def committing(self) -> int:
-        """Commits that are with the server."""
+        """Commits in flight."""
         return len(self._flights)
 
-    # What happens
+    # Inputs
 
     def send(self, intent: Intent, now_ms: float) -> tuple[Ticket, list[Effect]]:
-        """An event was sent: where its outcome will be, and what to do."""
+        """An event was sent; returns its ticket and the effects."""
         self._now_ms = now_ms
         return self._place(intent, None), self._go_on()
 
@@ -112,13 +112,13 @@ class RuntimeCore:
         return self._go_on()
 
     def ran(self, entry: Entry, error: Exception | None, now_ms: float) -> list[Effect]:
-        """A handler is over."""
+        """A handler has finished."""
         self._now_ms = now_ms
         transaction = entry.transaction
         if entry.state is State.RUNNING and transaction is not None:
             transaction.close()
             if any(before.state in WAITING for before in entry.lane.before(entry)):
-                self._unwind(entry)  # one before it was taken back while this one was to run
+                self._unwind(entry)  # an earlier one was rolled back before this one ran
             elif error is None:
                 self._ran_well(entry, transaction)
             else:
@@ -127,7 +127,7 @@ class RuntimeCore:
         return self._go_on()
 
     def accepted(self, local_seq: int, seq: int, ts_ms: int | None, now_ms: float) -> list[Effect]:
-        """The server has taken a commit."""
+        """The server accepted a commit."""
         self._now_ms = now_ms
         entry = self._flights.get(local_seq)
         if entry is not None:
@@ -135,7 +135,7 @@ class RuntimeCore:
         return self._go_on()
 
     def refused(self, local_seq: int, error: CallError, now_ms: float) -> list[Effect]:
-        """A commit was answered with an error, or not at all."""
+        """A commit was answered with an error, or got no answer."""
         self._now_ms = now_ms
         entry = self._flights.get(local_seq)
         if entry is not None:
@@ -151,7 +151,7 @@ class RuntimeCore:
         return self._go_on()
 
     def advanced(self, changes: Iterable[Change], now_ms: float) -> list[Effect]:
-        """The space has moved on by these commits."""
+        """The space advanced by these commits."""
         self._now_ms = now_ms
         for change in changes:
             touched = self.replica.apply(change)
@@ -172,7 +172,7 @@ class RuntimeCore:
     def listed(
         self, versions: Mapping[str, Version], head: int, epoch: int | None, now_ms: float
     ) -> list[Effect]:
-        """All entities as of a commit, in place of all that was known."""
+        """Replace all known state with a listing of all entities as of a commit."""
         self._now_ms = now_ms
         another = self.replica.live and epoch != self.replica.epoch
         self.replica.reset(versions, head, epoch)
@@ -180,7 +180,7 @@ class RuntimeCore:
             if layer.seq is not None and (another or layer.seq <= head):
                 self._drop_layer(layer)
         for entry in self._readers.in_state(State.READY):
-            if entry.state is State.READY:  # it may have been unwound with one before it
+            if entry.state is State.READY:  # it may have been unwound with an earlier one
                 self._unwind(entry)
         for derivation in self._derivations.values():
             derivation.stale = True
@@ -196,7 +196,7 @@ class RuntimeCore:
         return self._go_on()
 
     def close(self, now_ms: float) -> list[Effect]:
-        """The runtime ends: what is not finished fails, and says so."""
+        """The runtime ends: unfinished events fail."""
         self._now_ms = now_ms
         self._derivations.clear()
         for entry in list(self.lanes.entries()):
@@ -247,7 +247,7 @@ class RuntimeCore:
     # Driving
 
     def _go_on(self) -> list[Effect]:
-        """Let every lane that was stirred go as far as it can."""
+        """Advance every woken lane as far as possible."""
         while (lane := self._agenda.take() or self._flights.freed()) is not None:
             if self.replica.live:
                 self._drive(lane)
@@ -255,7 +255,7 @@ class RuntimeCore:
         return effects
 
     def _drive(self, lane: Lane) -> None:
-        """Go through a lane from its head, as far as handlers may run and commits may leave."""
+        """Process a lane from its head, as far as handlers may run and commits may be sent."""
         for index, entry in enumerate(lane.entries[: self.limits.ahead_max]):
             if entry.state in WAITING:
                 if self._may_run(entry, index):
@@ -266,7 +266,7 @@ class RuntimeCore:
             elif entry.state is State.FLYING:
                 self._resend(entry)
             if entry.conflicts:
-                return  # it holds those behind it until it is through
+                return  # it blocks those behind it until it completes
 
     def _may_run(self, entry: Entry, index: int) -> bool:
         if entry.state is State.PARKED:
@@ -316,7 +316,7 @@ class RuntimeCore:
         if entry.is_first and self._is_sure(entry) and not stands_on:
             self._end(entry, handler_error(entry.event, error))
             return
-        # What it failed on may be taken back: only a run on what is certain is the end.
+        # What it failed on may be rolled back: only a failure on confirmed state is final.
         entry.state = State.QUEUED
         entry.after = stands_on
         entry.clear_attempt()
@@ -327,7 +327,7 @@ class RuntimeCore:
         origin = entry.origin
         return origin is None or origin.ticket.committed is not None
 
-    # Leaving
+    # Sending
 
     def _may_leave(self, entry: Entry) -> bool:
         transaction = entry.transaction
@@ -341,9 +341,9 @@ class RuntimeCore:
         return True
 
     def _waits_behind(self, entry: Entry, ids: Iterable[int], *, accepted: bool = False) -> bool:
-        """Whether layers must go before, or be accepted; if so its lane is stirred when they do.
+        """Whether it must wait for other layers; if so, its lane is woken when they complete.
 
-        It is enough to wait for the newest: most others are through by then.
+        It is enough to wait for the newest: most others have completed by then.
         """
         layers = filter(None, map(self.view.layer, ids))
         open_ids = [each.id for each in layers if not accepted or each.seq is None]
@@ -379,7 +379,7 @@ class RuntimeCore:
             moved = self.view.land(layer, seq)
             self._agenda.layer_through(layer.id)
             if seq <= self.replica.seq and self._drop_layer(layer):
-                self._taken_back(layer)  # a listing had it: it lay over what came after it
+                self._taken_back(layer)  # a listing had it: it was on top of later commits
             elif moved:
                 self._taken_back(layer, moved)
         self._report(entry, "accepted", seq=seq)
@@ -395,12 +395,12 @@ class RuntimeCore:
         ref = entry.origin_ref if local_seq is None else Origin(self.session, local_seq)
         for child in entry.children:
             child.origin_ref = ref
-            child.origin = None  # settled: and a chain of events is not kept for its last one
+            child.origin = None  # settled; and the last event must not keep its chain alive
             self._agenda.stir(child.lane)
         entry.children = []
 
     def _conflict(self, entry: Entry, error: CallError) -> None:
-        """Take the layer back and park the entry in its place, or end it if its time is over."""
+        """Roll the layer back and park the entry in its place, or end it if its time is up."""
         self._unwind_behind(entry)
         entry.conflicts += 1
         if entry.conflicts == 1:
@@ -429,7 +429,7 @@ class RuntimeCore:
         elapsed_ms = self._now_ms - entry.first_conflict_ms
         if entry.derivation is not None:
             if entry.catch_up_seq > self.replica.seq:
-                return 0.0  # what it waits for will come by itself
+                return 0.0  # what it waits for will arrive by itself
             return self.policy.nominal_ms(entry.conflicts)
         if not entry.retries:
             return None
@@ -437,7 +437,7 @@ class RuntimeCore:
 
     def _refuse(self, entry: Entry, error: CallError, terminal: Terminal) -> None:
         if entry.seen_seq is not None:
-            self._accept(entry, entry.seen_seq, None)  # an earlier try was taken
+            self._accept(entry, entry.seen_seq, None)  # an earlier try was accepted
             return
         outcome: Outcome = "permanent" if terminal == "permanent" else "rule"
         self._report(entry, outcome, terminal=terminal, error=str(error))
@@ -445,7 +445,7 @@ class RuntimeCore:
         self._fail(entry, unknown_error(entry, error) if says_nothing else error)
 
     def _lose(self, entry: Entry, error: CallError) -> None:
-        """No answer: send the same commit again, unless we have seen that it is in the space."""
+        """No answer: send the same commit again, unless it is already in the space."""
         if entry.seen_seq is not None:
             self._accept(entry, entry.seen_seq, None)
             return
@@ -466,12 +466,12 @@ class RuntimeCore:
         self._agenda.alarm(entry.resend_ms, entry.lane)
 
     def _fail(self, entry: Entry, error: Exception) -> None:
-        """The end without an effect."""
+        """End without an effect."""
         self._revert(entry, error)
         self._end(entry, error)
 
     def _end(self, entry: Entry, outcome: Committed | Exception) -> None:
-        """It is over: its lane goes on, and those that wait are told."""
+        """The entry is finished: advance its lane, and report the outcome."""
         self._flights.answered(entry.local_seq)
         self._readers.remove(entry)
         entry.state = State.ENDED
@@ -489,7 +489,7 @@ class RuntimeCore:
             self._effects.append(Fail(Failure(outcome, entry.event)))
 
     def _arm(self, derivation: Derivation) -> None:
-        """Let a stale derivation have one entry in its lane."""
+        """Give a stale derivation an entry in its lane, at most one."""
         lane = self.lanes.lane(derivation.name, "derive")
         if derivation.stale and not lane.entries:
             event = Event(id="", type=f"derive {derivation.name}", lane=lane.key)
@@ -500,10 +500,10 @@ class RuntimeCore:
         if derivation.stale:
             self._arm(derivation)
 
-    # Taking back
+    # Rolling back
 
     def _revert(self, entry: Entry, failure: Exception | None) -> None:
-        """Undo what one run did here; `failure` if there will be no other."""
+        """Undo the local effects of one run; with `failure` if it will not run again."""
         children, entry.children = entry.children, []
         for child in reversed(children):
             self._drop(child, failure)
@@ -524,7 +524,7 @@ class RuntimeCore:
         return self.view.pop(layer)
 
     def _taken_back(self, layer: Layer, entities: Collection[str] | None = None) -> None:
-        """Entries that have read the layer have read what never was, or not in this order."""
+        """Entries that read the layer have read what never existed, or not in this order."""
         entities = layer.entities if entities is None else entities
         touched = [Touch(entity, (ROOT,)) for entity in entities]
         for other in self._readers.of(touched):
@@ -534,7 +534,7 @@ class RuntimeCore:
         self._notice(touched, None)
 
     def _drop(self, child: Entry, failure: Exception | None) -> None:
-        """An event whose origin's run does not count."""
+        """Drop an event whose origin's run was undone."""
         if child.state is State.ENDED:
             return
         text = f"event {child.event.id!r}: the event that sent it "
@@ -547,7 +547,7 @@ class RuntimeCore:
         self._end(child, error)
 
     def _unwind(self, entry: Entry) -> None:
-        """Let an entry that ran ahead run again when its turn comes; this is not a conflict."""
+        """Make an entry that ran ahead run again in its turn; this is not a conflict."""
         self._unwind_behind(entry)
         self._revert(entry, None)
         entry.state = State.QUEUED
@@ -556,7 +556,8 @@ class RuntimeCore:
     def _unwind_behind(self, entry: Entry) -> None:
         """No entry may have run before an earlier one of its lane.
 
-        Otherwise the earlier one could read what it wrote, and each would wait for the other.
+        Otherwise the earlier one could read what the later one wrote, and each would wait for the
+        other.
         """
         for behind in reversed(entry.lane.behind(entry)):
             if behind.state is State.READY:
@@ -564,7 +565,7 @@ class RuntimeCore:
                 behind.state = State.QUEUED
 
     def _outdated(self, entry: Entry, touched: list[Touch]) -> None:
-        """What a ready entry has read is not so any more."""
+        """What a ready entry has read has changed."""
         if entry not in self._readers or entry.state is not State.READY:
             return  # it was unwound with another
         if not entry.is_first:
@@ -574,10 +575,10 @@ class RuntimeCore:
         error = ChangedLocally(f"{names} changed after it was read")
         self._conflict(entry, error)
 
-    # Noticing
+    # Replication
 
     def _merge(self, change: Change) -> int | None:
-        """A commit of ours is in the replica; which layer it was."""
+        """An own commit is in the replica; returns its layer."""
         layer = self._flights.seen(change.local_seq)
         if layer is not None:
             self._agenda.layer_through(layer.id)

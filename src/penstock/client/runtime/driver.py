@@ -1,4 +1,4 @@
-"""Drives a runtime's core in one event loop: carries out its effects, tells it what happened."""
+"""Drives a runtime's core in one event loop: carries out its effects, feeds it events."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from penstock.protocol.errors import CallError, InvalidRequest
 
 _LOG: Final = logging.getLogger("penstock.client.runtime")
 HANDLERS_A_TURN: Final = 64
-"""Handlers that run before other work of the loop gets its turn."""
+"""How many handlers run before other work of the loop gets a turn."""
 TIMER_MS_MIN: Final = 1.0
 
 H = TypeVar("H", bound=Handler)
@@ -40,7 +40,7 @@ D = TypeVar("D", bound=Callable[[Transaction], None])
 
 
 class RuntimeDriver:
-    """A runtime where it runs. `AsyncRuntime` and `Runtime` are its faces."""
+    """A running runtime. `AsyncRuntime` and `Runtime` are its public interfaces."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class RuntimeDriver:
 
     @property
     def session(self) -> str:
-        """The name under which this runtime commits, made for it alone."""
+        """The session under which this runtime commits, unique to it."""
         return self._core.session
 
     def register(self, kind: str, handler: Handler, lane: LaneOf) -> None:
@@ -97,17 +97,17 @@ class RuntimeDriver:
         self._perform(self._core.derive(name, function, self._now_ms()))
 
     def on_error(self, callback: Callable[[Failure], object]) -> None:
-        """Call this with every final failure."""
+        """Call a function with every final failure."""
         self._error_callbacks.append(callback)
 
     def on_commit(self, callback: Callable[[CommitReport], object]) -> None:
-        """Call this with a report of every commit."""
+        """Call a function with a report of every commit."""
         self._commit_callbacks.append(callback)
 
-    # Life
+    # Lifecycle
 
     async def start(self) -> None:
-        """Begin to follow the space; returns when all of it is here."""
+        """Start following the space; returns when the replica is complete."""
         self._check_open()
         if self._feed is None:
             self._feed = feed_of(self._runner, self.space)
@@ -117,7 +117,10 @@ class RuntimeDriver:
             raise self._trouble
 
     async def end(self, *, drain: bool) -> None:
-        """Wait until everything has its outcome, then end. Without `drain`, what is left fails."""
+        """Wait until every event has its outcome, then end.
+
+        Without `drain`, unfinished events fail.
+        """
         if self._closed:
             return
         if drain and self._feed is not None:
@@ -138,7 +141,7 @@ class RuntimeDriver:
     # Work
 
     def send(self, intent: Intent) -> Ticket:
-        """Queue an event; where its outcome will be."""
+        """Queue an event; returns its ticket."""
         self._check_open()
         if self._in_handler:
             raise InvalidRequest("a handler called runtime.send: use tx.send there")
@@ -152,22 +155,22 @@ class RuntimeDriver:
         await self._until(lambda: self._core.is_idle)
 
     async def settled(self) -> None:
-        """Wait until, beyond that, every commit has its outcome."""
+        """Wait until the runtime is idle and every commit has its outcome."""
         await self._until(lambda: self._core.is_settled)
 
-    # Looking
+    # Reading
 
     def get(self, entity: str, path: str = "", default: Any = None) -> Any:
-        """A document as it looks from here, with writes that are not confirmed yet."""
+        """A document as seen locally, including unconfirmed writes."""
         return Transaction(self._core.view, self._handlers.lane_of).get(entity, path, default)
 
     def confirmed(self, entity: str, default: Any = None) -> Any:
-        """A document as the server had it when it was last heard of."""
+        """A document as last confirmed by the server."""
         version = self._core.replica.version(entity)
         return default if version is None else version.doc
 
     def entities(self, prefix: str = "") -> list[str]:
-        """The names of the entities, as they look from here."""
+        """The names of the entities, as seen locally."""
         return sorted(name for name in self._core.view.names() if name.startswith(prefix))
 
     async def until(self, condition: Callable[[RuntimeDriver], bool]) -> None:
@@ -175,10 +178,10 @@ class RuntimeDriver:
         await self._until(lambda: condition(self))
 
     def status(self) -> RuntimeStatus:
-        """Lanes, what is pending and why, and how fresh the replica is. Print it."""
+        """Lanes, pending events and their reasons, and the replica's freshness. Printable."""
         return status_of(self._core, self.space, self._now_ms())
 
-    # What the feed tells
+    # Called by the feed
 
     def listed(self, versions: Mapping[str, Version], head: int, epoch: int | None) -> None:
         """All entities as of a commit."""
@@ -190,7 +193,7 @@ class RuntimeDriver:
         self._perform(self._core.advanced(changes, self._now_ms()))
 
     def troubled(self, error: CallError) -> None:
-        """The space cannot be followed for a reason that may last."""
+        """The space cannot be followed for a reason that may persist."""
         if self._trouble is None and self._core.replica.live:
             self._fail(Failure(error, None, "replica"))
         self._trouble = error
@@ -206,7 +209,7 @@ class RuntimeDriver:
         return self._clock.monotonic_ns() / 1e6
 
     def _perform(self, effects: Iterable[Effect]) -> None:
-        """Do what the core wants, in order, until there is nothing left to do."""
+        """Carry out the core's effects, in order, until there are none left."""
         self._todo.extend(effects)
         if self._performing:
             return
@@ -266,7 +269,7 @@ class RuntimeDriver:
             answer = await self._runner.run(commit_once(self.space, commit))
         except CallError as error:
             effects = self._core.refused(number, error, self._now_ms())
-        except Exception as error:  # a fault of ours: an event that waits for ever is worse
+        except Exception as error:  # our bug: an event that waits forever would be worse
             failure = CallError(f"the commit could not be sent: {error!r}")
             failure.__cause__ = error
             effects = self._core.refused(number, failure, self._now_ms())
@@ -299,7 +302,7 @@ class RuntimeDriver:
             self._timer = asyncio.get_running_loop().call_later(delay_ms / 1_000, self._ring)
 
     def _ring(self) -> None:
-        """The timer of the loop went off; whether it is time is up to the clock we were given."""
+        """The loop's timer fired; the injected clock decides whether it is time."""
         self._timer = self._timer_ms = None
         now_ms = self._now_ms()
         due_ms = self._core.next_due_ms

@@ -1,4 +1,4 @@
-"""What a runtime's core wants done, in this order."""
+"""The effects that a runtime's core requests, in this order."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from penstock.commits.model import Commit
 
 
 class Run(NamedTuple):
-    """Run the entry's handler over its transaction, then say how it `ran`."""
+    """Run the entry's handler on its transaction, then call `ran` with the result."""
 
     entry: Entry
 
 
 class Transmit(NamedTuple):
-    """Send this commit, byte for byte the same each time it is asked for."""
+    """Send this commit, byte for byte the same each time."""
 
     commit: Commit
 
 
 class Tell(NamedTuple):
-    """Tell those that wait for this outcome."""
+    """Call back those that wait for this outcome."""
 
     ticket: Ticket
 
 
 class Report(NamedTuple):
-    """Give this to the callbacks for commits."""
+    """Pass this to the commit callbacks."""
 
     report: CommitReport
 
 
 class Fail(NamedTuple):
-    """Give this to the error channel."""
+    """Pass this to the error callbacks."""
 
     failure: Failure
 

@@ -1,4 +1,4 @@
-"""What an event can end with beside an answer of the server."""
+"""Errors that an event can end with beside those of the server."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from penstock.protocol.errors import CallError
 
 
 class CommitConvergenceError(CallError, Conflict):
-    """A committed write met conflicts until its time was over: nothing of it was applied.
+    """A committed write met conflicts until its time was up: nothing of it was applied.
 
-    `attempts` is how often it was tried, `elapsed_ms` how long since its first conflict, `cause`
-    the last conflict.
+    `attempts` is the number of tries, `elapsed_ms` the time since its first conflict, `cause` the
+    last conflict.
     """
 
     code = "not_converged"
@@ -28,7 +28,7 @@ class CommitConvergenceError(CallError, Conflict):
 
 
 class ChangedLocally(CallError, Conflict):
-    """A value that a handler read changed before its commit left: it runs again."""
+    """A value that a handler read changed before its commit was sent: it runs again."""
 
     code = "changed_locally"
 
@@ -52,6 +52,6 @@ class OriginFailed(CallError, Rejected):
 
 
 class Superseded(CallError, Conflict):
-    """The handler that sent this event ran again: what it sent then stands in its place."""
+    """The handler that sent this event ran again: the event it sent then replaces this one."""
 
     code = "superseded"

@@ -1,4 +1,4 @@
-"""What goes into a runtime and what comes of it: events, their outcomes, and those that wait."""
+"""Input and output of a runtime: events, their outcomes, and tickets to wait on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened and shall have its effect once. A handler gets it.
+    """Something that happened and must take effect exactly once. A handler gets it.
 
     `id` is durable: the first commit of it leaves a receipt, and there is never a second one.
     """
@@ -20,13 +20,13 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     data: Any = None
     lane: str = ""
     attempt: int = 1
-    """How often the handler has been tried for a commit, this time included."""
+    """How often the handler has run for a commit, including this time."""
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that has had its effect.
+    """An event that took effect.
 
-    `seq` is the space's commit; None if the handler wrote nothing, so that none was needed.
+    `seq` is the space's commit; None if the handler wrote nothing, so that no commit was necessary.
     """
 
     event_id: str
@@ -37,19 +37,19 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """An event as it was sent, before it has a place."""
+    """An event as it was sent, before it is queued."""
 
     type: str
     data: Any = None
     lane: str | None = None
     """None for the lane that the handler names."""
     id: str | None = None
-    """The caller's own durable id; None lets the runtime make one."""
+    """The caller's durable id; None lets the runtime generate one."""
     retries: bool = True
 
 
 class Ticket:
-    """Where the outcome of one event is kept for those that wait for it. Final once it is done."""
+    """Holds the outcome of one event for those that wait for it. Final once done."""
 
     __slots__ = ("_callbacks", "children", "committed", "error", "event_id", "lane", "type")
 
@@ -69,14 +69,14 @@ class Ticket:
         return self.committed is not None or self.error is not None
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call this once the outcome is known; at once if it is."""
+        """Call a function once the outcome is known; at once if it already is."""
         if self.done:
             callback()
         else:
             self._callbacks.append(callback)
 
     def settle(self, outcome: Committed | Exception) -> None:
-        """The outcome; the first one stands."""
+        """Set the outcome; only the first call counts."""
         if self.done:
             return
         if isinstance(outcome, Committed):
@@ -85,7 +85,7 @@ class Ticket:
             self.error = outcome
 
     def tell(self) -> None:
-        """Call back everything that waits, once."""
+        """Run the callbacks, once."""
         waiting, self._callbacks = self._callbacks, []
         for callback in waiting:
             callback()

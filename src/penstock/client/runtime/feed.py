@@ -1,7 +1,7 @@
-"""What keeps replicas fresh: a listing of the space, then a watch of its commits from there on.
+"""Keeps replicas fresh: a listing of the space, then a watch of its later commits.
 
-Runtimes of one client and one space share a feed: the commits come over one stream, and are read
-once, however many runtimes there are.
+Runtimes of one client and one space share a feed: the commits arrive over one stream and are
+decoded once, however many runtimes there are.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from penstock.protocol.events import Records, Tombstone, TopicDeleted, WatchEven
 
 PAGE_SIZE: Final = 1_000
 HEARTBEAT_MS: Final = 5_000
-"""A dead stream is noticed well within the time that an event has to converge."""
+"""Short enough to detect a dead stream well within the time that an event has to converge."""
 _NO_END_MS: Final = 1e15
-"""A replica is wanted for as long as its runtime lives."""
+"""A replica is needed for as long as its runtime exists."""
 
 
 class Follower(Protocol):
-    """What a feed feeds: the driver of a runtime."""
+    """A consumer of a feed: the driver of a runtime."""
 
     def listed(self, versions: Mapping[str, Version], head: int, epoch: int | None) -> None:
         """All entities as of a commit."""
@@ -48,12 +48,12 @@ class Follower(Protocol):
         ...
 
     def troubled(self, error: CallError) -> None:
-        """Something is wrong that may last; it is tried again all the same."""
+        """Something is wrong that may persist; the feed keeps retrying."""
         ...
 
 
 class Feed:
-    """Lists a space and follows it while a runtime wants it; lists it again when that fails."""
+    """Lists a space and follows it while a runtime uses it; lists it again after a failure."""
 
     def __init__(self, runner: AsyncRunner, space: str, random: Random) -> None:
         self._runner = runner
@@ -69,8 +69,8 @@ class Feed:
         self._backoff = Backoff(reconnect.base_ms, reconnect.cap_ms, reconnect.jitter, _NO_END_MS)
 
     def join(self, follower: Follower) -> None:
-        """Feed this one too. It gets what is there at once."""
-        if self._task is not None and self._task.done():  # its loop was ended under it
+        """Add a follower. It gets the current state at once."""
+        if self._task is not None and self._task.done():  # its loop ended first
             self._followers.clear()
             self._task, self._replica = None, Replica()
         self._followers[follower] = None
@@ -82,7 +82,7 @@ class Feed:
             follower.troubled(self._trouble)
 
     async def leave(self, follower: Follower) -> None:
-        """Feed this one no more; the last one ends the stream."""
+        """Remove a follower; the last one ends the stream."""
         self._followers.pop(follower, None)
         if self._followers or self._task is None:
             return
@@ -100,7 +100,7 @@ class Feed:
                 await self._follow(await self._list())
             except CallError as error:
                 await self._rest(error)
-            except Exception as error:  # of ours: told, and what was known is read anew
+            except Exception as error:  # our bug: report it, and read the state anew
                 broken = NotPenstock(f"space {self._space!r} cannot be followed: {error!r}")
                 broken.__cause__ = error
                 await self._rest(broken)
@@ -115,7 +115,7 @@ class Feed:
         await self._runner.transport.pause((delay_ms or 0) / 1_000)
 
     async def _list(self) -> Position | None:
-        """Take all entities; where to follow from, or None if there is no such space yet."""
+        """Read all entities; returns where to follow from, or None without a space."""
         try:
             epoch = (await self._runner.run(calls.get_topic(self._space, touch=False))).epoch
             page = await self._page(None)
@@ -140,9 +140,10 @@ class Feed:
             follower.listed(versions, head, epoch)
 
     async def _follow(self, start: Position | None) -> None:
-        """Hand on commits until they cannot be followed any more."""
+        """Pass on commits until following fails."""
         missing = start is None
-        # A space that is not there yet comes with its first commit: its name is then a prefix.
+        # A space that does not exist yet is created by its first commit: watch its name as a
+        # prefix.
         options = WatchOptions(
             include_meta=False,
             heartbeat_ms=HEARTBEAT_MS,
@@ -157,12 +158,12 @@ class Feed:
                 if event.topic == self._space and not self._take(event):
                     return
         except TopicNotFound:
-            return  # it went between the listing and the watch
+            return  # it was deleted between the listing and the watch
         finally:
             flow.close()
 
     def _take(self, event: WatchEvent) -> bool:
-        """Take in what the watch says; False if the space must be listed again."""
+        """Process an event of the watch; False if the space must be listed again."""
         self._failures = 0
         match event:
             case Records(records=records):
@@ -173,7 +174,7 @@ class Feed:
                         f"topic {self._space!r} has a record that is not a commit: {error}"
                     ) from error
                 if not self._replica.continues(changes):
-                    return False  # records of the space were deleted before they came here
+                    return False  # records of the space were deleted before they were read
                 for change in changes:
                     self._replica.apply(change)
                 for follower in list(self._followers):
@@ -190,7 +191,7 @@ class _Recorded(msgspec.Struct, frozen=True):
 
 
 def change_of(record: StoredRecord) -> Change:
-    """A record of a space's topic as the commit it is."""
+    """A record of a space's topic, decoded as a commit."""
     recorded = record.data_as(_Recorded)
     return Change(record.seq, recorded.session, recorded.local_seq, recorded.writes)
 

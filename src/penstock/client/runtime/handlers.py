@@ -37,7 +37,7 @@ class Handlers:
         self._handlers[kind] = (handler, lane)
 
     def lane_of(self, kind: str, data: Any) -> str:
-        """The lane that the handler of a type wants for such data."""
+        """The lane that a type's handler assigns to such data."""
         lane = self._found(kind)[1]
         if callable(lane):
             return str(lane(data))
@@ -48,7 +48,7 @@ class Handlers:
         self._found(kind)
 
     def run(self, entry: Entry) -> None:
-        """Run the handler of an entry over its transaction, once for each event in it."""
+        """Run the handler of an entry on its transaction, once for each event in it."""
         transaction, event = entry.transaction, entry.event
         if transaction is None:
             raise ValueError(f"expected an entry that is to run, found {entry!r}")

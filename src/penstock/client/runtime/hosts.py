@@ -1,6 +1,6 @@
-"""Where a runtime runs: in the loop of its caller, or in a loop and a thread of its own.
+"""Where a runtime runs: in its caller's loop, or in a dedicated loop and thread.
 
-The two have the same methods, so that the faces of a runtime are written once.
+Both hosts have the same methods, so that the public interfaces of a runtime are written once.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ EXIT_S: Final = 10.0
 T = TypeVar("T")
 
 AsyncServer = str | ClientSettings | AsyncClient
-"""The server of an `AsyncRuntime`. A client that is handed in is shared, and not closed."""
+"""The server of an `AsyncRuntime`. A client that is passed in is shared, and not closed."""
 Server = str | ClientSettings
-"""The server of a `Runtime`, which always has connections of its own."""
+"""The server of a `Runtime`, which always has its own connections."""
 
 
 class AsyncHost:
@@ -37,13 +37,13 @@ class AsyncHost:
         self.name = name
 
     def call(self, work: Callable[[], T]) -> T:
-        """Do something where the runtime runs."""
+        """Call a function where the runtime runs."""
         return work()
 
     async def wait(
         self, work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float | None = None
     ) -> T:
-        """Wait for something where the runtime runs; `TimedOut` after so long."""
+        """Run a coroutine where the runtime runs; `TimedOut` after the timeout."""
         limit = asyncio.timeout(timeout_s)
         try:
             async with limit:
@@ -54,7 +54,7 @@ class AsyncHost:
             raise
 
     async def close(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do the last thing."""
+        """Run the final coroutine."""
         await work()
 
     def at_exit(self, settle: Callable[[], object], close: Callable[[], object]) -> None:
@@ -62,22 +62,22 @@ class AsyncHost:
 
 
 class Host:
-    """A loop in a thread of its own, for callers in any other thread of this process."""
+    """A loop in a dedicated thread, for callers in any other thread of this process."""
 
     def __init__(self, name: str) -> None:
-        import uvloop  # here, as most programs that use the client have no runtime
+        import uvloop  # here, because most programs that use the client have no runtime
 
         self._process = os.getpid()
         self._loop = uvloop.new_event_loop()
         self._closed = False
         self._submitting = threading.Lock()
-        """Held while work is given to the loop, so that none comes after the end."""
+        """Held while work is submitted to the loop, so that none is submitted after the end."""
         self._at_exit: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
     def call(self, work: Callable[[], T]) -> T:
-        """Do something where the runtime runs."""
+        """Call a function where the runtime runs."""
 
         async def run() -> T:
             return work()
@@ -85,7 +85,7 @@ class Host:
         return self.wait(run)
 
     def wait(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float | None = None) -> T:
-        """Wait for something where the runtime runs; `TimedOut` after so long."""
+        """Run a coroutine where the runtime runs; `TimedOut` after the timeout."""
         self._check()
         future = self._submit(work)
         try:
@@ -99,7 +99,7 @@ class Host:
             raise _too_long(timeout_s) from None
 
     def close(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do the last thing, then end the thread. Whatever still waits is told so."""
+        """Run the final coroutine, then end the thread. Remaining waits fail."""
         if self._closed or os.getpid() != self._process:
             return
         self._check_thread()
@@ -112,7 +112,7 @@ class Host:
             self._stop()
 
     def at_exit(self, settle: Callable[[], object], close: Callable[[], object]) -> None:
-        """If the program ends first, wait for outcomes, but not for ever."""
+        """If the program ends first, wait for outcomes, for a limited time."""
 
         def end() -> None:
             if not self._closed and os.getpid() == self._process:
@@ -160,7 +160,7 @@ class Host:
 
 
 async def _cancel_others() -> None:
-    """Cancel all that is under way in this loop, and see it end."""
+    """Cancel all other tasks of this loop, and wait for their end."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

@@ -1,4 +1,4 @@
-"""The queue of a runtime: events in lanes, each lane strictly first come, first served.
+"""The queue of a runtime: events in lanes, each lane strictly FIFO.
 
 >>> lane = Lane("meters")
 >>> for number in (1, 2):
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 
 class State(Enum):
-    """Where an entry stands."""
+    """The state of an entry."""
 
     QUEUED = "queued"
-    """Its handler has not run, or shall run again."""
+    """Its handler has not run, or must run again."""
     RUNNING = "running"
     PARKED = "backing off"
-    """It met a conflict, and waits for its time and for fresh state."""
+    """It met a conflict, and waits for its back-off and for fresh state."""
     READY = "ready"
-    """Its handler ran and its writes show; its commit waits to leave."""
+    """Its handler ran and its writes are visible; its commit waits to be sent."""
     FLYING = "committing"
-    """Its commit is with the server."""
+    """Its commit is in flight."""
     ENDED = "ended"
 
 
 class Entry:
-    """One intent in its place: it keeps it through every conflict until it ends."""
+    """One event in its lane; it keeps its place through every conflict until it ends."""
 
     __slots__ = (
         "after", "away_since_ms", "catch_up_seq", "catch_up_until_ms", "children", "commit",
@@ -67,25 +67,25 @@ class Entry:
         self.has_callers_id = has_callers_id
         self.origin = origin
         self.origin_ref: Origin | None = None
-        """The commit without which this one must not be."""
+        """The commit without which this one must not take effect."""
         self.derivation = derivation
         self.ticket = Ticket(event.id, event.type, event.lane)
         self.more: list[Any] = []
-        """The data of events that were taken in by this one, in the order they were sent."""
+        """The data of events that were merged into this one, in the order they were sent."""
         self.state = State.QUEUED
         self.children: list[Entry] = []
         self.conflicts = 0
         self.first_conflict_ms = 0.0
         self.last_error: Exception | None = None
         self.after: set[int] | None = None
-        """Layers to wait for: it failed on top of them, and they may yet be taken back."""
+        """Layers to wait for: it failed on top of them, and they may yet be rolled back."""
         self.not_before_ms = 0.0
         self.catch_up_seq = 0
         self.catch_up_until_ms = 0.0
         self.clear_attempt()
 
     def clear_attempt(self) -> None:
-        """Forget what one run left behind."""
+        """Clear the results of one run."""
         self.transaction: Transaction | None = None
         self.layer: Layer | None = None
         self.commit: Commit | None = None
@@ -97,12 +97,12 @@ class Entry:
 
     @property
     def local_seq(self) -> int | None:
-        """The number of its commit, once that has left."""
+        """The number of its commit, once that was sent."""
         return None if self.layer is None else self.layer.local_seq
 
     @property
     def is_first(self) -> bool:
-        """Whether nothing of its lane is before it."""
+        """Whether it is the first of its lane."""
         return self.lane.entries[0] is self
 
     def __repr__(self) -> str:
@@ -110,7 +110,7 @@ class Entry:
 
 
 class Lane:
-    """Events that must have their effects in the order they were sent."""
+    """Events that must take effect in the order they were sent."""
 
     __slots__ = ("_counts", "entries", "key", "kind")
 
@@ -122,29 +122,29 @@ class Lane:
 
     @property
     def place(self) -> tuple[str, str]:
-        """Its name among all lanes."""
+        """Its key among all lanes."""
         return self.kind, self.key
 
     def add(self, entry: Entry) -> None:
-        """To the end."""
+        """Append an entry."""
         self.entries.append(entry)
         self._counts[entry.event.type] += 1
 
     def remove(self, entry: Entry) -> None:
-        """From wherever it is."""
+        """Remove an entry from any position."""
         self.entries.remove(entry)
         self._counts[entry.event.type] -= 1
 
     def count(self, kind: str) -> int:
-        """Events of one type that are not finished."""
+        """Unfinished events of one type."""
         return self._counts[kind]
 
     def before(self, entry: Entry) -> Iterator[Entry]:
-        """Those before an entry, in order."""
+        """The entries before an entry, in order."""
         return takewhile(lambda other: other is not entry, self.entries)
 
     def behind(self, entry: Entry) -> list[Entry]:
-        """Those after an entry, in order."""
+        """The entries after an entry, in order."""
         return self.entries[self.entries.index(entry) + 1 :]
 
     def last(self, kind: str) -> Entry | None:
@@ -153,7 +153,7 @@ class Lane:
 
 
 class Lanes:
-    """Every lane with something in it, and which events may join it."""
+    """Every non-empty lane, and the rules for merging events."""
 
     __slots__ = ("_by_id", "_lanes", "_limits")
 
@@ -166,16 +166,16 @@ class Lanes:
         return iter(self._lanes.values())
 
     def entries(self) -> Iterator[Entry]:
-        """All that is not finished."""
+        """All unfinished entries."""
         return (entry for lane in self._lanes.values() for entry in lane.entries)
 
     def join(self, event: Event, *, callers_id: bool, origin: Entry | None) -> Ticket | None:
-        """The outcome of an event that is queued already and stands for this one, or None.
+        """The ticket of a queued event that covers this one, or None.
 
-        The same durable id is the same event. In a full lane an event without an id of its own is
-        taken in by the last of its type and origin whose handler is not running yet: the handler
-        then runs for each of them, in order, in one transaction. An event that cannot join a
-        full lane is refused.
+        The same durable id is the same event. In a full lane an event without an explicit id is
+        merged into the last of its type and origin whose handler is not running yet: the handler
+        then runs for each of them, in order, in one transaction. An event that cannot join a full
+        lane is refused.
         """
         if callers_id and (queued := self._by_id.get(event.id)) is not None:
             return queued.ticket
@@ -194,13 +194,13 @@ class Lanes:
         )
 
     def add(self, entry: Entry) -> None:
-        """To the end of its lane."""
+        """Append an entry to its lane."""
         entry.lane.add(entry)
         if entry.has_callers_id:
             self._by_id[entry.event.id] = entry
 
     def remove(self, entry: Entry) -> None:
-        """It is finished; a lane goes with its last entry."""
+        """Remove a finished entry, and its lane if that is now empty."""
         lane = entry.lane
         lane.remove(entry)
         if entry.has_callers_id:
@@ -209,7 +209,7 @@ class Lanes:
             self._lanes.pop(lane.place, None)
 
     def lane(self, key: str, kind: str = "") -> Lane:
-        """A lane, made if there is none. Derivations have lanes of another kind."""
+        """A lane, created if necessary. Derivations have lanes of another kind."""
         found = self._lanes.get((kind, key))
         if found is None:
             found = self._lanes[kind, key] = Lane(key, kind)

@@ -1,8 +1,8 @@
-"""Writes that show locally before the server has confirmed them, and can be taken back.
+"""Writes that are visible locally before the server confirms them, and can be rolled back.
 
-A layer is the writes of one commit. What a reader sees is the replica with every layer on top, in
-the order they were made, until it is known in which they were accepted. A layer goes when its
-commit is refused, or when the replica has it.
+A layer is the writes of one commit. A reader sees the replica with every layer on top, in the order
+they were made, until the order of acceptance is known. A layer is removed when its commit is
+refused, or when the replica has it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from penstock.commits.model import ABSENT, Write, apply_write, touches
 class Layer:
     """The writes of one run of a handler.
 
-    `local_seq` is the number of its commit, None until it leaves; `seq` is where that was
-    accepted, None before.
+    `local_seq` is the number of its commit, None until it is sent; `seq` is where it was accepted,
+    None before.
     """
 
     __slots__ = ("entities", "id", "local_seq", "seq", "writes")
@@ -32,7 +32,7 @@ class Layer:
 
 
 class View:
-    """What a reader of this client sees: confirmed state under its own writes."""
+    """The state as this client sees it: confirmed state under its own writes."""
 
     __slots__ = ("_layers", "_stacks", "replica")
 
@@ -40,10 +40,10 @@ class View:
         self.replica = replica
         self._layers: dict[int, Layer] = {}
         self._stacks: dict[str, list[Layer]] = {}
-        """The layers that write an entity, the topmost last; those with a seq by their seq."""
+        """The layers that write an entity, topmost last; those with a seq are ordered by it."""
 
     def push(self, layer: Layer) -> list[Touch]:
-        """Let writes show; what they touch."""
+        """Make writes visible; returns what they touch."""
         found = self._touched(layer)
         self._layers[layer.id] = layer
         for entity in layer.entities:
@@ -51,14 +51,14 @@ class View:
         return found
 
     def land(self, layer: Layer, seq: int) -> list[str]:
-        """A layer was accepted: where it moved past another, as they landed in another order."""
+        """A layer was accepted; returns the entities where it moved past another."""
         layer.seq = seq
         if layer.id not in self._layers:
             return []
         return [entity for entity in layer.entities if _moved(self._stacks[entity], layer, seq)]
 
     def merge(self, layer: Layer) -> list[str]:
-        """The replica has a layer now: where there were others under it, which come after it."""
+        """The replica now has a layer; returns the entities with other layers below it."""
         if layer.id not in self._layers:
             return []
         found = [entity for entity in layer.entities if self._stacks[entity][0] is not layer]
@@ -66,7 +66,7 @@ class View:
         return found
 
     def pop(self, layer: Layer) -> bool:
-        """Take a layer away: reverted, or merged into the replica. False if it was gone."""
+        """Remove a layer: reverted, or merged into the replica. False if it was already removed."""
         if self._layers.pop(layer.id, None) is None:
             return False
         for entity in layer.entities:
@@ -77,15 +77,15 @@ class View:
         return True
 
     def layer(self, id: int) -> Layer | None:  # noqa: A002
-        """A layer that is not confirmed here yet."""
+        """A layer that is not confirmed yet."""
         return self._layers.get(id)
 
     def layers(self) -> Iterable[Layer]:
-        """All layers, the oldest first."""
+        """All layers, oldest first."""
         return self._layers.values()
 
     def doc(self, entity: str) -> Any:
-        """The document as it looks from here, or ABSENT. Not a copy."""
+        """The document as seen locally, or ABSENT. Not a copy."""
         doc = self.replica.doc(entity)
         for layer in self._stacks.get(entity, ()):
             doc = with_writes(doc, entity, layer.writes)
@@ -96,7 +96,7 @@ class View:
         return frozenset(layer.id for layer in self._stacks.get(entity, ()))
 
     def names(self) -> set[str]:
-        """The entities as they look from here."""
+        """The entities as seen locally."""
         found = set(self.replica.names())
         for entity in self._stacks:
             if self.doc(entity) is ABSENT:
@@ -118,7 +118,7 @@ class View:
 
 
 def with_writes(doc: Any, entity: str, writes: Iterable[Write]) -> Any:
-    """A document after those of the writes that are to it."""
+    """A document after the writes that concern it."""
     for write in writes:
         if write.entity == entity:
             doc = apply_write(doc, write)
@@ -126,7 +126,7 @@ def with_writes(doc: Any, entity: str, writes: Iterable[Write]) -> Any:
 
 
 def _moved(stack: list[Layer], layer: Layer, seq: int) -> bool:
-    """Put a layer where its seq belongs among those that have one; whether it was not there."""
+    """Move a layer to its position by seq; returns whether it moved."""
     index = stack.index(layer)
     place = index
     for other, each in enumerate(stack):

@@ -1,4 +1,4 @@
-"""How a contended write is tried again, and how much a runtime may hold.
+"""How a contended write is retried, and how much a runtime may hold.
 
 >>> policy = CommitBackpressure(jitter=0)
 >>> [round(policy.nominal_ms(conflict), 3) for conflict in (1, 2, 3, 6, 8, 12)]
@@ -17,11 +17,11 @@ from penstock.kernel.errors import Rejected
 
 @dataclass(frozen=True, slots=True)
 class CommitBackpressure(Backoff):
-    """When an event whose commit met a conflict runs again, and when that ends.
+    """When an event whose commit met a conflict runs again, and when it gives up.
 
-    The first delays are next to nothing, as most conflicts are over once fresh state has come;
-    they double while a conflict lasts. The window runs from an event's first conflict; a window
-    of 0 lets the first conflict be the end. Values out of range are clamped.
+    The first delays are tiny, because most conflicts are over once fresh state has arrived; they
+    double while a conflict lasts. The window runs from an event's first conflict; with a window of
+    0 the first conflict is final. Values out of range are clamped.
     """
 
     base_ms: float = 25 / 32
@@ -35,15 +35,15 @@ class RuntimeLimits:
     """What a runtime may hold, and how long it waits for a server that does not answer."""
 
     pending_max: int = 256
-    """Events of one lane and one type that are not finished."""
+    """Unfinished events of one lane and one type."""
     coalesced_max: int = 256
-    """Events that one pending event may take in when its lane is full."""
+    """Events that may be merged into one pending event when its lane is full."""
     ahead_max: int = 16
     """Events of a lane whose handlers ran while the first of them waits for the server."""
     away: Backoff = field(
         default_factory=lambda: Backoff(base_ms=50, cap_ms=1_000, jitter=0.5, window_ms=300_000)
     )
-    """How a commit without an answer is sent again; after its window the event fails."""
+    """How an unanswered commit is sent again; after its window the event fails."""
 
     def __post_init__(self) -> None:
         for name in ("pending_max", "ahead_max"):

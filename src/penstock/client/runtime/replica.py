@@ -12,7 +12,7 @@ from penstock.commits.paths import Path
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One commit as the space's topic tells it."""
+    """One commit, as recorded in the space's topic."""
 
     seq: int
     session: str
@@ -21,21 +21,21 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Version(NamedTuple):
-    """A document, and the commit that made it what it is."""
+    """A document, and the commit that last changed it."""
 
     doc: Any
     seq: int
 
 
 class Touch(NamedTuple):
-    """An entity that changed, and the places of it that did."""
+    """An entity that changed, and the paths in it that did."""
 
     entity: str
     paths: tuple[Path, ...]
 
 
 class Replica:
-    """Every entity of a space as of one commit, `seq`. Moves only by commits, in their order."""
+    """Every entity of a space as of one commit, `seq`. Advances only by commits, in order."""
 
     __slots__ = ("_versions", "epoch", "live", "seq")
 
@@ -47,14 +47,14 @@ class Replica:
         self._versions: dict[str, Version] = {}
 
     def reset(self, versions: Mapping[str, Version], head: int, epoch: int | None) -> None:
-        """Take a listing of all entities as of a commit in place of what was here."""
+        """Replace the contents with a listing of all entities as of a commit."""
         self._versions = dict(versions)
         self.seq = head
         self.epoch = epoch
         self.live = True
 
     def continues(self, changes: Iterable[Change]) -> bool:
-        """Whether commits follow what is here with none left out: they are numbered one by one."""
+        """Whether commits continue from here without a gap: they are numbered consecutively."""
         seq = self.seq
         for change in changes:
             if change.seq > seq + 1:
@@ -63,7 +63,7 @@ class Replica:
         return True
 
     def apply(self, change: Change) -> list[Touch] | None:
-        """Take the next commit; what it touched, or None if it was seen before."""
+        """Apply the next commit; returns what it touched, or None if it was seen before."""
         if change.seq <= self.seq:
             return None
         found = [self._write(write, change.seq) for write in change.writes]
@@ -84,7 +84,7 @@ class Replica:
         return self._versions
 
     def names(self) -> Iterable[str]:
-        """The entities there are."""
+        """The existing entities."""
         return self._versions.keys()
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""What a runtime is doing, for people."""
+"""The status of a runtime, for people."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from penstock.client.runtime.core import RuntimeCore
 from penstock.client.runtime.lanes import Entry, Lane, State
 
 EVENTS_SHOWN: Final = 8
-"""Events of a lane that are listed one by one."""
+"""How many events of a lane are listed individually."""
 
 
 class EventStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that is not finished."""
+    """An unfinished event."""
 
     id: str
     type: str
     state: str
     conflicts: int = 0
     coalesced: int = 0
-    """Further events that were taken in by this one."""
+    """Further events that were merged into this one."""
     wait_ms: float | None = None
     """How long until it runs again, while it is backing off."""
     reason: str | None = None
@@ -38,7 +38,7 @@ class LaneStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuntimeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is not finished, and how fresh the replica is."""
+    """All unfinished events, and how fresh the replica is."""
 
     space: str
     session: str
@@ -47,7 +47,7 @@ class RuntimeStatus(msgspec.Struct, frozen=True, kw_only=True):
     replica_seq: int
     entities: int
     layers: int
-    """Own commits that show here and are not in the replica yet."""
+    """Own commits that are visible here and not in the replica yet."""
     pending: int
     committing: int
     lanes: list[LaneStatus]
@@ -66,7 +66,7 @@ class RuntimeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def status_of(core: RuntimeCore, space: str, now_ms: float) -> RuntimeStatus:
-    """How things stand."""
+    """The current status."""
     return RuntimeStatus(
         space=space,
         session=core.session,

@@ -1,4 +1,4 @@
-"""What a runtime tells about its commits, and what the answer to one means."""
+"""Reports about a runtime's commits, and how to classify their errors."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Terminal = Literal["permanent", "rule", "convergence", "unknown"]
 
 
 class CommitReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One commit and what came of it; given to `on_commit`, and logged at debug.
+    """One commit and its outcome; passed to `on_commit`, and logged at debug.
 
     `terminal` is set where the event ends without an effect: `permanent` (a precondition failed),
-    `rule` (the server refuses such a commit), `convergence` (conflicts until time was over), or
-    `unknown` (no answer until time was over).
+    `rule` (the server refuses such a commit), `convergence` (conflicts until the time was up), or
+    `unknown` (no answer until the time was up).
     """
 
     event_id: str | None
@@ -36,7 +36,7 @@ class CommitReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     local_seq: int
     outcome: Outcome
     retry_attempt: int
-    """Conflicts of the event so far, this one included; 0 for one that met none."""
+    """Conflicts of the event so far, including this one; 0 if there were none."""
     backoff_ms: float | None = None
     """How long the event waits before it runs again, if it does."""
     terminal: Terminal | None = None
@@ -48,9 +48,9 @@ class CommitReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A final failure, as `on_error` gets it. The event's handle has the same error.
+    """A final failure, as passed to `on_error`. The event's handle has the same error.
 
-    `event` is None for what is not about one event: a derivation, or the feed of the replica.
+    `event` is None if it does not concern one event: a derivation, or the feed of the replica.
     """
 
     error: Exception
@@ -59,7 +59,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Verdict(Enum):
-    """What to do after a commit was answered with an error, or not at all."""
+    """What to do after a commit was answered with an error, or got no answer."""
 
     RETRY = "run again on fresh state"
     PERMANENT = "never again"
@@ -68,7 +68,7 @@ class Verdict(Enum):
 
 
 def verdict_of(error: CallError) -> Verdict:
-    """Sort an error by what is to be done."""
+    """Classify an error by what to do next."""
     if isinstance(error, CommitConflict | ChangedLocally):
         return Verdict.RETRY
     if isinstance(error, PreconditionFailed):

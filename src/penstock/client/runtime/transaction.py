@@ -1,4 +1,4 @@
-"""What a handler reads and writes through: it notes every read, and holds the writes together."""
+"""The transaction that a handler reads and writes through: records reads, collects writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.protocol.errors import InvalidRequest
 
 
 class Looked(NamedTuple):
-    """A place that was read. Shallow: whether something is there, not what."""
+    """A place that was read. Shallow: only whether something exists there, not its value."""
 
     entity: str
     pointer: str
@@ -26,11 +26,11 @@ class Looked(NamedTuple):
 
 
 class Transaction:
-    """One run of a handler over the state as this client sees it.
+    """One run of a handler on the state as this client sees it.
 
-    All writes take effect together or not at all. Whatever was read must still be so when they
-    do, else the handler runs again; read only what matters, by path where that is enough.
-    Values that come out are copies, and values that go in must be JSON.
+    All writes take effect together or not at all. Everything that was read must be unchanged when
+    they do, otherwise the handler runs again; read only what matters, by path where that is enough.
+    Returned values are copies, and written values must be JSON.
     """
 
     __slots__ = ("_closed", "_lane_of", "_view", "reads", "sent", "writes")
@@ -40,19 +40,19 @@ class Transaction:
         self._lane_of = lane_of
         self._closed = False
         self.reads: dict[Looked, tuple[Path, frozenset[int]]] = {}
-        """Places that were read: as segments, with the unconfirmed layers that they showed."""
+        """Places that were read: as segments, with the unconfirmed layers visible in them."""
         self.writes: list[Write] = []
         self.sent: list[Intent] = []
 
     # Reading
 
     def get(self, entity: str, path: str = "", default: Any = None) -> Any:
-        """The document, or what is at a path in it (`/limits/max`), or the default."""
+        """The document, or the value at a path in it (`/limits/max`), or the default."""
         found = self._look(entity, path, shallow=False)
         return default if found is ABSENT else _copy(found)
 
     def exists(self, entity: str, path: str = "") -> bool:
-        """Whether there is such an entity, or something at a path in it."""
+        """Whether an entity exists, or a value at a path in it."""
         return self._look(entity, path, shallow=True) is not ABSENT
 
     def __getitem__(self, entity: str) -> Any:
@@ -67,7 +67,7 @@ class Transaction:
     # Writing
 
     def set(self, entity: str, doc: Any) -> None:
-        """Make this the whole document."""
+        """Replace the whole document."""
         self._write(Write(entity, set=_as_json(entity, doc)))
 
     def patch(self, entity: str, patch: Any) -> None:
@@ -79,7 +79,7 @@ class Transaction:
         self._write(Write(entity, delete=True))
 
     def update(self, entity: str, change: Callable[[Any], Any], default: Any = None) -> Any:
-        """Set the document to what `change` makes of it; `default` if there is none."""
+        """Set the document to the result of `change`; it gets `default` if there is no document."""
         doc = change(self.get(entity, default=default))
         self.set(entity, doc)
         return doc
@@ -101,25 +101,25 @@ class Transaction:
         id: str | None = None,  # noqa: A002
         retries: bool = True,
     ) -> None:
-        """Send another event; it only ever commits if this run of this handler does.
+        """Send another event; it commits only if this run of this handler does.
 
         Its lane is that of its handler unless it is named.
         """
         self._check_open()
-        named = self._lane_of(type, data)  # also where it is not asked for: it knows the types
+        named = self._lane_of(type, data)  # even if a lane is named: this checks the type
         lane = named if lane is None else lane
         self.sent.append(Intent(type=type, data=data, lane=lane, id=id, retries=retries))
 
     # For the runtime
 
     def close(self) -> None:
-        """The handler is over: its transaction cannot be changed any more."""
+        """The handler has finished: refuse further changes."""
         self._closed = True
 
     def is_touched(self, touched: Iterable[Touch], layer: int | None = None) -> bool:
-        """Whether a change may be of something that was read.
+        """Whether a change may concern something that was read.
 
-        A change that was a layer of ours was seen before if the read went through that.
+        A change by one of our own layers was seen before if the read went through that layer.
         """
         changed: dict[str, list[Path]] = {}
         for entity, paths in touched:
@@ -146,7 +146,7 @@ class Transaction:
         )
 
     def changes_nothing(self) -> bool:
-        """Whether the writes leave everything as it looks from here."""
+        """Whether the writes leave everything as it is seen locally."""
         return all(
             with_writes(doc := self._view.doc(entity), entity, self.writes) == doc
             for entity in {write.entity for write in self.writes}
@@ -164,7 +164,7 @@ class Transaction:
         return ABSENT if doc is ABSENT else value_at(doc, path, missing=ABSENT)
 
     def _replaced(self, entity: str) -> bool:
-        """Whether this transaction set all of it, so that what was there before does not matter."""
+        """Whether this transaction replaced all of it, so that the old value does not matter."""
         return any(
             write.entity == entity and (write.delete or write.set is not msgspec.UNSET)
             for write in self.writes
@@ -183,7 +183,7 @@ class Transaction:
 
 
 def _as_json(entity: str, value: Any) -> Any:
-    """A value as JSON has it, and as a copy of what was given."""
+    """A value as JSON represents it, as a copy."""
     try:
         encoded = msgspec.json.encode(value)
         check_numbers(value, encoded)

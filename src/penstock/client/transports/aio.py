@@ -1,4 +1,4 @@
-"""What the client does with asyncio: connections, requests under way as tasks, signals.
+"""The client's asyncio layer: connections, background requests as tasks, signals.
 
 `transports.blocking` has the same classes with the same methods for threads. Everything above the
 two is written once, for asyncio, and generated for threads.
@@ -34,7 +34,7 @@ from penstock.protocol.errors import CallError
 T = TypeVar("T")
 
 _CLOSING_TURNS: Final = 100
-"""Turns of the loop that closed connections get; an abort needs one or two."""
+"""Loop iterations for connections to close; an abort needs one or two."""
 
 
 class AsyncTransport:
@@ -115,7 +115,7 @@ class AsyncTransport:
                 waiter.set_result(None)
 
     async def aclose(self) -> None:
-        """Close every connection and see them gone."""
+        """Close every connection and wait until they are closed."""
         self.close()
         for _ in range(_CLOSING_TURNS):
             if not self._open:
@@ -123,7 +123,7 @@ class AsyncTransport:
             await asyncio.sleep(0)
 
     def _use_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop we are in; connections of one that ran before are forgotten."""
+        """The running loop; connections of an earlier loop are dropped."""
         if self._closed:
             raise closed_error("client")
         loop = asyncio.get_running_loop()
@@ -144,8 +144,8 @@ class AsyncTransport:
                 await waiter
         except BaseException as error:
             if waiter.done() and not waiter.cancelled():
-                self._leave()  # the turn was given: hand it on
-            elif waiter in self._waiters:  # or a call that left has passed it over
+                self._leave()  # the slot was granted: pass it on
+            elif waiter in self._waiters:  # or a call that left has skipped it
                 self._waiters.remove(waiter)
             if isinstance(error, TimeoutError):
                 raise pool_error(self._settings) from None
@@ -157,7 +157,7 @@ class AsyncTransport:
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
-                waiter.set_result(None)  # the place is taken: no other call slips in
+                waiter.set_result(None)  # the slot is taken: no other call gets in between
                 return
         self._calls -= 1
 
@@ -184,7 +184,7 @@ class AsyncTransport:
                 )
         except (OSError, ssl.SSLError, TimeoutError) as error:
             raise unreachable(settings.url, error, left_s) from error
-        if self._closed:  # `close` came before there was anything to close
+        if self._closed:  # `close` was called before there was anything to close
             connection.close()
             raise closed_error("client")
         return connection
@@ -219,7 +219,7 @@ class AsyncConnection(asyncio.Protocol):
         self._error: CallError | None = None
         self.on_lost: Callable[[], None] = _nothing
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -227,7 +227,7 @@ class AsyncConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._busy:
-            self.close()  # nothing was asked: whatever it is, it is not an answer
+            self.close()  # no request is pending, so this is not an answer
             return
         self._heard_s = monotonic()
         try:
@@ -248,7 +248,7 @@ class AsyncConnection(asyncio.Protocol):
         self.on_lost()
         self._wake()
 
-    # What the transport above calls.
+    # Called by the transport above.
 
     @property
     def reusable(self) -> bool:
@@ -293,7 +293,7 @@ class AsyncConnection(asyncio.Protocol):
         return data
 
     def close(self) -> None:
-        """End the connection at once."""
+        """Close the connection at once."""
         self._lost = True
         if self._transport is not None:
             self._transport.abort()
@@ -314,7 +314,7 @@ class AsyncConnection(asyncio.Protocol):
             self._waiter.set_result(None)
 
     async def _wait(self, silence_s: float, deadline_s: float = inf) -> None:
-        """Until something comes. The timer is moved when it fires, not with every byte."""
+        """Wait for input. The timer is rescheduled when it fires, not with every byte."""
         self._waiter = waiter = self.loop.create_future()
         self._heard_s = monotonic()
         self._watch_time(waiter, silence_s, deadline_s)
@@ -341,7 +341,7 @@ class AsyncConnection(asyncio.Protocol):
 
 
 class AsyncAttempt(Generic[T]):
-    """Work under way as a task, which goes on when the caller stops waiting for it.
+    """Work in progress as a task, which continues when the caller stops waiting for it.
 
     If its loop ends first, that counts as a lost connection.
     """
@@ -351,7 +351,7 @@ class AsyncAttempt(Generic[T]):
         self._task.add_done_callback(_retrieve_error)
 
     async def over(self, deadline_s: float) -> bool:
-        """Wait for its end; False if the deadline comes first."""
+        """Wait for it to finish; False if the deadline comes first."""
         if self._task.get_loop() is not asyncio.get_running_loop():
             return True
         left_s = None if deadline_s == inf else deadline_s - monotonic()
@@ -359,7 +359,7 @@ class AsyncAttempt(Generic[T]):
         return self._task.done()
 
     def result(self) -> T:
-        """Once it is over: what it returned, or the error that it ended with."""
+        """Once it has finished: its return value, or its error raised."""
         if not self._task.done() or self._task.cancelled():
             raise Disconnected("the event loop ended before the server answered")
         return self._task.result()
@@ -373,15 +373,16 @@ class AsyncAttempt(Generic[T]):
             _close_stream(self._task.result())
 
     def call(self, what: Callable[[], None]) -> None:
-        """Call a function where the work runs. Any thread may ask for it."""
-        with suppress(RuntimeError):  # nothing goes on in a loop that has ended
+        """Call a function where the work runs. Thread-safe."""
+        with suppress(RuntimeError):  # nothing continues in a loop that has ended
             self._task.get_loop().call_soon_threadsafe(what)
 
 
 class AsyncSignal:
-    """Tells tasks of one loop that something changed.
+    """Signals to tasks of one loop that something changed.
 
-    It counts, so that no change is missed: read `count`, look around, then wait for another count.
+    It counts, so that no change is missed: read `count`, check the state, then wait for another
+    count.
     """
 
     def __init__(self) -> None:
@@ -411,7 +412,7 @@ class AsyncSignal:
 
 
 def at_exit(close: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:  # noqa: ARG001
-    """Call `close` when the program ends; returns what takes that back.
+    """Call `close` when the program ends; returns a function that undoes the registration.
 
     Here it does nothing: a program on asyncio ends with its loop, where nothing can run any more.
     """
@@ -419,12 +420,12 @@ def at_exit(close: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None
 
 
 def is_cancellation(error: BaseException | None) -> bool:
-    """Whether a block was left because its task shall end now, so that it must not wait."""
+    """Whether a block was left because its task is cancelled, so that it must not wait."""
     return error is not None and not isinstance(error, Exception)
 
 
 def _retrieve_error(task: asyncio.Task[Any]) -> None:
-    """Otherwise asyncio logs the errors of attempts whose result is never asked for."""
+    """Otherwise asyncio logs the errors of attempts whose result is never read."""
     if not task.cancelled():
         task.exception()
 

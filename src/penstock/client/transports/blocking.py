@@ -1,9 +1,9 @@
-"""What the client does with threads: connections, requests under way as threads, signals.
+"""The client's threads layer: connections, background requests as threads, signals.
 
 `transports.aio` has the same classes with the same methods for asyncio. No event loop is needed: a
-call costs one send and one receive in the thread of the caller, also inside a running loop. Only
-work that must go on when the caller stops waiting gets a thread of its own. Any number of threads
-may call. A forked child starts with an empty pool, so that two processes never share a socket.
+call costs one send and one receive in the caller's thread, also inside a running loop. Only work
+that must continue when the caller stops waiting gets its own thread. Any number of threads may
+call. A forked child starts with an empty pool, so that two processes never share a socket.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Transport:
         self._streams: set[Connection] = set()
 
     def after_fork(self) -> None:
-        """Forget what belongs to the parent. Closing our copies does not end its connections."""
+        """Forget the parent's connections. Closing our copies does not end them."""
         closed = self._closed.is_set()
         for connection in (*self._idle, *self._in_use, *self._streams):
             connection.forget()
@@ -137,9 +137,9 @@ class Transport:
             connection.close()
 
     def _enlist(self, connection: Connection, members: set[Connection]) -> None:
-        """Let `close` find a connection before anything waits on it."""
+        """Register a connection for `close` before anything waits on it."""
         with self._lock:
-            is_late = self._closed.is_set()  # `close` has looked already and would not end it
+            is_late = self._closed.is_set()  # `close` has already run and would not close it
             if not is_late:
                 members.add(connection)
         if is_late:
@@ -158,7 +158,7 @@ class Transport:
                 connection = self._idle.pop()
             if connection.quiet:
                 return connection
-            connection.close()  # the server ended it while it was idle
+            connection.close()  # the server closed it while it was idle
 
     def _connect(self, deadline_s: float) -> Connection:
         settings, address = self._settings, self._settings.address
@@ -198,8 +198,8 @@ class Connection:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing came since the last answer: then the server still listens."""
-        poll = select.poll()  # `select` cannot look at sockets with high numbers
+        """Whether nothing arrived since the last answer: then the server still listens."""
+        poll = select.poll()  # `select` does not support high descriptors
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(0)
 
@@ -229,14 +229,14 @@ class Connection:
         return self._reader.take_body()
 
     def close(self) -> None:
-        """End the connection; a thread that reads from it is woken."""
+        """Close the connection; a thread that reads from it is woken."""
         self.closed = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def forget(self) -> None:
-        """Give back this process's copy without a word to the server."""
+        """Close this process's copy without shutting down the connection."""
         self.closed = True
         self._socket.close()
 
@@ -247,7 +247,7 @@ class Connection:
         except TimeoutError as error:
             raise TimedOut(f"{self._url} did not take the request before the deadline") from error
         except OSError as error:
-            # The server may have answered and closed before it had read everything.
+            # The server may have answered and closed before it read everything.
             with suppress(Disconnected, TimedOut):
                 while not self._reader.complete:
                     self._receive(1.0, deadline_s)
@@ -277,7 +277,7 @@ class Connection:
 
 
 class Attempt(threading.Thread, Generic[T]):
-    """Work under way in a thread, which goes on when the caller stops waiting for it.
+    """Work in progress in a thread, which continues when the caller stops waiting for it.
 
     In a forked child, where the thread does not run, that counts as a lost connection.
     """
@@ -298,39 +298,43 @@ class Attempt(threading.Thread, Generic[T]):
         try:
             self._answer = self._work()
             self._error = None
-        except Exception as error:  # raised again where the result is asked for
+        except Exception as error:  # raised again where the result is read
             self._error = error
         if not self._wanted:
             _close_stream(self._answer)
         self._over.set()
 
     def over(self, deadline_s: float) -> bool:
-        """Wait for its end; False if the deadline comes first. A thread never waits for itself."""
+        """Wait for it to finish; False if the deadline comes first.
+
+        A thread never waits for itself.
+        """
         if not self.is_alive() or threading.current_thread() is self:
             return True  # also in a forked child, where the event would never be set
         return self._over.wait(min(max(0.0, deadline_s - monotonic()), threading.TIMEOUT_MAX))
 
     def result(self) -> T:
-        """Once it is over: what it returned, or the error that it ended with."""
+        """Once it has finished: its return value, or its error raised."""
         if self._error is not None:
             raise self._error
         return cast(T, self._answer)
 
     def drop(self) -> None:
         """End it as soon as possible, and close a stream that it opened."""
-        self._wanted = False  # before the look at the answer: one of the two threads sees both
+        self._wanted = False  # before checking for the answer: one of the two threads sees both
         _close_stream(self._answer)
         self._over.set()
 
     def call(self, what: Callable[[], None]) -> None:
-        """Call a function where the work runs. For threads that is anywhere."""
+        """Call a function where the work runs. With threads, that is here."""
         what()
 
 
 class Signal:
-    """Tells threads that something changed.
+    """Signals to threads that something changed.
 
-    It counts, so that no change is missed: read `count`, look around, then wait for another count.
+    It counts, so that no change is missed: read `count`, check the state, then wait for another
+    count.
     """
 
     def __init__(self) -> None:
@@ -351,13 +355,13 @@ class Signal:
 
 
 def at_exit(close: Callable[[], None]) -> Callable[[], None]:
-    """Call `close` when the program ends; returns what takes that back."""
+    """Call `close` when the program ends; returns a function that undoes the registration."""
     atexit.register(close)
     return lambda: atexit.unregister(close)
 
 
 def is_cancellation(error: BaseException | None) -> bool:  # noqa: ARG001
-    """Whether a block was left because it shall end now. A thread is never cancelled."""
+    """Whether a block was left because it is cancelled. A thread never is."""
     return False
 
 

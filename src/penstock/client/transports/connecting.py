@@ -1,4 +1,4 @@
-"""What both transports share: TLS, deadlines, and why there is no connection or no answer."""
+"""Shared by both transports: TLS, deadlines, and the errors of connecting and waiting."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from penstock.protocol.errors import CallError
 
 
 def tls_context(settings: ClientSettings) -> ssl.SSLContext:
-    """Certificates are always checked, against the system's or those of `ca_file`."""
+    """The TLS context. Certificates are always verified, by the system's CAs or `ca_file`."""
     context = ssl.create_default_context(cafile=settings.ca_file)
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
 def time_left(deadline_s: float, server: str) -> float:
-    """Seconds until a deadline; `Unreachable` if it is over before anything was sent."""
+    """Seconds until a deadline; `Unreachable` if it has passed before anything was sent."""
     left_s = deadline_s - monotonic()
     if left_s <= 0:
         raise Unreachable(f"the deadline was over before anything was sent to {server}")
@@ -44,7 +44,7 @@ def disconnected_error(url: str) -> Disconnected:
 
 
 def silence_error(url: str, silence_s: float | None) -> TimedOut:
-    """The server sent nothing for so long; None if the deadline came first."""
+    """The server sent nothing for this long; None if the deadline came first."""
     when = "before the deadline" if silence_s is None else f"within {silence_s:g} s"
     return TimedOut(f"{url} did not answer {when}")
 
@@ -58,7 +58,7 @@ def pool_error(settings: ClientSettings) -> Unreachable:
 
 
 def streams_error(settings: ClientSettings) -> Limited:
-    """Too many streams."""
+    """Too many streams are open."""
     return Limited(
         f"the client has {settings.streams_max} streams open already; close one or raise "
         "streams_max"
@@ -66,7 +66,7 @@ def streams_error(settings: ClientSettings) -> Limited:
 
 
 def unreachable(url: str, error: BaseException, waited_s: float) -> CallError:
-    """The error for a connection that could not be made."""
+    """The error for a connection that could not be opened."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return Untrusted(f"the certificate of {url} is not trusted ({error.verify_message})")
     return Unreachable(f"cannot connect to {url}: {_reason(error, waited_s)}")
