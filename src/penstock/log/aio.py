@@ -1,10 +1,10 @@
-"""Writes that a Linux disk does by itself: past the page cache, durable when done, and no thread.
+"""Asynchronous direct writes on Linux: past the page cache, durable when done, without a thread.
 
-A thread that waits for a sync has to be woken when it is over, has to get the interpreter and has
-to wake somebody else with the answer; that took as long as the sync itself. The kernel's native
-asynchronous IO (`io_submit`) takes a write of whole pages and tells an eventfd when it is on the
-disk; meanwhile the thread that asked goes on. Any Linux since 4.13 has it, in containers too, where
-io_uring often is switched off.
+A thread that waits for a sync has to be woken afterwards, has to acquire the interpreter and has to
+wake another thread with the answer; that took as long as the sync itself. The kernel's native
+asynchronous IO (`io_submit`) takes a write of whole pages and signals an eventfd when it is on
+disk; meanwhile the calling thread continues. Any Linux since 4.13 has it, also in containers, where
+io_uring is often disabled.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _ZEROS: Final = bytes(PAGE_BYTES)
 
 
 class AioWriter:
-    """Writes a few pieces at a time. `OSError` if this machine cannot.
+    """Writes a few pieces at a time. `OSError` if this machine does not support it.
 
-    The eventfd `done_fd` becomes readable soon after a piece is done; whoever waits for that reads
-    it and then asks `is_done`, for it may still be readable from a piece before.
+    The eventfd `done_fd` becomes readable soon after a piece is done. Read it, then check
+    `is_done`: it may still be readable from an earlier piece.
     """
 
     def __init__(self) -> None:
@@ -47,8 +47,8 @@ class AioWriter:
         setup, self._destroy_no, self._submit_no, self._events_no = _CALLS[platform.machine()]
         self._context = 0
         self.done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Asking takes the kernel a few microseconds, so it is done without letting go of the
-        # interpreter; waiting is not.
+        # Polling takes the kernel a few microseconds, so it keeps the interpreter lock; waiting
+        # releases it.
         self._ask = _syscall(ctypes.PyDLL(None, use_errno=True))
         self._wait = _syscall(ctypes.CDLL(None, use_errno=True))
         context = ctypes.c_ulong(0)
@@ -60,10 +60,10 @@ class AioWriter:
         self._results: dict[int, int] = {}
 
     def begin(self, fd: int, before: bytes, data: bytes, offset: int) -> AioPiece | None:
-        """Start to write, at the start of a page, `before`, `data` and zeros up to a whole page.
+        """Start to write `before`, `data` and zeros up to a whole page, at the start of a page.
 
-        `fd` must be open with `O_DIRECT` and `O_DSYNC`. None if enough is being written already,
-        or if it is so much that asking would take long. Pieces that are written at the same time
+        `fd` must be open with `O_DIRECT` and `O_DSYNC`. Returns None if enough is being written
+        already, or if the write is so large that submitting it would take long. Concurrent pieces
         must not share a page.
         """
         if not self._free or len(before) + len(data) > PIECE_BYTES_MAX:
@@ -76,13 +76,13 @@ class AioWriter:
         return self._free.pop()
 
     def is_done(self, piece: AioPiece) -> bool:
-        """Whether `result` would not wait."""
+        """Whether `result` would return without waiting."""
         if piece.number not in self._results:
             self._get(self._ask, 0)
         return piece.number in self._results
 
     def result(self, piece: AioPiece) -> int:
-        """How many bytes were written; waits until they are. To be called once for each piece."""
+        """How many bytes were written; waits for completion. Call it once per piece."""
         while not self.is_done(piece):
             self._get(self._wait, 1)
         self._free.append(piece)
@@ -99,13 +99,13 @@ class AioWriter:
 
     def __del__(self) -> None:
         if getattr(self, "_context", 0):
-            self._wait(self._destroy_no, self._context, 0, 0, 0, 0)  # waits for what is under way
+            self._wait(self._destroy_no, self._context, 0, 0, 0, 0)  # waits for writes in flight
         if hasattr(self, "done_fd"):
             os.close(self.done_fd)
 
 
 class AioPiece:
-    """Memory for one write: the kernel reads it while it is under way."""
+    """The buffer of one write: the kernel reads it while the write is in flight."""
 
     __slots__ = ("_address", "_buffer", "_iocbs", "iocb", "iocbs_at", "number")
 
@@ -114,11 +114,11 @@ class AioPiece:
         self.iocb = ctypes.create_string_buffer(_IOCB.size)
         self._iocbs = (ctypes.c_void_p * 1)(ctypes.addressof(self.iocb))
         self.iocbs_at = ctypes.addressof(self._iocbs)
-        self._buffer = mmap.mmap(-1, PIECE_BYTES_MAX)  # begins at a page
+        self._buffer = mmap.mmap(-1, PIECE_BYTES_MAX)  # page-aligned
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
 
     def fill(self, before: bytes, data: bytes) -> tuple[int, int]:
-        """Take bytes, and zeros up to a whole page; the address and the length of it all."""
+        """Fill with bytes, and zeros up to a whole page; return address and length."""
         start = len(before)
         end = start + len(data)
         whole = -(-end // PAGE_BYTES) * PAGE_BYTES
@@ -130,11 +130,11 @@ class AioPiece:
 
 
 def open_direct(fd: int) -> int:
-    """Another descriptor of the same file, for `AioWriter`; `OSError` if it cannot have one."""
+    """Another descriptor of the same file, for `AioWriter`; `OSError` if not supported."""
     direct = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_DIRECT | os.O_DSYNC | os.O_CLOEXEC)
     try:
         page = mmap.mmap(-1, PAGE_BYTES)
-        os.preadv(direct, [page], 0)  # refused if whole pages are not what the device wants
+        os.preadv(direct, [page], 0)  # fails if the device does not accept whole pages
     except BaseException:
         os.close(direct)
         raise

@@ -1,8 +1,8 @@
-"""The one door to a directory of log files, so that a test can stand behind it with a worse disk.
+"""The only access to a directory of log files, so that a test can substitute a faulty disk.
 
-Every call blocks, but for `begin_synced`. Errors are the operating system's own (`OSError`): the
-store decides what they mean. `OsDisk` is the real one; `penstock.testing.FakeDisk` loses, tears and
-reorders whatever was not synced.
+Every call blocks, except for `begin_synced`. Errors are those of the operating system (`OSError`):
+the store decides what they mean. `OsDisk` is the real one; `penstock.testing.FakeDisk` loses, tears
+and reorders unsynced data.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from penstock.log.aio import PAGE_BYTES, AioPiece, AioWriter, open_direct
 from penstock.log.store import AlreadyOpen
 
 LOCK_NAME: Final = "LOCK"
-_ZEROS: Final = mmap.mmap(-1, MIB)  # begins at a page
+_ZEROS: Final = mmap.mmap(-1, MIB)  # page-aligned
 _NONE: Final = -1
 _LOGGER: Final = logging.getLogger("penstock.log")
 DIRECTORY_MODE: Final = 0o750
 FILE_MODE: Final = 0o640
-_DSYNC: Final[int] = getattr(os, "RWF_DSYNC", 0)  # Linux has it
+_DSYNC: Final[int] = getattr(os, "RWF_DSYNC", 0)  # Linux only
 
 
 class Flight(Protocol):
-    """A write on its way to the disk."""
+    """A write in flight."""
 
     @property
     def done_fd(self) -> int:
-        """An eventfd that becomes readable soon after it is done; read it, then ask `is_done`."""
+        """An eventfd that becomes readable soon after completion; read it, then check `is_done`."""
         ...
 
     def is_done(self) -> bool:
-        """Whether `result` would not wait."""
+        """Whether `result` would return without waiting."""
         ...
 
     def result(self) -> int:
-        """What `pwrite_synced` would return or raise; waits until it is known. Call it once."""
+        """What `pwrite_synced` would return or raise; waits for completion. Call it once."""
         ...
 
 
 class DiskFile(Protocol):
-    """One open file of a directory. Reads may come from any thread."""
+    """One open file of a directory. Any thread may read."""
 
     @property
     def size(self) -> int:
-        """The size it was created or opened with; a segment never grows."""
+        """The size at creation or opening; a segment never grows."""
         ...
 
     def pread(self, count: int, offset: int) -> bytes:
@@ -59,42 +59,42 @@ class DiskFile(Protocol):
         ...
 
     def pread_into(self, buffer: memoryview, offset: int) -> int:
-        """Fill a buffer, without making a new one; returns how much was there."""
+        """Fill a buffer, without allocating; return the number of bytes read."""
         ...
 
     def pwrite(self, data: bytes | memoryview, offset: int) -> int:
-        """Write and say how much was taken: it may be less than given."""
+        """Write and return how many bytes were written: possibly fewer than given."""
         ...
 
     def pwrite_synced(self, data: bytes, offset: int) -> int:
-        """As `pwrite`, and return when these bytes, maybe only these, survive a loss of power."""
+        """As `pwrite`, and return when these bytes, possibly only these, survive a power loss."""
         ...
 
     def begin_synced(self, data: bytes, offset: int) -> Flight | None:
         """Start a `pwrite_synced` and return; None, with nothing done, if it has to be a call.
 
-        What lies behind it, up to the end of its last page of `PAGE_BYTES`, becomes zeros; so
-        another one that begins before it is done must not touch that page.
+        The rest of its last page of `PAGE_BYTES` becomes zeros, so another write that begins before
+        it is done must not touch that page.
         """
         ...
 
     def fdatasync(self) -> None:
-        """Return when everything written so far survives a loss of power."""
+        """Return when everything written so far survives a power loss."""
         ...
 
 
 class Disk(Protocol):
-    """One directory: files are made, found, renamed and removed here."""
+    """One directory, where files are created, opened, renamed and removed."""
 
     @property
     def path(self) -> str:
-        """Where it is, for people."""
+        """The path, for people."""
         ...
 
     def lock(self) -> Callable[[], None]:
-        """Take the directory for this store alone and return the release.
+        """Lock the directory for this store and return the release.
 
-        `BlockingIOError` that names the holder if somebody has it.
+        Raises `BlockingIOError` with the holder's name if it is locked.
         """
         ...
 
@@ -103,11 +103,11 @@ class Disk(Protocol):
         ...
 
     def room_bytes(self) -> int | None:
-        """How many more bytes there is room for; None if that is not known."""
+        """The free space in bytes; None if not known."""
         ...
 
     def create(self, name: str, size: int) -> DiskFile:
-        """Make a file of `size` zero bytes whose blocks are really there; replaces a leftover."""
+        """Create a file of `size` zero bytes with allocated blocks; replaces a leftover."""
         ...
 
     def open(self, name: str) -> DiskFile:
@@ -123,15 +123,15 @@ class Disk(Protocol):
         ...
 
     def fsync_dir(self) -> None:
-        """Return when creations, renames and removals survive a loss of power."""
+        """Return when creations, renames and removals survive a power loss."""
         ...
 
 
 class OsFile:
-    """A file descriptor that closes when nobody holds it any more.
+    """A file descriptor that is closed with its last reference.
 
-    A reader may still hold a segment that compaction has removed; closing it by count of holders
-    means that its descriptor is never reused under the reader's hands.
+    A reader may still use a segment that compaction has removed; closing by reference count means
+    that its descriptor is never reused while in use.
     """
 
     __slots__ = ("_direct", "_fd", "_tail", "_tail_end", "_writer", "size")
@@ -172,8 +172,8 @@ class OsFile:
             count = os.pwrite(self._fd, data, offset)
             os.fdatasync(self._fd)
             return count
-        # One call instead of two: a thread that comes back from a call waits for the interpreter.
-        # Beside a thread that never stops running, two calls took 1.2 to 1.7 times as long as one.
+        # One call instead of two: after each call a thread waits for the interpreter. Next to a
+        # thread that never stops running, two calls took 1.2 to 1.7 times as long as one.
         return os.pwritev(self._fd, (data,), offset, _DSYNC)
 
     def begin_synced(self, data: bytes, offset: int) -> OsFlight | None:
@@ -206,7 +206,7 @@ class OsFile:
 
 
 class OsFlight:
-    """A write that an `AioWriter` has under way."""
+    """A write in flight in an `AioWriter`."""
 
     __slots__ = ("_asked", "_before", "_piece", "_writer", "done_fd")
 
@@ -225,7 +225,7 @@ class OsFlight:
 
 
 class OsDisk:
-    """A directory of the machine; made, and made durable, if it is not there.
+    """A directory of the file system; created durably if missing.
 
     `on_held` is called as soon as the directory is locked, before anything in it is read.
     """
@@ -259,15 +259,15 @@ class OsDisk:
             found = os.statvfs(self._path)
         except OSError:
             return None
-        # Where there are no numbers of files, as on btrfs, none can be left.
+        # File systems without inode counts, such as btrfs, report 0: that does not mean full.
         has_files = found.f_favail > 0 or found.f_files == 0
         return found.f_bavail * found.f_frsize if has_files else 0
 
     def create(self, name: str, size: int) -> OsFile:
-        # Zeros are really written: on ext4 a sync into merely allocated blocks costs about half
-        # as much again. In pieces with a sync each, so that a sync of the log never waits for
-        # more than one piece. Past the page cache if that can be: memory that nobody will read
-        # took a seventh of the processor of a loaded server.
+        # Zeros are really written: on ext4 a sync into merely allocated blocks costs about half as
+        # much again. They are written in pieces with a sync each, so that a sync of the log never
+        # waits for more than one piece, and past the page cache if possible: caching pages that are
+        # never read took a seventh of the processor of a loaded server.
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         fd = os.open(self._path / name, flags, FILE_MODE)
         file = OsFile(fd, self._writer)
@@ -311,9 +311,9 @@ class OsDisk:
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory and its parents; their names survive a loss of power on return.
+    """Create a directory and its parents; their names survive a power loss on return.
 
-    Records are nobody else's business: only its owner and their group may look into it.
+    Records are private: only the owner and their group have access.
     """
     missing = [p for p in (path, *path.parents) if not p.exists()]
     if path.parent in missing:
@@ -324,7 +324,7 @@ def make_directory(path: Path) -> None:
 
 
 def keep_private(path: Path) -> None:
-    """Shut a directory that an earlier version left open to everybody, if it is ours."""
+    """Restrict a directory that an earlier version left open to all users, if we own it."""
     mode = path.stat().st_mode
     if mode & 0o777 & ~DIRECTORY_MODE:
         with contextlib.suppress(PermissionError):
@@ -332,12 +332,12 @@ def keep_private(path: Path) -> None:
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file; a new one is for its owner and their group. An `opener` for `open`."""
+    """Open a file; a new one is accessible to its owner and group. An `opener` for `open`."""
     return os.open(path, flags, FILE_MODE)
 
 
 def take_lock(path: str, lock: Callable[[], Callable[[], None]]) -> Callable[[], None]:
-    """Take a lock and return its release, or say who holds it."""
+    """Take a lock and return its release, or raise with the holder."""
     try:
         return lock()
     except BlockingIOError as error:
@@ -347,9 +347,9 @@ def take_lock(path: str, lock: Callable[[], Callable[[], None]]) -> Callable[[],
 
 
 def lock_directory(path: Path) -> Callable[[], None]:
-    """Hold a directory until released or until the process ends, however it ends.
+    """Lock a directory until released or until the process ends, in whatever way.
 
-    A second holder is refused, also in the same process, with the pid of the first.
+    A second holder is refused, even in the same process, with the pid of the first.
     """
     keep_private(path)
     return take_lock(str(path), lambda: _flock(path))
@@ -363,7 +363,7 @@ def _flock(path: Path) -> Callable[[], None]:
         pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
         os.close(fd)
         raise BlockingIOError(error.errno, f"held by process {pid}") from None
-    # Written over in place: cutting it to nothing first makes ext4 flush it, 20 ms of an open.
+    # Overwritten in place: truncating it first makes ext4 flush it, 20 ms per open.
     os.pwrite(fd, f"{os.getpid():<10}\n".encode(), 0)
 
     def release() -> None:

@@ -1,11 +1,11 @@
-"""The partition executor: the only door to a partition's log, one piece of work at a time.
+"""The partition executor: the only access to a partition's log, one piece of work at a time.
 
-It stands between a partition's writer and the WAL and runs on the event loop's thread: no lock, no
-thread, no task of its own. What arrives while it is idle runs at once. What arrives while it runs,
-or after the partition has used up its slice of the loop's time, waits in four queues that are
-served 8 : 4 : 2 : 1, so that client work cannot starve heartbeats and nothing starves at all.
+It is between a partition's writer and the WAL and runs on the event loop's thread, without a lock,
+thread or task. Work that arrives while it is idle runs at once. Work that arrives while it runs, or
+after the partition has used up its slice of the loop's time, waits in four queues that are served 8
+: 4 : 2 : 1, so that client work cannot starve heartbeats and no queue starves.
 
-Pure: the loop's `call_soon` and the clock are handed in.
+Pure: the loop's `call_soon` and the clock are passed in.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.log.queues import Stopped
 from penstock.protocol.errors import PartitionFailed
 
 SLICE_NS: Final = 2_000_000
-"""How long a partition may run before it lets the rest of the loop have its turn."""
+"""How long a partition may run before it yields to the rest of the loop."""
 CLIENT_MAX: Final = 2_048
 
 
@@ -38,7 +38,7 @@ WEIGHTS: Final = (1, 2, 4, 8)
 
 
 class Phase(Enum):
-    """Where a partition is in its life."""
+    """The lifecycle phase of a partition."""
 
     NEW = "new"
     RESTORING = "restoring"
@@ -49,19 +49,19 @@ class Phase(Enum):
 
 
 class ClientQueueFull(Busy):
-    """The partition has as much client work queued as it may; nothing was taken."""
+    """The partition's queue of client work is full; nothing was accepted."""
 
     code = "client_queue_full"
 
 
 class RestoreInProgress(Unavailable):
-    """The partition is still reading its log; nothing was taken."""
+    """The partition is still reading its log; nothing was accepted."""
 
     code = "restore_in_progress"
 
 
 class ExecutorStatus(NamedTuple):
-    """What the executor publishes: read at any time, never through the queues."""
+    """The published state of the executor: read at any time, never through the queues."""
 
     partition: int
     phase: Phase
@@ -78,7 +78,7 @@ _Item = tuple[Run, OnDropped | None]
 
 
 class WorkQueues:
-    """Work that waits, in four classes; `take` serves them by weight."""
+    """Waiting work in four classes; `take` serves them by weight."""
 
     def __init__(self) -> None:
         self._queues: tuple[deque[_Item], ...] = tuple(deque() for _ in Work)
@@ -92,7 +92,7 @@ class WorkQueues:
         self.waiting += 1
 
     def take(self) -> _Item:
-        """The work whose turn it is. There must be some."""
+        """The next piece of work. There must be some."""
         kind = self._ready.pop()
         assert kind is not None, "a class that has work is marked"
         queue = self._queues[kind]
@@ -104,14 +104,14 @@ class WorkQueues:
         return item
 
     def clear(self) -> list[_Item]:
-        """Drop everything; what was dropped must be answered with an error."""
+        """Drop everything; the caller must answer dropped work with an error."""
         dropped = []
         while self.waiting:
             dropped.append(self.take())
         return dropped
 
     def depth(self, kind: Work) -> int:
-        """How much work of a class waits."""
+        """How much work of a class is waiting."""
         return len(self._queues[kind])
 
 
@@ -119,7 +119,8 @@ class PartitionExecutor:
     """The serial owner of one partition: restores, serves, drains on stop, fails alone.
 
     Work that raises fails the partition, because its state can no longer be trusted: `on_failed` is
-    told, what waits is dropped, and every later submit says why. Other partitions go on.
+    called, waiting work is dropped, and every later submit raises the reason. Other partitions
+    continue.
     """
 
     def __init__(
@@ -140,16 +141,16 @@ class PartitionExecutor:
         self._client_max = client_max
         self._queues = WorkQueues()
         self._serving = False
-        self._busy = False  # it runs, or will run what waits
+        self._busy = False  # running, or scheduled to run
         self._ended_ns = 0
-        self._used_ns = 0  # of the slice; time in which the partition is idle gives it back
+        self._used_ns = 0  # of the slice; idle time restores it
 
     def start(self) -> None:
-        """Begin to restore: maintenance is served, client work is refused."""
+        """Start to restore: maintenance is served, client work is refused."""
         self.phase = Phase.RESTORING
 
     def restored(self) -> None:
-        """The state is complete: serve client work."""
+        """Serve client work: the state is complete."""
         if self.phase is Phase.RESTORING:
             self.phase = Phase.SERVING
             self._serving = True
@@ -157,7 +158,7 @@ class PartitionExecutor:
     def submit(self, kind: Work, run: Run, on_dropped: OnDropped | None = None) -> None:
         """Run work now or in its turn, or raise at once and change nothing.
 
-        `on_dropped` is called with the error if the partition fails before its turn comes.
+        `on_dropped` is called with the error if the partition fails before that.
         """
         if not self._busy and (self._serving or self._completes(kind)):
             now_ns = self._now_ns()
@@ -185,7 +186,7 @@ class PartitionExecutor:
             self._call_soon(self._run)
 
     def refusal(self, kind: Work) -> PenstockError | None:
-        """Why work of a class would not be taken now; None if it would be."""
+        """Why work of a class would be refused now, or None."""
         phase = self.phase
         if phase is Phase.FAILED:
             return self.failure()
@@ -206,7 +207,7 @@ class PartitionExecutor:
         return None
 
     def fail(self, error: Exception) -> None:
-        """Take the partition out of service, and say why from now on."""
+        """Take the partition out of service, and report the reason from now on."""
         if self.phase is Phase.FAILED:
             return
         self.phase, self._serving, self.error = Phase.FAILED, False, error
@@ -217,7 +218,7 @@ class PartitionExecutor:
                 on_dropped(failure)
 
     def failure(self) -> PartitionFailed:
-        """What callers are told of a partition that failed."""
+        """The error for callers of a failed partition."""
         status = self.status
         return PartitionFailed(
             f"partition {self.partition} is out of service: {status.reason}",
@@ -226,12 +227,12 @@ class PartitionExecutor:
         )
 
     def stop(self) -> None:
-        """Refuse new work; completions of accepted work are still taken."""
+        """Refuse new work; completions of accepted work are still handled."""
         if self.phase is not Phase.FAILED:
             self.phase, self._serving = Phase.STOPPING, False
 
     def stopped(self) -> None:
-        """All accepted work is answered."""
+        """Finish stopping: all accepted work is answered."""
         if self.phase is not Phase.FAILED:
             self.phase = Phase.STOPPED
 
@@ -250,11 +251,11 @@ class PartitionExecutor:
         )
 
     def _completes(self, kind: Work) -> bool:
-        """Whether this is what a partition that stops still waits for."""
+        """Whether a stopping partition still waits for this kind."""
         return self.phase is Phase.STOPPING and kind is Work.REPLICATION
 
     def _run(self, used_ns: int = 0) -> None:
-        """Serve what waits until the slice is used up; the rest has its turn after the others'."""
+        """Serve waiting work until the slice is used up; the rest follows other partitions."""
         queues = self._queues
         began_ns = self._now_ns() - used_ns
         while queues.waiting and self._now_ns() - began_ns < SLICE_NS:
@@ -279,6 +280,6 @@ def _text(error: Exception) -> str:
 
 
 def _place(error: Exception | None) -> dict[str, Any]:
-    """The file and the offset that an error names, if it does."""
+    """The file and the offset named by an error, if any."""
     detail = error.detail if isinstance(error, PenstockError) else {}
     return {key: detail[key] for key in ("file", "offset") if key in detail}

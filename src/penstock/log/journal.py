@@ -1,8 +1,8 @@
-"""The journal: the port through which partitions append to the log, make it durable and read it.
+"""The journal: the interface through which partitions append to the log, sync and read it.
 
-`LocalJournal` is the log of this machine alone; a replicated one will stand behind the same port.
-It runs on the event loop's thread. Only the WAL (see `wal`) and the read scheduler (see `reads`)
-wait for the disk, elsewhere.
+`LocalJournal` is the log of this machine alone; a replicated one will have the same interface. It
+runs on the event loop's thread. Only the WAL (see `wal`) and the read scheduler (see `reads`) wait
+for the disk, elsewhere.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _LOGGER: Final = logging.getLogger("penstock.log")
 _READ_ENTRIES: Final = 1_024
 _READ_BYTES: Final = 4 * MIB
 _RETRY_S: Final = 1.0
-"""How long after a timed sync that failed the next one begins, though nothing is written."""
+"""The delay before a failed timed sync is retried, even if nothing is written."""
 
 
 class Journal(Protocol):
-    """What a partition's writer needs of the log."""
+    """What a partition's writer needs from the log."""
 
     def append(self, partition: int, payload: bytes, on_durable: OnDurable, *, sync: bool) -> None:
-        """Append one entry; the answer comes once it is written, and synced if asked."""
+        """Append one entry; the callback runs once it is written, and synced if requested."""
         ...
 
     def sync(self, on_durable: OnDurable) -> None:
-        """Make everything durable that was appended before."""
+        """Make everything appended so far durable."""
         ...
 
     async def read(self, partition: int, wanted: ReadRange) -> list[Entry]:
@@ -52,7 +52,7 @@ class Journal(Protocol):
 
 @dataclass(slots=True)
 class Backlog:
-    """Bytes of all partitions that were taken and wait for the log, and what it has written."""
+    """Bytes of all partitions that wait for the log, and bytes it has written."""
 
     waiting: int = 0
     finished: int = 0
@@ -81,7 +81,7 @@ class LocalJournal:
         options = WalOptions(group_bytes_max=16 * MIB, limits=limits)
         self.wal = Wal(store, options, loop=loop, clock=clock)
         self.counters = self.wal.counters
-        # One more than usual: the copy of a backup has a thread for as long as it takes.
+        # One more than usual: a backup occupies a thread for its whole duration.
         self.reads = ReadScheduler(store, ReadOptions(threads=3), loop=loop)
         self.executors = [
             PartitionExecutor(number, call_soon=loop.call_soon, now_ns=clock.monotonic_ns)
@@ -92,12 +92,15 @@ class LocalJournal:
         self._disk_sync_s = disk_sync_ms / 1e3
         self._sync_timer: asyncio.TimerHandle | None = None
         self._unsynced: set[int] = set()  # partitions
-        self.sync_round = 0  # grows when a sync begins and none is under way
+        self.sync_round = 0  # increases when a sync begins and none is in flight
         self._syncing = False
         self._closing = False
 
     def start(self) -> None:
-        """Begin to write. A new log first gets a mark of each partition, which tells how many."""
+        """Start writing.
+
+        A new log first gets a mark of each partition, which records their number.
+        """
         numbers = sorted(set(range(self.partitions)) - self.store.damaged().keys())
         marks = [
             SetHardState(number, _TERM, 0)
@@ -111,18 +114,18 @@ class LocalJournal:
         self.reads.start()
 
     async def stop(self) -> None:
-        """Write and answer everything that was taken."""
+        """Write and answer everything that was accepted."""
         await self.wal.stop()
         await self.reads.stop()
 
     def stop_timed_syncs(self) -> None:
-        """Sync no more by time: the journal is about to stop."""
+        """Stop timed syncs: the journal is about to stop."""
         self._closing = True
         if self._sync_timer is not None:
             self._sync_timer.cancel()
 
     def append(self, partition: int, payload: bytes, on_durable: OnDurable, *, sync: bool) -> None:
-        """Append one entry; the answer comes once it is written, and synced if asked."""
+        """Append one entry; the callback runs once it is written, and synced if requested."""
         index = self._next_index[partition]
         operation = Append(partition, (Entry(index, _TERM, payload),))
         synced = partition if sync else None
@@ -139,10 +142,10 @@ class LocalJournal:
                 self._sync_timer = self._loop.call_later(self._disk_sync_s, self._sync_by_time)
 
     def sync(self, on_durable: OnDurable) -> None:
-        """Make everything durable that was appended before.
+        """Make everything appended so far durable.
 
         Each partition takes part: a store may keep them in several files. A partition whose part
-        fails remains to be synced.
+        fails still has to be synced.
         """
         numbers = self._unsynced or {0}
         self._unsynced = set()
@@ -166,7 +169,7 @@ class LocalJournal:
             self.submit(Sync(number), partial(one_done, number))
 
     def submit(self, operation: Operation, on_durable: OnDurable) -> None:
-        """Do something else to a partition's log, durably."""
+        """Apply another operation to a partition's log, durably."""
         self._in_flight += 1
         self.wal.submit(operation, partial(self._answer, on_durable, operation.partition))
 
@@ -175,7 +178,7 @@ class LocalJournal:
         return await self.reads.read(partition, wanted)
 
     def entries(self, partition: int, first_index: int) -> Iterator[Entry]:
-        """Every entry of a partition from an index on, read here and now: for a restore."""
+        """Every entry of a partition from an index on, read synchronously: for a restore."""
         while True:
             found = self.store.read(
                 partition, first_index, max_entries=_READ_ENTRIES, max_bytes=_READ_BYTES
@@ -190,7 +193,7 @@ class LocalJournal:
         return self.store.bounds(partition)
 
     def failed(self, partition: int, error: Exception) -> None:
-        """A writer was told that the log did not take its entry; logged once a second at most."""
+        """Note that the log refused an entry; logged at most once a second."""
         self.counters.failures += 1
         self.counters.last_failure = str(error)
         left_out = self._failures_told.take(self._clock.monotonic_ms())
@@ -199,17 +202,17 @@ class LocalJournal:
             _LOGGER.error(text, partition, error, and_others(left_out))
 
     def resume(self, partition: int) -> None:
-        """After a failure, with nothing of the partition in flight: go on where its log ends."""
+        """After a failure, with nothing of the partition in flight: continue at its log's end."""
         self._next_index[partition] = self.store.bounds(partition).last_index + 1
 
     @property
     def unsynced(self) -> bool:
-        """Whether something was written that a power loss could take."""
+        """Whether something written could still be lost by a power loss."""
         return bool(self._unsynced)
 
     @property
     def queue_depth(self) -> int:
-        """Operations that were taken and not answered."""
+        """Operations accepted and not yet answered."""
         return self._in_flight
 
     @property
@@ -238,7 +241,7 @@ class LocalJournal:
             self._sync_timer = self._loop.call_later(_RETRY_S, self._sync_by_time)
 
     def _answer(self, on_durable: OnDurable, synced: int | None, error: Exception | None) -> None:
-        """A write is over; `synced` is its partition, if nothing of it remains to be synced."""
+        """Complete a write; `synced` is its partition, if nothing of it remains to be synced."""
         self._in_flight -= 1
         if synced is not None and error is None and not self._in_flight:
             self._unsynced.discard(synced)
@@ -246,17 +249,17 @@ class LocalJournal:
 
 
 def partitions_of(store: Store) -> int:
-    """The number of partitions a log was made with; 0 for a new one."""
+    """The number of partitions a log was created with; 0 for a new one."""
     known = store.partitions()
     return known[-1] + 1 if known else 0
 
 
 def check_partitions(store: Store, partitions: int) -> None:
-    """Refuse a number of partitions other than the one the log was made with.
+    """Refuse a number of partitions other than the one the log was created with.
 
-    With another number names would live elsewhere and their entries would seem to be gone. Every
-    partition leaves its term in the store before the first entry is taken, which tells the number;
-    a log without entries may be one whose first start was cut short, and may still grow.
+    With another number, names would map to other partitions and their entries would seem lost.
+    Every partition writes its term to the store before the first entry is accepted, which records
+    the number; a log without entries may be from an interrupted first start, and may still grow.
     """
     made_with = partitions_of(store)
     used = any(store.bounds(partition).last_index for partition in range(made_with))

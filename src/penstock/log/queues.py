@@ -1,6 +1,6 @@
-"""Work queued for each partition, handed out in turns: the fairness that WAL and reads share.
+"""Queues per partition with fair scheduling, shared by the WAL and the read scheduler.
 
-`PartitionQueues` keeps the order within each partition, and never hands a partition out twice at a
+`PartitionQueues` keeps the order within each partition, and never takes a partition twice at a
 time. Pure.
 """
 
@@ -21,7 +21,7 @@ _PARTITION: Final = itemgetter(0)
 
 
 class Backpressure(Busy):
-    """Too much is queued, for the partition or in all; nothing was taken."""
+    """Too much is queued, for the partition or in total; nothing was accepted."""
 
     code = "backpressure"
 
@@ -38,14 +38,14 @@ class Backpressure(Busy):
 
 
 class Stopped(Unavailable):
-    """The scheduler or the partition is stopping or stopped; nothing was taken."""
+    """The scheduler or the partition is stopping or stopped; nothing was accepted."""
 
     code = "stopped"
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """How much may be queued. Depths count what is being worked on."""
+    """Queue limits. Depths include work in progress."""
 
     depth_max: int = 4_096
     total_max: int | None = None
@@ -57,7 +57,7 @@ class QueueLimits:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStatus:
-    """What a person wants to know of a scheduler."""
+    """The state of a scheduler, for people."""
 
     running: bool
     queued: int
@@ -69,18 +69,18 @@ class SchedulerStatus:
 
 
 class Group(NamedTuple, Generic[W]):
-    """The next work of some partitions, in order within each; no other group has any of theirs."""
+    """The next work of some partitions, in order within each; no other group has work of theirs."""
 
     partitions: Collection[int]
     work: list[W]
 
 
 class PartitionQueues(Generic[W]):
-    """One queue for each partition; a fair line of the partitions that have work.
+    """One queue per partition; a fair line of the partitions that have work.
 
-    A piece of work is a tuple that begins with its partition. The line holds each partition at
-    most once and has no limit, so none can be stranded. A partition that was taken is out of the
-    line until `finish`.
+    A piece of work is a tuple that begins with its partition. The line holds each partition at most
+    once and has no limit, so none can be stranded. A partition that was taken is out of the line
+    until `finish`.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class PartitionQueues(Generic[W]):
         self.queued = 0
 
     def put(self, work: W) -> None:
-        """Put work at the end of its partition's queue."""
+        """Add work to the end of its partition's queue."""
         partition = work[0]
         queue = self._queues.get(partition)
         if queue is None:
@@ -121,10 +121,10 @@ class PartitionQueues(Generic[W]):
         return Group(partitions, taken)
 
     def take_direct(self, arrived: list[W]) -> Group[W]:
-        """Take work that just arrived and fits into one group, past the line.
+        """Take work that just arrived and fits into one group, bypassing the line.
 
-        Only if nothing is queued: then there is no other work to be fair to, and the queues would
-        cost time for nothing. Work of partitions that are being worked on is queued.
+        Only if nothing is queued: then no other work competes, and the queues would only cost time.
+        Work of partitions in progress is queued.
         """
         busy = self._busy
         taken = arrived
@@ -139,7 +139,7 @@ class PartitionQueues(Generic[W]):
         return Group(partitions, taken)
 
     def finish(self, group: Group[W]) -> None:
-        """The partitions of a taken group may be taken again."""
+        """Allow the partitions of a taken group to be taken again."""
         self._busy.difference_update(group.partitions)
         if self.queued:
             for partition in group.partitions:
@@ -147,7 +147,7 @@ class PartitionQueues(Generic[W]):
                     self._ready.mark(partition, 0, 0)
 
     def depth_of(self, partition: int) -> int:
-        """How much of a partition is queued."""
+        """How many pieces of work of a partition are queued."""
         return len(self._queues.get(partition, ()))
 
     @property
@@ -162,5 +162,5 @@ class PartitionQueues(Generic[W]):
 
     @property
     def idle(self) -> bool:
-        """Nothing is queued and nothing is being worked on."""
+        """Whether nothing is queued or in progress."""
         return not self.queued and not self._busy

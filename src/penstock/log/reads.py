@@ -1,8 +1,8 @@
-"""The fair read scheduler: every blocking read, a partition at a time, on a few threads.
+"""The fair read scheduler: runs every blocking read, one partition at a time, on a few threads.
 
-For cold records, backups and inspection, and for followers that are behind. It is driven from the
-event loop's thread, which also gets the answers; a read that is submitted when a write was answered
-sees that write. Entries that several readers want next to each other are read with one store call.
+For cold records, backups and inspection, and for followers that lag. It is driven from the event
+loop's thread, which also gets the answers; a read that is submitted after a write was answered sees
+that write. Adjacent entries requested by several readers are read with one store call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOGGER: Final = logging.getLogger("penstock.log")
 
 
 class ReadRange(NamedTuple):
-    """Entries from `first_index` on, at least one if there is one, within both limits."""
+    """Entries from `first_index` on, at least one if any exists, within both limits."""
 
     first_index: int
     max_entries: int
@@ -42,7 +42,7 @@ class ReadRange(NamedTuple):
 
     @property
     def end_index(self) -> int:
-        """The index after the last one wanted."""
+        """The index after the last requested one."""
         return self.first_index + self.max_entries
 
 
@@ -66,10 +66,10 @@ class _Read(NamedTuple):
 
 
 class ReadScheduler:
-    """Takes reads and answers each exactly once, in order within a partition.
+    """Accepts reads and answers each exactly once, in order within a partition.
 
-    For the loop's thread only. A partition is read by one thread at a time, and has up to
-    `batch_max` reads in its turn; then the next partition has one.
+    For the loop's thread only. A partition is read by one thread at a time, with up to `batch_max`
+    reads per turn; then the next partition follows.
     """
 
     def __init__(
@@ -95,17 +95,17 @@ class ReadScheduler:
         self.store_calls = 0
 
     def start(self) -> None:
-        """Begin to read; what was submitted before is read now."""
+        """Start reading, including reads submitted before."""
         self._running = True
         self._dispatch()
 
     def submit(
         self, partition: int, wanted: ReadRange | Callable[[], Any], on_read: OnRead
     ) -> None:
-        """Queue a read; `on_read` gets what it found, or the error.
+        """Queue a read; `on_read` gets the result or the error.
 
-        `Backpressure` or `Stopped` if it is refused. `wanted` is a range of the partition's log, or
-        a function that reads anything else of the partition and may wait for the disk.
+        Raises `Backpressure` or `Stopped` if it is refused. `wanted` is a range of the partition's
+        log, or a function that reads anything else of the partition and may wait for the disk.
         """
         if isinstance(wanted, ReadRange) and (wanted.max_entries < 1 or wanted.max_bytes < 0):
             raise Rejected(f"a read must ask for at least one entry: {wanted}")
@@ -128,7 +128,7 @@ class ReadScheduler:
         return await future
 
     async def stop(self) -> None:
-        """Refuse new reads, answer all that were taken, end the threads."""
+        """Refuse new reads, answer all accepted ones, end the threads."""
         self._stopping = True
         self.start()
         if self._queues.queued or not self._queues.idle:
@@ -161,7 +161,7 @@ class ReadScheduler:
                 raise Backpressure(partition, depth, limits.total_max, overall=True)
 
     def _dispatch(self) -> None:
-        """Give every idle thread the reads of the partition whose turn it is."""
+        """Give every idle thread the reads of the next partition."""
         while self._running and self._idle_threads:
             group = self._queues.take(1, self._options.batch_max)
             if not group.work:
@@ -172,7 +172,7 @@ class ReadScheduler:
             self._pool.submit(self._serve, group)
 
     def _serve(self, group: Group[_Read]) -> None:
-        """On a thread."""
+        """Runs on a thread."""
         answers = self._answers(group.work)
         self._loop.call_soon_threadsafe(self._finish, group, answers)
 
@@ -192,7 +192,7 @@ class ReadScheduler:
             self._drained.set_result(None)
 
     def _answers(self, reads: Sequence[_Read]) -> list[Any]:
-        """Read what was asked for, ranges that follow each other with one call; on a thread."""
+        """Read the requests, adjacent ranges with one call; runs on a thread."""
         answers: list[Any] = []
         partition = reads[0].partition
         ranges: list[ReadRange] = []
@@ -211,7 +211,7 @@ class ReadScheduler:
     def _share(
         self, partition: int, wanted: ReadRange, found: list[Entry] | Exception
     ) -> list[Entry] | Exception:
-        """A request's own part of what a merged call found, or a call of its own."""
+        """A request's part of a merged result, or a separate call."""
         taken = None if isinstance(found, Exception) else cut(found, wanted)
         return self._call(partition, wanted) if taken is None else taken
 
@@ -229,9 +229,9 @@ class ReadScheduler:
 
 
 def coalesce(ranges: Sequence[ReadRange]) -> list[tuple[ReadRange, list[int]]]:
-    """Merged ranges, each with the positions of the requests it serves, in order.
+    """Merge ranges; each result has the positions of the requests it serves, in order.
 
-    Requests that start where the one before ends, or at the same entry, become one range; each
+    Requests that start where the previous one ends, or at the same entry, become one range; each
     still gets exactly what its own limits allow (see `cut`).
 
     >>> shared = coalesce([ReadRange(1, 10, 99), ReadRange(11, 5, 99), ReadRange(40, 1, 99)])
@@ -258,7 +258,7 @@ def coalesce(ranges: Sequence[ReadRange]) -> list[tuple[ReadRange, list[int]]]:
 
 
 def cut(entries: Sequence[Entry], wanted: ReadRange) -> list[Entry] | None:
-    """What a request gets of a merged range; None if the range ended too early to tell."""
+    """The part of a merged range for a request; None if the range ended too early to tell."""
     if not entries:
         return []
     skip = wanted.first_index - entries[0].index

@@ -1,12 +1,12 @@
-"""What a store is: the one interface behind which entries rest.
+"""The store interface: storage for the logs of many partitions.
 
-A store keeps, for each partition, a run of entries with consecutive indexes, a hard state (term
-and vote) and a snapshot boundary (the last entry that compaction took away). It never decides
-anything: it writes what it is told, in the order it is told, and says whether that worked.
+For each partition a store keeps a run of entries with consecutive indexes, a hard state (term and
+vote) and a snapshot boundary (the last entry removed by compaction). It makes no decisions: it
+writes operations in the given order and reports whether that succeeded.
 
 A *group* is a list of operations over any number of partitions that becomes durable with one sync.
-Operations of one partition apply in list order. A partition's operations in a group succeed or
-fail together; a store with several files may fail some partitions of a group and not others.
+Operations of one partition apply in list order. A partition's operations in a group succeed or fail
+together; a store with several files may fail some partitions of a group and not others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Append(NamedTuple):
 
 
 class SetHardState(NamedTuple):
-    """Remember the term and the vote. Must be synced before any reply is given."""
+    """Store the term and the vote. Must be synced before any reply is sent."""
 
     partition: int
     term: int
@@ -42,27 +42,27 @@ class SetHardState(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """Change nothing. In a group that is synced: the partition's earlier entries become durable."""
+    """Change nothing. In a synced group, the partition's earlier entries become durable."""
 
     partition: int
 
 
 class Truncate(NamedTuple):
-    """Forget every entry at or after `from_index` (a new leader overwrote them)."""
+    """Remove every entry at or after `from_index` (a new leader overwrote them)."""
 
     partition: int
     from_index: int
 
 
 class Compact(NamedTuple):
-    """Forget every entry up to and including `upto_index`; its term becomes the boundary's."""
+    """Remove every entry up to and including `upto_index`; its term becomes the boundary's."""
 
     partition: int
     upto_index: int
 
 
 class InstallBoundary(NamedTuple):
-    """A snapshot from elsewhere replaces the log: drop all entries, go on after `index`."""
+    """A snapshot from elsewhere replaces the log: drop all entries, continue after `index`."""
 
     partition: int
     index: int  # type: ignore[assignment]
@@ -73,7 +73,7 @@ Operation = Append | SetHardState | Sync | Truncate | Compact | InstallBoundary
 
 
 class HardState(NamedTuple):
-    """What a partition must never forget: its term and whom it voted for (0: nobody)."""
+    """A partition's durable term and vote (0: no vote)."""
 
     term: int = 0
     vote: int = 0
@@ -90,7 +90,7 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """What a person or a dashboard wants to know of a store."""
+    """The state of a store, for people and dashboards."""
 
     kind: str
     path: str | None
@@ -100,7 +100,7 @@ class StoreStatus:
     syncs: int
     read_only_reason: str | None
     rotations: int = 0
-    """Files that were begun since the store was opened, where it has several."""
+    """Files created since the store was opened, where it has several."""
 
 
 class NotContiguous(Rejected):
@@ -110,52 +110,52 @@ class NotContiguous(Rejected):
 
 
 class Compacted(Gone):
-    """The index asked for lies at or below the snapshot boundary."""
+    """The requested index is at or below the snapshot boundary."""
 
     code = "compacted"
 
 
 class ReadOnly(Unavailable):
-    """The store stopped taking writes after an error of the disk; reads go on."""
+    """The store refuses writes after a disk error; reads continue."""
 
     code = "read_only"
 
 
 class DiskFull(ReadOnly):
-    """No space is left; writes are taken again by themselves once there is."""
+    """The disk is full; writes resume automatically once there is space."""
 
     code = "disk_full"
 
 
 class Starved(ReadOnly):
-    """The machine has no descriptor or memory for a new file; writes go on once it has."""
+    """The machine has no descriptor or memory for a new file; writes resume once it has."""
 
     code = "starved"
 
 
 class SyncFailed(Unknown):
-    """The sync of a group failed: its entries are not visible, yet may be there after a restart.
+    """The sync of a group failed: its entries are not visible, but may exist after a restart.
 
-    The store takes no more writes until it is opened again.
+    The store refuses writes until it is reopened.
     """
 
     code = "sync_failed"
 
 
 class Damaged(Corrupt):
-    """Bytes that were durable once are not what was written."""
+    """Bytes that were durable differ from what was written."""
 
     code = "damaged"
 
 
 class UnknownFormat(Corrupt):
-    """The files are of a format version that this program does not know."""
+    """The files have a format version that this program does not support."""
 
     code = "unknown_format"
 
 
 class Closed(Unavailable):
-    """The store was closed; open it again."""
+    """The store is closed; open it again."""
 
     code = "closed"
 
@@ -167,62 +167,62 @@ class AlreadyOpen(Unavailable):
 
 
 class Underway(Protocol):
-    """A write that the disk does by itself."""
+    """A write that is completed asynchronously."""
 
     @property
     def done_fd(self) -> int:
-        """An eventfd that becomes readable soon after it is done; read it, then ask `is_done`.
+        """An eventfd that becomes readable soon after completion; read it, then check `is_done`.
 
-        It may be readable for the write before, too.
+        It may also be readable because of an earlier write.
         """
         ...
 
     def is_done(self) -> bool:
-        """Whether `finish` would not wait."""
+        """Whether `finish` would return without waiting."""
         ...
 
     def finish(self) -> Mapping[int, Exception]:
-        """What `write` would return; waits if it is not done. Must be called, once."""
+        """What `write` would return; waits for completion. Must be called exactly once."""
         ...
 
 
 class Store(Protocol):
     """Blocking storage for the logs of many partitions.
 
-    Several threads may `write` at a time if no partition is in two of their groups. Reads may come
-    from any thread at any time and see exactly the groups whose `write` has returned.
+    Several threads may `write` at a time if no partition is in two of their groups. Any thread may
+    read at any time and sees exactly the groups whose `write` has returned.
     """
 
     def stage(self, group: Sequence[Operation], bytes_max: int) -> Sequence[Operation] | None:
-        """Do ahead, in any thread, what `write` need not do for a whole group; changes nothing.
+        """Prepare a group ahead of `write`, in any thread; changes nothing.
 
-        No partition of it may be in a group that is being written. What comes back is the same
-        operations, and only good for `write` and `begin`; None if their payloads are more than
-        `bytes_max` bytes together.
+        No partition of it may be in a group that is being written. The result has the same
+        operations, and is only valid for `write` and `begin`; None if the payloads exceed
+        `bytes_max` in total.
         """
         ...
 
     def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
-        """Apply a group, with one sync if asked, and return what failed, by partition.
+        """Apply a group, with one sync if requested, and return the errors by partition.
 
         An empty mapping means that all of it is done (and durable, if synced). A partition in the
-        mapping has changed nothing.
+        mapping has not changed.
         """
         ...
 
     def begin(self, group: Sequence[Operation], *, sync: bool) -> Underway | None:
-        """Start a `write` that ends without a thread, and return at once.
+        """Start a `write` that completes without a thread, and return at once.
 
-        None, with nothing done, if this group has to be a call of `write`: only some stores can
-        do this, and not always. Several may be under way if they share no partition; one thread
-        begins them all and finishes them in that order. Until then every `write` waits.
+        None, with nothing done, if this group has to be a call of `write`: only some stores support
+        this, and not always. Several may be in flight if they share no partition; one thread begins
+        them all and finishes them in that order. Until then every `write` waits.
         """
         ...
 
     def read(
         self, partition: int, first_index: int, *, max_entries: int, max_bytes: int
     ) -> list[Entry]:
-        """Entries from `first_index` on, at least one if there is one, within both limits.
+        """Entries from `first_index` on, at least one if any exists, within both limits.
 
         Past the end: an empty list. At or below the boundary: `Compacted`.
         """
@@ -237,7 +237,7 @@ class Store(Protocol):
         ...
 
     def hard_state(self, partition: int) -> HardState:
-        """The term and vote last made durable."""
+        """The last durable term and vote."""
         ...
 
     def partitions(self) -> list[int]:
@@ -245,14 +245,14 @@ class Store(Protocol):
         ...
 
     def damaged(self) -> Mapping[int, Exception]:
-        """Partitions that cannot be read whole, and why. They must not be written."""
+        """Partitions that cannot be read completely, and why. They must not be written."""
         ...
 
     def reclaim(self) -> int:
-        """Give back space that compaction freed; returns how many bytes.
+        """Free space after compaction; return how many bytes.
 
-        May take a while, and may be called at any time by any thread; writes go on in between. A
-        store that gives back space by itself returns 0.
+        May take a while, and may be called at any time by any thread; writes continue in between. A
+        store that frees space automatically returns 0.
         """
         ...
 

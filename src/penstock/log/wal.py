@@ -1,12 +1,12 @@
-"""The fair WAL scheduler: every write to the log, and the one place where a group commit is formed.
+"""The fair WAL scheduler: every write to the log, and the only place that forms group commits.
 
 Runs on the event loop's thread, which does everything except wait for the disk. While a group is
-being written, the loop answers the one before and encodes the next. Where the store can start a
+being written, the loop answers the previous one and encodes the next. Where the store can start a
 write and return (`Store.begin`), and that is not slower, no other thread is involved; otherwise a
 thread makes the call. Groups, their order and their answers are the same either way.
 
 A group is formed in three steps: partition writers *join*; when `GroupWindow` closes, each writer
-hands over its entry; and what was handed over becomes one call of the store with one sync.
+submits its entry; and the submitted entries become one call of the store with one sync.
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ Write = tuple[int, Operation, OnWritten, bool]  # partition, operation, callback
 
 IN_FLIGHT_MAX: Final = 2
 GROUP_WRITES: Final = 32
-"""A group of so many writes is not held open: it costs about as much as one of a single write, and
-the next one fills while it is written."""
+"""A group of this many writes is not held open: it costs about as much as one of a single write,
+and the next one fills while it is written.
+"""
 HOLD_NS_MAX: Final = 1_000_000
 QUIET_NS: Final = 150_000
 BUSY_FROM: Final = 0.5
 BUSY_FULL: Final = 0.75
 ROUND_NS_A_WATCHER: Final = 3_500
-"""How long a group stays open for each watcher of a round: about half of what serving it costs."""
+"""How long a group stays open per watcher of a round: about half the cost of serving it."""
 ROUND_NS_MAX: Final = 4_000_000
 FSYNC_BUCKETS_US: Final = (50, 100, 250, 500, 1_000, 5_000, 10_000, 50_000, 100_000)
 
@@ -78,7 +79,7 @@ class WalOptions:
 
 @dataclass(slots=True)
 class WalCounters:
-    """What the log has done since it was opened."""
+    """Counts since the log was opened."""
 
     frames: int = 0
     batches: int = 0
@@ -93,7 +94,7 @@ class WalCounters:
     last_failure: str | None = None
 
     def count(self, operations: int, calls: int, syncs: int, took_ns: int) -> None:
-        """A group was written in so many calls of the store, of which so many synced."""
+        """Count a group with its store calls and syncs."""
         self.batches += calls
         self.frames += operations
         if syncs:
@@ -121,21 +122,21 @@ class GroupStore(Protocol):
 
 
 class Joining(Protocol):
-    """A partition writer that has something for the next group."""
+    """A partition writer that has entries for the next group."""
 
     def flush(self) -> None:
-        """Hand it over, with `Wal.submit`."""
+        """Submit them with `Wal.submit`."""
         ...
 
 
 class GroupWindow:
-    """How long the group that is open waits for more writes. Pure.
+    """How long the open group waits for more writes. Pure.
 
     A group costs the kernel and the loop about as much for one write as for fifty. While there is
-    time to spare that does not matter, and whatever waits goes at once. There are three reasons to
+    time to spare that does not matter, and waiting writes start at once. There are three reasons to
     wait:
 
-    - the loop is busy: until the group is large enough, nothing more comes, or a millisecond is
+    - the loop is busy: until the group is large enough, no more writes arrive, or a millisecond is
       over; a lone write never waits;
     - very many watchers are being written to, one rank after another: every group that is written
       meanwhile makes that round longer. With a few groups in a round, a thousand watchers have
@@ -154,21 +155,21 @@ class GroupWindow:
         self._last_began_ns = -(10**12)
 
     def set_busy(self, share: float) -> None:
-        """The share of its time that the loop was busy of late."""
+        """Set the recent share of its time that the loop was busy."""
         wanted = (share - BUSY_FROM) / (BUSY_FULL - BUSY_FROM)
         self._busy_ns = int(HOLD_NS_MAX * min(max(wanted, 0.0), 1.0))
 
     def set_round(self, watchers: int) -> None:
-        """So many watchers are being written to in a round; 0 when it is over."""
+        """Set how many watchers are being written to in a round; 0 when it is over."""
         self.round_ns = min(ROUND_NS_A_WATCHER * watchers, ROUND_NS_MAX)
 
     def open(self) -> None:
-        """The first writer of a group joined."""
+        """Note that the first writer of a group joined."""
         self._seen = 1
         self._opened_ns = self._grew_ns = self._now_ns()
 
     def stays_open(self, writes: int) -> bool:
-        """Whether writers wait before they hand over; `writes` have come so far."""
+        """Whether writers wait before they submit; `writes` is the number so far."""
         if not (self._busy_ns or self.round_ns) or writes >= GROUP_WRITES:
             return False
         now_ns = self._now_ns()
@@ -180,11 +181,11 @@ class GroupWindow:
         return writes > 1 and open_ns < self._busy_ns and now_ns - self._grew_ns < QUIET_NS
 
     def began(self) -> None:
-        """A group is being written from now on."""
+        """Note that a group is being written."""
         self._last_began_ns = self._now_ns()
 
     def hold_s(self, queued: int) -> float:
-        """How long to hold back what was handed over, by the governor's commit window."""
+        """How long to hold back submitted entries, by the governor's commit window."""
         if queued <= 1 or self.commit_ms <= COMMIT_WINDOW_MS_MIN:
             return 0.0
         since_ms = (self._now_ns() - self._last_began_ns) / 1e6
@@ -192,7 +193,7 @@ class GroupWindow:
 
 
 class _Encoded(NamedTuple):
-    """A group as the store takes it, by column; `staged` is None if it takes several calls."""
+    """A group encoded for the store, in columns; `staged` is None if it takes several calls."""
 
     group: Group[Write]
     partitions: Sequence[int]
@@ -202,7 +203,7 @@ class _Encoded(NamedTuple):
 
 
 class _Outcome(NamedTuple):
-    """What became of each operation of a group, and how many calls and syncs returned."""
+    """The outcome of each operation of a group, and how many calls and syncs returned."""
 
     errors: Iterable[Exception | None]
     calls: int
@@ -210,10 +211,10 @@ class _Outcome(NamedTuple):
 
 
 class Wal:
-    """Takes operations and answers each exactly once, when it is durable or failed.
+    """Accepts operations and answers each exactly once, when it is durable or failed.
 
     For the loop's thread only. Operations of one partition are written, and answered, in the order
-    in which they were submitted. An answer that raises harms no other.
+    in which they were submitted. A callback that raises does not affect others.
     """
 
     def __init__(
@@ -234,7 +235,7 @@ class Wal:
         self._now_ns = clock.monotonic_ns
         self.window = GroupWindow(clock)
         self.counters = WalCounters()
-        self.writes = 0  # in the group that is open; counted by the writers that add to it
+        self.writes = 0  # in the open group; counted by the writers that add to it
         self._joined: list[Joining] = []
         self._chooser = PathChooser()
         self._limits = options.limits
@@ -243,7 +244,7 @@ class Wal:
         self._inbox: list[Write] = []
         self._ahead: _Encoded | None = None
         self._ahead_at = _AHEAD_MIN
-        self._in_flight: deque[tuple[_Encoded, Underway, int]] = deque()  # and when it began
+        self._in_flight: deque[tuple[_Encoded, Underway, int]] = deque()  # with the start time
         self._on_thread: _Encoded | None = None  # while there is one, nothing is in flight
         self._thread_began_ns = 0
         self._landed_ns = 0
@@ -260,12 +261,12 @@ class Wal:
         self._drained: asyncio.Future[None] | None = None
 
     def start(self) -> None:
-        """Begin to write; what was submitted before is written now."""
+        """Start writing, including operations submitted before."""
         self._running = True
         self._go()
 
     def join(self, writer: Joining) -> None:
-        """Have a writer flushed when the group that is open is formed."""
+        """Flush a writer when the open group is formed."""
         if not self._joined:
             self.window.open()
             self._loop.call_soon(self._form)
@@ -281,8 +282,9 @@ class Wal:
     ) -> None:
         """Queue an operation.
 
-        `Backpressure` or `Stopped` if it is refused; then it never reaches the store. `finishing`
-        is for what completes accepted work (a commit marker): the limits do not apply to it.
+        Raises `Backpressure` or `Stopped` if it is refused; then it never reaches the store.
+        `finishing` is for operations that complete accepted work (a commit marker): the limits do
+        not apply to them.
         """
         partition = operation[0]
         if self._stopping:
@@ -298,10 +300,10 @@ class Wal:
                 self._ahead = self._prepare()
         elif not (self._in_flight or self._scheduled or self._hold_timer):
             self._scheduled = True
-            self._loop.call_soon(self._go)  # with everything else of this turn of the loop
+            self._loop.call_soon(self._go)  # together with everything else of this loop iteration
 
     async def stop(self) -> None:
-        """Refuse new operations; return when all that were taken are written and answered."""
+        """Refuse new operations; return when all accepted ones are written and answered."""
         self._stopping = True
         self._running = True
         if self._drained is None:
@@ -328,7 +330,7 @@ class Wal:
         )
 
     def written_by(self) -> str:
-        """What writes groups at present, for people: the "disk" by itself, or a "thread"."""
+        """What writes groups at present, for people: the "disk" asynchronously, or a "thread"."""
         if self._done_fd == _NO_FD or self._chooser.avoids_async(self._now_ns()):
             return "thread"
         return "disk"
@@ -341,7 +343,7 @@ class Wal:
         return self._queues.depth_of(partition) + sum(counts)
 
     def _check_depth(self, partition: int) -> None:
-        """Refuse what is too much; looked at only when all partitions together have so much."""
+        """Refuse operations over the limit; checked only when all partitions together reach it."""
         depth, limits = self._taken - self._served, self._limits
         if limits.total_max is not None and depth >= limits.total_max:
             self._refusals += 1
@@ -352,13 +354,13 @@ class Wal:
             raise Backpressure(partition, depth, limits.depth_max)
 
     def _form(self) -> None:
-        """Let the writers that joined hand over, unless the group stays open for more."""
+        """Let the joined writers submit, unless the group stays open for more."""
         if self.window.stays_open(self.writes):
             self._loop.call_soon(self._form)
             return
         joined, self._joined = self._joined, []
         self.writes = 0
-        self._scheduled = True  # what they submit goes below, all at once
+        self._scheduled = True  # their submissions start below, all at once
         for writer in joined:
             writer.flush()
         self._go()
@@ -377,9 +379,9 @@ class Wal:
             self._drained.set_result(None)
 
     def _prepare(self) -> _Encoded | None:
-        """Take and encode the next group, if there is one and it is not to wait for more.
+        """Take and encode the next group, if there is one that need not wait for more.
 
-        While others are in flight it is worth waiting until it is as large as those.
+        While others are in flight it pays to wait until it is as large as those.
         """
         queued = self._queues.queued + len(self._inbox)
         if self._in_flight and queued < self._ahead_at:
@@ -408,9 +410,9 @@ class Wal:
             self._queues.put(piece)
 
     def _launch(self, following: _Encoded) -> bool:
-        """Start a group on the disk or on the thread; keep it if what is in flight must end first.
+        """Start a group on the disk or on the thread; keep it if groups in flight must end first.
 
-        True if another one may be started.
+        Returns True if another one may be started.
         """
         underway = None
         now_ns = self._now_ns()
@@ -436,7 +438,7 @@ class Wal:
         return True
 
     def _write(self, following: _Encoded) -> None:
-        """On the thread."""
+        """Runs on the thread."""
         began_ns = self._now_ns()
         if following.staged is None:
             outcome = _write_parts(following.group.work, self._store, self._group_bytes_max)
@@ -459,13 +461,13 @@ class Wal:
         self._land()
 
     def _land(self) -> None:
-        """Answer what the disk has done by now."""
+        """Answer the writes that have completed."""
         for _ in range(_GROUPS_A_TURN):
             if not self._in_flight or not self._in_flight[0][1].is_done():
                 return
             written, underway, began_ns = self._in_flight.popleft()
             now_ns = self._now_ns()
-            # Two in flight at a time take twice as long, and are not late.
+            # Two in flight at a time take twice as long; that does not count as late.
             self._chooser.async_took(now_ns - max(began_ns, self._landed_ns), now_ns)
             self._landed_ns = now_ns
             try:
@@ -474,13 +476,13 @@ class Wal:
                 outcome = _nothing_written(written.partitions, error)
             self._finish(written, outcome, self._now_ns() - began_ns)
         if self._in_flight:
-            self._loop.call_soon(self._land)  # its eventfd may have been read already
+            self._loop.call_soon(self._land)  # its eventfd may already have been read
 
     def _finish(self, written: _Encoded, outcome: _Outcome, took_ns: int) -> None:
-        """A group is done: let the disk go on with the next one, then answer this one."""
+        """Complete a group: start the next one on the disk, then answer this one."""
         group = written.group
         self._queues.finish(group)
-        # As large as what is in flight, if every writer that waits writes again: see `bench wal`.
+        # As large as the writes in flight, if every waiting writer writes again: see `bench wal`.
         self._ahead_at = max(_AHEAD_MIN, (self._taken - self._served) // IN_FLIGHT_MAX)
         self._groups += 1
         self._served += len(group.work)
@@ -539,13 +541,13 @@ def _outcome(partitions: Sequence[int], failed: Mapping[int, Exception], *, sync
 
 
 def _nothing_written(partitions: Sequence[int], error: Exception) -> _Outcome:
-    # The writers are told, and they log it: there may be many a second.
+    # The writers get the error and log it: there may be many per second.
     _LOGGER.debug("a group of %d operations failed: %s", len(partitions), error)
     return _Outcome(repeat(error, len(partitions)), 0, 0)
 
 
 def answer_all(callbacks: Sequence[OnWritten], errors: Iterable[Exception | None]) -> None:
-    """Give every answer, in order; one that raises is logged and harms no other."""
+    """Call every callback, in order; one that raises is logged and does not affect others."""
     for on_written, error in zip(callbacks, errors, strict=True):
         try:
             on_written(error)

@@ -1,13 +1,13 @@
 """Chooses between two paths for a group: asynchronous IO, or a blocking call on a thread.
 
-Asynchronous IO costs the interpreter least. But the kernel completes such a write in a worker of
-its own, on the processor that the disk interrupts; where another program never leaves that
-processor, the completion comes milliseconds late. A thread's call does not depend on it. No machine
-says beforehand which is quicker, so both are timed, as writers feel them.
+Asynchronous IO costs the interpreter least. But the kernel completes such a write in a separate
+worker, on the processor that the disk interrupts; where another program never yields that
+processor, the completion comes milliseconds late. A thread's call does not depend on it. Which is
+faster is not known in advance, so both are timed, as seen by writers.
 
-How long a path takes depends on the moment: on the size of groups, on what else the loop does, on
-whether files are in the cache. So only times of the same moment are compared: in a trial one group
-is asynchronous and the next one is a call, several times over.
+How long a path takes varies with the size of groups, the other work of the loop and the state of
+the cache. So only measurements of the same moment are compared: in a trial, asynchronous groups and
+calls alternate several times.
 
 >>> chooser = PathChooser()
 >>> for now_ns in range(8):
@@ -30,27 +30,31 @@ THREAD_EVERY_NS_MAX: Final = 1_024 * MS
 AVOID_NS_MIN: Final = 4_000 * MS
 AVOID_NS_MAX: Final = 32_000 * MS
 LATE: Final = 2.0
-"""Asynchronous writes are late when they take so many times as long as a thread's call. Where they
-are late for good it is ten times and more. With 1.3, a few calls that happened to be quick grounded
-a good disk on every fourth start (`bench write`), and a busy loop takes a quarter fewer writes
-through a thread."""
+"""Asynchronous writes are late when they take this many times as long as a thread's call.
+
+Where they are permanently late the ratio is ten and more. With 1.3, a few calls that happened to be
+fast disabled asynchronous writes to a good disk on every fourth start (`bench write`), and a busy
+loop takes a quarter fewer writes through a thread.
+"""
 HOPELESS: Final = 4.0
-"""So many times as long ends a trial early. Everything that is written meanwhile waits too."""
+"""This ratio ends a trial early, because all writes wait during a trial."""
 PAIRS_MIN: Final = 2
 PAIRS: Final = 6
-"""Pairs of a trial, and those after which it may end early. Their lower median counts: a single
-write, or call, that met a busy disk decides nothing."""
+"""The pairs of a trial, and the number after which it may end early.
+
+Their lower median counts: a single write or call that met a busy disk decides nothing.
+"""
 _CLIP: Final = 3
-"""A write that takes longer than so many calls counts as so many: a single one proves nothing."""
+"""A write that takes longer than this many calls counts as this many: one alone proves nothing."""
 
 
 class PathChooser:
-    """Picks the path of the next group; is told how long each one took.
+    """Picks the path of the next group from the measured times of each path.
 
-    It begins with a trial. If asynchronous writes are not late, groups are asynchronous, but for a
-    call now and then: each 32 ms at first, as a process that just started is slow in everything,
-    then each second. When they seem late there is another trial. After one that they lost, groups
-    use the thread for four seconds, then for eight, up to 32, with a trial in between.
+    It begins with a trial. If asynchronous writes are not late, groups are asynchronous, except for
+    an occasional call: every 32 ms at first, because a process that just started is slow in
+    everything, then every second. When they seem late there is another trial. After a lost trial,
+    groups use the thread for four seconds, then for eight, up to 32, with a trial in between.
     """
 
     def __init__(self) -> None:
@@ -89,7 +93,7 @@ class PathChooser:
             self._begin_trial()
 
     def thread_took(self, took_ns: int, now_ns: int) -> None:
-        """A call on the thread took so long."""
+        """Record the time of a call on the thread."""
         if now_ns < self._avoid_until_ns:
             return
         if self._is_trial:

@@ -1,4 +1,4 @@
-"""Where entries rest: one interface (`store.py`), four stores behind it."""
+"""The log stores: one interface (`store.py`), four implementations."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ KINDS: Final = tuple(_OPENERS)
 
 
 def open_store(kind: str, path: str | Path, **options: Any) -> Store:
-    """Open (or make) a store of a kind in a directory; only that kind's engine is imported.
+    """Open or create a store of a kind in a directory; only that kind's engine is imported.
 
-    Options are the kind's own: `SegmentOptions`, `SqliteOptions`, none for the others.
+    Options depend on the kind: `SegmentOptions`, `SqliteOptions`, none for the others.
     """
     if kind not in _OPENERS:
         raise Rejected(f"expected a store kind of {', '.join(KINDS)}, found {kind!r}")

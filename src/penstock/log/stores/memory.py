@@ -1,4 +1,4 @@
-"""The memory store: nothing survives the process. For tests and for data nobody will miss."""
+"""The memory store: nothing survives the process. For tests and disposable data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.log.stores import rules
 
 
 def open_memory(_path: str | Path | None = None) -> MemoryStore:
-    """A new, empty store; the path means nothing to it."""
+    """A new, empty store; the path is ignored."""
     return MemoryStore()
 
 
@@ -72,11 +72,11 @@ class MemoryStore:
         self._syncs = 0
 
     def stage(self, group: Sequence[Operation], bytes_max: int) -> Sequence[Operation] | None:
-        """Nothing can be done ahead here."""
+        """Only checks the size: this store prepares nothing."""
         return group if rules.payload_bytes(group) <= bytes_max else None
 
     def begin(self, group: Sequence[Operation], *, sync: bool) -> None:
-        """Every write here is a call."""
+        """None: every write here is a call."""
 
     def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
         """Apply a group; `sync` is only counted."""
@@ -129,11 +129,11 @@ class MemoryStore:
             return sorted(self._partitions)
 
     def damaged(self) -> Mapping[int, Exception]:
-        """None: damage here is found when it is read."""
+        """Empty: damage is detected on read."""
         return {}
 
     def reclaim(self) -> int:
-        """Nothing to do: the space of compacted entries is used again."""
+        """Returns 0: the space of compacted entries is reused."""
         return 0
 
     def status(self) -> StoreStatus:
@@ -143,7 +143,7 @@ class MemoryStore:
             return StoreStatus("memory", None, len(self._partitions), entries, 0, self._syncs, None)
 
     def close(self) -> None:
-        """Forget everything."""
+        """Discard everything."""
         with self._lock:
             self._closed = True
             self._partitions = {}

@@ -54,7 +54,7 @@ def open_rocksdb(path: str | Path) -> RocksdbStore:
 
 
 class RocksdbStore:
-    """Entries and states under sorted keys. Reads look at a snapshot taken after each write."""
+    """Entries and states under sorted keys. Reads use a snapshot taken after each write."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -71,17 +71,17 @@ class RocksdbStore:
             self._view: Any = self._db.snapshot()
         except BaseException as error:
             self._release()
-            if type(error) is Exception:  # all that rocksdict raises
+            if type(error) is Exception:  # the only type that rocksdict raises
                 kind = Damaged if "orruption" in str(error) else Unavailable
                 raise kind(f"cannot open {path}: {error}") from error
             raise
 
     def stage(self, group: Sequence[Operation], bytes_max: int) -> Sequence[Operation] | None:
-        """Nothing can be done ahead here."""
+        """Only checks the size: this store prepares nothing."""
         return group if rules.payload_bytes(group) <= bytes_max else None
 
     def begin(self, group: Sequence[Operation], *, sync: bool) -> None:
-        """Every write here is a call."""
+        """None: every write here is a call."""
 
     def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
         """Apply a group as one batch; see `Store.write`."""
@@ -150,11 +150,11 @@ class RocksdbStore:
         return sorted(self._states)
 
     def damaged(self) -> Mapping[int, Exception]:
-        """None: damage here is found when it is read."""
+        """Empty: damage is detected on read."""
         return {}
 
     def reclaim(self) -> int:
-        """Nothing to do: the space of compacted entries is used again."""
+        """Returns 0: the space of compacted entries is reused."""
         return 0
 
     def status(self) -> StoreStatus:
@@ -235,7 +235,7 @@ class RocksdbStore:
 
 
 class _Batch:
-    """A group on its way into one WriteBatch, with the states it leads to."""
+    """A group being collected in one WriteBatch, with the resulting states."""
 
     def __init__(self, store: RocksdbStore) -> None:
         self._store = store
@@ -245,8 +245,8 @@ class _Batch:
 
     def add(self, op: Operation) -> None:
         if type(op) is Sync and not self._store.knows(op.partition):
-            return  # nothing of it was written
-        # A sync puts the state that is there again: an empty batch would not be synced.
+            return  # its partition has failed
+        # A sync writes the current state again: an empty batch would not be synced.
         bounds, hard = self.changed.get(op.partition) or self._store.state(op.partition)
         match op:
             case Append(partition, entries):
@@ -273,7 +273,7 @@ class _Batch:
         self.changed[op.partition] = bounds, hard
 
     def sealed(self) -> Any:
-        """The batch with the new states in it."""
+        """The batch including the new states."""
         for partition, (bounds, hard) in self.changed.items():
             self._batch.put(_STATE_KEY.pack(b"s", partition), _STATE.pack(*bounds, *hard))
         return self._batch
@@ -285,7 +285,7 @@ class _Batch:
         return self._store.stored_term(partition, index) if staged is None else staged
 
     def _drop(self, partition: int, first: int, last: int) -> None:
-        # One by one: a range tombstone would slow every later read of the partition down.
+        # One by one: a range tombstone would slow down every later read of the partition.
         for index in range(first, last + 1):
             self._batch.delete(_ENTRY_KEY.pack(b"e", partition, index))
 

@@ -1,4 +1,4 @@
-"""What an operation may ask of a partition: one set of answers for every store. Pure."""
+"""Which operations are valid for a partition: the same rules for every store. Pure."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from penstock.log.store import (
 )
 
 PARTITION_MAX: Final = (1 << 32) - 1
-NUMBER_MAX: Final = (1 << 63) - 1  # what every engine can hold, sqlite included
+NUMBER_MAX: Final = (1 << 63) - 1  # the largest number every engine supports, sqlite included
 PAYLOAD_BYTES_MAX: Final = 512 << 20
 
 
 def payload_bytes(group: Iterable[Operation]) -> int:
-    """How many bytes of payloads a group has."""
+    """The total size of a group's payloads."""
     return sum([len(entry[2]) for op in group if type(op) is Append for entry in op[1]])
 
 
 def admit(op: Operation, boundary: int, last: int) -> tuple[int, int]:
-    """The boundary and last index after an operation, or why it cannot be.
+    """The boundary and last index after an operation, or raise why it is invalid.
 
     `boundary` and `last` are those of the operation's partition at this point of the group.
     """
@@ -120,7 +120,7 @@ def check_term_at(partition: int, index: int, bounds: Bounds) -> None:
 
 
 def refusals(group: Sequence[Operation], bounds: Callable[[int], Bounds]) -> dict[int, Exception]:
-    """What cannot be of a group, by partition; `bounds` tells how each partition stands now."""
+    """The errors of a group's invalid operations by partition; `bounds` gives current bounds."""
     failed: dict[int, Exception] = {}
     stands: dict[int, tuple[int, int]] = {}
     for op in group:
@@ -138,7 +138,7 @@ def refusals(group: Sequence[Operation], bounds: Callable[[int], Bounds]) -> dic
 
 
 def within(entries: Iterable[Entry], max_bytes: int) -> list[Entry]:
-    """As many entries as a limit of payload bytes allows, and at least one if there is one."""
+    """As many entries as a limit of payload bytes allows, and at least one if any exists."""
     taken: list[Entry] = []
     total = 0
     for entry in entries:

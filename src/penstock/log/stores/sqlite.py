@@ -1,8 +1,8 @@
 """The sqlite store: partitions over a fixed number of database files, WAL mode.
 
-A group is one transaction in each file it touches; a file that fails fails only its partitions.
-How many files there are is decided when the directory is first opened, since it says in which file
-a partition lies.
+A group is one transaction in each file it touches; an error in one file fails only its partitions.
+The number of files is fixed when the directory is first opened, since it determines the file of a
+partition.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def open_sqlite(path: str | Path, **options: Any) -> SqliteStore:
 
 
 class SqliteStore:
-    """Partition p lies in file p modulo the number of files."""
+    """Partition p is in file p modulo the number of files."""
 
     def __init__(self, path: Path, options: SqliteOptions | None = None) -> None:
         self._path = path
@@ -91,14 +91,14 @@ class SqliteStore:
             raise
 
     def stage(self, group: Sequence[Operation], bytes_max: int) -> Sequence[Operation] | None:
-        """Nothing can be done ahead here."""
+        """Only checks the size: this store prepares nothing."""
         return group if rules.payload_bytes(group) <= bytes_max else None
 
     def begin(self, group: Sequence[Operation], *, sync: bool) -> None:
-        """Every write here is a call."""
+        """None: every write here is a call."""
 
     def write(self, group: Sequence[Operation], *, sync: bool) -> Mapping[int, Exception]:
-        """Apply a group, one transaction a file; see `Store.write`."""
+        """Apply a group, one transaction per file; see `Store.write`."""
         with self._writing:
             self._check_open()
             parts: dict[int, list[Operation]] = {}
@@ -142,11 +142,11 @@ class SqliteStore:
         return sorted(partition for shard in self._shards for partition in list(shard.states))
 
     def damaged(self) -> Mapping[int, Exception]:
-        """None: damage here is found when it is read."""
+        """Empty: damage is detected on read."""
         return {}
 
     def reclaim(self) -> int:
-        """Nothing to do: the space of compacted entries is used again."""
+        """Returns 0: the space of compacted entries is reused."""
         return 0
 
     def status(self) -> StoreStatus:
@@ -217,8 +217,8 @@ class _Shard:
             self._writer.execute("begin immediate")
             for op in admitted:
                 if type(op) is Sync and op.partition not in self.states:
-                    continue  # nothing of it was written
-                # A sync writes the state that is there again: SQLite syncs no empty transaction.
+                    continue  # its partition has failed
+                # A sync writes the current state again: SQLite does not sync an empty transaction.
                 before = changed.get(op.partition) or self.state(op.partition)
                 changed[op.partition] = self._apply(op, *before)
             rows = [(partition, *bounds, *hard) for partition, (bounds, hard) in changed.items()]
@@ -265,7 +265,7 @@ class _Shard:
             self._reader = None
 
     def _connect(self) -> sqlite3.Connection:
-        if not self._path.exists():  # else a close here would end locks that SQLite holds on it
+        if not self._path.exists():  # else a close here would release SQLite's locks on it
             with open(self._path, "wb", opener=open_private):
                 pass
         return sqlite3.connect(
@@ -274,7 +274,7 @@ class _Shard:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """The reader in a transaction: bounds and entries are of one moment."""
+        """The read connection in a transaction: bounds and entries are consistent."""
         with self._lock, self._translated():
             if self._reader is None:
                 raise Closed(f"expected {self._path} to be open, found it closed")
@@ -357,7 +357,7 @@ class _Shard:
                 self._writer.execute("rollback")
 
     def _refuse(self, error: Exception) -> ReadOnly:
-        # Extended codes carry the plain one in their low byte.
+        # Extended codes have the primary code in their low byte.
         code = getattr(error, "sqlite_errorcode", 0) & _CODE_MASK
         if code == sqlite3.SQLITE_FULL:
             self.refusal = DiskFull(f"no space left for {self._path}: {error}")

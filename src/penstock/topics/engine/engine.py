@@ -374,7 +374,7 @@ class Engine:
         return self.journal.counters.last_fsync_us / 1e3
 
     async def put_topic(self, name: str, body: dict[str, Any]) -> tuple[bool, TopicConfig]:
-        """Make a topic or change the named keys of one: is it new, and how is it now."""
+        """Create a topic or change the named keys of one; return whether it is new, and a view."""
         writer = self.writer(name)
         async with writer.exclusive() as partition:
             change = partition.decide_config(name, body, self.clock.now_ms())

@@ -52,7 +52,7 @@ class File:
 
     def read(self, count: int, offset: int) -> bytes:
         """Read `count` bytes from `offset`; fewer only at the end."""
-        count = min(count, self.size_bytes - offset)  # damage may ask for any number, anywhere
+        count = min(count, self.size_bytes - offset)  # corrupt input may contain any value
         if count <= 0:
             return b""
         data = os.pread(self._fd, count, offset)

@@ -266,7 +266,7 @@ class Inspection:
         return str(number), said
 
     def unneeded(self) -> list[str]:
-        """Segments that no snapshot names: the next start removes them, if nothing is damaged."""
+        """Segments that no snapshot names: the next start removes them unless files are damaged."""
         named = self._snapshots.files_named()
         return [name for name in self._cold.names() if name not in named]
 

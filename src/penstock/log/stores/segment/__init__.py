@@ -17,6 +17,6 @@ def open_segment(
 ) -> SegmentStore:
     """A segment store in a directory of this machine.
 
-    `on_held` is called as soon as the directory is locked: reading what is in it may take long.
+    `on_held` is called as soon as the directory is locked, since reading its content may take long.
     """
     return SegmentStore(OsDisk(path, on_held=on_held), SegmentOptions(**options))

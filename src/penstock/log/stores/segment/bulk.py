@@ -1,4 +1,4 @@
-"""Many records at once: the same meaning as one by one, at a tenth of the cost. No IO."""
+"""Bulk handling of records: the same result as one by one, at a tenth of the cost. No IO."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Rows = npt.NDArray[np.void]
 
 
 class Run(NamedTuple):
-    """Records of one partition and kind with consecutive indexes; only entries come in runs."""
+    """Records of one partition and kind with consecutive indexes; only entries form longer runs."""
 
     partition: int
     kind: int
@@ -35,7 +35,7 @@ def rows_of(tables: list[bytes] | list[memoryview]) -> Rows:
 
 
 def positions_of(rows: Rows, starts: U64, counts: npt.NDArray[np.int64]) -> U64:
-    """Where each payload lies: back to back from the start that goes with its block."""
+    """The position of each payload: back to back from the start of its block."""
     lengths = rows["meta"] & np.uint64(fmt.LENGTH_MASK)
     lengths[rows["kind"] > fmt.COPY] = 0
     before = np.cumsum(lengths, dtype=np.uint64) - lengths
@@ -45,7 +45,7 @@ def positions_of(rows: Rows, starts: U64, counts: npt.NDArray[np.int64]) -> U64:
 
 
 def runs(rows: Rows, positions: U64) -> Iterator[Run]:
-    """Records by partition, in their order within each, as runs that can be taken in one go."""
+    """Records by partition, in order within each, as runs that can be applied in one go."""
     order = _by_partition(rows["partition"])
     rows, positions = rows.take(order), positions.take(order)
     partition, kind, index = rows["partition"], rows["kind"], rows["index"]
@@ -68,7 +68,7 @@ def runs(rows: Rows, positions: U64) -> Iterator[Run]:
 
 
 def _by_partition(partition: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
-    """A stable order by partition; sixteen bits are sorted by radix, many times faster."""
+    """A stable order by partition; 16-bit numbers use radix sort, many times faster."""
     if partition.max() < 1 << 16:
         return np.argsort(partition.astype(np.uint16), kind="stable")
     return np.argsort(partition, kind="stable")

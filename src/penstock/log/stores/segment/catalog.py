@@ -1,8 +1,8 @@
-"""What reads see: the index of every partition and how much of each segment is still wanted.
+"""The readers' view: the index of every partition and the live part of each segment.
 
-Blocks of appends are only noted when they are written; their records go into the index when
-somebody looks, or many at once. The writer's thread is then free sooner (a third of a write was
-the index), and a reader does this work while the writer waits for the disk.
+Blocks of appends are only queued when they are written; their records are indexed on the next
+lookup, or in bulk. This frees the writer's thread sooner (indexing was a third of a write), and a
+reader does this work while the writer waits for the disk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOTED_GROUPS_MAX: Final = 4_096
 
 
 class Catalog:
-    """`lock` is short and never held over IO. `lasts` belongs to the writer alone."""
+    """`lock` is held briefly and never over IO. Only the writer uses `lasts`."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -42,7 +42,7 @@ class Catalog:
     # For the writer
 
     def restore(self, partitions: dict[int, PartitionIndex]) -> None:
-        """Take over what recovery found."""
+        """Adopt the result of recovery."""
         self._partitions = partitions
         for number, state in partitions.items():
             self.lasts[number] = state.last_index
@@ -54,16 +54,16 @@ class Catalog:
                 self.segments[segment].live_bytes += byte_count
 
     def boundary(self, partition: int) -> int:
-        """Where a partition's log begins; only groups that are not just appends move it."""
+        """Where a partition's log begins; moved only by groups that have more than appends."""
         return self._partitions.get(partition, NO_PARTITION).boundary_index
 
     def term_at(self, partition: int, index: int) -> int:
-        """The term of an entry that is there."""
+        """The term of an existing entry."""
         with self.lock:
             return self._look(partition).term_at(index)
 
     def show(self, table: bytes, lasts: dict[int, int], at: tuple[Segment, int, int]) -> None:
-        """Let reads see a block of appends: its records and (segment, offset, payload bytes)."""
+        """Make a block of appends visible: its records and (segment, offset, payload bytes)."""
         segment, offset, payload_bytes = at
         records = len(table) // fmt.RECORD_BYTES
         with self.lock:
@@ -84,7 +84,7 @@ class Catalog:
             self._take(segment.number << fmt.POSITION_SHIFT | offset, table, segment)
 
     def unwanted(self, current: Segment) -> list[str]:
-        """Forget the oldest segments in which nothing is wanted any more, and name them."""
+        """Forget the oldest segments without live entries, and return their names."""
         self.garbage = False
         names = []
         with self.lock:
@@ -97,7 +97,7 @@ class Catalog:
         return names
 
     def entries_in(self, segment: int) -> list[tuple[int, int, int, int, int]]:
-        """(partition, index, term, position, meta) of every entry that lies in a segment."""
+        """(partition, index, term, position, meta) of every entry in a segment."""
         found = []
         with self.lock:
             self._settle()
@@ -113,13 +113,13 @@ class Catalog:
         return found
 
     def close(self, reason: Closed) -> None:
-        """Refuse every look from now on, and let go of the files."""
+        """Refuse every lookup from now on, and release the files."""
         with self.lock:
             self._settle()
             self._closed = reason
             self.segments = {}
 
-    # For everybody
+    # For any thread
 
     def totals(self) -> tuple[int, int, int]:
         """Partitions, entries, and bytes of segments."""
@@ -144,7 +144,7 @@ class Catalog:
             return state.bounds, HardState(state.term, state.vote)
 
     def term(self, partition: int, index: int) -> int:
-        """The term of an index, which may not be there."""
+        """The term of an index, which may not exist."""
         with self.lock:
             state = self._look(partition)
             rules.check_term_at(partition, index, state.bounds)
@@ -177,10 +177,10 @@ class Catalog:
         return self._partitions.get(partition, NO_PARTITION)
 
     def _settle(self) -> None:
-        """Put what was noted into the index."""
+        """Index the queued blocks."""
         noted, self._noted = self._noted, []
         records, self._noted_records = self._noted_records, 0
-        # Below this the fixed cost of arrays, paid for each partition, is the larger one.
+        # Below this, the fixed cost of arrays per partition dominates.
         if records >= max(_BULK_MIN, 16 * len(self.lasts)):
             self._settle_bulk(noted)
         else:
@@ -238,7 +238,7 @@ class Catalog:
         return state
 
     def _discount(self, positions: array[int], metas: array[int]) -> None:
-        """Entries are no longer wanted: their segments may become free."""
+        """Count entries as dead: their segments may become free."""
         for number, entries, byte_count in _by_segment(positions, metas):
             self.garbage = True
             segment = self.segments[number]
@@ -247,7 +247,7 @@ class Catalog:
 
 
 def _by_segment(positions: array[int], metas: array[int]) -> list[tuple[int, int, int]]:
-    """(segment, entries, bytes) of entries, in few steps however many they are."""
+    """(segment, entries, bytes) of entries, in few steps regardless of their number."""
     if len(positions) <= 1:
         return [
             (position >> fmt.POSITION_SHIFT, 1, (meta & fmt.LENGTH_MASK) + fmt.RECORD_BYTES)

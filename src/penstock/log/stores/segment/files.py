@@ -1,4 +1,4 @@
-"""The segment files of a store: made ahead of need, removed oldest first."""
+"""The segment files of a store: created ahead of need, removed oldest first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.log.stores.segment import format as fmt
 
 
 class Segment:
-    """One segment file and how much of it is still wanted."""
+    """One segment file and how much of it is live."""
 
     __slots__ = ("file", "live_bytes", "live_entries", "name", "number", "size")
 
@@ -25,10 +25,10 @@ class Segment:
 
 
 class SegmentFiles:
-    """Makes and removes segment files on a background executor.
+    """Creates and removes segment files on a background executor.
 
-    One worker is enough and keeps the order: removals must reach the disk oldest first, or a
-    crash could leave a gap that looks like a lost file.
+    One worker is enough and keeps the order: removals must reach the disk oldest first, or a crash
+    could leave a gap that looks like a lost file.
     """
 
     def __init__(self, disk: Disk, background: Executor, segment_bytes: int) -> None:
@@ -40,7 +40,7 @@ class SegmentFiles:
         self._doomed: list[str] = []
 
     def found(self) -> Iterator[tuple[int, str, DiskFile]]:
-        """Open every segment, oldest first; remove what was never finished."""
+        """Open every segment, oldest first; remove unfinished files."""
         for name in self._disk.names():
             number = fmt.segment_number(name)
             if number is not None:
@@ -49,7 +49,7 @@ class SegmentFiles:
                 self._disk.unlink(name)
 
     def make(self, number: int, store_id: bytes, bytes_min: int = 0) -> Segment:
-        """A new segment that is durable under its name. Replaces an unused one of that number."""
+        """Create a segment, durable under its name. Replaces an unused one of that number."""
         name = fmt.segment_name(number)
         preparing = name + fmt.PREPARING_SUFFIX
         try:
@@ -66,17 +66,17 @@ class SegmentFiles:
         return Segment(number, file)
 
     def make_ahead(self, number: int, store_id: bytes) -> None:
-        """Start making the next segment, unless that is under way. Never waits."""
+        """Start creating the next segment, unless that is in progress. Never waits."""
         if self._ahead is None:
             self._ahead = self._background.submit(self.make, number, store_id)
 
     def adopt(self, segment: Segment) -> None:
-        """Use a segment found unused at open as the one made ahead."""
+        """Use an empty segment found at open as the one created ahead."""
         self._ahead = Future()
         self._ahead.set_result(segment)
 
     def next(self, number: int, store_id: bytes, bytes_min: int) -> Segment:
-        """The next segment: the one made ahead if it is good and large enough, else a new one."""
+        """The next segment: the one created ahead if valid and large enough, else a new one."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             with contextlib.suppress(OSError):
@@ -86,13 +86,13 @@ class SegmentFiles:
         return self.make(number, store_id, bytes_min)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files, oldest first, in the background; what fails is tried again next time."""
+        """Remove files, oldest first, in the background; failures are retried next time."""
         self._doomed.extend(names)
         if self._doomed and (self._removing is None or self._removing.done()):
             self._removing = self._background.submit(self._remove_doomed)
 
     def drop(self, names: Iterable[str]) -> None:
-        """Remove files now; on return they cannot come back."""
+        """Remove files now; on return the removal is durable."""
         for name in names:
             self._disk.unlink(name)
             self._disk.fsync_dir()
@@ -113,7 +113,7 @@ class SegmentFiles:
 
 
 def write_all(file: DiskFile, data: bytes, offset: int = 0) -> None:
-    """Write all of it, however little the disk takes at a time."""
+    """Write all of it, retrying after partial writes."""
     done = file.pwrite(data, offset)
     while done < len(data):
         done += file.pwrite(memoryview(data)[done:], offset + done)

@@ -1,12 +1,12 @@
-"""The bytes of a segment file: what is written where, and how it is checked. No IO.
+"""The format of a segment file: layout and checksums. No IO.
 
-A segment is a header and then blocks, followed by zeros. A block begins where the one before ends,
-or, if that was still on its way to the disk, at the next page: two writes at the same time must not
-share one. Nothing is read in the gap. A block is what one `write` made: a header, the payloads, and
-last a table of fixed-size records. The table comes last because its final byte is never zero: a
-write cut short can then not pass for a whole block just because the missing bytes were zeros.
+A segment is a header and then blocks, followed by zeros. A block begins where the previous one
+ends, or at the next page if that one was still being written: concurrent writes must not share a
+page. The gap is ignored. One `write` creates one block: a header, the payloads, and last a table of
+fixed-size records. The table comes last because its final byte is never zero: a truncated write can
+then not look like a whole block just because the missing bytes were zeros.
 
-    segment header   magic 8 · version 1 · pad 3 · store id 16 · number 8 · crc 4 ·
+segment header   magic 8 · version 1 · pad 3 · store id 16 · number 8 · crc 4 ·
                      allocated size 8 · crc of that 4 · pad
     block header     crc 4 · magic 4 · version 1 · kind 1 · pad 2 · records 4 · body length 4 ·
                      sequence 8 · synced up to 8 · crc of the block before 4
@@ -27,7 +27,7 @@ from crc32c import crc32c
 from penstock.log.store import Damaged, UnknownFormat
 
 VERSION: Final = 2
-READABLE: Final = (1, 2)  # the first had no gaps
+READABLE: Final = (1, 2)  # version 1 had no gaps
 
 SEGMENT_MAGIC: Final = b"PENSTSEG"
 SEGMENT_HEADER: Final = struct.Struct("<8sBxxx16sQI")
@@ -44,7 +44,7 @@ _CRC: Final = struct.Struct("<I")
 
 RECORD: Final = struct.Struct("<QQQII")
 RECORD_BYTES: Final = RECORD.size
-ENTRY_ROW: Final = struct.Struct("<QQIIII")  # the same bytes, with length and crc apart
+ENTRY_ROW: Final = struct.Struct("<QQIIII")  # the same bytes, with length and crc separate
 
 DATA_BLOCK: Final = 1
 CHECKPOINT_BLOCK: Final = 2
@@ -53,9 +53,9 @@ SEAL_BLOCK: Final = 3
 # Record kinds. The high byte makes the last byte of every block non-zero.
 _KIND: Final = 0xA5 << 24
 ENTRY: Final = _KIND | 1  # index, term, payload
-COPY: Final = _KIND | 2  # as ENTRY, for an entry that is already there: its new place
-TRUNCATE: Final = _KIND | 3  # index: the first one forgotten
-COMPACT: Final = _KIND | 4  # index: the last one forgotten
+COPY: Final = _KIND | 2  # as ENTRY, for an existing entry: its new location
+TRUNCATE: Final = _KIND | 3  # index: the first one removed
+COMPACT: Final = _KIND | 4  # index: the last one removed
 BOUNDARY: Final = _KIND | 5  # index, term
 HARD_STATE: Final = _KIND | 6  # index: the vote; term
 SEAL: Final = _KIND | 7  # nothing; carries "synced up to" for what came before
@@ -89,7 +89,7 @@ class BlockHead(NamedTuple):
 
 
 def segment_name(number: int) -> str:
-    """The file of a segment; names sort in the order of numbers."""
+    """The file name of a segment; names sort by number."""
     return f"{number:010d}{_SUFFIX}"
 
 
@@ -100,12 +100,12 @@ def segment_number(name: str) -> int | None:
 
 
 def seed_of(store_id: bytes) -> int:
-    """Where every checksum of a store starts."""
+    """The initial value of every checksum of a store."""
     return crc32c(store_id)
 
 
 def encode_segment_header(store_id: bytes, number: int, size_bytes: int) -> bytes:
-    """The first bytes of a segment file that is made with so many bytes."""
+    """The first bytes of a segment file with the given allocated size."""
     body = SEGMENT_HEADER.pack(SEGMENT_MAGIC, VERSION, store_id, number, 0)[:-4]
     size = _ALLOCATED.pack(size_bytes, 0)[:-4]
     header = body + _CRC.pack(crc32c(body)) + size + _CRC.pack(crc32c(size))
@@ -113,10 +113,10 @@ def encode_segment_header(store_id: bytes, number: int, size_bytes: int) -> byte
 
 
 def check_allocated(name: str, data: bytes | bytearray | memoryview) -> None:
-    """Refuse a segment that is shorter than it was made: a part of it was lost.
+    """Refuse a segment that is shorter than its allocated size: a part of it was lost.
 
-    A segment has its name only once all of its bytes are on the disk, so no crash makes one like
-    this. Segments of earlier versions do not say how long they were made: they pass.
+    A segment gets its name only once all of its bytes are on disk, so a crash cannot cause this.
+    Segments of earlier versions do not record their size: they pass.
     """
     size_bytes, crc = _ALLOCATED.unpack_from(data, SEGMENT_HEADER.size)
     if not size_bytes and not crc:
@@ -138,7 +138,7 @@ def check_allocated(name: str, data: bytes | bytearray | memoryview) -> None:
 
 
 def check_segment_header(name: str, data: bytes | bytearray | memoryview) -> bytes:
-    """The store id in a segment's header, or what is wrong with it."""
+    """The store id in a segment's header; raises if the header is invalid."""
     if len(data) < SEGMENT_HEADER_BYTES:
         raise Damaged(
             f"{name}: expected at least {SEGMENT_HEADER_BYTES} bytes, found {len(data)}",
@@ -176,10 +176,10 @@ def check_segment_header(name: str, data: bytes | bytearray | memoryview) -> byt
 
 
 class Chain:
-    """Where the run of blocks stands: what the next block's header must continue.
+    """The end of the chain of blocks, which the next block's header must continue.
 
-    Each block names the checksum of the one before, so a block left over from an earlier, failed
-    attempt at the same place never continues a newer one.
+    Each block contains the checksum of the previous one, so a block left over from an earlier,
+    failed attempt at the same place never continues a newer one.
     """
 
     __slots__ = ("crc", "seed", "sequence", "synced_upto")
@@ -191,7 +191,7 @@ class Chain:
         self.synced_upto = synced_upto
 
     def block(self, kind: int, records: int, body: bytes) -> bytes:
-        """Encode the next block and move on to it."""
+        """Encode the next block and advance the chain."""
         self.sequence += 1
         head = _BLOCK_UNSEALED.pack(
             BLOCK_MAGIC,
@@ -219,5 +219,5 @@ def checkpoint_body(states: Iterable[tuple[int, int, int, int, int, int]]) -> tu
 
 
 def checkpoint_bytes(partitions: int) -> int:
-    """How long the body of a checkpoint is."""
+    """The size of a checkpoint's body."""
     return RECORD_BYTES * (1 + 2 * partitions)

@@ -1,8 +1,8 @@
-"""Where each entry of a partition lies: arrays by index, terms as runs. No IO.
+"""The location of each entry of a partition: arrays by index, terms as runs. No IO.
 
-Sixteen bytes an entry: `positions` says where (segment and offset), `metas` holds the payload's
-length (low half) and checksum (high half). Slot i belongs to index `base + i`; slots up to the
-boundary are dead and are given back when they are the larger part.
+Sixteen bytes per entry: `positions` has the segment and offset, `metas` the payload's length (low
+half) and checksum (high half). Slot i belongs to index `base + i`; slots up to the boundary are
+dead and are freed when they are the larger part.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _TRIM_MIN: Final = 1024
 class PartitionIndex:
     """The index and the small state of one partition.
 
-    The store's write loop appends to `positions` and `metas` itself (a method call an entry costs
-    a tenth of the whole write); everything rarer goes through the methods here.
+    The store's write loop appends to `positions` and `metas` directly (a method call per entry
+    costs a tenth of the whole write); everything rarer uses the methods here.
     """
 
     __slots__ = (
@@ -88,7 +88,7 @@ class PartitionIndex:
         return terms
 
     def start_run(self, index: int, term: int) -> None:
-        """Entries from `index` on have this term."""
+        """Give entries from `index` on this term."""
         self.run_starts.append(index)
         self.run_terms.append(term)
         self.tail_term = term
@@ -105,13 +105,13 @@ class PartitionIndex:
         self.last_index += len(positions)
 
     def place(self, first: int, positions: U64, metas: U64) -> None:
-        """Say that entries from `first` on lie somewhere else now."""
+        """Set a new location of entries from `first` on."""
         slot, count = first - self.base, len(positions)
         np.frombuffer(self.positions, np.uint64)[slot : slot + count] = positions
         np.frombuffer(self.metas, np.uint64)[slot : slot + count] = metas
 
     def truncate(self, from_index: int) -> tuple[array[int], array[int]]:
-        """Forget entries from an index on; returns where they were and their metas."""
+        """Remove entries from an index on; return their positions and metas."""
         slot = max(from_index, self.boundary_index + 1) - self.base
         removed = self.positions[slot:], self.metas[slot:]
         del self.positions[slot:]
@@ -124,7 +124,7 @@ class PartitionIndex:
         return removed
 
     def compact(self, upto_index: int, term: int) -> tuple[array[int], array[int]]:
-        """Forget entries up to an index of a term; returns where they were and their metas."""
+        """Remove entries up to an index of a term; return their positions and metas."""
         first = self.boundary_index + 1 - self.base
         end = max(upto_index + 1 - self.base, first)
         removed = self.positions[first:end], self.metas[first:end]
@@ -134,7 +134,7 @@ class PartitionIndex:
         return removed
 
     def install(self, index: int, term: int) -> tuple[array[int], array[int]]:
-        """Drop everything and go on after a boundary."""
+        """Drop everything and continue after a boundary."""
         first = self.boundary_index + 1 - self.base
         removed = self.positions[first:], self.metas[first:]
         self.positions, self.metas = array("Q"), array("Q")

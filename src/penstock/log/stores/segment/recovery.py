@@ -1,16 +1,16 @@
 """Recovery as a fold over blocks: bytes of segments in, state of every partition out. No IO.
 
-Zeros are the end. A block that is not whole is one of two things:
+Zeros mark the end. A broken block is one of two things:
 
-* *damage*, if any later whole block says that it was synced: recovery stops and says where;
+* *damage*, if any later whole block proves that it was synced: recovery stops and reports where;
 * the *torn tail* of writes that were never synced, otherwise: the log ends before it.
 
-Only the last synced blocks, which no later block speaks for, cannot be told from a torn tail; a
-store that was closed ends in a seal and has none.
+Only the last synced blocks, which no later block covers, cannot be told from a torn tail; a cleanly
+closed store ends in a seal and has no such blocks.
 
-A fold that *isolates* goes on behind damage, with the next whole block. A partition is then whole
-if something later proves it: an entry that follows its last one, or a checkpoint that says the
-same. Every other partition may have lost entries in the gap: it is damaged, and says where.
+A fold that *isolates* continues after damage, with the next whole block. A partition is then whole
+if something later proves it: an entry that follows its last one, or a matching checkpoint. Every
+other partition may have lost entries in the gap: it is damaged, and its error reports where.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ROW: Final = fmt.RECORD_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where the log was ended because what followed was never synced."""
+    """Where the log was cut because the rest was never synced."""
 
     file: str
     offset: int
@@ -43,7 +43,7 @@ class Cut:
 
 @dataclass(slots=True)
 class Report:
-    """What recovery found, for people and for `status`."""
+    """The result of recovery, for people and for `status`."""
 
     segments: int = 0
     blocks: int = 0
@@ -54,22 +54,22 @@ class Report:
 
 @dataclass(slots=True)
 class _Tail:
-    """The last segment that belongs to the log, and where it ends."""
+    """The last segment of the log, and where it ends."""
 
     number: int
     name: str
     offset: int
-    unproven: int  # from here on no block says that what it follows was synced
-    dirty: bool = False  # bytes other than zero follow the end
+    unproven: int  # from here on no block proves that its predecessor was synced
+    dirty: bool = False  # non-zero bytes follow the end
 
 
 class Fold:
-    """Takes segments in order, one call each, and keeps the state they add up to."""
+    """Takes segments in order, one call each, and accumulates their state."""
 
     def __init__(self, *, isolates: bool = False) -> None:
         self.partitions: dict[int, PartitionIndex] = {}
         self.damaged: dict[int, Damaged] = {}
-        self._unproven: dict[int, Damaged] = {}  # by the gap that may have held entries of it
+        self._unproven: dict[int, Damaged] = {}  # by the gap that may have contained its entries
         self._isolates = isolates
         self._gap: Damaged | None = None  # the last one
         self.report = Report()
@@ -82,7 +82,7 @@ class Fold:
         self._copied: dict[int, dict[int, int]] = {}
 
     def segment(self, number: int, name: str, data: memoryview) -> None:
-        """Take the whole bytes of the next segment."""
+        """Process the whole content of the next segment."""
         self._check_header(number, name, data)
         self.report.segments += 1
         if self._suspect is None and self._is_empty(data):
@@ -106,13 +106,13 @@ class Fold:
             self._take_walk(number, name, walk)
 
     def _take_walk(self, number: int, name: str, walk: _Walk) -> None:
-        self._suspect = None  # it goes on exactly where the log before it ended
+        self._suspect = None  # it continues exactly where the log before it ended
         self._fold(number, name, walk, first=self.tail is None)
         self.tail = _Tail(number, name, walk.end, walk.unproven)
         self.sealed = walk.last_kind != fmt.DATA_BLOCK
 
     def finish(self) -> None:
-        """Check that every entry has its place; settle where the log is cut."""
+        """Check that every entry has its position; settle where the log is cut."""
         for partition, index in self.partitions.items():
             try:
                 self._check_complete(partition, index)
@@ -122,7 +122,7 @@ class Fold:
                 self.damaged.setdefault(partition, error)
         for partition, gap in self._unproven.items():
             self.damaged.setdefault(partition, gap)
-        for partition in self.damaged:  # none of its entries is read: they may not be all
+        for partition in self.damaged:  # its entries are not readable: some may be missing
             known, empty = self.partitions[partition], PartitionIndex()
             empty.install(known.last_index, known.bounds.last_term if known.entries else 0)
             empty.term, empty.vote = known.term, known.vote
@@ -167,9 +167,9 @@ class Fold:
             self.unused.append((number, name))
 
     def _look_past_the_end(self, name: str, data: memoryview, walk: _Walk) -> _Walk | None:
-        """After the last whole block: zeros, or a suspect that later blocks may speak against.
+        """Check after the last whole block: zeros, or a suspect that later blocks may disprove.
 
-        Returns what follows damage, if the fold goes on behind it.
+        Returns what follows damage, if the fold continues after it.
         """
         if self._suspect is None:
             if not _any_set(data, walk.end):
@@ -195,7 +195,7 @@ class Fold:
         return None
 
     def _resume(self, name: str, data: memoryview, walk: _Walk, damage: Damaged) -> _Walk:
-        """Go on with the next whole block behind damage."""
+        """Continue with the next whole block after damage."""
         chain = self.chain
         offset, head = _next_whole(data, walk.end, chain.seed, chain.sequence + 1)
         self.unused = []
@@ -215,9 +215,9 @@ class Fold:
     def _take_damaged_block(
         self, name: str, data: memoryview, offset: int, following: fmt.BlockHead
     ) -> bool:
-        """Take a block of which only payloads are damaged: other partitions lost nothing.
+        """Process a block in which only payloads are damaged: other partitions lost nothing.
 
-        False, with nothing taken, if the damage is elsewhere or that is not certain.
+        Returns False, with nothing changed, if the damage is elsewhere or that is not certain.
         """
         chain = self.chain
         head = fmt.BlockHead(*_UNPACK(data, offset))
@@ -250,7 +250,7 @@ class Fold:
     def _broken_payloads(
         self, name: str, rows: Rows, data: memoryview, at: int
     ) -> dict[int, Damaged]:
-        """What is damaged, by partition; nothing if the records do not fit together."""
+        """The damage by partition; empty if the records are inconsistent."""
         broken: dict[int, Damaged] = {}
         lasts = {number: index.last_index for number, index in self.partitions.items()}
         for index, _term, meta, partition, kind in rows.tolist():
@@ -278,7 +278,7 @@ class Fold:
         return broken if at == len(data) else {}
 
     def _lost(self, partition: int) -> bool:
-        """Whether a partition does not go on where it ended, because of a gap."""
+        """Whether a partition does not continue where it ended, because of a gap."""
         if partition in self.damaged:
             return True
         error = self._unproven.pop(partition, None)
@@ -307,7 +307,7 @@ class Fold:
                 self._apply(name, run)
 
     def _checkpoint(self, name: str, rows: Rows, *, first: bool) -> None:
-        """The state of every partition: taken over from the oldest segment, else compared."""
+        """The state of every partition: adopted from the oldest segment, else compared."""
         stated: dict[int, list[tuple[int, int, int]]] = {}
         for index, term, meta, partition, kind in rows.tolist():
             if kind != fmt.SEAL:
@@ -353,7 +353,7 @@ class Fold:
             self._apply_one(name, run.partition, state, (run.kind, run.first, run.term))
 
     def _is_lost_at(self, run: Run) -> bool:
-        """Whether records behind a gap belong to a partition that lost some in it."""
+        """Whether records after a gap belong to a partition that lost some in it."""
         if run.partition in self.damaged:
             return True
         known = self.partitions.get(run.partition)
@@ -386,7 +386,7 @@ class Fold:
             raise self._contradiction(name, "a known kind of record", f"{kind:#x}")
 
     def _settle_terms(self, partition: int, state: PartitionIndex) -> None:
-        """Give copied entries, whose first segment is gone, the terms their copies carry."""
+        """Give copied entries, whose first segment is gone, the terms of their copies."""
         copied = self._copied.pop(partition, None)
         if not copied:
             return
@@ -452,7 +452,7 @@ class _Walk:
 
     @property
     def blocks(self) -> int:
-        """How many blocks there are."""
+        """The number of blocks."""
         return len(self.starts)
 
     def _run(self, chain: fmt.Chain, view: memoryview, first: bool) -> None:
@@ -464,7 +464,7 @@ class _Walk:
             crc, magic, version, kind, count, body, sequence, synced_upto, before = _UNPACK(
                 view, offset
             )
-            if first:  # the oldest segment says itself where its run begins
+            if first:  # the oldest segment defines where its run begins
                 expected, previous, first = sequence, before, False
             end = offset + _HEAD + body
             if magic != fmt.BLOCK_MAGIC or sequence != expected or before != previous:
@@ -500,9 +500,9 @@ class _Walk:
 
 
 def _after_gap(view: memoryview, offset: int, expected: int, previous: int) -> int | None:
-    """The start of the next page, if the block that is expected begins there.
+    """The start of the next page, if the expected block begins there.
 
-    What lies before it says nothing: zeros, or what is left of a write that failed.
+    The bytes before it are ignored: zeros, or the rest of a failed write.
     """
     page = -(-offset // fmt.PAGE_BYTES) * fmt.PAGE_BYTES
     if page == offset or page + _HEAD > len(view):
@@ -521,7 +521,7 @@ def _describe(magic: bytes, sequence: int, expected: int) -> str:
 
 
 def _witness(data: memoryview, start: int, seed: int, sequence: int) -> tuple[int, int] | None:
-    """A whole block from `start` on, wherever it begins, that says `sequence` was synced."""
+    """A whole block at or after `start`, at any offset, that proves `sequence` was synced."""
     text = bytes(data)  # only after a crash: a view cannot be searched
     at = text.find(fmt.BLOCK_MAGIC, start)
     while at >= 0:
@@ -539,7 +539,7 @@ def _witness(data: memoryview, start: int, seed: int, sequence: int) -> tuple[in
 def _next_whole(
     data: memoryview, start: int, seed: int, sequence: int
 ) -> tuple[int, fmt.BlockHead]:
-    """The first whole block from `start` on that comes after `sequence`. There must be one."""
+    """The first whole block at or after `start` that comes after `sequence`. There must be one."""
     text = bytes(data)
     at = text.find(fmt.BLOCK_MAGIC, start)
     while at >= 0:

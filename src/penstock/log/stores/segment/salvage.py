@@ -1,7 +1,7 @@
-"""What can still be read of segments that recovery refuses: every entry whose checksum holds.
+"""Salvage of segments that recovery refuses: every entry with a valid checksum.
 
-Blocks are looked for wherever they may begin, so that damage takes with it what it hit and nothing
-else; of a block that is damaged, the entries are taken whose own checksums hold. No IO.
+Blocks are searched for at every offset, so that damage affects only what it hit; from a damaged
+block, entries with valid checksums are taken. No IO.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LogDamage(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionLog:
-    """The entries of one partition that were found, and where its log should begin and end."""
+    """The entries found for one partition, and where its log should begin and end."""
 
     entries: dict[int, bytes] = field(default_factory=dict)
     boundary_index: int = 0
@@ -38,17 +38,17 @@ class PartitionLog:
 
 
 class LogSalvage:
-    """Takes segments in order, one call each, and keeps what can be read of them."""
+    """Takes segments in order, one call each, and keeps what is readable."""
 
     def __init__(self) -> None:
         self.partitions: dict[int, PartitionLog] = {}
         self.damage: list[LogDamage] = []
-        self.is_cut = False  # a segment has lost its end, and what was there is not known
+        self.is_cut = False  # a segment was truncated, and what was lost is not known
         self._seed: int | None = None
         self._sequence = 0
 
     def learn(self, name: str, data: memoryview) -> None:
-        """Take the store's id, with which every checksum begins, from a header that is whole."""
+        """Take the store's id, the seed of every checksum, from an intact header."""
         if self._seed is None:
             try:
                 self._seed = fmt.seed_of(fmt.check_segment_header(name, data))
@@ -56,7 +56,7 @@ class LogSalvage:
                 return
 
     def segment(self, name: str, data: memoryview) -> None:
-        """Take what can be read of the bytes of the next segment."""
+        """Process the readable part of the next segment."""
         for check in (fmt.check_segment_header, fmt.check_allocated):
             try:
                 if check is fmt.check_segment_header or len(data) >= fmt.SEGMENT_HEADER_BYTES:
@@ -67,7 +67,7 @@ class LogSalvage:
         end = min(fmt.SEGMENT_HEADER_BYTES, len(data))
         for offset, head in self._blocks(data):
             if offset < end or head.sequence <= self._sequence:
-                continue  # inside of another block, or left over from a write that failed
+                continue  # inside another block, or left over from a failed write
             if self._sequence and head.sequence > self._sequence + 1:
                 lost = f"blocks {self._sequence + 1} to {head.sequence - 1} cannot be read"
                 self.damage.append(LogDamage(name, end, lost))
@@ -75,7 +75,7 @@ class LogSalvage:
             self._sequence = head.sequence
 
     def _blocks(self, data: memoryview) -> Iterator[tuple[int, fmt.BlockHead]]:
-        """Whatever may be a block, with its offset."""
+        """Everything that may be a block, with its offset."""
         text = bytes(data)
         at = text.find(fmt.BLOCK_MAGIC, fmt.SEGMENT_HEADER_BYTES)
         while at >= 0:
@@ -95,7 +95,7 @@ class LogSalvage:
         )
 
     def _take(self, name: str, data: memoryview, offset: int, head: fmt.BlockHead) -> int:
-        """Take the records of a block that are whole; returns where it ends."""
+        """Take the intact records of a block; return where it ends."""
         end = offset + _HEAD + head.body_bytes
         whole = self._seed is not None and crc32c(data[offset + 4 : end], self._seed) == head.crc
         at = offset + _HEAD
@@ -104,7 +104,7 @@ class LogSalvage:
             index, _term, meta, partition, kind = fmt.RECORD.unpack_from(data, place)
             if kind not in _KINDS or (not whole and partition >= 1 << 16):
                 self.damage.append(LogDamage(name, place, "a damaged table of records"))
-                break  # where the payloads of those after it begin is not known
+                break  # the positions of later payloads are not known
             log = self.partitions.setdefault(partition, PartitionLog())
             if kind <= fmt.COPY:
                 payload = data[at : at + (meta & fmt.LENGTH_MASK)]
@@ -121,7 +121,7 @@ class LogSalvage:
 
 
 def _bound(log: PartitionLog, kind: int, index: int, meta: int) -> None:
-    """A record that tells where a log begins or ends."""
+    """Process a record that bounds a log."""
     if kind in (fmt.COMPACT, fmt.BOUNDARY, fmt.STATE_BOUNDS):
         log.boundary_index = max(log.boundary_index, index)
         log.last_index = max(log.last_index, index)

@@ -1,4 +1,4 @@
-"""A group on its way into a block: checked and encoded, nothing changed yet. No IO."""
+"""A group being prepared as a block: checked and encoded, nothing changed yet. No IO."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _ENTRY: Final = fmt.ENTRY
 
 
 class Staged(Sequence[Operation]):
-    """A group with what it will be as a block.
+    """A group with its encoded block.
 
-    `group`: what is in the block. `mixed`: that is more than appends. `failed`: why the others of
-    those that were `asked` for are not, by partition.
+    `group`: the operations in the block. `mixed`: there are others than appends. `failed`: the
+    errors of the other `asked` operations, by partition.
     """
 
     __slots__ = (
@@ -45,7 +45,7 @@ class Staged(Sequence[Operation]):
         self.group = group
         self.failed: dict[int, Exception] = {}
         self.rows: list[bytes] = []
-        self.payloads: list[bytes] = []  # as long as all the lengths in the rows together
+        self.payloads: list[bytes] = []  # as long as the sum of the lengths in the rows
         self.lasts: dict[int, int] = {}
         self.boundaries: dict[int, int] = {}
         self.mixed = False
@@ -59,7 +59,7 @@ class Staged(Sequence[Operation]):
         return self.asked[at]
 
     def joined(self) -> None:
-        """Make payloads and records the bytes of a block's body."""
+        """Join payloads and records into the bytes of a block's body."""
         self.table = b"".join(self.rows)
         self.payloads.append(self.table)
         self.body = b"".join(self.payloads)
@@ -70,7 +70,7 @@ class Staged(Sequence[Operation]):
 
 
 class Refused(Exception):
-    """An operation cannot be; its partition's part of the group is left out."""
+    """An operation is invalid; its partition's part of the group is left out."""
 
     def __init__(self, op: Operation, stand: tuple[int, int], cause: Exception) -> None:
         super().__init__()
@@ -85,17 +85,17 @@ class Refused(Exception):
         except PenstockError as error:
             self.error = error
         except TypeError:
-            return  # it is nothing that the rules could name
+            return  # not a violation of the rules
 
 
 class TooLarge(Exception):
-    """A group has more bytes than its caller wants in one."""
+    """A group has more bytes than the caller allows."""
 
 
 def stage(
     group: Sequence[Operation], catalog: Catalog, bytes_max: int = fmt.BLOCK_BYTES_MAX
 ) -> Staged:
-    """Stage a group without the partitions that ask for what cannot be, or raise `TooLarge`."""
+    """Stage a group without partitions that have invalid operations, or raise `TooLarge`."""
     failed: dict[int, Exception] = {}
     wanted = group
     while True:
@@ -117,9 +117,9 @@ def stage(
 
 
 def _stage(group: Sequence[Operation], catalog: Catalog) -> Staged:
-    # Groups of one kind of append are taken apart column by column, without a loop of ours: two
-    # thirds of the time, but three times as long for a lone one. Whatever is out of the ordinary
-    # comes to the loop below.
+    # Groups of only appends are processed column by column, without a Python loop: two thirds of
+    # the time, but three times as long for a single append. Anything unusual goes to the loop
+    # below.
     if len(group) == 1:
         return _stage_each(group, catalog)
     staged = _stage_appends(group, catalog) if set(map(type, group)) == {Append} else None
@@ -188,7 +188,7 @@ def _stage_other(op: Operation, catalog: Catalog, staged: Staged) -> None:
         case SetHardState(_, term, vote):
             row = (vote, term, 0, partition, fmt.HARD_STATE)
         case Sync():
-            return  # nothing to write: the store syncs what it wrote before
+            return  # nothing to write: the store syncs its earlier writes
         case Truncate(_, from_index):
             if from_index > last:
                 return
@@ -217,7 +217,7 @@ def _stand(partition: int, catalog: Catalog, staged: Staged) -> tuple[int, int]:
 
 
 def _compacted_term(compact: Compact, catalog: Catalog, staged: Staged) -> int:
-    """The term of the entry a compaction ends at, which may be part of the same group."""
+    """The term of the last compacted entry, which may be part of the same group."""
     term: int | None = None
     for op in staged.group:
         if op is compact:

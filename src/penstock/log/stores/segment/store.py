@@ -1,4 +1,4 @@
-"""The segment store: one shared log for all partitions, one write and one sync a group."""
+"""The segment store: one shared log for all partitions, one write and one sync per group."""
 
 from __future__ import annotations
 
@@ -48,13 +48,14 @@ _LOGGER: Final = logging.getLogger("penstock.log")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentOptions:
-    """How a segment store is laid out. `background` and `entropy` are for tests to own."""
+    """The layout of a segment store. Tests replace `background` and `entropy`."""
 
     segment_bytes: int = 64 * MIB
     reclaim_below: float = 0.25
     isolate_damage: bool = False
     """Open a log that is damaged in the middle: only the partitions that may have lost entries are
-    out of service (`SegmentStore.damaged`). Else such a log does not open."""
+    out of service (`SegmentStore.damaged`). Otherwise such a log does not open.
+    """
     background: Executor | None = None
     entropy: Callable[[int], bytes] = os.urandom
 
@@ -66,7 +67,7 @@ class SegmentOptions:
 
 
 class _Placed(NamedTuple):
-    """Bytes, where they are written, the last block in them, and how to take that back."""
+    """Bytes with their location, the last block in them, and how to undo them."""
 
     data: bytes
     offset: int
@@ -75,7 +76,7 @@ class _Placed(NamedTuple):
 
 
 class Underway:
-    """A block that the disk writes by itself; to be finished in the order they began."""
+    """A block being written asynchronously; to be finished in the order they began."""
 
     __slots__ = ("_store", "flight", "placed", "staged")
 
@@ -93,7 +94,7 @@ class Underway:
         return self.flight.done_fd
 
     def is_done(self) -> bool:
-        """Whether `finish` would not wait."""
+        """Whether `finish` would return without waiting."""
         return self.flight.is_done()
 
     def finish(self) -> Mapping[int, Exception]:
@@ -104,13 +105,13 @@ class Underway:
 class SegmentStore:
     """Blocking storage of many partitions in one run of segment files.
 
-    A group becomes one block, so it is durable whole or not at all. The index changes only after
-    the block is written (and synced, if asked), so a read never sees what a crash could take back
-    from its durability class. A sync error ends all writing: the store is read-only until it is
-    opened again. A full disk refuses groups one by one until there is space.
+    A group becomes one block, so it is durable as a whole or not at all. The index changes only
+    after the block is written (and synced, if requested), so a read never sees data less durable
+    than its class promises. After a sync error the store is read-only until it is reopened. On a
+    full disk, groups are refused one by one until there is space.
     """
 
-    __deletable__ = ("_current",)  # by `close`; mypyc wants to know
+    __deletable__ = ("_current",)  # by `close`; mypyc requires it
 
     def __init__(self, disk: Disk, options: SegmentOptions | None = None) -> None:
         self._options = options or SegmentOptions()
@@ -125,7 +126,7 @@ class SegmentStore:
         self._catalog = Catalog()
         self._damaged: dict[int, Damaged] = {}
         self._air: deque[Underway] = deque()  # while there is one, `_writing` is held
-        self._waiting = 0  # threads that want `_writing`
+        self._waiting = 0  # threads that wait for `_writing`
         self._counting = threading.Lock()
         self._closed = False
         self._unsynced = False
@@ -149,7 +150,7 @@ class SegmentStore:
     # Writing
 
     def stage(self, group: Sequence[Operation], bytes_max: int) -> Sequence[Operation] | None:
-        """Check a group and encode its block, but for the header; see `Store.stage`."""
+        """Check a group and encode its block, except for the header; see `Store.stage`."""
         try:
             return stage(group, self._catalog, bytes_max)
         except TooLarge:
@@ -182,7 +183,7 @@ class SegmentStore:
             self._writing.release()
 
     def _get_writing(self) -> None:
-        """Take `_writing`; nothing begins while a thread waits for it."""
+        """Take `_writing`; `begin` starts nothing while a thread waits for it."""
         if self._writing.acquire(blocking=False):
             return
         with self._counting:
@@ -192,9 +193,10 @@ class SegmentStore:
             self._waiting -= 1
 
     def begin(self, group: Sequence[Operation], *, sync: bool) -> Underway | None:
-        """Start a `write` where the disk can do it by itself; see `Store.begin`.
+        """Start a `write` that completes asynchronously; see `Store.begin`.
 
-        Not what needs a new segment or must sync earlier blocks too, nor what will be refused.
+        Returns None for groups that need a new segment, must sync earlier blocks too, or will be
+        refused.
         """
         if not sync or self._unsynced or self._waiting:
             return None
@@ -211,9 +213,9 @@ class SegmentStore:
         return underway
 
     def _launch(self, staged: Staged) -> Underway | None:
-        """Give a block to the disk, if it fits into the segment and the disk takes it."""
+        """Start writing a block, if it fits into the segment and the disk accepts it."""
         chain, offset = self._chain, self._offset
-        if self._air:  # two writes at the same time must not share a page
+        if self._air:  # concurrent writes must not share a page
             offset = -(-offset // fmt.PAGE_BYTES) * fmt.PAGE_BYTES
         end = offset + fmt.BLOCK_HEADER_BYTES + len(staged.body)
         if self._offset == fmt.SEGMENT_HEADER_BYTES or end + fmt.SEAL_BYTES > self._current.size:
@@ -234,7 +236,7 @@ class SegmentStore:
         return underway
 
     def finish(self, underway: Underway) -> Mapping[int, Exception]:
-        """The end of a write that began; for `Underway` alone."""
+        """Complete a write; only for `Underway`."""
         staged, placed = underway.staged, underway.placed
         if not self._air or underway is not self._air[0]:
             raise Rejected("expected writes to be finished in the order they began")
@@ -254,8 +256,8 @@ class SegmentStore:
     def _commit(self, staged: Staged, sync: bool) -> None:
         """Write and sync a block, then show it.
 
-        Raises `DiskFull` or `ReadOnly`; then nothing has changed, and what was written in part
-        is written over by the next block.
+        Raises `DiskFull` or `ReadOnly`; then nothing has changed, and the next block overwrites
+        what was partially written.
         """
         table, body, chain = staged.table, staged.body, self._chain
         undo = chain.sequence, chain.crc, self._offset
@@ -269,8 +271,8 @@ class SegmentStore:
         block = chain.block(fmt.DATA_BLOCK, len(table) // fmt.RECORD_BYTES, body)
         data = prefix + block if prefix else block
         placed = _Placed(data, offset, chain.sequence, undo)
-        # One call for both, but not where earlier blocks are still to be synced: it syncs only
-        # its own bytes.
+        # One call for both, unless earlier blocks are still to be synced: it syncs only its own
+        # bytes.
         through = None
         if sync and not self._unsynced:
             through = partial(self._current.file.pwrite_synced, data, offset)
@@ -281,17 +283,17 @@ class SegmentStore:
     def _settle(
         self, placed: _Placed, through: Callable[[], int] | None, *, sync: bool = True
     ) -> None:
-        """See that a block is written, and synced: `through` has done or does both at once.
+        """Ensure that a block is written and synced; `through` does both at once.
 
-        If that took a part only, or found no space or a file system that cannot, the plain way
-        writes all of it again.
+        If that was partial, found no space or is not supported by the file system, a plain write
+        repeats all of it.
         """
         if through is not None and self._is_through(through, placed):
             return
         try:
             write_all(self._current.file, placed.data, placed.offset)
         except OSError as error:
-            if len(self._air) > 1:  # later blocks go on from this one
+            if len(self._air) > 1:  # later blocks continue from this one
                 raise self._sync_failed(error) from error
             self._chain.sequence, self._chain.crc, self._offset = placed.undo
             raise self._refuse(error) from error
@@ -306,7 +308,7 @@ class SegmentStore:
             if error.errno in FULL + UNSUPPORTED and self._read_only is None:
                 return False
             raise self._sync_failed(error) from error
-        if self._read_only is not None:  # one that began before this one failed
+        if self._read_only is not None:  # an earlier one failed before this one
             raise SyncFailed(f"{self._read_only}; what this group wrote may be there or not")
         if done < len(placed.data):
             return False
@@ -315,7 +317,7 @@ class SegmentStore:
         return True
 
     def _show(self, staged: Staged, placed: _Placed) -> None:
-        """Let reads see a block; it is the last part of what was written."""
+        """Make a block visible to reads; it is the last part of what was written."""
         table, segment = staged.table, self._current
         start = placed.offset + len(placed.data) - len(staged.body)
         self._sealed = False
@@ -326,7 +328,7 @@ class SegmentStore:
             self._files.make_ahead(segment.number + 1, self._store_id)
 
     def _make_room(self, block_bytes: int) -> bytes:
-        """See that a block and a seal fit; returns the checkpoint that begins a new segment."""
+        """Ensure that a block and a seal fit; return the checkpoint that begins a new segment."""
         block_bytes += fmt.SEAL_BYTES
         at_start = self._offset == fmt.SEGMENT_HEADER_BYTES
         if not at_start and self._offset + block_bytes <= self._current.size:
@@ -341,16 +343,16 @@ class SegmentStore:
         states = [
             (number, bounds.boundary_index, bounds.boundary_term, bounds.last_index, *hard)
             for number, bounds, hard in self._catalog.states()
-            # A checkpoint would say that a damaged partition is whole: it says nothing of it.
+            # A checkpoint would declare a damaged partition whole, so it is left out.
             if number not in self._damaged
         ]
         return self._chain.block(fmt.CHECKPOINT_BLOCK, *fmt.checkpoint_body(states))
 
     def _rotate(self, bytes_min: int, *, replace: bool) -> None:
-        """Go on in the next segment, or in a larger one in place of one that is still empty.
+        """Continue in the next segment, or replace an empty one by a larger one.
 
-        The one before is synced first, so that whatever a later segment holds proves that all of
-        an earlier one was durable.
+        The previous one is synced first, so that any content of a later segment proves that all of
+        the earlier ones were durable.
         """
         if replace:
             segment = self._files.make(self._current.number, self._store_id, bytes_min)
@@ -359,7 +361,7 @@ class SegmentStore:
         if self._unsynced:
             try:
                 self._sync()
-            except SyncFailed as error:  # of the groups before; this one is not written yet
+            except SyncFailed as error:  # of earlier groups; this one is not written yet
                 raise self._read_only or error from error
         with self._catalog.lock:
             self._catalog.segments[segment.number] = segment
@@ -368,7 +370,7 @@ class SegmentStore:
         self._rotations += 1
 
     def _sync(self, upto: int | None = None) -> None:
-        """Make every block up to a number durable that was written, or else all."""
+        """Make every written block durable, up to a number or all."""
         try:
             self._current.file.fdatasync()
         except OSError as error:
@@ -394,25 +396,26 @@ class SegmentStore:
         self._read_only = ReadOnly(f"{self._disk.path} takes no more writes: {reason}")
         return self._read_only
 
-    # Giving space back
+    # Freeing space
 
     def _collect(self) -> bool:
-        """Remove the oldest segments nobody wants. False if that must wait.
+        """Remove the oldest segments without live entries. Returns False if that must wait.
 
-        Called when all is synced: what made their entries dead, and the checkpoint that stands
-        for their other records, are durable. But for a segment whose first block found no space.
+        Called when all is synced: what made their entries dead, and the checkpoint that replaces
+        their other records, are durable. The exception is a segment whose first block found no
+        space.
         """
         if self._offset == fmt.SEGMENT_HEADER_BYTES or self._damaged:
-            return False  # what is left of a damaged partition must stay for a salvage
+            return False  # the rest of a damaged partition must stay for a salvage
         self._files.remove(self._catalog.unwanted(self._current))
         return True
 
     def reclaim(self) -> int:
-        """Copy what is left of mostly dead oldest segments forward and remove them.
+        """Copy the live rest of mostly dead oldest segments forward and remove them.
 
-        Without this a partition that never compacts would keep every segment since its first
-        entry. Returns the bytes given back. Writes may go on between copies of one MiB. Looks
-        only at segments that were there when it began, so it ends.
+        Without this a partition that never compacts would keep every segment since its first entry.
+        Returns the bytes freed. Writes may continue between copies of one MiB. Considers only
+        segments that existed when it began, so it ends.
         """
         freed = 0
         if self._damaged:
@@ -443,7 +446,7 @@ class SegmentStore:
             return self._catalog.segments[min(self._catalog.segments)]
 
     def _copy_forward(self, oldest: Segment) -> None:
-        """Write the next MiB of a segment's entries again, as copies, and point to those."""
+        """Copy the next MiB of a segment's entries forward, and index the copies."""
         staged = Staged(())
         staged.mixed = True
         budget = _RECLAIM_BYTES
@@ -462,7 +465,7 @@ class SegmentStore:
     def read(
         self, partition: int, first_index: int, *, max_entries: int, max_bytes: int
     ) -> list[Entry]:
-        """Entries from an index on; see `Store.read`. Every payload's checksum is checked."""
+        """Entries from an index on; see `Store.read`. Every payload's checksum is verified."""
         if partition in self._damaged:
             raise self._damaged[partition]
         limits = max_entries, max_bytes
@@ -474,7 +477,7 @@ class SegmentStore:
     def _payloads(
         self, segments: Mapping[int, Segment], positions: list[int], metas: list[int]
     ) -> list[bytes]:
-        """Read payloads, those that lie back to back with one call."""
+        """Read payloads, adjacent ones with one call."""
         payloads: list[bytes] = []
         at = 0
         while at < len(positions):
@@ -522,7 +525,7 @@ class SegmentStore:
         """A snapshot for people."""
         refusal = self._read_only or self._full
         if type(refusal) is DiskFull and self._has_room():
-            refusal = None  # the next write finds out; perhaps none comes while this says that
+            refusal = None  # clients may wait for this before they write again
         partitions, entries, bytes_on_disk = self._catalog.totals()
         return StoreStatus(
             kind="segment",
@@ -543,9 +546,10 @@ class SegmentStore:
     # Opening and closing
 
     def close(self) -> None:
-        """Seal what was synced so that damage to any of it will be seen; release the lock.
+        """Seal the log so that later damage to synced blocks is detected; release the lock.
 
-        What is in the air has somebody who should have finished it; it lands, and nobody is told.
+        Writes in flight should have been finished by their owner; they complete here without an
+        answer.
         """
         while self._air:
             self._air[0].finish()
@@ -558,7 +562,8 @@ class SegmentStore:
                     self._seal()
             finally:
                 self._closed = True
-                # Readers that hold a segment keep its file open; nobody else does from here on.
+                # Readers keep the files of their segments open; all other references are dropped
+                # here.
                 self._catalog.close(_closed(self._disk))
                 self._let_go()
                 del self._current
@@ -566,7 +571,7 @@ class SegmentStore:
             self._writing.release()
 
     def _seal(self) -> None:
-        """One more block that says: all before me was synced. There is always room for it."""
+        """Write a block that records that all before it was synced. There is always room for it."""
         try:
             if self._unsynced:
                 self._sync()
@@ -621,7 +626,7 @@ class SegmentStore:
         data = memoryview(b"")
         for number, name, file in self._files.found():
             if len(data) != file.size:
-                # Not a bytearray: that would write zeros first, a tenth of the time of opening.
+                # Not a bytearray: that would be zeroed first, a tenth of the time of opening.
                 data = np.empty(file.size, np.uint8).data
             file.pread_into(data, 0)
             yield number, name, file, data
@@ -632,10 +637,10 @@ class SegmentStore:
         self._current = self._catalog.segments[1] = self._files.make(1, self._store_id)
 
     def _settle_end(self, fold: Fold) -> None:
-        """End the log durably where recovery ended it: what follows can never come back.
+        """End the log durably where recovery ended it: the rest can never come back.
 
-        Later segments go first, newest first; until the zeros are written the next open cuts
-        again at the same place.
+        Later segments are removed first, newest first; until the zeros are written the next open
+        cuts at the same place again.
         """
         kept = fold.unused[:1] if fold.report.cut is None else []
         self._files.drop(name for _, name in reversed(fold.unused[len(kept) :]))
@@ -646,9 +651,9 @@ class SegmentStore:
         tail, file = fold.tail, self._current.file
         if tail is not None and tail.dirty:
             write_all(file, bytes(self._current.size - tail.offset), tail.offset)
-        # The process before may have died before its sync, or after one that failed: the kernel
-        # then shows bytes that it will never write. From here on what was found counts as
-        # durable, so what no later block proves to be is written again.
+        # The previous process may have died before its sync, or after a failed one: the kernel then
+        # shows bytes that it will never write. From here on everything found counts as durable, so
+        # blocks that no later block proves synced are written again.
         if tail is not None and tail.unproven < tail.offset:
             write_all(file, file.pread(tail.offset - tail.unproven, tail.unproven), tail.unproven)
         self._current.file.fdatasync()
