@@ -1,7 +1,7 @@
-"""Changes of definitions: checked against the graph, then one transaction, or nothing.
+"""Changes to definitions: checked against the graph, then one transaction, all or nothing.
 
-Each change bumps the graph's version, and expects the version it was checked against; two people
-who change tables at the same time cannot together make a cycle.
+Each change bumps the graph's version and expects the version it was checked against, so two
+concurrent changes cannot together create a cycle.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ T = TypeVar("T")
 
 
 class Definer:
-    """Creates, replaces, alters and drops tables of a warehouse, and declares its topics."""
+    """Creates, replaces, alters and drops a warehouse's tables, and declares its topics."""
 
     def __init__(self, store: TableStore) -> None:
         self._store = store
 
     def put(self, table: TableDefinition, *, may_exist: bool) -> StreamGraph:
-        """Create a table, or with `may_exist` replace the one of that name."""
+        """Create a table, or with `may_exist` replace an existing one."""
         return _again(lambda: self._put(table, may_exist))
 
     def _put(self, table: TableDefinition, may_exist: bool) -> StreamGraph:
@@ -64,7 +64,7 @@ class Definer:
         return self._commit(transaction, graph)
 
     def alter(self, name: str, wanted: TableDefinition) -> StreamGraph:
-        """Change how a table is refreshed; its query stays, and so do its contents."""
+        """Change how a table is refreshed; its query and contents stay."""
         return _again(lambda: self._alter(name, wanted))
 
     def _alter(self, name: str, wanted: TableDefinition) -> StreamGraph:
@@ -78,7 +78,7 @@ class Definer:
         return self._commit(transaction, graph)
 
     def drop(self, name: str, *, cascade: bool) -> tuple[str, ...]:
-        """Drop a table, and with `cascade` all that read it; returns what is gone."""
+        """Drop a table, and with `cascade` all its readers; returns the dropped names."""
         return _again(lambda: self._drop(name, cascade))
 
     def _drop(self, name: str, cascade: bool) -> tuple[str, ...]:
@@ -92,11 +92,11 @@ class Definer:
         return gone
 
     def plan(self, folder: Path, *, prune: bool, url: str | None) -> TablePlan:
-        """What applying a folder would do; refused if that could not be done."""
+        """What applying a folder would do; raises if that is impossible."""
         return self._planned(self._store.definitions(), read_folder(folder, url), prune)
 
     def apply(self, folder: Path, *, prune: bool, url: str | None) -> TablePlan:
-        """Make the tables of a folder the tables there are, in one transaction."""
+        """Make the tables match a folder, in one transaction."""
         wanted = read_folder(folder, url)
         return _again(lambda: self._apply(wanted, prune))
 
@@ -114,7 +114,7 @@ class Definer:
             self._store_table(transaction, None, table)
         for change in (*plan.replace, *plan.alter):
             before, table = existing[change.table.name], change.table
-            if "query" not in change.changes:  # it may be laid out differently
+            if "query" not in change.changes:  # its layout may differ
                 table = replace(table, query=before.query)
             self._store_table(transaction, before, _kept_status(before, table))
         self._commit(transaction, plan.graph)
@@ -133,9 +133,9 @@ class Definer:
     # topics --------------------------------------------------------------------------------------
 
     def declare(self, source: TopicSource, *, may_exist: bool) -> None:
-        """Declare a topic, or with `may_exist` declare it anew.
+        """Declare a topic, or with `may_exist` redeclare it.
 
-        Tables that read it keep what they have until they are refreshed, and then are made anew.
+        Tables that read it keep their contents until their next refresh, which rebuilds them.
         """
         _again(lambda: self._declare(source, may_exist))
 
@@ -153,7 +153,7 @@ class Definer:
         self._store.lake.commit(transaction)
 
     def forget(self, topic: str) -> None:
-        """Declare a topic no more; refused while a table reads it."""
+        """Remove a topic's declaration; refused while a table reads it."""
         _again(lambda: self._forget(topic))
 
     def _forget(self, topic: str) -> None:
@@ -184,7 +184,7 @@ class Definer:
         changed: Iterable[TableDefinition],
         created: Iterable[TableDefinition],
     ) -> dict[str, RelationShape]:
-        """Refuse what cannot be; returns the columns of every table of the lake."""
+        """Reject impossible definitions; returns the columns of every lake table."""
         check_modes(graph)
         ExecutionUnitGraph(graph)
         check_differential(changed)
@@ -213,7 +213,8 @@ class Definer:
         name, *values = rows.table_row(table)
         transaction.also(rows.UPDATE_TABLE, (*values, name))
         if before.query != table.query:
-            # The contents stay readable until the first refresh, but stand for nothing any more.
+            # The contents stay readable until the first refresh, but no longer reflect any
+            # position.
             transaction.also(rows.DELETE_FRONTIER, (name,))
             transaction.also(rows.CLEAR_STATUS_DETAIL, (name,))
 
@@ -230,7 +231,7 @@ class Definer:
             transaction.also(rows.DELETE_VALUE, (f"{MADE}{name}",))
 
     def _is_ours(self, name: str, info: TableInfo) -> bool:
-        """Whether refreshes made a lake table; else it is somebody else's, and stays."""
+        """Whether refreshes created a lake table; otherwise it is another tool's and stays."""
         lake = self._store.lake
         made = lake.query(SELECT_VALUE, (f"{MADE}{name}",))
         if made:
@@ -243,12 +244,12 @@ class Definer:
 
 
 def _again(change: Callable[[], T]) -> T:
-    """Make a change; where someone else was faster, check it anew against what they made."""
+    """Make a change; on a conflict with a concurrent one, check it again and retry."""
     for _ in range(_TRIES_MAX):
         try:
             return change()
         except (SourceExists, TableCycle, TableExists, TableInUse):
-            raise  # conflicts that looking again will not end
+            raise  # a retry will not resolve these
         except Conflict:
             continue
     return change()
@@ -265,7 +266,7 @@ def read_folder(folder: Path, url: str | None = None) -> Folder:
 
 
 def lake_shapes(tables: Iterable[TableInfo]) -> dict[str, RelationShape]:
-    """The columns of lake tables, by the names that queries give them."""
+    """The columns of lake tables, by their names in queries."""
     return {_plain(info.schema.name, info.name): _shape(info) for info in tables}
 
 
@@ -279,7 +280,7 @@ def _shape(info: TableInfo) -> RelationShape:
 
 
 def topic_shapes(found: Definitions) -> dict[str, RelationShape]:
-    """The columns of the topics that were declared."""
+    """The columns of the declared topics."""
     return {
         name: RelationShape(tuple(column.name for column in source.columns))
         for name, source in found.topics.items()
@@ -293,7 +294,7 @@ def _check_plan(
     topics: dict[str, RelationShape],
     columns_max: int,
 ) -> None:
-    """Refuse tables that name what is not there: new ones, and those that a change would break."""
+    """Reject tables that name something missing: new ones, and those a change would break."""
     made = [*plan.create, *(step.table for step in plan.replace)]
     changed = {table.name for table in made}
     moved = changed | {source.name for source in plan.declare}
@@ -306,7 +307,7 @@ def _check_plan(
             try:
                 now.check(name)
             except Rejected:
-                continue  # it cannot be refreshed as it is, and holds nothing up
+                continue  # already broken before this change, so it does not block it
         try:
             then.check(name)
         except Rejected as error:
@@ -314,7 +315,7 @@ def _check_plan(
 
 
 def _kept_status(before: TableDefinition, table: TableDefinition) -> TableDefinition:
-    """A file says active or paused; what failures made of a table stays while its query does."""
+    """A file says active or paused; SUSPENDED or ERROR stays while the query is the same."""
     stopped = before.status in (Status.SUSPENDED, Status.ERROR)
     if stopped and table.status is Status.ACTIVE and before.query == table.query:
         return replace(table, status=before.status)

@@ -1,12 +1,12 @@
-"""The seam between refreshing and the engine that runs queries: what it is given, what it returns.
+"""The interface between refreshing and the engine that runs queries.
 
-A `Refresher` reads its inputs at the versions it is handed, writes Parquet files, and returns what
-to commit. It never commits: the shell puts what all members of a unit made into one transaction. A
-member reads what an earlier member of its unit made through the same `TableVersion` that stands for
-committed tables; its files lie in storage though no snapshot names them yet.
+A `Refresher` reads its inputs at the given versions, writes Parquet files, and returns what to
+commit. It never commits: the shell puts the results of all members of a unit into one transaction.
+A member reads the result of an earlier member of its unit through the same `TableVersion` as
+committed tables; those files are in storage, though no snapshot references them yet.
 
-An engine is handed in by name, `package.module:function`, since it lies in a layer above and since
-every worker process makes its own. The function is called as `function(lake, options)`.
+An engine is given by name, `package.module:function`, because it belongs to a layer above and every
+worker process creates its own. It is called as `function(lake, options)`.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from penstock.tables.core.topics import TopicSource
 
 
 class EngineAway(Unavailable):
-    """What runs queries cannot be reached; no table is to blame, and it may come back."""
+    """The query engine cannot be reached; no table is at fault, and it may come back."""
 
     code = "engine_away"
 
 
 class SourceRecreated(Gone):
-    """A source is another relation than the one that contents were made from."""
+    """A source was recreated: it is not the relation that the contents were made from."""
 
     code = "source_recreated"
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRead:
-    """What of a topic a refresh reads: every record it still holds up to a seq, as rows.
+    """The part of a topic that a refresh reads: all retained records up to a seq, as rows.
 
-    `earliest_seq` is the first record it holds. `schema` are columns as Spark writes them; with a
-    `key` the last record for each key counts. The topic must have this epoch when it is read, or
-    `SourceRecreated`. A topic that does not exist has epoch 0 and is read as an empty relation,
-    without asking anybody.
+    `earliest_seq` is the first retained record. `schema` are columns in Spark's syntax; with a
+    `key` the last record for each key counts. The topic must have this epoch when it is read,
+    otherwise `SourceRecreated`. A topic that does not exist has epoch 0 and is read as an empty
+    relation, without a request to the server.
     """
 
     url: str
@@ -64,17 +64,17 @@ class TopicRead:
 
     @property
     def records(self) -> int:
-        """How many records there are to read."""
+        """The number of records to read."""
         return max(0, self.upto_seq - max(1, self.earliest_seq) + 1) if self.epoch else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One relation that a refresh reads, and up to where.
+    """One relation that a refresh reads, and up to which position.
 
-    `since` is where the present contents read it; None if they did not. A lake table has a
-    `version`, a topic has `topic`. `pending` says that an earlier member of the unit has just made
-    it.
+    `since` is the position that the current contents reflect; None if they did not read it. A lake
+    table has a `version`, a topic has `topic`. `pending` means that an earlier member of the unit
+    has just made it.
     """
 
     name: str
@@ -87,13 +87,14 @@ class Input:
 
     @property
     def moved(self) -> bool:
-        """Whether it changed since the present contents were made."""
+        """Whether it changed since the current contents were made."""
         return self.pending or self.since != self.position
 
     def changes(self) -> ChangeRange:
-        """What it gained and lost since then.
+        """Its inserts and deletes since then.
 
-        `Gone` if the lake no longer knows, `SourceRecreated` if it is another table now.
+        Raises `Gone` if the lake no longer has them, `SourceRecreated` if it is a different table
+        now.
         """
         if self._changes is None:
             raise Rejected(f"expected a lake table that was read before, found {self.name!r}")
@@ -106,13 +107,13 @@ def _tell_nobody(_: RefreshProgress) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RefreshTask:
-    """One table to bring up to date.
+    """One table to refresh.
 
-    `frontier` is what the present contents stand for: None if they must be made anew, for `reason`.
-    `current` are the present contents, None if there never were any. `target` gives the table to
-    write files for, once the columns are known; `token` must be part of the files' names
-    (`lake.write(table, rows, token=task.token)`), or the sweep may take them. `tell` may be told
-    how far the work has come, as often as is known, from any thread.
+    `frontier` is what the current contents reflect: None if they must be rebuilt, for `reason`.
+    `current` are the current contents, None if there are none. `target` returns the table to write
+    files for, once the columns are known; file names must contain `token` (`lake.write(table, rows,
+    token=task.token)`), otherwise the sweep may remove them. `tell` may be called with progress at
+    any time, from any thread.
     """
 
     definition: TableDefinition
@@ -126,17 +127,17 @@ class RefreshTask:
 
     @property
     def must_be_full(self) -> bool:
-        """Whether there is nothing that a change could be applied to."""
+        """Whether there are no contents that changes could be applied to."""
         return self.frontier is None or self.current is None
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a refresh made, for the shell to commit.
+    """The result of a refresh, for the shell to commit.
 
-    With `replace` the files are all there is afterwards. Without, rows in `deletes` (positions in
-    files of `task.current`) and `inlined_deletes` (row ids) go and the files come. `changed` False
-    says that the contents are what they were: nothing is committed for the table but its frontier.
+    With `replace` the files become the entire contents. Otherwise rows in `deletes` (positions in
+    files of `task.current`) and `inlined_deletes` (row ids) are removed and the files added. If
+    `changed` is False, contents stay as they are: only the table's frontier is committed.
     """
 
     table: TableInfo
@@ -155,72 +156,72 @@ class Made:
 
 
 class Refresher(Protocol):
-    """An engine in one process. Called from one thread at a time, but for `interrupt`."""
+    """An engine in one process. Called from one thread at a time, except `interrupt`."""
 
     def refresh(self, task: RefreshTask) -> Made:
-        """Bring one table up to date. Whatever it raises is the failure, and is classified."""
+        """Refresh one table. Any exception is the failure, and is classified."""
         ...
 
     def query(self, sql: str, inputs: Mapping[str, TableVersion]) -> pa.Table:
-        """Answer a question over tables as they are in the versions given."""
+        """Run a query on tables at the given versions."""
         ...
 
     def interrupt(self) -> None:
-        """Give up what runs; from any thread. The refresh under way should raise soon."""
+        """Cancel the running refresh, which should raise soon; from any thread."""
         ...
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
         ...
 
 
 @runtime_checkable
 class Explains(Protocol):
-    """An engine that can say how it would refresh a table."""
+    """An engine that can explain how it would refresh a table."""
 
     def explain(self, definition: TableDefinition) -> Mapping[str, Any]:
-        """What is known of the next refresh: strategy, choice, reasons."""
+        """What is known about the next refresh: strategy, choice, reasons."""
         ...
 
 
 class TopicHead(NamedTuple):
-    """Where a topic stands, and the first seq it still holds (0: it holds nothing)."""
+    """The position of a topic, and its first retained seq (0: it is empty)."""
 
     position: TopicPosition
     earliest_seq: int = 0
 
 
 class TopicPositions(Protocol):
-    """Where topics stand; handed in by name too, for clients of topics lie in a layer above."""
+    """Positions of topics; also given by name, because topic clients belong to a layer above."""
 
     def heads(self, sources: Collection[TopicSource]) -> Mapping[str, TopicHead]:
-        """The head of each source, by its name; one that does not exist is at epoch 0, seq 0."""
+        """The head of each source, by name; one that does not exist is at epoch 0, seq 0."""
         ...
 
     def close(self) -> None:
-        """Let go of every connection."""
+        """Close all connections."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Factory:
-    """Something that other processes can make too: a name and plain options."""
+    """Something that other processes can create too: a name and plain options."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def refresher(self, lake: Catalog) -> Refresher:
-        """Make an engine on a lake."""
+        """Create an engine on a lake."""
         made: Refresher = self._load()(lake, dict(self.options))
         return made
 
     def topics(self, more: Mapping[str, Any] | None = None) -> TopicPositions:
-        """Make something that knows where topics stand; `more` are options beside its own."""
+        """Create a reader of topic positions; `more` are additional options."""
         made: TopicPositions = self._load()({**self.options, **(more or {})})
         return made
 
     def beside(self, name: str) -> Callable[..., Any] | None:
-        """Another function of the same module, if there is one."""
+        """Another function of the same module, if it exists."""
         found: Callable[..., Any] | None = getattr(self._parts()[0], name, None)
         return found
 

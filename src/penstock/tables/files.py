@@ -1,7 +1,7 @@
-"""Tables as `.sql` files: a header of comments that says how, and the query that says what.
+"""Tables as `.sql` files: options in a comment header, followed by the query.
 
-A file whose header has `topic` declares the columns of a topic instead, so that a folder is all
-there is to say.
+A file whose header has `topic` declares the columns of a topic instead, so that a folder is a
+complete definition.
 
 >>> text = '''-- schedule: 10s
 ... -- mode: differential
@@ -39,7 +39,7 @@ _OPTION: Final = re.compile(r"--\s*([A-Za-z_]+)\s*:\s*(.*?)\s*")
 
 
 class Folder(NamedTuple):
-    """What the files of a folder say."""
+    """The definitions in a folder's files."""
 
     tables: dict[str, TableDefinition]
     topics: dict[str, TopicSource]
@@ -51,10 +51,10 @@ class _Option(NamedTuple):
 
 
 def parse_table_file(path: str, text: str) -> TableDefinition:
-    """Read one file; the table's name is the file's unless the header has one.
+    """Parse one file; the table is named after the file unless the header has a name.
 
-    The header ends at the first line that is no comment. Comments in it that are not of the form
-    `-- key: value` are left to people.
+    The header ends at the first line that is not a comment. Header comments not of the form `--
+    key: value` are ignored.
     """
     options, query_line = _header(path, text, KEYS)
     query = "\n".join(text.splitlines()[query_line - 1 :]).strip().rstrip(";").strip()
@@ -77,7 +77,7 @@ def parse_table_file(path: str, text: str) -> TableDefinition:
 
 
 def parse_topic_file(path: str, text: str, *, url: str | None = None) -> TopicSource:
-    """Read a file that declares a topic; `url` is its server's unless the header has one."""
+    """Parse a file that declares a topic; `url` is its server unless the header has one."""
     options, columns_line = _header(path, text, TOPIC_KEYS)
     columns = "\n".join(text.splitlines()[columns_line - 1 :]).strip().rstrip(";").strip()
     values = {key: option.value for key, option in options.items()}
@@ -90,7 +90,7 @@ def parse_topic_file(path: str, text: str, *, url: str | None = None) -> TopicSo
 
 
 def parse_folder(files: Mapping[str, str], *, url: str | None = None) -> Folder:
-    """Read the `.sql` files of a folder, given as path to text; no two may define one thing."""
+    """Parse the `.sql` files of a folder, as path to text; duplicate definitions are rejected."""
     found = Folder({}, {})
     paths: dict[str, str] = {}
     for path, text in sorted(files.items()):
@@ -110,7 +110,7 @@ def parse_folder(files: Mapping[str, str], *, url: str | None = None) -> Folder:
 
 
 def format_table_file(table: TableDefinition) -> str:
-    """A file that says what a definition says."""
+    """A definition as the text of a file."""
     lines = [f"-- name: {table.name}"]
     lines += [f"-- description: {table.description}"] if table.description else []
     lines += [
@@ -158,7 +158,7 @@ def _header(path: str, text: str, known: tuple[str, ...]) -> tuple[dict[str, _Op
 
 
 def _check_each(path: str, options: Mapping[str, _Option]) -> None:
-    """Try each option by itself, so that an error names its line."""
+    """Check each option separately, so that an error names its line."""
     for key, (line, value) in options.items():
         try:
             define(**{"name": "x", "query": "SELECT 1 AS one", key: value})

@@ -1,6 +1,6 @@
-"""A refresh that a person makes without a coordinator, under the same locks and the same rules.
+"""A manual refresh without a coordinator, under the same locks and rules.
 
-Its job has a number below zero: coordinators count up from one, and must not meet it.
+Its job id is negative: coordinators count up from one, so the two cannot collide.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ def refresh_here(
     force: bool,
     tell: Tell | None = None,
 ) -> tuple[bool, str]:
-    """Refresh a table's unit in this process; returns whether it went well, and what is to say.
+    """Refresh a table's unit in this process; returns whether it succeeded, and a message.
 
-    `LockHeld` if somebody else is refreshing a member, `Rejected` if a gate is closed. A failure
-    is on record. It stops a table if trying again cannot mend it, or if it is the first: nothing
-    but this person would try again, and else the table would only say that it was never filled.
+    Raises `LockHeld` if another process is refreshing a member, `Rejected` if a gate is closed. A
+    failure is recorded. It stops a table if a retry cannot fix it, or if it is the first one:
+    nothing would retry automatically, and the table's status would only say that it was never
+    filled.
     """
     clock = SystemClock()
     definitions = store.definitions()
@@ -64,7 +65,7 @@ def refresh_here(
         store, engine, topics=topics, api_key=settings.topics_api_key, now_ms=clock.now_ms
     )
     name = f"{me}#{uuid4().hex[:8]}"
-    store.show_life(me, now_ms)  # before there is a lock that somebody may take for a dead one's
+    store.show_life(me, now_ms)  # before the lock, which could otherwise look like a dead process's
     try:
         claimed = claim_for_person(store, job, name, now_ms=now_ms, reserve_ms=settings.reserve_ms)
 
@@ -89,7 +90,7 @@ def refresh_here(
 
 
 def _stop(store: TableStore, definitions: Definitions, unit: Unit, failed: Failed) -> None:
-    """Leave ERROR and what went wrong at the tables whose fault it is."""
+    """Set the tables at fault to ERROR, with the error."""
     if failed.kind.blameless:
         return
     with store.lake.look() as reader:
@@ -108,13 +109,13 @@ def _check_gates(store: TableStore, unit: Unit) -> None:
 
 
 def _has_changed(store: TableStore, unit: Unit) -> bool:
-    """Whether a member was never made, or something it read has moved; topics always may have."""
+    """Whether a member was never filled, or an input has moved; topics always count as moved."""
     positions = Positions()
     with store.lake.look() as reader:
         known = store.frontiers(reader)
         positions.advance(reader)
         now = positions.of_all(reader, [*unit.inputs, *unit.members])
-    positions.checkpoint(store.lake)  # the refresh must find the same
+    positions.checkpoint(store.lake)  # so that the refresh finds the same positions
     for name in unit.members:
         frontier = known[name].frontier if name in known else None
         if frontier is None or any(now.get(source) != at for source, at in frontier.items()):

@@ -1,7 +1,7 @@
-"""Names of relations: one spelling for each, so that equal relations have equal names.
+"""Names of relations: a canonical spelling, so that equal relations have equal names.
 
 A lake table is `schema.table` in lower case, or just `table` in the default schema `main`. A topic
-is `topics.` and its name as it was created, for topic names know upper and lower case.
+is `topics.` and its name as created, because topic names are case-sensitive.
 
 >>> lake_name("Main.Orders"), lake_name("sales.orders"), topic_source("Meters-7")
 ('orders', 'sales.orders', 'topics.Meters-7')
@@ -27,7 +27,7 @@ _TOPIC_PREFIX: Final = f"{TOPICS_SCHEMA}."
 
 
 def lake_name(text: str) -> str:
-    """The one spelling of a stream table's name, or `InvalidTable`."""
+    """The canonical name of a stream table, or `InvalidTable`."""
     parts = text.strip().lower().split(".")
     if len(parts) == 2 and parts[0] == DEFAULT_SCHEMA:
         parts = parts[1:]
@@ -54,7 +54,7 @@ def lake_name(text: str) -> str:
 
 
 def relation_name(parts: Sequence[str]) -> str:
-    """The one spelling of a relation that a query names, given its parts without quotes."""
+    """The canonical name of a relation in a query, from its unquoted parts."""
     if len(parts) > 1 and parts[0].lower() == TOPICS_SCHEMA:
         return topic_source(".".join(parts[1:]))
     lowered = [part.lower() for part in parts]
@@ -64,10 +64,10 @@ def relation_name(parts: Sequence[str]) -> str:
 
 
 def topic_source(topic: str) -> str:
-    """The name under which a topic is a source."""
+    """The name of a topic as a source."""
     return _TOPIC_PREFIX + topic
 
 
 def topic_of(source: str) -> str | None:
-    """The topic that a source stands for, or None if it is a lake table."""
+    """The topic behind a source, or None if it is a lake table."""
     return source[len(_TOPIC_PREFIX) :] if source.startswith(_TOPIC_PREFIX) else None

@@ -1,8 +1,8 @@
 """Notifications between a coordinator and callers on the same machine: the catalog has changed.
 
-Requests and answers are rows of the catalog. A notification carries none of it; it only saves both
-sides the wait for their next poll. It goes over a socket in Linux's abstract namespace, named after
-the warehouse, which leaves no file behind and is gone with its process. Where it cannot be reached,
+Requests and answers are rows of the catalog. A notification carries no data; it only saves both
+sides the wait for their next poll. It uses a socket in Linux's abstract namespace, named after the
+warehouse, which leaves no file behind and disappears with its process. Where it cannot be reached,
 as from another machine or container, rows are found by polling.
 """
 
@@ -21,15 +21,15 @@ from penstock.lake.database import SqliteDatabase
 from penstock.tables.store import TableStore
 
 CONNECTIONS_MAX: Final = 128
-"""Callers beyond that are not notified: they poll."""
+"""Callers beyond this limit are not notified: they poll."""
 POLL_S: Final = (0.02, 0.25)
-"""How often a caller polls: one that cannot be notified, and one that can."""
+"""Poll interval of a caller: without and with notifications."""
 _SIGNAL: Final = b"."
 _CHUNK_BYTES: Final = 4_096
 
 
 def notify_address(store: TableStore) -> str:
-    """The address of a warehouse's coordinator; a copy of a SQLite catalog has another."""
+    """The address of a warehouse's coordinator; a copy of a SQLite catalog has a different one."""
     database = store.lake.database
     place = str(Path(database.path).resolve()) if isinstance(database, SqliteDatabase) else ""
     digest = blake2b(f"{store.warehouse}\n{place}".encode(), digest_size=12).hexdigest()
@@ -37,7 +37,7 @@ def notify_address(store: TableStore) -> str:
 
 
 class Notifier:
-    """The coordinator's end. Select on it; for one thread."""
+    """The coordinator's end. Selectable; for one thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -47,12 +47,12 @@ class Notifier:
         self.open()
 
     def open(self) -> bool:
-        """Take the address, unless another process still has it; may be tried again."""
+        """Bind the address, unless another process holds it; may be retried."""
         if self._listener is None:
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
                 listener.bind(self._name)
-            except OSError:  # in use, or a system without such addresses
+            except OSError:  # in use, or no abstract sockets on this system
                 listener.close()
                 return False
             listener.listen(CONNECTIONS_MAX)
@@ -66,7 +66,7 @@ class Notifier:
         return int(self._selector.fileno())
 
     def receive(self) -> bool:
-        """Accept callers and take what they sent; whether one of them notified."""
+        """Accept callers and read from them; returns whether one of them notified."""
         notified = False
         for key, _ in self._selector.select(0):
             ready = key.fileobj
@@ -77,17 +77,17 @@ class Notifier:
         return notified
 
     def notify(self) -> None:
-        """Tell all callers that the catalog has changed."""
+        """Notify all callers that the catalog has changed."""
         for connection in list(self._connections):
             try:
                 connection.send(_SIGNAL)
             except BlockingIOError:
-                continue  # it has not taken what was notified before
+                continue  # it has not read earlier notifications yet
             except OSError:
                 self._disconnect(connection)
 
     def close(self) -> None:
-        """Close it, and the ends of all callers."""
+        """Close the socket and all callers' connections."""
         for connection in list(self._connections):
             self._disconnect(connection)
         if self._listener is not None:
@@ -142,22 +142,22 @@ class NotifierCall:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a coordinator at the other end."""
+        """Whether it is connected to a coordinator."""
         return self._socket is not None
 
     def notify(self) -> None:
-        """Have the coordinator read the catalog."""
+        """Make the coordinator read the catalog."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.send(_SIGNAL)
 
     def fileno(self) -> int:
-        """For selecting: readable when the coordinator notified, or is gone."""
+        """For selecting: readable when the coordinator notified or disconnected."""
         return -1 if self._socket is None else self._socket.fileno()
 
     @property
     def patience_s(self) -> float:
-        """How long to wait before the next poll: short where no coordinator can notify."""
+        """The delay before the next poll: short if there is no coordinator to notify us."""
         return POLL_S[0] if self._socket is None else POLL_S[1]
 
     def wait(self, timeout_s: float) -> None:
@@ -172,7 +172,7 @@ class NotifierCall:
             self.receive()
 
     def receive(self) -> None:
-        """Take pending notifications."""
+        """Consume pending notifications."""
         if self._socket is None:
             return
         try:

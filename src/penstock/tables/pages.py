@@ -1,8 +1,8 @@
-"""Reading a table a page at a time, here, without an engine.
+"""Read a table page by page in this process, without an engine.
 
-At one snapshot the rows of a table lie in one order: rows kept in the catalog, then file after
-file. So a page is told by snapshot, offset and limit, and files before it are not opened. Where an
-order is asked for, the columns it goes by are read as a whole, and of the others only the page.
+At one snapshot the rows of a table have a fixed order: inlined rows, then file after file. So a
+page is identified by snapshot, offset and limit, and files before it are not opened. With a sort
+order, the sort columns are read completely, and of the others only the page.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.tables.query.ordering import SortKey, sorted_places
 
 
 class TablePage(NamedTuple):
-    """Some rows of a table at a snapshot; `rows_total` is how many there are in all."""
+    """Some rows of a table at a snapshot; `rows_total` is the total number of rows."""
 
     table: str
     snapshot: int
@@ -33,7 +33,7 @@ class TablePage(NamedTuple):
 
     @property
     def next_offset(self) -> int | None:
-        """Where the next page begins; None if this is the last."""
+        """The offset of the next page; None if this is the last."""
         after = self.offset + self.rows.num_rows
         return after if after < self.rows_total else None
 
@@ -47,7 +47,7 @@ def read_page(
     columns: Sequence[str] | None = None,
     order: Sequence[SortKey] = (),
 ) -> TablePage:
-    """The rows from an offset on, at most so many: in the order of the keys, or as they lie."""
+    """At most `limit` rows from an offset: sorted by the keys, or in stored order."""
     if offset < 0 or limit < 0:
         raise Rejected(f"expected offset and limit from 0 on, found {offset} and {limit}")
     wanted = _wanted(version.table.columns, columns)
@@ -82,7 +82,7 @@ def _picked(
     stored: Sequence[FileRows],
     places: np.ndarray[Any, np.dtype[np.int64]],
 ) -> pa.Table:
-    """The rows at some places, in the order of the places; each file is opened at most once."""
+    """The rows at the given places, in that order; each file is opened at most once."""
     by_place = np.argsort(places)
     sought = places[by_place]
     inlined = version.inlined.rows.select([column.name for column in wanted])
@@ -112,7 +112,7 @@ def _stored(lake: Catalog, version: TableVersion) -> Iterator[FileRows]:
 
 
 def _is_whole(file: DataFile, at: int) -> bool:
-    """Whether every row of a file is there at a snapshot, so that nothing must be opened."""
+    """Whether every row of a file is visible at a snapshot, so that no file needs to be opened."""
     late = file.partial_max is not None and file.partial_max > at
     return not (late or file.inlined_deletes or any(d.begin <= at for d in file.deletes))
 

@@ -1,4 +1,4 @@
-"""Tables, refreshes and jobs as plain values, the same for HTTP, for `--json` and for programs."""
+"""Tables, refreshes and jobs as plain values, the same for HTTP, `--json` and programs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from penstock.tables.core.topics import TopicSource
 
 
 def definition_facts(table: TableDefinition) -> dict[str, Any]:
-    """A table as it was asked for."""
+    """A table as configured."""
     return {**asdict(table), "sources": list(table.sources), "schedule": table.schedule.text}
 
 
 def status_facts(row: TableStatus) -> dict[str, Any]:
-    """How fresh a table is and what it waits for."""
+    """A table's freshness, and what it waits for."""
     return {**asdict(row), "frontier": frontier_facts(row.frontier)}
 
 
@@ -35,7 +35,7 @@ def record_facts(record: RefreshRecord) -> dict[str, Any]:
 
 
 def job_facts(job: Job) -> dict[str, Any]:
-    """One piece of work, as its row says."""
+    """One job, as stored."""
     return {**asdict(job), "members": list(job.members)}
 
 

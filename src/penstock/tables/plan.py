@@ -1,4 +1,4 @@
-"""What must be done so that the tables there are become the tables wanted: a plan, as data.
+"""The steps that turn existing tables into the wanted ones: a plan, as data.
 
 >>> from penstock.tables.core.model import define
 >>> old = {"a": define("a", "SELECT * FROM raw"), "gone": define("gone", "SELECT * FROM a")}
@@ -25,7 +25,7 @@ _ALTERABLE: Final = ("schedule", "mode", "consistency", "description")
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """A table that stays, with what is different about it."""
+    """A table that stays, with the names of its changed properties."""
 
     table: TableDefinition
     changes: tuple[str, ...]
@@ -33,11 +33,11 @@ class TableChange:
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """Steps in the order in which they can be taken: drop, declare, replace, create, alter.
+    """Steps in the order they run: drop, declare, replace, create, alter.
 
-    `declare` are topics that are new or have other columns. A replaced table is made anew, an
-    altered one keeps its contents. `drop` is in an order in which nothing dropped is still read;
-    `create` and `replace` in one in which inputs come first.
+    `declare` are topics that are new or have different columns. A replaced table is rebuilt, an
+    altered one keeps its contents. `drop` lists readers before their inputs; `create` and `replace`
+    list inputs first.
     """
 
     create: tuple[TableDefinition, ...]
@@ -50,11 +50,11 @@ class TablePlan:
 
     @property
     def empty(self) -> bool:
-        """Whether everything is as wanted."""
+        """Whether there is nothing to do."""
         return not (self.create or self.replace or self.alter or self.drop or self.declare)
 
     def lines(self) -> list[str]:
-        """One line for each step, for people."""
+        """One line per step, for people."""
         return [
             *(f"- drop {name}" for name in self.drop),
             *(f"+ declare {source.name}" for source in self.declare),
@@ -70,10 +70,10 @@ def plan_tables(
     *,
     prune: bool = True,
 ) -> TablePlan:
-    """Compare wanted and existing tables; without `prune` tables that are not wanted stay.
+    """Compare wanted and existing tables; without `prune`, unwanted tables stay.
 
-    Refused here, before any step: a cycle, an IMMEDIATE table with nothing to follow, a table that
-    is dropped while a wanted one reads it.
+    Rejects, before any step: a cycle, an IMMEDIATE table with nothing to follow, and dropping a
+    table that a wanted one reads.
     """
     kept = {} if prune else {name: t for name, t in existing.items() if name not in wanted}
     graph = StreamGraph({**kept, **wanted}.values())
@@ -104,7 +104,7 @@ def plan_tables(
 
 def _changes(before: TableDefinition, table: TableDefinition) -> tuple[str, ...]:
     changes = [name for name in _ALTERABLE if getattr(before, name) != getattr(table, name)]
-    # Suspended and failed are what became of an active table, not what anybody wished.
+    # SUSPENDED and ERROR are what became of an active table, not a configured status.
     if (before.status is Status.PAUSED) != (table.status is Status.PAUSED):
         changes.append("status")
     if before.query != table.query and normal_query(before.query) != normal_query(table.query):

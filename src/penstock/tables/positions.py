@@ -1,10 +1,10 @@
-"""Where lake tables stand: the snapshot that last changed each, from the lake's own notes.
+"""Positions of lake tables: the snapshot that last changed each, from the lake's change log.
 
-Every process must give the same answer for the same contents, or tables would be refreshed for
-nothing. So the answer comes from the list of changes that the lake keeps for each snapshot, and for
-what expired from `penstock_positions`, which coordinators write. Where snapshots expired that
-nobody saw, any table may have changed in them: none is then said to stand below the first snapshot
-after the gap. That floor is on record too, so that it is the same for all.
+Every process must compute the same position for the same contents, otherwise tables would be
+refreshed needlessly. So positions come from the list of changes that the lake keeps for each
+snapshot, and for expired ones from `penstock_positions`, which coordinators write. If snapshots
+expired that no process had read, any table may have changed in them: then no position is below the
+first snapshot after the gap. That floor is stored too, so that all processes agree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CHANGES: Final = (
     "inlined_insert",
     "inlined_delete",
 )
-"""Kinds of change that readers must know of. Compaction moves rows and changes none."""
+"""Kinds of change that affect readers. Compaction moves rows but changes none."""
 
 _CHECKPOINT_EVERY: Final = 500
 
@@ -46,16 +46,16 @@ class Positions:
 
     @property
     def through(self) -> int:
-        """The newest snapshot that was looked at."""
+        """The newest snapshot read."""
         return self._through
 
     @property
     def floor(self) -> int:
-        """The snapshot below which nobody knows what changed; -1 if all is known."""
+        """The snapshot below which changes are unknown; -1 if all are known."""
         return max(self._gap, self._stored_floor)
 
     def advance(self, reader: Reader) -> None:
-        """Take in the snapshots since the last look."""
+        """Read the snapshots since the last call."""
         self._load(reader)
         for number, text in reader.changes_after(self._through):
             if number > self._through + 1:
@@ -66,16 +66,16 @@ class Positions:
         self._oldest = reader.oldest_changes()
 
     def of(self, reader: Reader, table: TableInfo) -> LakePosition:
-        """Where a table stands."""
+        """The position of a table."""
         known = self._changed.get(table.id)
         if known is None:
-            # Made and never filled, or filled before everything that is kept.
+            # Never filled, or filled before all retained changes.
             began, filled = reader.created_in(table.id), reader.last_filled_in(table.id)
             known = self._changed[table.id] = max(began or 0, filled or 0)
         return LakePosition(known)
 
     def of_all(self, reader: Reader, names: Iterable[str]) -> dict[str, LakePosition]:
-        """Where tables stand by name; those that do not exist are left out."""
+        """Positions by table name; missing tables are left out."""
         latest = reader.latest()
         made = self._made(reader)
         found = {}
@@ -89,7 +89,7 @@ class Positions:
         return found
 
     def checkpoint(self, lake: Catalog, *, now: bool = False) -> None:
-        """Store what is known, from time to time and when snapshots expired that are not stored."""
+        """Store positions periodically, and when snapshots expired that are not stored."""
         news = self._through - self._stored
         is_due = now or news >= _CHECKPOINT_EVERY or self._oldest > self._stored + 1
         if not news or not is_due:
@@ -97,7 +97,7 @@ class Positions:
         lake.retrying(lambda cursor: self.store(lake.database, cursor))
 
     def store(self, database: Database, cursor: Any) -> None:
-        """Store what is known; what others stored goes up and never down."""
+        """Store positions; stored values only ever increase."""
         if self._changed:
             cursor.executemany(database.sql(rows.RAISE_POSITION), list(self._changed.items()))
         values = [
@@ -107,13 +107,13 @@ class Positions:
         cursor.executemany(database.sql(rows.RAISE_VALUE), values)
 
     def _made(self, reader: Reader) -> dict[str, int]:
-        """Where stream tables stand by their refreshes, if changes alone do not tell."""
+        """Positions of stream tables by their refreshes, if there is a gap in the changes."""
         if self.floor < 0:
             return {}
         return dict(reader.rows(rows.SELECT_FRONTIER_SNAPSHOTS))
 
     def _load(self, reader: Reader) -> None:
-        """Take over what was stored since the last look."""
+        """Load what was stored since the last call."""
         names = (rows.POSITIONS_THROUGH, rows.POSITIONS_FLOOR)
         stored: dict[str, str] = dict(reader.rows(rows.SELECT_TWO_VALUES, *names))
         through, floor = (int(stored.get(name, -1)) for name in names)
@@ -124,11 +124,11 @@ class Positions:
         self._stored, self._stored_floor = through, floor
         self._through = max(through, self._through)
         if through >= self._gap - 1:
-            self._gap = -1  # whoever stored it either saw what is missing here or has a floor
+            self._gap = -1  # its writer either saw the missing snapshots or stored a floor
 
 
 def keep_positions(reader: Reader) -> None:
-    """Store where tables stand in the transaction in which snapshots expire."""
+    """Store the positions of tables in the transaction that expires snapshots."""
     positions = Positions()
     positions.advance(reader)
     positions.store(reader.database, reader.cursor)

@@ -1,7 +1,7 @@
-"""Names of processes that tell whether the process is still there.
+"""Process names that show whether the process is still running.
 
-A name holds the machine, the process id and the moment it began, so that another process that got
-the same id later is not taken for it.
+A name holds the machine, the process id and its start time, so that a later process with the same
+id is not mistaken for it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from penstock.kernel.errors import Rejected
 
 @cache
 def host() -> str:
-    """This machine's name, without what would end a field of a name."""
+    """This machine's name, without the characters that separate fields of a name."""
     return socket.gethostname().replace("/", "_").replace("#", "_")
 
 
 def process_name(pid: int | None = None) -> str:
-    """The name of a process of this machine; by default this one."""
+    """The name of a process on this machine; by default this one."""
     number = os.getpid() if pid is None else pid
     return f"{host()}/{number}-{_began(number) or 0}"
 
@@ -32,7 +32,7 @@ def is_here(name: str) -> bool:
 
 
 def is_alive(name: str) -> bool:
-    """Whether a process of this machine runs. What follows a `#` is not part of the process."""
+    """Whether a process of this machine is running. Ignores a `#` suffix."""
     pid, began = _parts(name)
     found = _began(pid)
     return found is not None and (found == began or not began)
@@ -51,7 +51,7 @@ def _parts(name: str) -> tuple[int, int]:
 
 
 def _began(pid: int) -> int | None:
-    """When a process began, in the kernel's ticks; 0 where that is not told, None if it is gone."""
+    """The start time of a process in kernel ticks; 0 if not available, None if it is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

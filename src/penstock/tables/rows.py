@@ -59,7 +59,7 @@ SET_VALUE: Final = """INSERT INTO penstock_warehouse (name, value) VALUES (?, ?)
     ON CONFLICT (name) DO UPDATE SET value = excluded.value"""
 RAISE_VALUE: Final = f"""{SET_VALUE}
     WHERE CAST(excluded.value AS BIGINT) > CAST(penstock_warehouse.value AS BIGINT)"""
-"""name, value. A number goes up and never down."""
+"""name, value. A number only increases."""
 DELETE_VALUE: Final = "DELETE FROM penstock_warehouse WHERE name = ?"
 
 # definitions -------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ SELECT_POSITIONS: Final = "SELECT table_id, snapshot FROM penstock_positions"
 RAISE_POSITION: Final = """INSERT INTO penstock_positions (table_id, snapshot) VALUES (?, ?)
     ON CONFLICT (table_id) DO UPDATE SET snapshot = excluded.snapshot
     WHERE excluded.snapshot > penstock_positions.snapshot"""
-"""table_id, snapshot. A position goes up and never down."""
+"""table_id, snapshot. A position only increases."""
 
 # jobs --------------------------------------------------------------------------------------------
 
@@ -127,14 +127,14 @@ INSERT_JOB: Final = insert("penstock_scheduler_jobs", JOB_COLUMNS)
 CLAIM_JOB: Final = """UPDATE penstock_scheduler_jobs
     SET status = 'RUNNING', worker = ?, started_at = ?
     WHERE job_id = ? AND status = 'QUEUED'"""
-"""worker, started_at, job_id. No row changed: another worker was faster."""
+"""worker, started_at, job_id. No row changed: another worker claimed it first."""
 CLOSE_JOB: Final = f"""UPDATE penstock_scheduler_jobs
     SET status = ?, finished_at = ?, outcome_detail = ?, retryable = ?
     WHERE job_id = ? AND {IS_LIVE}"""
-"""status, finished_at, outcome_detail, retryable, job_id. A job that ended stays as it ended."""
+"""status, finished_at, outcome_detail, retryable, job_id. An ended job keeps its outcome."""
 JOB_IS_RUNNING: Final = """SELECT count(*) FROM penstock_scheduler_jobs
     WHERE job_id = ? AND worker = ? AND status = 'RUNNING'"""
-"""job_id, worker. A commit requires 1: a job that recovery closed cannot commit any more."""
+"""job_id, worker. A commit requires 1: a job closed by recovery can no longer commit."""
 LAST_JOB_ID: Final = """SELECT max(n) FROM (SELECT max(job_id) AS n FROM penstock_scheduler_jobs
     UNION ALL SELECT max(job_id) FROM penstock_refresh_history
     UNION ALL SELECT max(job_id) FROM penstock_frontiers) t"""
@@ -231,7 +231,7 @@ OLD_HISTORY: Final = "penstock_refresh_history WHERE finished_at <= ?"
 
 
 def any_of(old: str) -> str:
-    """Whether there are such rows, without keeping other writers out."""
+    """Selects whether such rows exist, without blocking other writers."""
     return f"SELECT 1 FROM {old} LIMIT 1"
 
 
@@ -241,7 +241,7 @@ def delete_all(old: str) -> str:
 
 
 def by_name(select: str, column: str, count: int) -> str:
-    """A SELECT of the rows with one of so many names."""
+    """A SELECT of the rows with one of `count` names."""
     return f"{select} WHERE {column} IN ({', '.join('?' * count)})"
 
 
@@ -368,5 +368,5 @@ def record_from_row(row: Sequence[Any]) -> RefreshRecord:
 
 
 def commit_note(job_id: int, commit_ms: float) -> tuple[str, int]:
-    """The values of `NOTE_COMMIT`: timings are a JSON object, which is closed again."""
+    """The values of `NOTE_COMMIT`. It appends to a JSON object of timings."""
     return f', "commit": {round(commit_ms, 3)}}}', job_id

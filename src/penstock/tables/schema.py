@@ -1,8 +1,8 @@
 """The tables that Penstock keeps in the lake's catalog, as SQL for SQLite and PostgreSQL alike.
 
-They live in the lake's own database, so that a refresh commits its data, frontier, history and job
-outcome in one transaction. Times are whole milliseconds since 1970; lists are JSON. `rows` has the
-statements that read and write them.
+They are in the lake's own database, so that a refresh commits its data, frontier, history and job
+outcome in one transaction. Times are integer milliseconds since 1970; lists are JSON. `rows` has
+the statements that read and write them.
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ CREATE: Final = (
     """CREATE TABLE IF NOT EXISTS penstock_warehouse (
         name TEXT PRIMARY KEY,
         value TEXT NOT NULL)""",
-    # topics that tables may read: columns, key, address of the server, as JSON
+    # topics that tables may read: columns, key, server address, as JSON
     """CREATE TABLE IF NOT EXISTS penstock_sources (
         name TEXT PRIMARY KEY,
         definition TEXT NOT NULL)""",
-    # what people want of the coordinator, and what became of it
+    # people's requests to the coordinator, and their outcomes
     """CREATE TABLE IF NOT EXISTS penstock_requests (
         request_id TEXT PRIMARY KEY,
         table_name TEXT NOT NULL,
@@ -104,7 +104,7 @@ CREATE: Final = (
         is_ok INTEGER,
         detail TEXT)""",
     """CREATE INDEX IF NOT EXISTS penstock_requests_open ON penstock_requests (answered_at)""",
-    # which snapshot last changed a table, for snapshots whose changes may be expired
+    # which snapshot last changed a table, for snapshots whose changes may have expired
     """CREATE TABLE IF NOT EXISTS penstock_positions (
         table_id BIGINT PRIMARY KEY,
         snapshot BIGINT NOT NULL)""",
@@ -121,12 +121,12 @@ CREATE: Final = (
         unit_key TEXT NOT NULL,
         alongside TEXT NOT NULL,
         at_ms BIGINT NOT NULL)""",
-    # what a coordinator last said of itself, for people in other processes
+    # a coordinator's last report, for other processes
     """CREATE TABLE IF NOT EXISTS penstock_board (
         name TEXT PRIMARY KEY,
         value TEXT NOT NULL,
         said_at BIGINT NOT NULL)""",
-    # processes on other machines, where nobody can look whether they run
+    # processes on other machines, which cannot be looked up here
     """CREATE TABLE IF NOT EXISTS penstock_processes (
         name TEXT PRIMARY KEY,
         seen_at BIGINT NOT NULL)""",
@@ -138,4 +138,4 @@ WAITERS: Final = """CREATE TABLE IF NOT EXISTS penstock_token_waiters (
     holder TEXT NOT NULL,
     since BIGINT NOT NULL,
     PRIMARY KEY (pool, holder))"""
-"""Coordinators that found no permit. Stands beside the permits, maybe in another database."""
+"""Coordinators that found no permit. Stored with the permits, possibly in another database."""

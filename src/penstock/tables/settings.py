@@ -1,4 +1,4 @@
-"""What a warehouse is opened with: where it is, which engine, and limits on everything."""
+"""Settings of a warehouse: where it is, which engine, and limits on everything."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ LEASES_MS: Final = {"sqlite": 120_000}
 
 @dataclass(frozen=True, slots=True)
 class WarehouseSettings:
-    """Everything a coordinator, a worker or a person needs to know of a warehouse.
+    """Everything a coordinator, a worker or a caller needs to know about a warehouse.
 
-    `runner` makes engines, and `topics` what knows where topics stand; programs choose them
-    (`penstock.app.tables`), as this package knows of no engine and of no client.
-    `pool` is the address of the database that holds the cluster's permits, for warehouses that
-    share machines; None: the catalog's own. `catalog_timeout_ms` is how long one step waits for
-    others that write to the catalog. `tick_ms` is how often the coordinator looks at the
-    catalog where nothing wakes it, `lease_ms` how long it is the coordinator without saying so
-    again (None: 2 min in a SQLite catalog, where anybody can see whether its process lives, and
-    every write may be in another tool's way; else 10 s), `reserve_ms` how
-    long files of a refresh that runs are safe from the sweep between two signs of life,
-    `cancel_ms` how long a worker may take to give a job up before it is killed. `topics_api_key` is
-    the key that topic servers are shown, `topics_poll_ms` how often they are asked for news.
-    `snapshot_retention_ms` is how long the lake's snapshots are kept, 0 for ever; None: a day in a
-    lake that Penstock made, for ever in one that is somebody else's.
+    `runner` creates engines, and `topics` creates readers of topic positions; programs choose them
+    (`penstock.app.tables`), because this package knows no engine and no client. `pool` is the
+    address of the database with the cluster's permits, for warehouses that share machines; None:
+    the catalog's own. `catalog_timeout_ms` is how long one step waits for other writers to the
+    catalog. `tick_ms` is how often the coordinator reads the catalog without a notification,
+    `lease_ms` how long its lease lasts without renewal (None: 2 min in a SQLite catalog, where any
+    process can check whether the holder is alive, and every write may block another tool; otherwise
+    10 s), `reserve_ms` how long the sweep spares files of a running refresh between two heartbeats,
+    `cancel_ms` how long a worker may take to give up a job before it is killed. `topics_api_key` is
+    the key for topic servers, `topics_poll_ms` how often they are polled. `snapshot_retention_ms`
+    is how long the lake's snapshots are kept, 0 for ever; None: a day in a lake that Penstock
+    created, for ever in any other.
     """
 
     catalog: str
@@ -89,11 +88,11 @@ class WarehouseSettings:
         )
 
     def lease_of(self, kind: str) -> int:
-        """How long a lease lasts in a database of a kind, in milliseconds."""
+        """The lease duration for a kind of database, in milliseconds."""
         return LEASES_MS.get(kind, LEASE_MS) if self.lease_ms is None else self.lease_ms
 
     def topic_positions(self) -> TopicPositions | None:
-        """Something that knows where topics stand, under the key that was given."""
+        """A reader of topic positions that uses the configured key."""
         if self.topics is None:
             return None
         return self.topics.topics({"api_key": self.topics_api_key} if self.topics_api_key else {})
@@ -104,7 +103,7 @@ class WarehouseSettings:
 
     @classmethod
     def from_json(cls, text: str) -> WarehouseSettings:
-        """Read what `to_json` wrote."""
+        """Parse the output of `to_json`."""
         found: dict[str, Any] = json.loads(text)
         return cls(
             **{

@@ -1,7 +1,7 @@
-"""What people see of a warehouse: from what its coordinator last said, or by the same rules here.
+"""What people see of a warehouse: its coordinator's last report, or the same rules applied here.
 
-A coordinator says every moment what it does; whoever looks reads that from the catalog. Where none
-runs, a core of the same kind is asked in this process.
+A running coordinator keeps its report in the catalog up to date. If none is running, a core in this
+process answers instead.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from penstock.tables.settings import WarehouseSettings
 from penstock.tables.store import MANUAL, TableStore
 
 _LOCKED_MS = 1_000
-"""A catalog that somebody writes to for longer than that is locked."""
+"""A catalog blocked by a writer for longer than this counts as locked."""
 _STANDS_STILL = frozenset({Reason.SUSPENDED, Reason.ERROR})
 
 
 class Why(NamedTuple):
-    """Why a table waits, and who says so: the coordinator, or this process by the same rules."""
+    """Why a table waits, and who answered: the coordinator, or the same rules here."""
 
     table: str
     unit_key: str
@@ -57,7 +57,7 @@ class Why(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A job under way: whose it is, since when it runs, and how far it has come if it said so."""
+    """A running job: its worker, its start, and its progress if reported."""
 
     job_id: int
     unit_key: str
@@ -67,7 +67,7 @@ class Running(NamedTuple):
 
 
 class PoolStatus(NamedTuple):
-    """The coordinator's work, its workers, and who holds the cluster's permits."""
+    """The coordinator's work, its workers, and the holders of the cluster's permits."""
 
     pool: Pool | None
     workers: tuple[Mapping[str, Any], ...]
@@ -79,24 +79,24 @@ class PoolStatus(NamedTuple):
 
 
 class StatusReader:
-    """Looks at one warehouse. Threads may share it."""
+    """Reads one warehouse. Thread-safe."""
 
     def __init__(self, store: TableStore, settings: WarehouseSettings, clock: Clock) -> None:
         self._store, self._settings, self._clock = store, settings, clock
         self._lake: Catalog = store.lake
 
     def report(self) -> dict[str, Any] | None:
-        """What a coordinator last said of itself, in words of this version."""
+        """A coordinator's last report, translated to this version's names."""
         said = self._lake.query(rows.REPORT_IS, (rows.COORDINATOR,))
         found: dict[str, Any] | None = json.loads(said[0][0]) if said else None
         return found if found is not None and "late" in found else None
 
     def is_coordinated(self) -> bool:
-        """Whether a coordinator holds the lease and is alive."""
+        """Whether a live coordinator holds the lease."""
         return self._coordinator() is not None
 
     def _coordinator(self) -> CoordinatorLease | None:
-        """The lease of a coordinator that is alive."""
+        """The lease of a live coordinator."""
         lease, now_ms = self._store.lease(), self._clock.now_ms()
         if lease is None or lease.expires_ms <= now_ms:
             return None
@@ -129,13 +129,13 @@ class StatusReader:
         return Why(table, row.unit_key, row.reason, text, coordinated)
 
     def jobs(self, *, live_only: bool = False, limit: int | None = None) -> list[Job]:
-        """Jobs, the newest first. Those whose coordinator or process is gone are not live."""
+        """Jobs, newest first. Those whose coordinator or process is dead are not live."""
         found = self._store.jobs(live_only=live_only, limit=None if live_only else limit)
         judged = self._judged(found)
         return [job for job in judged if job.status.live][:limit] if live_only else judged
 
     def _judged(self, jobs: list[Job]) -> list[Job]:
-        """Jobs as they are, where their rows are those of a process that was killed."""
+        """Jobs with corrected status, where rows are left over from a killed process."""
         if not any(job.status.live for job in jobs):
             return jobs
         lease, now_ms = self._coordinator(), self._clock.now_ms()
@@ -153,7 +153,7 @@ class StatusReader:
         ]
 
     def pool(self) -> PoolStatus:
-        """The coordinator's work as it last told, its workers, and the permits."""
+        """The coordinator's work as last reported, its workers, and the permits."""
         lease, now_ms = self._coordinator(), self._clock.now_ms()
         report = self.report() if lease is not None else None
         permits = self._permits(now_ms)
@@ -170,7 +170,7 @@ class StatusReader:
         )
 
     def _permits(self, now_ms: int) -> dict[str, int]:
-        """The permits of the catalog's own pool that processes hold which are alive."""
+        """The permits of the catalog's own pool held by live processes."""
         if self._settings.pool is not None or not self._has_tokens():
             return {}
         found = self._lake.query(rows.SELECT_PERMITS, (self._settings.pool_name,))
@@ -184,7 +184,7 @@ class StatusReader:
             text = f"no coordinator is running: {lease.holder} is gone and left its lease"
             return Health(HealthState.NOT_RUNNING, text)
         if lease is not None and lease.expires_ms <= now_ms and is_here(lease.holder):
-            # Alive, but unable to say so: most likely the catalog takes no writes.
+            # Alive, but unable to renew: most likely the catalog accepts no writes.
             late = format_ms(now_ms - lease.expires_ms)
             text = f"{lease.holder} runs, but its lease ran out {late} ago: is the catalog locked?"
             return Health(HealthState.STALLED, text)
@@ -201,12 +201,12 @@ class StatusReader:
         return found
 
     def _is_locked(self) -> bool:
-        """Whether the catalog is a file that takes no writes: its coordinator cannot say so."""
+        """Whether the catalog is a file that accepts no writes, as its coordinator cannot say."""
         database = self._lake.database
         return isinstance(database, SqliteDatabase) and not database.takes_writes(_LOCKED_MS)
 
     def explain(self, table: TableDefinition) -> dict[str, Any]:
-        """What is known of a table: its unit, its inputs, its mode and why, its last refresh."""
+        """What is known about a table: its unit, inputs, mode with reason, and last refresh."""
         unit = ExecutionUnitGraph(self._store.definitions().graph).unit_of(table.name)
         with self._lake.look() as reader:
             known = self._store.frontiers(reader).get(table.name)
@@ -241,7 +241,7 @@ class StatusReader:
             return "penstock_tokens" in self._lake.database.tables(reader.cursor)
 
     def _replica(self, coordinated: bool) -> Coordinator:
-        """A core that knows what a coordinator would, and is asked but never obeyed."""
+        """A core with a coordinator's knowledge, which is queried but whose effects are ignored."""
         with self._lake.look() as reader:
             memory = memory_of(self._store.frontiers(reader), self._store.failures(reader))
         core = Coordinator(
@@ -263,13 +263,13 @@ def _waits_for_a_worker(row: TableStatus, report: Mapping[str, Any]) -> bool:
 
 
 def _differential(table: TableDefinition) -> dict[str, Any]:
-    """Whether a table can be refreshed by its changes; None where nobody wants to."""
+    """Whether a table can be refreshed incrementally, and if not, why."""
     found = differentiation(table.query)
     return {"possible": found.possible, "reason": found.reason.value, "text": found.text}
 
 
 def _explained(row: TableStatus, detail: str | None) -> TableStatus:
-    """A row that says why its table stands still, as its definition has it."""
+    """A row with the reason why its table is stopped, from its definition."""
     if row.reason not in _STANDS_STILL:
         return row
     error = row.error or detail

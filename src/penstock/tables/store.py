@@ -29,11 +29,11 @@ MANUAL: Final = "manual#"
 """Prefix of the coordinator's name in a job of a refresh that ran without a coordinator."""
 
 FOREIGN_MS: Final = 30_000
-"""A process on another machine that was not seen for so long counts as dead."""
+"""A process on another machine without a heartbeat for this long counts as dead."""
 
 
 class Known(NamedTuple):
-    """What is stored of a table's contents."""
+    """What is stored about a table's contents."""
 
     frontier: Frontier
     position: LakePosition | None
@@ -42,7 +42,7 @@ class Known(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A person's request that nobody has answered yet."""
+    """A person's request that is still unanswered."""
 
     request_id: str
     table: str
@@ -51,7 +51,7 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """The tables there are, the topics declared, and the version of the graph they make."""
+    """The existing tables, the declared topics, and the version of their graph."""
 
     version: int
     graph: StreamGraph
@@ -61,7 +61,7 @@ class Definitions:
 
 @dataclass(frozen=True, slots=True)
 class CatalogView:
-    """What a coordinator sees of the catalog at one moment."""
+    """A coordinator's view of the catalog at one time."""
 
     graph_version: int
     draining: bool
@@ -73,7 +73,7 @@ class CatalogView:
 
 
 class TableStore:
-    """The rows of one warehouse. Threads may share it."""
+    """The rows of one warehouse. Thread-safe."""
 
     def __init__(self, lake: Catalog) -> None:
         self.lake = lake
@@ -85,12 +85,12 @@ class TableStore:
     # looking -------------------------------------------------------------------------------------
 
     def definitions(self) -> Definitions:
-        """The graph as it is now."""
+        """The current graph."""
         with self.lake.look() as reader:
             return read_definitions(reader)
 
     def frontiers(self, reader: Reader, names: Sequence[str] | None = None) -> dict[str, Known]:
-        """What contents stand for, by table: of all, or of some."""
+        """The stored contents of tables, by name: all, or some."""
         select = rows.SELECT_FRONTIERS
         if names is not None:
             select = rows.by_name(select, "table_name", len(names))
@@ -105,7 +105,7 @@ class TableStore:
         }
 
     def view(self, reader: Reader) -> CatalogView:
-        """Everything people may have changed."""
+        """Everything that people may have changed."""
         select = reader.rows
         return CatalogView(
             graph_version=_version(reader),
@@ -121,7 +121,7 @@ class TableStore:
         )
 
     def lease(self) -> CoordinatorLease | None:
-        """Who coordinates, or did last."""
+        """The current coordinator's lease, or the last one's."""
         found = self.lake.query(rows.LEASE_IS)
         return CoordinatorLease(*found[0]) if found else None
 
@@ -131,20 +131,20 @@ class TableStore:
         return rows.job_from_row(found[0]) if found else None
 
     def jobs(self, *, live_only: bool = False, limit: int | None = None) -> list[Job]:
-        """Jobs, the newest first."""
+        """Jobs, newest first."""
         where = f" WHERE {rows.IS_LIVE}" if live_only else ""
         bound = "" if limit is None else f" LIMIT {int(limit)}"
         found = self.lake.query(f"{rows.SELECT_JOBS}{where} ORDER BY enqueued_at DESC{bound}")
         return [rows.job_from_row(row) for row in found]
 
     def history(self, table: str | None = None, *, limit: int = 100) -> list[RefreshRecord]:
-        """Refreshes, the newest first."""
+        """Refreshes, newest first."""
         where, values = ("", ()) if table is None else (" WHERE table_name = ?", (table,))
         select = f"{rows.SELECT_HISTORY}{where} {rows.NEWEST_FIRST} LIMIT {int(limit)}"
         return [rows.record_from_row(row) for row in self.lake.query(select, values)]
 
     def failures(self, reader: Reader) -> dict[str, tuple[int, str]]:
-        """How often each table failed since it was last made, and what it said the last time."""
+        """The failures of each table since its last success: their number and the last error."""
         found = {}
         for (name,) in reader.rows(rows.SELECT_TABLE_NAMES):
             outcomes = reader.rows(rows.SELECT_OUTCOMES, name)
@@ -154,14 +154,14 @@ class TableStore:
         return found
 
     def next_job_id(self) -> int:
-        """A number that no job had before."""
+        """An id that no job had before."""
         ((last,),) = self.lake.query(rows.LAST_JOB_ID)
         return max(0, int(last or 0)) + 1
 
     # processes -----------------------------------------------------------------------------------
 
     def is_alive(self, process: str, now_ms: int) -> bool:
-        """Whether a process is there: looked up on this machine, by signs of life on others."""
+        """Whether a process is alive: looked up on this machine, by heartbeats on others."""
         name = process.removeprefix(MANUAL)
         if processes.is_here(name):
             return processes.is_alive(name)
@@ -170,7 +170,7 @@ class TableStore:
         return bool(seen) and seen[0][0] > now_ms - FOREIGN_MS
 
     def show_life(self, process: str, now_ms: int) -> None:
-        """A sign of life for other machines. A SQLite catalog has none."""
+        """A heartbeat for other machines. Not used in a SQLite catalog."""
         if self._is_shared:
             self.run(rows.SEE_PROCESS, process, now_ms)
 
@@ -186,7 +186,7 @@ class TableStore:
     # changing ------------------------------------------------------------------------------------
 
     def run(self, sql: str, *parameters: Any) -> int:
-        """One statement by itself; returns how many rows it changed."""
+        """Run one statement by itself; returns the number of changed rows."""
 
         def work(cursor: Any) -> int:
             return self.execute(cursor, sql, *parameters)
@@ -195,21 +195,21 @@ class TableStore:
         return changed
 
     def execute(self, cursor: Any, sql: str, *parameters: Any) -> int:
-        """One statement inside a transaction."""
+        """Run one statement inside a transaction."""
         cursor.execute(self.lake.database.sql(sql), parameters)
         return int(cursor.rowcount)
 
     def fetch(self, cursor: Any, sql: str, *parameters: Any) -> list[Row]:
-        """The rows of a question inside a transaction."""
+        """The rows of a query inside a transaction."""
         return fetch(self.lake.database, cursor, sql, parameters)
 
     def token(self, job_id: int) -> str:
-        """The reservation under which a job writes files: the same for whoever asks."""
+        """The reservation for a job's files; deterministic, so every process computes the same."""
         raw = f"{self.warehouse}/{job_id}".encode()
         return blake2b(raw, digest_size=16).hexdigest()
 
     def _named(self) -> str:
-        """The warehouse's own name, made once."""
+        """The warehouse's own name, created once."""
 
         def work(cursor: Any) -> str:
             found = self.fetch(cursor, rows.SELECT_VALUE, rows.WAREHOUSE)
@@ -224,7 +224,7 @@ class TableStore:
 
 
 def read_definitions(reader: Reader) -> Definitions:
-    """The graph in one look."""
+    """The graph in one consistent read."""
     details = reader.rows(rows.SELECT_STATUS_DETAILS)
     return Definitions(
         _version(reader),
@@ -241,7 +241,7 @@ def read_topic_sources(reader: Reader) -> dict[str, TopicSource]:
 
 
 def read_sources_of(reader: Reader, names: Iterable[str]) -> dict[str, TopicSource]:
-    """Some of the topics that tables may read; those that were not declared are left out."""
+    """Some of the topics that tables may read; undeclared ones are left out."""
     wanted = set(names)
     known = read_topic_sources(reader) if wanted else {}
     return {name: source for name, source in known.items() if name in wanted}

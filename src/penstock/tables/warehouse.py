@@ -1,4 +1,4 @@
-"""A warehouse of stream tables: define them, look at them, have them refreshed.
+"""A warehouse of stream tables: define them, inspect them, refresh them.
 
 >>> import tempfile
 >>> from penstock import Warehouse
@@ -60,18 +60,18 @@ from penstock.tables.status import PoolStatus, StatusReader, Why
 from penstock.tables.store import TableStore
 
 UNFIT_MS: Final = 10_000
-"""How long a request waits before it is asked whether workers can start at all."""
+"""How long a request waits before checking whether workers can start at all."""
 
 
 class Answered(NamedTuple):
-    """What became of a refresh that a person asked for."""
+    """The outcome of a requested refresh."""
 
     ok: bool
     detail: str
 
 
 class Warehouse:
-    """Stream tables on a lake. Threads may share it, but for `query` and refreshes made here."""
+    """Stream tables on a lake. Thread-safe, except `query` and refreshes run here."""
 
     def __init__(
         self, settings: WarehouseSettings, *, make: bool = True, clock: Clock | None = None
@@ -102,10 +102,10 @@ class Warehouse:
         make: bool = True,
         **settings: Any,
     ) -> Self:
-        """Open a warehouse, or with `make` make one where there is none.
+        """Open a warehouse; with `make`, create it if it does not exist.
 
-        `runner` names the engine; it is loaded when something has to be run. Other options are
-        those of `WarehouseSettings`.
+        `runner` names the engine, which is loaded on first use. Other options are those of
+        `WarehouseSettings`.
         """
         if isinstance(settings.get("parallel_refresh_mode"), str):
             settings["parallel_refresh_mode"] = ParallelMode(settings["parallel_refresh_mode"])
@@ -119,7 +119,7 @@ class Warehouse:
         self.close()
 
     def close(self) -> None:
-        """Let go of the engine and of the catalog."""
+        """Close the engine and the catalog."""
         if self._made is not None:
             self._made.close()
         self.lake.close()
@@ -127,9 +127,9 @@ class Warehouse:
     # definitions ---------------------------------------------------------------------------------
 
     def create(self, name: str, query: str, **options: str) -> TableDefinition:
-        """Create a table; its contents are made by its first refresh.
+        """Create a table; its first refresh fills it.
 
-        `options` are schedule, mode, consistency, status and description, as people write them.
+        `options` are schedule, mode, consistency, status and description, as text.
         """
         table = define(name, query, **options)
         self._definer.put(table, may_exist=False)
@@ -137,7 +137,7 @@ class Warehouse:
         return table
 
     def create_or_replace(self, name: str, query: str, **options: str) -> TableDefinition:
-        """Create a table or give it another definition; another query makes its contents anew."""
+        """Create a table or replace its definition; a new query rebuilds its contents."""
         table = define(name, query, **options)
         self._definer.put(table, may_exist=True)
         self._notify()
@@ -165,7 +165,7 @@ class Warehouse:
         return table
 
     def drop(self, name: str, *, cascade: bool = False) -> tuple[str, ...]:
-        """Drop a table with its contents, and with `cascade` all that read it."""
+        """Drop a table with its contents, and with `cascade` all its readers."""
         return self._definer.drop(lake_name(name), cascade=cascade)
 
     def plan(self, folder: str | Path, *, prune: bool = True, url: str | None = None) -> TablePlan:
@@ -173,9 +173,9 @@ class Warehouse:
         return self._definer.plan(Path(folder), prune=prune, url=url)
 
     def apply(self, folder: str | Path, *, prune: bool = True, url: str | None = None) -> TablePlan:
-        """Make the tables of a folder of `.sql` files the tables there are.
+        """Make the tables match a folder of `.sql` files.
 
-        Topics that the folder declares are those of the server at `url`, unless a file says where.
+        Topics declared in the folder are on the server at `url`, unless a file has its own.
         """
         return self._definer.apply(Path(folder), prune=prune, url=url)
 
@@ -199,7 +199,7 @@ class Warehouse:
         url: str | None = None,
         replace: bool = False,
     ) -> TopicSource:
-        """Say which columns a topic's records have, so that tables can read `topics.<topic>`.
+        """Declare the columns of a topic's records, so that tables can read `topics.<topic>`.
 
         `schema` is as in CREATE TABLE: `id BIGINT, amount DOUBLE`. Without `key` every record is a
         row; with key columns the last record for each key is its row.
@@ -209,7 +209,7 @@ class Warehouse:
         return source
 
     def forget_topic(self, topic: str) -> None:
-        """Take a declaration back; refused while a table reads the topic."""
+        """Remove a topic's declaration; refused while a table reads it."""
         self._definer.forget(topic)
 
     def topics(self) -> list[TopicSource]:
@@ -226,33 +226,33 @@ class Warehouse:
     # control -------------------------------------------------------------------------------------
 
     def pause(self, name: str) -> None:
-        """Stop refreshing a table; those that read it go on with its last good data."""
+        """Stop refreshing a table; its readers continue with its last good data."""
         self._set_status(name, Status.PAUSED)
 
     def resume(self, name: str) -> None:
-        """Refresh a table again that was paused, suspended or in error; it is due at once."""
+        """Resume a table that was paused, suspended or in error; it is due at once."""
         self._set_status(name, Status.ACTIVE)
 
     def gate(self, relation: str, detail: str = "") -> None:
-        """Close a source: nothing that reads it is refreshed until it is opened."""
+        """Gate a source: nothing that reads it is refreshed until `ungate`."""
         name = relation_name(relation.split("."))
         self._check_relation(name)
         self._store.run(rows.CLOSE_GATE, name, self._clock.now_ms(), detail)
         self._notify()
 
     def ungate(self, relation: str) -> None:
-        """Open a source again. Idempotent."""
+        """Open a gated source. Idempotent."""
         name = relation_name(relation.split("."))
         if not self._store.run(rows.OPEN_GATE, name):
             self._check_relation(name)
         self._notify()
 
     def gates(self) -> tuple[str, ...]:
-        """The sources that are closed."""
+        """The gated sources."""
         return tuple(str(name) for (name,) in self.lake.query(rows.SELECT_GATES))
 
     def drain(self, *, wait_ms: int | None = None) -> bool:
-        """Start nothing new; returns whether nothing runs any more, having waited so long."""
+        """Start nothing new; wait up to `wait_ms` and return whether nothing is running."""
         self._store.run(rows.SET_VALUE, rows.DRAINING, "1")
         with self.notifier() as call:
             call.notify()
@@ -272,11 +272,11 @@ class Warehouse:
         here: bool = False,
         tell: Callable[[RefreshProgress], None] | None = None,
     ) -> Answered:
-        """Refresh a table now: through the coordinator if one runs, else in this process.
+        """Refresh a table now: through the coordinator if one runs, otherwise in this process.
 
-        Where nothing it reads has changed it is not refreshed, unless forced. With `wait_ms` None
-        a coordinator's answer is not waited for. `here` does it in this process in any case; the
-        locks are the same. `tell` is told how far a refresh in this process has come.
+        If none of its inputs changed it is not refreshed, unless forced. With `wait_ms` None it
+        does not wait for the coordinator's answer. `here` always refreshes in this process, under
+        the same locks. `tell` receives the progress of a refresh in this process.
         """
         table = self.table(name).name
         if here or not self._status.is_coordinated():
@@ -291,7 +291,7 @@ class Warehouse:
             return self._await(call, table, request_id, wait_ms)
 
     def ask(self, name: str, *, force: bool = False) -> str:
-        """Ask the coordinator for a refresh and do not wait; returns what `answer` is asked by."""
+        """Request a refresh from the coordinator without waiting; returns the id for `answer`."""
         table = self.table(name).name
         if not self._status.is_coordinated():
             raise NotCoordinated(
@@ -312,7 +312,7 @@ class Warehouse:
         return NotifierCall(notify_address(self._store))
 
     def answer(self, request_id: str) -> Answered | None:
-        """What became of a refresh that was asked for; None while nothing did."""
+        """The outcome of a requested refresh; None while there is none."""
         found = self.lake.query(rows.ANSWER_IS, (request_id,))
         return Answered(bool(found[0][0]), str(found[0][1])) if found else None
 
@@ -342,7 +342,7 @@ class Warehouse:
         )
 
     def sweep(self, *, grace_ms: int = 3_600_000) -> list[str]:
-        """Remove files that no snapshot names; returns their paths."""
+        """Remove files that no snapshot references; returns their paths."""
         return sweep(self.lake, grace_ms=grace_ms)
 
     # looking -------------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ class Warehouse:
         return self._status.status()
 
     def details(self) -> dict[str, str]:
-        """Why tables were suspended or are in error."""
+        """Why tables are suspended or in error."""
         return self._store.definitions().details
 
     def why(self, name: str) -> Why:
@@ -360,16 +360,16 @@ class Warehouse:
         return self._status.why(self.table(name).name)
 
     def history(self, name: str | None = None, *, limit: int = 100) -> list[RefreshRecord]:
-        """Refreshes, the newest first."""
+        """Refreshes, newest first."""
         table = None if name is None else lake_name(name)
         return self._store.history(table, limit=limit)
 
     def jobs(self, *, live_only: bool = False, limit: int | None = 100) -> list[Job]:
-        """Jobs, the newest first."""
+        """Jobs, newest first."""
         return self._status.jobs(live_only=live_only, limit=limit)
 
     def pool(self) -> PoolStatus:
-        """The coordinator's work as it last told, its workers, and the permits."""
+        """The coordinator's work as last reported, its workers, and the permits."""
         return self._status.pool()
 
     def health(self) -> Health:
@@ -377,7 +377,7 @@ class Warehouse:
         return self._status.health()
 
     def explain(self, name: str) -> dict[str, Any]:
-        """What is known of a table: its unit, inputs, last refresh, and the engine's own words."""
+        """What is known about a table: unit, inputs, last refresh, and the engine's explanation."""
         table = self.table(name)
         found = self._status.explain(table)
         if self._made is not None and isinstance(self._made, Explains):
@@ -395,9 +395,9 @@ class Warehouse:
         limit: int = 1_000,
         columns: Sequence[str] | None = None,
     ) -> TablePage:
-        """Some rows of a table of the lake at a snapshot, read here; the newest if none is said.
+        """Rows of a lake table, read in this process; at the newest snapshot by default.
 
-        Rows of a stream table come in the order of the ORDER BY at the end of its query.
+        Rows of a stream table follow the ORDER BY at the end of its query.
         """
         plain = relation_name(name.split("."))
         snapshot = self.lake.snapshot(at)
@@ -415,7 +415,7 @@ class Warehouse:
         )
 
     def query(self, text: str) -> pa.Table:
-        """The rows of a table (its name alone, read here), or of a SELECT (run by the engine)."""
+        """The rows of a table (just its name, read here), or of a SELECT (run by the engine)."""
         if len(text.split()) < 2:
             return self.rows(text.strip(), limit=sys.maxsize).rows
         sources = read_sources(text)
@@ -431,7 +431,7 @@ class Warehouse:
         return self._engine().query(text, {n: self.lake.table_at(n, at) for n in sources})
 
     def check_engine(self) -> None:
-        """Refuse an engine that could never work on this lake, where its module can tell."""
+        """Reject an engine that could never work on this lake, if its module can tell."""
         runner = self.settings.runner
         check = runner.beside("check")
         if check is not None:
@@ -445,7 +445,7 @@ class Warehouse:
         return self._made
 
     def _relations(self) -> list[str]:
-        """Everything that a query of a table could name."""
+        """All relations that a query could name."""
         found = self._store.definitions()
         lake = lake_shapes(self.lake.tables())
         return [*lake, *found.topics, *found.graph.tables, *found.graph.sources]
@@ -465,12 +465,12 @@ class Warehouse:
         self._notify()
 
     def _notify(self) -> None:
-        """Have a coordinator on this machine look at once at what was changed."""
+        """Make a coordinator on this machine read the changes immediately."""
         with self.notifier() as call:
             call.notify()
 
     def _until(self, call: NotifierCall, condition: Callable[[], bool], wait_ms: int) -> bool:
-        """Wait for something in the catalog that the coordinator rings for."""
+        """Wait for a condition on the catalog, which the coordinator notifies about."""
         until_ms = self._clock.monotonic_ms() + wait_ms
         while not condition():
             left_ms = until_ms - self._clock.monotonic_ms()
@@ -481,7 +481,7 @@ class Warehouse:
 
 
 def _check_place(settings: WarehouseSettings) -> None:
-    """Have the engine refuse a data path that is not a directory and that it could not use."""
+    """Let the engine reject a remote data path that it could not use."""
     if settings.data_path is not None and "://" in settings.data_path:
         check = settings.runner.beside("check_data_path")
         if check is not None:

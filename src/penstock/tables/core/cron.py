@@ -1,4 +1,4 @@
-"""Cron expressions in UTC: five fields, or six with seconds in front, or one of the `@` words.
+"""Cron expressions in UTC: five fields, six with leading seconds, or an `@` word.
 
 >>> fires = parse_cron("30 6 * * mon-fri")
 >>> fires.next_ms(0)                                 # Thursday 1 January 1970, 06:30
@@ -6,8 +6,8 @@
 >>> parse_cron("@hourly").text
 '0 * * * *'
 
-As everywhere: if both the day of the month and the day of the week are restricted, either will do;
-0 and 7 are Sunday; `*/15`, `8-18/2`, `1,15` and names of months and days are understood.
+The usual rules: if both the day of the month and the day of the week are restricted, either
+matches; 0 and 7 are Sunday; `*/15`, `8-18/2`, `1,15` and names of months and days are accepted.
 """
 
 from __future__ import annotations

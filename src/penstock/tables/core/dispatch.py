@@ -330,7 +330,7 @@ class Coordinator:
                 self._stop(at_fault, Status.ERROR, event.detail)
             case FailureKind.RETRYABLE if (
                 not requested
-            ):  # otherwise the requester was told, and it does not count
+            ):  # not counted if requested: the person was told
                 retry = state.retry.failed(policy, now_ms, random, event.detail)
                 self._try_again(state, retry, at_fault, event.detail)
 

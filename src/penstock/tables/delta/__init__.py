@@ -1,1 +1,1 @@
-"""How a table is refreshed: this package alone decides between FULL and DIFFERENTIAL."""
+"""How a table is refreshed: only this package decides between FULL and DIFFERENTIAL."""

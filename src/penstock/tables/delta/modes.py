@@ -1,8 +1,8 @@
-"""Whether a query can be refreshed by its changes, and what to say if it cannot.
+"""Whether a query can be refreshed incrementally, and what to report if it cannot.
 
-A table is DIFFERENTIAL only if every operator of its query has a rule in `RULES`; what has none is
-named, at creation to who asks for DIFFERENTIAL, in the history of each refresh to who leaves it to
-AUTO. Functions that answer differently each time rule it out in any case.
+A table is DIFFERENTIAL only if every operator of its query has a rule in `RULES`. Operators without
+a rule are reported: at creation if DIFFERENTIAL is requested, in the history of each refresh under
+AUTO. Volatile functions rule it out in any case.
 
 >>> volatile_functions("SELECT uuid() AS id, current_timestamp() AS at, abs(n) AS n FROM raw")
 ('current_timestamp', 'uuid')
@@ -25,11 +25,11 @@ from penstock.tables.query.sources import parse_query
 from penstock.tables.query.volatile import volatile_functions
 
 RULES: Final[frozenset[str]] = frozenset()
-"""The operators, as `operators` names them, that changes can be carried through."""
+"""The operators, as named by `operators`, through which changes can be propagated."""
 
 
 class Differentiation(NamedTuple):
-    """Whether a query can be differentiated; if not, why: a code for programs, a text."""
+    """Whether a query can be differentiated; if not, why: a code for programs and a text."""
 
     possible: bool
     reason: ReasonCode = ReasonCode.AS_CONFIGURED
@@ -38,7 +38,7 @@ class Differentiation(NamedTuple):
 
 @lru_cache(maxsize=1_024)
 def differentiation(query: str, rules: frozenset[str] = RULES) -> Differentiation:
-    """Whether a query can be refreshed by its changes alone."""
+    """Whether a query can be refreshed from changes alone."""
     functions = volatile_functions(query)
     if functions:
         names = ", ".join(f"{name}()" for name in functions)
@@ -52,7 +52,7 @@ def differentiation(query: str, rules: frozenset[str] = RULES) -> Differentiatio
 
 
 def check_differential(tables: Iterable[TableDefinition]) -> None:
-    """Refuse tables that are to be DIFFERENTIAL and cannot be."""
+    """Reject tables configured as DIFFERENTIAL that cannot be."""
     for table in tables:
         if table.mode is Mode.DIFFERENTIAL:
             found = differentiation(table.query)
@@ -65,7 +65,7 @@ def check_differential(tables: Iterable[TableDefinition]) -> None:
 
 
 def operators(query: str) -> frozenset[str]:
-    """What a query is made of, in the words in which people are told of it."""
+    """The operators in a query, by the names shown to people."""
     return frozenset(_operators(parse_query(query)))
 
 

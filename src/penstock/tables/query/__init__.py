@@ -1,1 +1,1 @@
-"""What the text of a query says, told without an engine: relations, columns, order, volatility."""
+"""Analysis of query text without an engine: relations, columns, order, volatility."""

@@ -1,7 +1,7 @@
 """The final ORDER BY of a query, as columns of its result: the order in which rows are shown.
 
-Stored rows have no order. What is ordered by must be in the result to be applied to it: a column,
-its place, or the very expression that a column is made by.
+Stored rows have no order. A sort key can only be applied if it is in the result: a column, its
+ordinal, or the exact expression that a column is made from.
 
 >>> final_order("SELECT k, count(*) AS n FROM t GROUP BY k ORDER BY count(*) DESC, k", ["k", "n"])
 (SortKey(column='n', descending=True, nulls_first=False), \
@@ -23,7 +23,7 @@ from penstock.tables.query.sources import parse_query
 
 
 class SortKey(NamedTuple):
-    """One column to sort by, as Spark does: NaN is larger than every number."""
+    """One column to sort by, with Spark's rules: NaN is larger than every number."""
 
     column: str
     descending: bool
@@ -45,14 +45,14 @@ def _final_order(query: str, columns: tuple[str, ...]) -> tuple[SortKey, ...]:
     for ordered in order.expressions if order is not None else ():
         found = _columns_of(ordered.this, _select_of(tree), columns)
         if not found:
-            break  # what follows orders only rows that are equal in this
+            break  # later keys only break ties of this one
         how = bool(ordered.args.get("desc")), bool(ordered.args.get("nulls_first"))
         keys += [SortKey(name, *how) for name in found]
     return tuple(keys)
 
 
 def sorted_places(rows: pa.Table, keys: Iterable[SortKey]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The places of rows in the order of the keys; rows that are equal stay as they are."""
+    """The indices that sort the rows by the keys; the sort is stable."""
     columns: dict[str, Any] = {}
     for key in keys:
         values = rows.column(key.column)
@@ -67,14 +67,14 @@ def sorted_places(rows: pa.Table, keys: Iterable[SortKey]) -> np.ndarray[Any, np
 
 
 def _select_of(tree: exp.Expr) -> exp.Expr:
-    """The SELECT that names the columns: of a UNION the first."""
+    """The SELECT that names the columns: the first one of a UNION."""
     while isinstance(tree, exp.SetOperation | exp.Subquery | exp.Paren):
         tree = tree.this
     return tree
 
 
 def _columns_of(wanted: exp.Expr, select: exp.Expr, columns: tuple[str, ...]) -> list[str]:
-    """The columns of the result that an expression of ORDER BY stands for."""
+    """The result columns that an ORDER BY expression refers to."""
     if isinstance(wanted, exp.Var) and wanted.name.upper() == "ALL":
         return list(columns)
     if isinstance(wanted, exp.Literal) and not wanted.is_string and wanted.name.isdigit():
@@ -101,7 +101,7 @@ def _normal(expression: exp.Expr) -> str:
 
 
 def _ranks(values: pa.ChunkedArray, key: SortKey) -> pa.ChunkedArray:
-    """Where NULL and NaN go among other values, which Arrow always puts at the end."""
+    """Sort ranks of NULL and NaN, which Arrow itself always puts last."""
     nan, value = (1, 2) if key.descending else (2, 1)
     ranks = pa.chunked_array([np.full(len(values), value, dtype=np.int8)])
     if pa.types.is_floating(values.type):
@@ -111,7 +111,7 @@ def _ranks(values: pa.ChunkedArray, key: SortKey) -> pa.ChunkedArray:
 
 
 def _sortable(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values that Arrow can sort: themselves, or for nested ones their ranks."""
+    """Values that Arrow can sort: unchanged, or ranks for nested ones."""
     kind = values.type
     if not (pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType)):
         return values
@@ -121,11 +121,11 @@ def _sortable(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _comparable(value: Any) -> tuple[Any, ...]:
-    """A value that can be compared with others of its type: NULL before all."""
+    """A value comparable with others of its type: NULL sorts first."""
     if value is None:
         return (0,)
     if isinstance(value, dict):
         return (1, *(_comparable(part) for part in value.values()))
     if isinstance(value, list):
         return (1, *(_comparable(part) for part in value))
-    return (2, "") if value != value else (1, value)  # NaN alone is not equal to itself
+    return (2, "") if value != value else (1, value)  # only NaN is not equal to itself

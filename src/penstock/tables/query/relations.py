@@ -1,7 +1,7 @@
-"""The relations that tables can read, with their columns: topics, tables of the lake, each other.
+"""The relations that tables can read, with their columns: topics, lake tables, stream tables.
 
-Columns of a stream table are those of its contents; where there are none yet, or its query is
-another one now, they are read from its query. Each is looked at when it is asked for.
+Columns of a stream table are those of its contents. If there are none yet, or its query has
+changed, they are derived from its query. Each is computed on access.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from penstock.tables.query.resolve import UNKNOWN, RelationShape, resolve
 
 
 class Relations(Mapping[str, RelationShape]):
-    """Every relation by name. `stored` are topics and tables of the lake as they are.
+    """Every relation by name. `stored` are topics and lake tables as they are.
 
-    `changed` are stream tables whose contents tell nothing any more. With `refreshed` contents may
-    be older than what they were made from: columns that the next refresh would bring count too.
+    `changed` are stream tables whose contents are outdated. With `refreshed`, contents may be older
+    than their inputs: columns that the next refresh would add count too.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class Relations(Mapping[str, RelationShape]):
         return self._found[name]
 
     def columns_of(self, table: str) -> RelationShape:
-        """The columns that a stream table will have, or `Rejected` for a name that is not there."""
+        """The columns that a stream table will have; `Rejected` if a name is missing."""
         for name in self._above(table):
-            self[name]  # from the top down: a long chain is not followed by recursion
+            self[name]  # top-down, so that a long chain does not recurse
         others = _Others(self, table)
         return resolve(self._graph.tables[table].query, others)
 
     def _above(self, table: str) -> list[str]:
-        """The stream tables above one whose columns are read from queries, in order."""
+        """The stream tables above one whose columns are derived from queries, in order."""
         found: set[str] = set()
         new = [table]
         while new:
@@ -74,14 +74,14 @@ class Relations(Mapping[str, RelationShape]):
         try:
             made = resolve(table.query, self)
         except Rejected:
-            made = UNKNOWN  # it cannot be refreshed, and says so itself
+            made = UNKNOWN  # it cannot be refreshed, and reports that itself
         if stored is None:
             return made
         return RelationShape((*stored.names, *made.names), unreadable=stored.unreadable)
 
 
 class _Others(Mapping[str, RelationShape]):
-    """All relations but the table that asks, which cannot read itself."""
+    """All relations except the current table, which cannot read itself."""
 
     def __init__(self, relations: Relations, table: str) -> None:
         self._relations, self._table = relations, table
@@ -97,7 +97,7 @@ class _Others(Mapping[str, RelationShape]):
 
 
 class NameCheck:
-    """Refuses tables whose queries name what is not there, or give too many columns."""
+    """Rejects tables whose queries name something missing or have too many columns."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class NameCheck:
         self._columns_max = columns_max
 
     def check(self, table: str) -> None:
-        """Refuse a table of the graph, or do nothing."""
+        """Reject a table of the graph if its query is invalid."""
         try:
             found = self._now.columns_of(table)
         except Rejected:

@@ -1,8 +1,8 @@
-"""Whether the tables and columns that a query names are there: told from names, without an engine.
+"""Checks that the tables and columns a query names exist, without an engine.
 
-Nothing that Spark accepts is refused. A name is refused only where everything that could give it is
-known; where something is not known (what a table function or a pivot gives, how an expression
-without an alias is called) the query is let through, and Spark has the last word.
+Nothing that Spark accepts is rejected. A name is rejected only if everything that could provide it
+is known. If something is not known (the output of a table function or a pivot, the name of an
+expression without an alias), the query passes, and Spark decides.
 
 >>> orders = {"orders": RelationShape(("id", "amount"))}
 >>> resolve("SELECT o.*, amount * 2 AS twice FROM orders o", orders).names
@@ -35,12 +35,12 @@ _WITHOUT_PARENTHESES: Final = frozenset(
         "now", "session_user", "user",
     }
 )  # fmt: skip
-"""Functions that Spark calls, or may one day, where their name stands alone."""
+"""Functions that Spark calls, or may in the future, without parentheses."""
 
 _OF_SPARK: Final = frozenset(
     {"_metadata", "grouping__id", "session_window", "spark_grouping_id", "window"}
 )
-"""Columns that Spark makes itself, some of the time."""
+"""Columns that Spark sometimes adds itself."""
 
 _UNITS: Final = frozenset(
     {
@@ -50,14 +50,14 @@ _UNITS: Final = frozenset(
         "quarter", "second", "seconds", "timezone", "week", "weekday", "weeks", "year", "years",
     }
 )  # fmt: skip
-"""Words that some functions take where a column could stand: `timestampadd(HOUR, 1, at)`."""
+"""Keywords that some functions take where a column could be: `timestampadd(HOUR, 1, at)`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelationShape:
-    """The columns of a relation, in its own spelling. `open` says that there may be others.
+    """The columns of a relation, in its own spelling. `open` means that there may be others.
 
-    `unreadable` are columns that the engine cannot read, lower case, each with its type.
+    `unreadable` are columns that the engine cannot read, in lower case, each with its type.
     """
 
     names: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class RelationShape:
         object.__setattr__(self, "_lowered", frozenset(name.lower() for name in self.names))
 
     def has(self, name: str) -> bool:
-        """Whether a column of that name may be there."""
+        """Whether a column of that name may exist."""
         return self.open or name.lower() in self._lowered
 
 
@@ -77,15 +77,15 @@ UNKNOWN: Final = RelationShape(open=True)
 
 
 def resolve(query: str, relations: Mapping[str, RelationShape]) -> RelationShape:
-    """The columns that a query gives, or `InvalidQuery` for what it names and is not there.
+    """The columns of a query's result; `InvalidQuery` if it names something missing.
 
-    `relations` are all that can be read, by the names that `read_sources` gives.
+    `relations` are all readable ones, by the names that `read_sources` returns.
     """
     resolver = _Resolver(query, relations)
     try:
         found = resolver.query(parse_query(query), _Names({}, None))
     except RecursionError:
-        found = UNKNOWN  # a query so deep is for Spark to judge
+        found = UNKNOWN  # too deeply nested for us: left to Spark
     for name in read_sources(query):
         if name not in relations:
             raise resolver.no_table(name)
@@ -99,14 +99,14 @@ def resolve(query: str, relations: Mapping[str, RelationShape]) -> RelationShape
 
 
 def nearest_relation(name: str, known: Iterable[str]) -> str | None:
-    """The relation that was probably meant, also where its schema was left out."""
+    """The relation that was probably meant, even if its schema was left out."""
     whole = list(known)
     short = {full.rpartition(".")[2]: full for full in reversed(whole)}
     return nearest(name, whole) or short.get(nearest(name, short) or "")
 
 
 class _Source(NamedTuple):
-    """Something in a FROM clause: what it is called, and which columns it has."""
+    """An item of a FROM clause: its name and its columns."""
 
     alias: str
     shape: RelationShape
@@ -116,7 +116,7 @@ class _Source(NamedTuple):
 
 @dataclass(slots=True)
 class _Scope:
-    """What the expressions of one SELECT may name."""
+    """What the expressions of one SELECT may reference."""
 
     outer: _Scope | None
     sources: list[_Source] = field(default_factory=list)
@@ -130,7 +130,7 @@ class _Scope:
 
 
 class _Names(NamedTuple):
-    """What a query sees around it: CTEs, and the SELECT that it is an expression of."""
+    """A query's surroundings: CTEs, and the SELECT that contains it as an expression."""
 
     ctes: Mapping[str, RelationShape]
     outer: _Scope | None
@@ -142,7 +142,7 @@ class _Resolver:
         self._relations = relations
 
     def query(self, node: exp.Expr, around: _Names) -> RelationShape:
-        """The columns of a query, all of whose names are checked."""
+        """The columns of a query, after checking all its names."""
         around = self._with(node, around)
         if isinstance(node, exp.SetOperation):
             return self._set_operation(node, around)
@@ -165,7 +165,7 @@ class _Resolver:
         return around._replace(ctes=ctes)
 
     def _set_operation(self, node: exp.SetOperation, around: _Names) -> RelationShape:
-        # UNIONs lean to the left; following them in a loop keeps long ones off the stack.
+        # UNIONs nest to the left; a loop keeps long ones off the stack.
         rights: list[tuple[exp.Expr, _Names]] = []
         tree: exp.Expr = node
         while isinstance(tree, exp.SetOperation):
@@ -181,7 +181,7 @@ class _Resolver:
         return replace(shape, open=True) if node.args.get("by_name") else shape
 
     def _wrapped(self, node: exp.Expr, around: _Names) -> RelationShape:
-        """A query in parentheses, which may have an ORDER BY of its own."""
+        """A query in parentheses, which may have its own ORDER BY."""
         shape = self.query(node.this, around)
         scope = _Scope(around.outer, [_Source("", shape)])
         for key in ("order", "limit", "offset", "sort"):
@@ -217,13 +217,13 @@ class _Resolver:
                 self._expressions(value, scope, around)
 
     def _arguments(self, item: exp.Expr, scope: _Scope, around: _Names) -> None:
-        """What a table function or a LATERAL VIEW is given; it sees what stands before it."""
+        """The arguments of a table function or LATERAL VIEW, which sees the items before it."""
         named = exp.Subquery if isinstance(item, exp.Lateral) else exp.Identifier | exp.Dot
         if isinstance(item, exp.Lateral | exp.Table) and not isinstance(item.this, named):
             self._expressions(item.this, scope, around)
 
     def _sources(self, item: exp.Expr, scope: _Scope, around: _Names) -> list[_Source]:
-        """What one item of a FROM clause gives; a join in parentheses gives several."""
+        """The sources of one FROM item; a join in parentheses has several."""
         alias = item.args.get("alias")
         name = item.alias.lower()
         if isinstance(item, exp.Table):
@@ -272,7 +272,7 @@ class _Resolver:
     # names ---------------------------------------------------------------------------------------
 
     def _expressions(self, value: object, scope: _Scope, around: _Names) -> None:
-        """Check every name in expressions, and every query among them."""
+        """Check every name in expressions, and every query inside them."""
         for node in value if isinstance(value, list) else [value]:
             if not isinstance(node, exp.Expr):
                 continue
@@ -314,7 +314,7 @@ class _Resolver:
         )
 
     def no_table(self, relation: str, parts: Sequence[exp.Expr] = ()) -> Rejected:
-        """What to say of a relation that is not there."""
+        """The error for a missing relation."""
         place = at_parts(self._query, parts)
         known = list(self._relations)
         near = nearest_relation(relation, known)
@@ -357,20 +357,20 @@ class _Resolver:
 
 
 def _is_pruned(node: exp.Expr) -> bool:
-    """Where the walk over an expression ends: at what is checked as a whole, or not at all."""
+    """Where the walk over an expression stops: nodes checked as a whole, or not at all."""
     return isinstance(
         node, exp.Select | exp.SetOperation | exp.Subquery | exp.Column | exp.Star | exp.Hint
     )
 
 
 def _found_in(source: _Source, parts: list[str], is_star: bool) -> str | None:
-    """The column of a source that a name may stand for; None if it can be none of it."""
+    """The column of a source that a name may refer to; None if there is none."""
     if is_star:
         paths = ((source.alias,), source.path, (DEFAULT_SCHEMA, *source.path))
         if tuple(parts) in paths:
-            return ""  # else it is the fields of a struct
+            return ""  # otherwise the fields of a struct
     if source.shape.has(parts[0]):
-        return parts[0]  # or a field of it, or of that
+        return parts[0]  # or a field of it, at any depth
     if len(parts) > 1 and source.alias == parts[0] and source.shape.has(parts[1]):
         return parts[1]
     for path in (source.path, (DEFAULT_SCHEMA, *source.path)):
@@ -399,7 +399,7 @@ def _is_no_column(column: exp.Column, parts: list[str]) -> bool:
 
 
 def _aliases(projection: exp.Expr) -> list[str]:
-    """The names that a projection is given."""
+    """The aliases of a projection."""
     if isinstance(projection, exp.Aliases):
         return [name.name for name in projection.expressions]
     if isinstance(projection, exp.Alias | exp.Subquery) and projection.alias:
@@ -408,7 +408,7 @@ def _aliases(projection: exp.Expr) -> list[str]:
 
 
 def _output(select: exp.Select, scope: _Scope) -> RelationShape:
-    """The columns of a SELECT whose names are all right."""
+    """The columns of a SELECT whose names are all valid."""
     names: list[str] = []
     is_open = False
     unreadable: dict[str, str] = {}
@@ -428,12 +428,12 @@ def _output(select: exp.Select, scope: _Scope) -> RelationShape:
         elif isinstance(projection, exp.Dot) and isinstance(projection.expression, exp.Identifier):
             names.append(projection.expression.name)
         else:
-            is_open = True  # Spark makes a name of the expression
+            is_open = True  # Spark derives a name from the expression
     return RelationShape(tuple(names), is_open, unreadable)
 
 
 def _starred(projection: exp.Expr, scope: _Scope) -> RelationShape:
-    """What `*` or `t.*` stands for."""
+    """The expansion of `*` or `t.*`."""
     if isinstance(projection, exp.Column):
         parts = tuple(part.name.lower() for part in projection.parts[:-1])
         star = projection.this
@@ -469,9 +469,9 @@ def _together(shapes: Iterable[RelationShape]) -> RelationShape:
 
 
 def _renamed(shape: RelationShape, alias: exp.Expr | None) -> RelationShape:
-    """A relation whose alias names its columns too: `t(a, b)`."""
+    """A relation whose alias also renames its columns: `t(a, b)`."""
     columns = alias.args.get("columns") if alias is not None else None
     if not columns:
         return shape
-    # Whether a column is unreadable goes by its place, and that is known only without stars.
+    # A column is unreadable by its position, which is known only without stars.
     return RelationShape(tuple(column.name for column in columns))

@@ -1,4 +1,4 @@
-"""Which relations a query reads. A CTE, an alias or a table function is not a relation.
+"""The relations that a query reads. CTEs, aliases and table functions do not count.
 
 >>> read_sources("WITH recent AS (SELECT * FROM Orders) SELECT * FROM recent JOIN topics.Meters m")
 ('orders', 'topics.Meters')
@@ -19,18 +19,18 @@ from penstock.tables.names import TOPICS_SCHEMA, relation_name
 _FILE_FORMATS: Final = frozenset({"parquet", "orc", "csv", "json", "text", "avro", "delta", "xml"})
 _FILE_FUNCTIONS: Final = frozenset({"read_files", "identifier", "table"})
 _CODE_FUNCTIONS: Final = frozenset({"java_method", "reflect", "try_reflect"})
-"""They call any static method of Java, `System.exit` too."""
+"""They can call any static Java method, even `System.exit`."""
 
 
 def read_sources(query: str) -> tuple[str, ...]:
-    """The relations that a query reads, sorted, each once."""
+    """The distinct relations that a query reads, sorted."""
     tree = parse_query(query)
     refuse_code(tree)
     return tuple(sorted(set(_relations(tree, frozenset()))))
 
 
 def refuse_code(tree: exp.Expr) -> None:
-    """Refuse what runs code of any kind inside of the engine, which all queries share."""
+    """Reject functions that run arbitrary code inside the engine, which all queries share."""
     for node in tree.walk():
         if isinstance(node, exp.QueryTransform):
             raise InvalidQuery("a query cannot run programs: TRANSFORM … USING is refused")
@@ -43,7 +43,7 @@ def refuse_code(tree: exp.Expr) -> None:
 
 
 def parse_query(query: str) -> exp.Query:
-    """The tree of the one SELECT that a query must be, or `InvalidQuery`."""
+    """Parse a query, which must be a single SELECT; otherwise `InvalidQuery`."""
     try:
         statements = [tree for tree in sqlglot.parse(query, read="spark") if tree is not None]
     except SqlglotError as error:
@@ -64,25 +64,25 @@ def parse_query(query: str) -> exp.Query:
 
 
 def normal_query(query: str) -> str:
-    """One spelling for queries that differ only in layout, comments and case of keywords."""
+    """A canonical text for queries that differ only in layout, comments and keyword case."""
     return parse_query(query).sql(dialect="spark", comments=False)
 
 
 def _relations(node: exp.Expr, known: frozenset[str]) -> Iterator[str]:
-    """Walk a tree with the names of the CTEs that are visible at each place."""
+    """Walk a tree with the CTE names visible at each node."""
     clause = node.args.get("with_")
     if isinstance(clause, exp.With):
         recursive = bool(clause.args.get("recursive"))
         for cte in clause.expressions:
-            # A CTE sees those before it, and itself only if recursive: `WITH a AS (SELECT * FROM
-            # a)` reads the relation a.
+            # A CTE sees earlier ones, and itself only if recursive: `WITH a AS (SELECT * FROM a)`
+            # reads the relation a.
             name = frozenset({cte.alias.lower()})
             yield from _relations(cte.this, known | name if recursive else known)
             known |= name
     if isinstance(node, exp.Table):
         yield from _relation(node, known)
     for child in node.iter_expressions():
-        # A hint names aliases, which only look like tables.
+        # A hint contains aliases, which only look like tables.
         if child is not clause and not isinstance(child, exp.Hint):
             yield from _relations(child, known)
 
@@ -90,7 +90,7 @@ def _relations(node: exp.Expr, known: frozenset[str]) -> Iterator[str]:
 def _relation(table: exp.Table, known: frozenset[str]) -> Iterator[str]:
     if not isinstance(table.this, (exp.Identifier, exp.Dot)):
         _refuse_hidden(table.this)
-        return  # a table function; what it reads are its arguments
+        return  # a table function; it reads its arguments
     parts = [part.name for part in table.parts]
     if len(parts) == 1 and parts[0].lower() in known:
         return
@@ -114,7 +114,7 @@ def _checked(parts: list[str]) -> str:
 
 
 def _refuse_hidden(function: exp.Expr) -> None:
-    """Refuse functions whose result changes without any relation that we could watch."""
+    """Reject functions whose result depends on data that we cannot watch."""
     name = function.name if isinstance(function, exp.Anonymous) else function.key
     inner = [found.name for found in function.find_all(exp.Anonymous)]
     for found in (name, *inner):
@@ -123,7 +123,7 @@ def _refuse_hidden(function: exp.Expr) -> None:
 
 
 def _where(error: SqlglotError) -> str:
-    """What the parser has against a query, and where."""
+    """The parser's error message, with the place."""
     found = getattr(error, "errors", None)
     if not found:
         return ": a quote or a comment is not closed"
@@ -131,7 +131,7 @@ def _where(error: SqlglotError) -> str:
     piece = first["highlight"] or ""
     column = max(1, first["col"] - len(piece) + 1)
     what = first["description"]
-    if what.startswith("Required keyword"):  # of the parser's own classes
+    if what.startswith("Required keyword"):  # the parser's internal class names
         what = "something is missing here"
     elif "Unexpected token" in what:
         what = "not expected here"

@@ -1,7 +1,7 @@
-"""Functions that may answer differently though nothing that a query reads has changed.
+"""Functions whose result may change although the query's inputs did not.
 
-A table whose query has one is refreshed on every schedule, for its contents may be out of date
-while its sources stand still.
+A table that uses one is refreshed on every schedule, because its contents may become stale while
+its sources stay the same.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _BY_NAME: Final = frozenset(
         "monotonically_increasing_id", "now", "random", "spark_partition_id", "user", "version",
     }
 )  # fmt: skip
-"""Functions that the parser knows by name only."""
+"""Functions that the parser knows only by name."""
 
 
 _WORD: Final = re.compile(r"\s*(now|today|tomorrow|yesterday)(\s.*)?", re.IGNORECASE)
-"""Texts that Spark takes for a moment, with a time zone behind them or not."""
+"""Text that Spark reads as a timestamp, optionally followed by a time zone."""
 
 _READS_WORDS: Final = frozenset(
     {"to_timestamp", "to_timestamp_ltz", "to_timestamp_ntz", "try_to_date", "try_to_timestamp"}
@@ -46,7 +46,7 @@ _READS_WORDS: Final = frozenset(
 
 
 def volatile_functions(query: str) -> tuple[str, ...]:
-    """The functions of a query that may answer differently each time, sorted."""
+    """The volatile functions of a query, sorted."""
     found = set()
     for node in parse_query(query).walk():
         name = _KNOWN.get(type(node))
@@ -60,7 +60,7 @@ def volatile_functions(query: str) -> tuple[str, ...]:
 
 
 def _moment(text: exp.Literal) -> str | None:
-    """The function that a text stands for where it is read as a moment: `TIMESTAMP 'now'`."""
+    """The function behind a text read as a timestamp: `TIMESTAMP 'now'`."""
     word = _WORD.fullmatch(text.name) if text.is_string else None
     if word is None:
         return None

@@ -1,1 +1,1 @@
-"""Refreshing one unit: claim its job, read its inputs, run the engine, commit all or nothing."""
+"""Refresh one unit: claim its job, read its inputs, run the engine, commit all or nothing."""

@@ -1,6 +1,6 @@
-"""Taking a job in hand: checked, claimed, members locked, files reserved, in one transaction.
+"""Claim a job: checked, claimed, members locked, files reserved, in one transaction.
 
-A person's refresh takes the same locks. A lock whose holder is dead is taken away from it.
+A manual refresh takes the same locks. A lock of a dead process is taken over.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from penstock.tables.store import TableStore
 
 
 class LockHeld(Busy):
-    """Someone else is refreshing a table; the same may work when they have ended."""
+    """Another process is refreshing a table; a retry may succeed once it has ended."""
 
     code = "lock_held"
 
 
 class NotClaimed(Conflict):
-    """A job must not run any more; its row says CANCELLED, or whatever else became of it."""
+    """A job must no longer run; its row says CANCELLED or has another outcome."""
 
     code = "not_claimed"
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedJob:
-    """A job in hand: its members are locked until it ends."""
+    """A claimed job: its members are locked until it ends."""
 
     job: Job
     tables: tuple[TableDefinition, ...]
@@ -43,7 +43,7 @@ class ClaimedJob:
 def claim(
     store: TableStore, job_id: int, worker: str, *, now_ms: int, reserve_ms: int
 ) -> ClaimedJob:
-    """Claim a queued job, or `NotClaimed`, or `LockHeld`."""
+    """Claim a queued job; raises `NotClaimed` or `LockHeld`."""
 
     def work(cursor: Any) -> ClaimedJob | str:
         found = store.fetch(cursor, f"{rows.SELECT_JOBS} WHERE job_id = ?", job_id)
@@ -70,7 +70,7 @@ def claim(
 def claim_for_person(
     store: TableStore, job: Job, worker: str, *, now_ms: int, reserve_ms: int
 ) -> ClaimedJob:
-    """TableStore a job that is running already, with its locks; `LockHeld` if one is taken."""
+    """Store a job that is already running, with its locks; `LockHeld` if one is taken."""
     running = job.claimed(worker, now_ms)
 
     def work(cursor: Any) -> ClaimedJob:
@@ -82,10 +82,10 @@ def claim_for_person(
 
 
 def _locking(store: TableStore, work: Any, now_ms: int) -> Any:
-    """Run a claim; where a dead process holds a lock, take it away and run the claim again."""
+    """Run a claim; if a dead process holds a lock, release it and run the claim again."""
     for _ in range(3):
         try:
-            # What a claim says matters while its process lives: no need to wait for the disk.
+            # A claim only matters while its process lives: no need to wait for the disk.
             return store.lake.retrying(work, synced=False)
         except LockHeld as error:
             holder = str(error.detail["holder"])

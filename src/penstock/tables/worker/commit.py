@@ -1,9 +1,9 @@
-"""How a unit's refresh is committed: all of it in one transaction, or the failure alone.
+"""Commits a unit's refresh: all of it in one transaction, or only the failure.
 
-The commit requires that the job still runs under the worker's name, that the worker still holds
-its locks, that no other process refreshed a member meanwhile, and that definitions are those it was
-made by. So a job that was closed, cancelled, overtaken or replaced cannot commit, and what
-committed is on record.
+The commit requires that the job is still running under the worker's name, that the worker still
+holds its locks, that no other process refreshed a member meanwhile, and that the definitions have
+not changed. So a job that was closed, cancelled, overtaken or replaced cannot commit, and
+everything that committed is recorded.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _STATUS_OF: Final = {
     FailureKind.AWAY: JobStatus.CANCELLED,
 }
 LOCKED_S: Final = 300.0
-"""How long a refresh whose files are written waits for a catalog that others hold."""
+"""How long a refresh with finished files waits for a locked catalog."""
 
 
 class UnitCommitter:
-    """Commits units and writes failures down."""
+    """Commits units and records failures."""
 
     def __init__(self, store: TableStore, now_ms: Callable[[], int]) -> None:
         self._store = store
@@ -55,7 +55,7 @@ class UnitCommitter:
     # committing ----------------------------------------------------------------------------------
 
     def commit(self, run: UnitRun, claimed: ClaimedJob, stale: tuple[str, ...]) -> Ended:
-        """Commit what was made of every member, with frontiers, history and the job's outcome."""
+        """Commit the results of every member, with frontiers, history and the job's outcome."""
         job, transaction, now_ms = claimed.job, run.transaction, self._now_ms()
         transaction.expect(rows.JOB_IS_RUNNING, (job.job_id, job.worker), 1)
         for table in claimed.tables:
@@ -89,7 +89,7 @@ class UnitCommitter:
         )
 
     def _committed(self, transaction: Transaction) -> CommitResult:
-        """Commit; what was made is worth a wait for writers that hold the catalog for long."""
+        """Commit. Finished work is worth waiting for writers that hold the catalog for long."""
         until_s = time.monotonic() + LOCKED_S
         while True:
             try:
@@ -136,7 +136,7 @@ class UnitCommitter:
         run.transaction.also(rows.INSERT_HISTORY, rows.history_row(record, at, SNAPSHOT))
 
     def _refused(self, run: UnitRun, claimed: ClaimedJob, error: Conflict) -> Ended:
-        """A commit that did not land: cancelled if the job or a definition is not what it was."""
+        """Handle a refused commit: cancelled if the job or a definition changed, else failed."""
         job = self._store.job(claimed.job.job_id)
         if job is None or job.status is not JobStatus.RUNNING:
             self._let_go(claimed)
@@ -155,7 +155,7 @@ class UnitCommitter:
         return self.failed(claimed, error, None)
 
     def _overtaken(self, run: UnitRun, claimed: ClaimedJob) -> str | None:
-        """What somebody did to a member who should have waited for its lock."""
+        """How another process interfered with a member despite its lock; None if none did."""
         with self._lake.look() as reader:
             locks: dict[str, str] = dict(reader.rows(rows.SELECT_LOCKS))
             now = self._store.frontiers(reader, claimed.job.members)
@@ -169,7 +169,7 @@ class UnitCommitter:
         return None
 
     def _looked_up(self, claimed: ClaimedJob) -> Ended:
-        """Nobody could tell whether the commit landed; the job's row can."""
+        """The commit's outcome is unknown; read it from the job's row."""
         job = self._store.job(claimed.job.job_id)
         if job is None or job.status is not JobStatus.SUCCEEDED:
             lost = Conflict("expected the commit to land, found it lost")
@@ -187,7 +187,7 @@ class UnitCommitter:
     # failing -------------------------------------------------------------------------------------
 
     def failed(self, claimed: ClaimedJob, error: Exception, member: str | None) -> Ended:
-        """Write down the failure and the job's end; nothing of the refresh is visible."""
+        """Record the failure and the job's end; the refresh has no visible effect."""
         kind, detail = kind_of(error), detail_of(error)
         status = _STATUS_OF.get(kind, JobStatus.RETRYABLE_FAILED)
         job, now_ms = claimed.job, self._now_ms()

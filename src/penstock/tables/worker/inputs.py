@@ -1,7 +1,7 @@
-"""What a unit reads: one snapshot of the lake, one head of each topic, what members just made.
+"""The inputs of a unit: one lake snapshot, one head per topic, and results of earlier members.
 
-Everything a unit reads is fixed before its first member is refreshed, so that members that read the
-same relation read the same version of it.
+Everything a unit reads is fixed before its first member is refreshed, so that all members read the
+same version of a relation.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from penstock.tables.worker.outcomes import NotMadeYet, SourceMissing
 from penstock.tables.worker.pending import pending_changes, pending_version
 
 PENDING: Final = LakePosition(-1)
-"""Stands in a frontier for the snapshot that the commit makes."""
+"""Placeholder in a frontier for the snapshot that the commit creates."""
 
 
 @dataclass(slots=True)
 class UnitRun:
-    """One unit on its way: what was read and what was made so far."""
+    """One unit being refreshed: its inputs and its results so far."""
 
     snapshot: Snapshot
     transaction: Transaction
@@ -55,7 +55,7 @@ class UnitRun:
     schemas: dict[str, SchemaInfo] = field(default_factory=dict)
 
     def position_after(self, name: str) -> Position:
-        """Where a member will be: at the commit's snapshot if it changed, else where it was."""
+        """A member's next position: the commit's snapshot if it changed, otherwise unchanged."""
         known = self.known.get(name)
         if not self.made[name].changed and known is not None and known.position is not None:
             return known.position
@@ -63,7 +63,7 @@ class UnitRun:
 
 
 class Inputs:
-    """Finds what units read, in one process. For one thread."""
+    """Resolves the inputs of units in one process. For one thread."""
 
     def __init__(
         self, store: TableStore, topics: TopicPositions | None, api_key: str | None
@@ -75,12 +75,12 @@ class Inputs:
         self._positions = Positions()
 
     def close(self) -> None:
-        """Let go of connections to topic servers."""
+        """Close connections to topic servers."""
         if self._topics is not None:
             self._topics.close()
 
     def begin(self, claimed: ClaimedJob) -> UnitRun:
-        """Fix what a unit reads, and begin the transaction in which it will land."""
+        """Fix what a unit reads, and begin the transaction that will commit it."""
         names = {source for table in claimed.tables for source in table.sources}
         lake_names = {name for name in names if topic_of(name) is None}
         with self._lake.look() as reader:
@@ -99,7 +99,7 @@ class Inputs:
         return UnitRun(snapshot, transaction, known, streams, positions, sources, heads)
 
     def of(self, run: UnitRun, source: str, before: Frontier | None) -> Input:
-        """One relation as a member reads it; `before` is what its contents stand for."""
+        """One relation as a member reads it; `before` is what its contents reflect."""
         since = None if before is None else before.get(source)
         if source in run.made:
             return self._just_made(run, source, since)
@@ -160,7 +160,7 @@ class Inputs:
 
 
 def _streams(reader: Reader, absent: Iterable[str]) -> frozenset[str]:
-    """Which of the relations that are not in the lake are tables that were never made."""
+    """Which of the relations missing from the lake are stream tables that were never filled."""
     names = sorted(absent)
     if not names:
         return frozenset()
@@ -169,7 +169,7 @@ def _streams(reader: Reader, absent: Iterable[str]) -> frozenset[str]:
 
 
 def recreated(inputs: Mapping[str, Input]) -> tuple[str, ...]:
-    """Topics that were deleted and made again since the present contents were made."""
+    """Topics deleted and recreated since the current contents were made."""
     return tuple(
         name
         for name, found in inputs.items()
@@ -180,7 +180,7 @@ def recreated(inputs: Mapping[str, Input]) -> tuple[str, ...]:
 
 
 def evicted(run: UnitRun, inputs: Mapping[str, Input]) -> str:
-    """What to say of topics that no longer hold all records up to their position."""
+    """A note about topics that no longer retain all records up to their position."""
     said = [
         f"{name} holds records from seq {run.heads[name].earliest_seq} on"
         for name, found in inputs.items()

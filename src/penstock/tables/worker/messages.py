@@ -1,4 +1,4 @@
-"""What coordinator and worker tell each other: lines of JSON over a pair of sockets."""
+"""Messages between coordinator and worker: lines of JSON over a socket pair."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CHUNK_BYTES: Final = 1 << 16
 
 
 class MessageLine:
-    """One end of a connection; gives whole messages."""
+    """One end of a connection; returns complete messages."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -37,7 +37,7 @@ class MessageLine:
         return self.connection.fileno()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send one message, from any thread; if the other end is gone, reading will tell."""
+        """Send one message, from any thread; a disconnect is detected when reading."""
         line = json.dumps(message).encode() + b"\n"
         try:
             with self._sending:
@@ -46,7 +46,7 @@ class MessageLine:
             return
 
     def receive(self) -> list[dict[str, Any]]:
-        """The messages that came; waits for some if the socket does. The end closes the line."""
+        """The received messages; blocks if the socket does. EOF closes the connection."""
         try:
             chunk = self.connection.recv(_CHUNK_BYTES)
         except BlockingIOError:
@@ -65,7 +65,7 @@ class MessageLine:
 
 
 def outcome_message(job_id: int, ended: Ended) -> dict[str, Any]:
-    """How a job ended, as a message."""
+    """A job's outcome, as a message."""
     match ended:
         case Succeeded(refreshed, commit_ms):
             made = {
@@ -85,7 +85,7 @@ def outcome_message(job_id: int, ended: Ended) -> dict[str, Any]:
 
 
 def outcome_event(job_id: int, ended: Ended) -> Event:
-    """How a job ended, as the core is told."""
+    """A job's outcome, as an event for the core."""
     match ended:
         case Succeeded(refreshed):
             return JobSucceeded(job_id, refreshed)
@@ -96,7 +96,7 @@ def outcome_event(job_id: int, ended: Ended) -> Event:
 
 
 def read_outcome(message: Mapping[str, Any]) -> Ended:
-    """What `outcome_message` said."""
+    """Parse the output of `outcome_message`."""
     match message["ended"]:
         case "succeeded":
             return Succeeded(

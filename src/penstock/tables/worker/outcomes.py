@@ -1,4 +1,4 @@
-"""How the refresh of a unit can end, and what an error means for the table at fault."""
+"""The possible outcomes of a unit's refresh, and what an error means for the table at fault."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _DETAIL_MAX: Final = 1_000
 
 
 class NotMadeYet(PenstockError):
-    """A table reads one that has no contents yet; it is tried again until it has."""
+    """A table reads one that has no contents yet; it is retried until there are some."""
 
     code = "not_made_yet"
 
 
 class SourceMissing(PenstockError):
-    """A table reads one that is not in the lake; it is refreshed again when that is back."""
+    """A table reads one that is not in the lake; it is refreshed once that is back."""
 
     code = "source_missing"
 
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """Everything is committed, which took so long."""
+    """Everything is committed, which took `commit_ms`."""
 
     refreshed: Mapping[str, Refreshed]
     commit_ms: float = 0.0
@@ -37,7 +37,7 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Nothing is visible; the failure is on record."""
+    """Nothing is visible; the failure is recorded."""
 
     kind: FailureKind
     detail: str
@@ -46,7 +46,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Nothing is visible; somebody closed the job or changed a definition."""
+    """Nothing is visible; the job was closed or a definition changed."""
 
     detail: str
 
@@ -55,7 +55,7 @@ Ended = Succeeded | Failed | Cancelled
 
 
 def kind_of(error: Exception) -> FailureKind:
-    """What an error means for its table, by its class or one of those it is made from."""
+    """What an error means for its table, by its class or a base class."""
     if isinstance(error, NotMadeYet | SourceMissing | LockHeld):
         return FailureKind.COLLISION
     condition = _called(error, "getCondition")
@@ -68,14 +68,14 @@ def kind_of(error: Exception) -> FailureKind:
 
 
 def detail_of(error: Exception) -> str:
-    """An error as one line of bounded length."""
+    """An error as one line of limited length."""
     text = error.message if isinstance(error, PenstockError) else str(error)
     line = shortened(text, _DETAIL_MAX)
     return line if isinstance(error, PenstockError) else f"{type(error).__name__}: {line}"
 
 
 def _called(error: Exception, *names: str) -> str | None:
-    """What an error of Spark says of itself."""
+    """The first result of these methods of a Spark error, if it has any."""
     for name in names:
         method = getattr(error, name, None)
         if callable(method):

@@ -1,7 +1,7 @@
-"""What an earlier member of a unit made, as later members read it: a version no snapshot has yet.
+"""An earlier member's result as later members read it: a version without a snapshot yet.
 
-The commit will make a snapshot after the one that inputs were read at; here it is numbered as the
-next one. Which number it gets in the end does not matter to readers of these values.
+The commit will create a snapshot after the one that inputs were read at; here it is numbered as the
+next one. Its final number does not matter to readers of these values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.tables.engine import Made, SourceRecreated
 
 
 def pending_version(current: TableVersion | None, made: Made, base: Snapshot) -> TableVersion:
-    """A table as it will be after the commit of what was made of it."""
+    """A table as it will be after its result is committed."""
     snapshot = replace(base, id=base.id + 1)
     if current is not None and not made.changed:
         return replace(current, snapshot=snapshot)
@@ -39,7 +39,7 @@ def pending_version(current: TableVersion | None, made: Made, base: Snapshot) ->
 
 
 def pending_changes(lake: Catalog, after: int, made: Made, base: Snapshot) -> ChangeRange:
-    """What a table will have gained and lost since a snapshot, with what was just made of it."""
+    """A table's inserts and deletes since a snapshot, including its uncommitted result."""
     if made.table.id < 0:
         raise SourceRecreated(f"expected the {made.table.name} of before, found it made anew")
     until = base.id + 1
@@ -66,7 +66,7 @@ def pending_changes(lake: Catalog, after: int, made: Made, base: Snapshot) -> Ch
 def _new_files(
     files: Iterable[NewFile], snapshot: int
 ) -> tuple[list[DataFile], dict[int, tuple[NameMap, ...]]]:
-    """Files that were just written, under ids below zero."""
+    """New files, under negative ids."""
     found, mappings = [], {}
     for number, file in enumerate(files):
         if not file.record_count:
@@ -90,7 +90,7 @@ def _new_files(
 
 
 def _ended(files: Iterable[DataFile], made: Made, snapshot: int) -> list[DataFile]:
-    """Files with what was just deleted from them."""
+    """Files with the new deletes applied."""
     if not made.changed:
         return list(files)
     gone = {entry.file.id: entry.positions for entry in made.deletes if entry.count}
@@ -118,7 +118,7 @@ def _ended_inlined(inlined: InlinedRows, made: Made, snapshot: int) -> InlinedRo
 
 
 def _left(inlined: InlinedRows) -> InlinedRows:
-    """The rows that are still there; a version holds no others."""
+    """The rows not yet deleted; a version contains no others."""
     at = [place for place, end in enumerate(inlined.ends) if end is None]
     return InlinedRows(
         inlined.rows.take(pa.array(at, pa.int64())),

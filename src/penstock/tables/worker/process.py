@@ -1,8 +1,8 @@
-"""A worker process: warm, with an engine of its own; runs one job after the other.
+"""A worker process: warm, with its own engine; runs one job after another.
 
-It is started with the number of a socket. Its first message are settings, then come jobs. When the
-other end is gone so is whoever wanted the work, and it leaves at once: every commit is all or
-nothing, so it may be gone at any instruction.
+It is started with the number of a socket. The first message contains settings, later ones jobs.
+When the other end disconnects, no coordinator needs the work, and it exits immediately: every
+commit is all or nothing, so it may stop at any instruction.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TELL_EVERY_MS: Final = 250
 
 
 class Teller:
-    """Tells the coordinator how far a job has come, but not more often than anybody could see."""
+    """Reports a job's progress to the coordinator, at a limited rate."""
 
     def __init__(self, line: MessageLine, job_id: int, clock: Clock) -> None:
         self._line, self._job_id, self._clock = line, job_id, clock
@@ -45,7 +45,7 @@ class Teller:
 
     def __call__(self, progress: RefreshProgress) -> None:
         if progress.left_ms == 0:
-            return  # what is done will be told as the end of the job
+            return  # completion is reported as the job's end
         with self._lock:
             now_ms = self._clock.monotonic_ms()
             if now_ms < self._next_ms:
@@ -55,7 +55,7 @@ class Teller:
 
 
 class Worker:
-    """One process's end of the work: takes jobs from a line, sends back how they ended."""
+    """A worker's side of the connection: takes jobs, sends back outcomes."""
 
     def __init__(self, line: MessageLine, settings: WarehouseSettings) -> None:
         self._line = line
@@ -92,7 +92,7 @@ class Worker:
             self._line.send(outcome_message(int(message["run"]), ended))
 
     def cancel(self, job_id: int) -> None:
-        """Give a job up, from the thread that listens; its row says already that it is closed."""
+        """Cancel a job, from the listening thread; its row is already closed."""
         if self._job_id == job_id:
             self._refresher.interrupt()
 
@@ -121,11 +121,11 @@ class Worker:
         )
 
     def _show_life(self) -> None:
-        """Signs of life for other machines, and for the sweep while a refresh takes long."""
+        """Heartbeats for other machines, and for the sweep during a long refresh."""
         pause_s = min(FOREIGN_MS / 3, self._settings.reserve_ms / 4) / 1_000
         waiting = threading.Event()
         while True:
-            with suppress(Exception):  # a catalog that is away may come back
+            with suppress(Exception):  # an unreachable catalog may come back
                 self._store.show_life(self._name, self._clock.now_ms())
                 token = self._token
                 if token is not None:
@@ -134,8 +134,8 @@ class Worker:
 
 
 def main(number: int) -> None:
-    """Work for whoever holds the other end of a socket."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to handle
+    """Work for the coordinator at the other end of a socket."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the coordinator handles Ctrl-C
     line = MessageLine(socket.socket(fileno=number))
     first = line.receive()
     while line.is_open and not first:
@@ -152,7 +152,7 @@ def main(number: int) -> None:
         sys.exit(1)
     try:
         made[0].run(jobs)
-    except CatalogAway:  # what it did cannot be written down; the coordinator sees it leave
+    except CatalogAway:  # it cannot record its outcome; the coordinator sees it exit
         os._exit(1)
 
 

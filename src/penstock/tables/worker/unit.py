@@ -1,6 +1,6 @@
-"""Refreshing one unit: read one snapshot, refresh member after member, commit all of it or nothing.
+"""Refresh one unit: read one snapshot, refresh member after member, commit all or nothing.
 
-`inputs` finds what is read, the engine makes contents, `landing` commits.
+`inputs` resolves what is read, the engine makes contents, `commit` commits them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class UnitWorker:
         self._ours: set[tuple[str, str]] = set()
 
     def close(self) -> None:
-        """Let go of what the worker opened; the engine is somebody else's."""
+        """Close what the worker opened; the caller owns the engine."""
         self._inputs.close()
 
     def run(
@@ -66,7 +66,7 @@ class UnitWorker:
         waited_ms: int = 0,
         tell: Tell | None = None,
     ) -> Ended:
-        """Refresh a unit that was claimed. Whatever happens, its locks are given back.
+        """Refresh a claimed unit. Its locks are always released.
 
         `waited_ms` is how long it waited for a slot and a permit before it had a job.
         """
@@ -112,7 +112,7 @@ class UnitWorker:
         name = task.definition.name
         made = self._refresher.refresh(task)
         made = replace(made, timings_ms=(*phases, *made.timings_ms))
-        if made.table.id < 0:  # a table that is made anew is news, even if it is empty
+        if made.table.id < 0:  # a recreated table counts as changed, even if empty
             made = replace(made, changed=True)
         made = _explained(made, task, evicted(run, task.inputs))
         _note(run.transaction, made, created=made.table.id < 0)
@@ -129,7 +129,7 @@ class UnitWorker:
             return None
 
     def _check_ours(self, run: UnitRun, name: str, table: TableInfo) -> None:
-        """Refuse a table that somebody else made under the name: a refresh would take its rows."""
+        """Reject a table that another tool created: a refresh would replace its rows."""
         if (name, table.uuid) in self._ours:
             return
         with self._lake.look() as reader:
@@ -146,7 +146,7 @@ class UnitWorker:
     def _target(
         self, run: UnitRun, name: str, current: TableVersion | None
     ) -> Callable[[pa.Schema], TableInfo]:
-        """The table as it is if the columns fit, else one made anew in its place."""
+        """The existing table if its columns match, otherwise a new one in its place."""
         given: list[TableInfo] = []
 
         def target(columns: pa.Schema) -> TableInfo:
@@ -176,7 +176,7 @@ class UnitWorker:
 
 
 def _was_refreshed(reader: Reader, run: UnitRun, name: str, table: TableInfo) -> bool:
-    """Whether a refresh is on record since a table began: of ours from before UUIDs were kept."""
+    """Whether a refresh is recorded since a table began; for tables older than stored UUIDs."""
     began = reader.last_defined_in(table.id)
     ((last,),) = reader.rows(rows.LAST_REFRESHED_SNAPSHOT, name)
     known = run.known.get(name)
@@ -201,10 +201,10 @@ def _reason(
 
 
 def _explained(made: Made, task: RefreshTask, note: str) -> Made:
-    """What was made, with the reason for the mode it was made in.
+    """The result, with the reason for its mode.
 
-    A reason that holds for any engine comes first: there was nothing to apply a change to, or a
-    person wanted it. Then what the engine said; and where it left it at that, what the query says.
+    A reason that holds for any engine comes first: there were no contents to apply changes to, or a
+    person forced it. Then the engine's reason; if it gave none, what the query implies.
     """
     reason, text = made.reason, made.reason_text
     if task.reason is not ReasonCode.AS_CONFIGURED:
@@ -218,7 +218,7 @@ def _explained(made: Made, task: RefreshTask, note: str) -> Made:
 
 
 def _note(transaction: Transaction, made: Made, *, created: bool) -> None:
-    """Put what was made of one table into the unit's transaction."""
+    """Add one table's result to the unit's transaction."""
     if created:
         transaction.add_files(made.table, made.files)
     elif made.changed and made.replace:
