@@ -136,7 +136,7 @@ class SpaceCommands:
         if isinstance(decided, Committed):
             assert space is not None, "a space that is made comes with the entry that makes it"
             writer.submit_commit(
-                space, decided, partial(self._accepted, space.topic.told_epoch, done)
+                space, decided, partial(self._on_committed, space.topic.told_epoch, done)
             )
         elif isinstance(decided, Change):
             writer.submit(decided, partial(self._made, name, done), sync=True)
@@ -230,7 +230,7 @@ class SpaceCommands:
         else:
             writer.after(tell)
 
-    def _accepted(self, epoch: int, done: OnAccepted, outcome: Answer | Exception) -> None:
+    def _on_committed(self, epoch: int, done: OnAccepted, outcome: Answer | Exception) -> None:
         if isinstance(outcome, Exception):
             done(outcome)
         else:
