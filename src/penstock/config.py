@@ -49,8 +49,7 @@ OTHER_VARIABLES: Final = frozenset(
      "PENSTOCK_RUNNER", "PENSTOCK_RUNNER_OPTIONS", "PENSTOCK_SPARK",
      "PENSTOCK_COMPILE", "PENSTOCK_REWRITE", "PENSTOCK_RUNS", "PENSTOCK_SEED"}
 )  # fmt: skip
-"""Variables with our prefix that are no setting: where the file is, the clients', the tables'
-engine's, the tests'."""
+"""Variables with our prefix that are not settings: file path, clients, engine, tests."""
 
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _FALSE: Final = frozenset({"false", "0", "no", "off", ""})
@@ -62,7 +61,7 @@ def _setting(default: Any, doc: str, *, least: int = 0, most: int | None = None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything the topic server can be told. 0 turns a limit off where its text says so."""
+    """The settings of the topic server. 0 turns a limit off where its text says so."""
 
     host: str = _setting("127.0.0.1", "Address to listen on; `host:port` sets both.")
     port: int = _setting(4000, "Port to listen on; 0 takes any free one.", most=65_535)
@@ -195,16 +194,16 @@ class Settings:
 
     @property
     def has_keys(self) -> bool:
-        """Whether keys are asked for; commas alone are no keys."""
+        """Whether keys are required; commas alone are not keys."""
         return bool(self.api_keys.replace(",", " ").strip())
 
     @property
     def heartbeat_ms_min(self) -> int:
-        """The shortest heartbeat a watcher may ask for."""
+        """The shortest heartbeat a watcher may request."""
         return self.test_min_heartbeat_ms or 1_000
 
     def topic_limits(self) -> TopicLimits:
-        """The limits that the topics themselves keep."""
+        """The limits that topics enforce."""
         return TopicLimits(
             record_bytes_max=self.max_record_bytes,
             meta_bytes_max=self.max_meta_bytes,
@@ -221,7 +220,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestSettings:
-    """Everything the ingest edge can be told."""
+    """The settings of the ingest edge."""
 
     host: str = _setting("127.0.0.1", "Address to listen on for devices; `host:port` sets both.")
     port: int = _setting(4100, "Port for devices; 0 takes any free one.", most=65_535)
@@ -275,7 +274,7 @@ class IngestSettings:
             )
 
     def edge_limits(self) -> EdgeLimits:
-        """The limits that the edge keeps."""
+        """The limits that the edge enforces."""
         return EdgeLimits(
             connections_max=self.max_connections,
             devices_max=self.max_devices,
@@ -325,7 +324,7 @@ class TablesSettings:
 
     @property
     def snapshot_retention_ms(self) -> int | None:
-        """`keep_snapshots` in milliseconds; None where it is not said."""
+        """`keep_snapshots` in milliseconds; None if not set."""
         return parse_duration_ms(self.keep_snapshots) if self.keep_snapshots else None
 
 
@@ -349,10 +348,10 @@ def load(
     file: Path | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """The settings of flags, environment and file, the earlier winning.
+    """The settings from flags, environment and file, in this order of precedence.
 
-    Without `environ` the process's own counts. Without `file` the variable PENSTOCK_CONFIG names
-    it; else `penstock.toml` counts if it is here.
+    Without `environ` the process's environment is used. Without `file` the variable PENSTOCK_CONFIG
+    names it; otherwise `penstock.toml` is used if it is in the current directory.
     """
     return Settings(**_merged(FILE_TABLE, environ, file, flags))
 
@@ -402,7 +401,7 @@ def load_spark(
     """
     found = spark_options(_merged(SPARK_TABLE, environ, file, named(place)))
     if place and found.remote and not named(place).get("remote"):
-        found = replace(found, remote=None)  # the file's server, where a master was asked for
+        found = replace(found, remote=None)  # the file's server, although a master was requested
     for name, setting in _FIELDS_OF[SPARK_TABLE].items():
         _check_bounds(name, getattr(found, name), setting.metadata)
     return found
@@ -428,7 +427,7 @@ def _merged(
 
 
 def from_file(path: Path, *, must_exist: bool = True, table: str = FILE_TABLE) -> dict[str, Any]:
-    """The keys of a table of a TOML file, each known."""
+    """The keys of a table of a TOML file, all known."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -445,7 +444,7 @@ def from_file(path: Path, *, must_exist: bool = True, table: str = FILE_TABLE) -
 
 
 def _check_table(path: Path, name: str, found: Any) -> None:
-    """Refuse a table, or a key in one, that nobody knows; say where one in no table belongs."""
+    """Refuse an unknown table or key; for a key outside of a table, name the right table."""
     if name not in _KINDS:
         homes = " or ".join(f"[{kind}]" for kind in _KINDS if name in _FIELDS_OF[kind])
         if homes:
@@ -459,7 +458,7 @@ def _check_table(path: Path, name: str, found: Any) -> None:
 
 
 def from_environment(environ: Mapping[str, str], *, table: str = FILE_TABLE) -> dict[str, Any]:
-    """The settings of a table among the variables, each known."""
+    """The settings of a table in the environment, all known."""
     known = {variable(name, other): (other, name) for other in _KINDS for name in _FIELDS_OF[other]}
     found: dict[str, Any] = {}
     for name, value in environ.items():
@@ -490,13 +489,13 @@ def described(table: str = FILE_TABLE) -> list[tuple[str, str, str]]:
 
 
 def child_environ(own: Mapping[str, str], *, inherit: bool = True) -> dict[str, str]:
-    """The environment of a child process; without `inherit`, none of our own variables is left."""
+    """The environment of a child process; without `inherit`, our own variables are removed."""
     kept = {key: text for key, text in os.environ.items() if inherit or not key.startswith(PREFIX)}
     return {**kept, **own}
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine alone; a name other than localhost no."""
+    """Whether an address is reachable only from this machine; False for names except localhost."""
     if host == "localhost":
         return True
     try:
@@ -506,7 +505,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _split_host(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """A layer whose host may carry the port, which counts unless the layer names one itself."""
+    """Settings whose host may include the port, which is used unless a port is set as well."""
     found = dict(layer)
     host = found.get("host")
     if isinstance(host, str):
@@ -536,7 +535,7 @@ def _parse(name: str, value: Any, kind: str) -> Any:
 
 
 def _parse_mapping(name: str, value: Any, within: str = "") -> Iterator[tuple[str, str]]:
-    """Names and texts; a table of a file in which the names' dots made tables is taken apart."""
+    """Names and strings; nested tables, made by dots in a TOML file's names, are flattened."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -599,7 +598,7 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """What to say of a name nobody knows: the nearest known one, if one is near."""
+    """The message for an unknown name: suggests the nearest known one, if one is near."""
     near = difflib.get_close_matches(name, list(known), n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"expected a known {what}, found {name}{hint}"

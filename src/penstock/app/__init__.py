@@ -1,1 +1,1 @@
-"""Programs, put together from settings: server, ingest, tables, and `up`, which runs them all."""
+"""Programs, assembled from settings: server, ingest, tables, and `up`, which runs them all."""

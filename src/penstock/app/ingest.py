@@ -41,7 +41,7 @@ OnLook = Callable[[dict[str, Any]], None]
 
 
 class IngestPlace(NamedTuple):
-    """Where the pipeline stores: the lake, the Spark that works on it, the prices that count."""
+    """Where the pipeline stores its data: the lake, its Spark, and the tariffs in effect."""
 
     catalog: str
     data_path: str | None
@@ -50,7 +50,7 @@ class IngestPlace(NamedTuple):
 
 
 def run_edge_alone(settings: IngestSettings, *, say: Say) -> None:
-    """Take messages of devices into a topic until SIGINT or SIGTERM."""
+    """Write device messages to a topic until SIGINT or SIGTERM."""
 
     async def run() -> None:
         edge = make_edge(settings)
@@ -63,7 +63,7 @@ def run_edge_alone(settings: IngestSettings, *, say: Say) -> None:
 def run_ingest(
     settings: IngestSettings, place: IngestPlace, *, say: Say, on_look: OnLook | None = None
 ) -> None:
-    """Take messages of meters into the lake until SIGINT or SIGTERM.
+    """Write meter messages to the lake until SIGINT or SIGTERM.
 
     `on_look` gets the status twice a second.
     """
@@ -111,7 +111,7 @@ async def run_edge(
     host, port = starting.result()
     status = Listener(partial(answer_status, shown))
     status_host, status_port = await _listen(status, settings)
-    gc.freeze()  # what is there now stays: no collection needs to look at it again
+    gc.freeze()  # the objects so far are permanent: exclude them from collections
     if settings.port_file is not None:
         write_atomically(settings.port_file, f"{host}:{port}\n{status_host}:{status_port}\n")
     say(
@@ -137,16 +137,15 @@ async def run_edge(
 async def run_whole(
     settings: IngestSettings, runner: PipelineRunner, *, say: Say, on_look: OnLook | None = None
 ) -> None:
-    """Run edge and pipeline until a signal, or until the pipeline cannot go on.
+    """Run edge and pipeline until a signal, or until the pipeline fails.
 
-    SIGUSR1 holds the store stage, and the next one lets it
-    go on.
+    SIGUSR1 pauses the store stage, and the next one resumes it.
     """
     whole = Whole(settings, runner)
     pipeline = PipelineThread(runner)
 
     async def beside() -> None:
-        pipeline.start()  # now that the edge has made its topics
+        pipeline.start()  # now that the edge has created its topics
         while on_look is not None and not pipeline.ended.done():
             on_look(whole.status())
             await asyncio.wait([pipeline.ended], timeout=LOOK_S)
@@ -168,7 +167,7 @@ def make_edge(
     stages: Sequence[Stage] = (),
     downstream: Downstream | None = None,
 ) -> Edge:
-    """An edge as the settings have it, writing to a topic server. Called on its loop."""
+    """Create an edge from its settings, writing to a topic server. Called on its loop."""
     from penstock.client.raw_topic import ServerTopic
     from penstock.flow.planner import PlannerPolicy
 
@@ -189,7 +188,7 @@ def make_edge(
 
 
 def read_tokens(path: Path | None) -> DeviceTokens | None:
-    """The tokens of a file; None if there is no file, and every device may send."""
+    """The tokens in a file; None if there is no file, and every device may send."""
     if path is None:
         return None
     try:
@@ -201,7 +200,7 @@ def read_tokens(path: Path | None) -> DeviceTokens | None:
 
 
 def answer_status(shown: Shown, exchange: Exchange) -> None:
-    """The application of the port for status: `/status` as JSON, `/metrics` for Prometheus."""
+    """The application of the status port: `/status` as JSON, `/metrics` for Prometheus."""
     request = exchange.request
     if request.method != "GET":
         exchange.reply(405, b"expected GET\n", content_type=PLAIN, headers=((b"allow", b"GET"),))
@@ -225,13 +224,13 @@ async def _listen(listener: Listener, settings: IngestSettings) -> tuple[str, in
 
 
 def fetch_status(url: str) -> dict[str, Any]:
-    """The status of an edge, from its port for status; `CallError` if it does not answer."""
+    """The status of an edge, from its status port; `CallError` if it does not answer."""
     with Client(ClientSettings(url, timeout_s=STATUS_S)) as client:
         return client.ingest_status()
 
 
 class Whole:
-    """Edge and pipeline as one thing: what is shown, and how much may wait between the two."""
+    """Edge and pipeline combined: their status, and how much may be queued between them."""
 
     def __init__(self, settings: IngestSettings, runner: PipelineRunner) -> None:
         self.runner = runner
@@ -245,11 +244,11 @@ class Whole:
 
     @property
     def room(self) -> int:
-        """How many more messages the topic may take: what the stages behind it have slots for."""
+        """How many more messages the topic may take: the free slots of the stages behind it."""
         return max(0, sum(stage.window for stage in self.runner.stages) - self.behind)
 
     def status(self) -> dict[str, Any]:
-        """The edge's status, all five stages, and how far the lake is."""
+        """The edge's status, all five stages, and the progress of the lake."""
         runner, basis = self.runner, self.runner.basis
         pipeline = {
             "stored_seq": runner.stored_seq, "behind": self.behind, "trouble": runner.trouble,
@@ -268,7 +267,7 @@ class Whole:
 
 
 class PipelineThread:
-    """The pipeline in a thread of its own; `ended` has its error, if it came to one."""
+    """The pipeline in its own thread; `ended` holds its error, if it failed."""
 
     def __init__(self, runner: PipelineRunner) -> None:
         self._runner = runner
@@ -281,7 +280,7 @@ class PipelineThread:
         self._thread.start()
 
     async def stop(self) -> None:
-        """End soon; batches in flight are given up, as after a crash."""
+        """Stop soon; batches in flight are abandoned, as after a crash."""
         self._runner.stop()
         if self._thread.ident is not None:
             await asyncio.to_thread(self._thread.join, END_S)

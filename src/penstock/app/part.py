@@ -1,4 +1,4 @@
-"""One part of `penstock up`: a child process that is started again when it ends."""
+"""One part of `penstock up`: a child process that is restarted when it exits."""
 
 from __future__ import annotations
 
@@ -17,29 +17,28 @@ from penstock.flow.backoff import Backoff
 from penstock.kernel.errors import Rejected, Unavailable
 
 BACKOFF: Final = Backoff(base_ms=250, cap_ms=15_000, jitter=0.0, window_ms=float("inf"))
-"""How long to wait before a part is started again."""
+"""How long to wait before a part is restarted."""
 STEADY_S: Final = 60.0
-"""A part that ran for longer is started again as soon as one that never ended before."""
+"""A part that ran for longer is restarted as quickly as after its first exit."""
 FRUITLESS_MAX: Final = 10
-"""How often in a row a part may end before it is ready; then everything ends."""
+"""How often in a row a part may exit before it is ready; then everything stops."""
 END_S: Final = 75.0
-"""How long a part may take to end in good order: longer than each takes by its own limits."""
+"""How long a graceful stop of a part may take: longer than each part's own limits."""
 LOOK_S: Final = 0.05
 LINE_BYTES_MAX: Final = 1 << 20
 WRONG_USAGE: Final = 2
 _PR_SET_PDEATHSIG: Final = 1
 
 OnLine = Callable[[str, str], None]
-"""Takes the name of a part and a line that it said."""
+"""Takes the name of a part and a line of its output."""
 
 
 class Part:
-    """A `penstock` command that runs for as long as it is kept.
+    """A `penstock` command that is kept running.
 
-    `is_ready` is asked again and again after each start, and `sign`, a file in which the part says
-    where it listens, is removed before. A part that ends is started again after a
-    pause that doubles. One that ends before it was ever ready, or too often in a row, is given up:
-    something is wrong that another start does not mend.
+    `is_ready` is polled after each start, and `sign`, a file in which the part writes where it
+    listens, is removed before. A part that exits is restarted after a delay that doubles. One that
+    exits before it was ever ready, or too often in a row, is given up: a restart would not help.
     """
 
     def __init__(
@@ -55,9 +54,9 @@ class Part:
     ) -> None:
         self.name = name
         self.own: dict[str, str] = {}
-        """Variables of its environment that go over those it inherits."""
+        """Variables that override those of the inherited environment."""
         self.ready = asyncio.Event()
-        """Set while it runs and does its work."""
+        """Set while it is running and ready."""
         self.starts = 0
         self._arguments = arguments
         self._is_ready = is_ready
@@ -72,12 +71,12 @@ class Part:
 
     @property
     def pid(self) -> int | None:
-        """Its process, while there is one."""
+        """Its process id, while it runs."""
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
 
     async def keep(self) -> None:
-        """Run it, and start it again when it ends; returns after `stop`, raises if given up."""
+        """Run it, and restart it when it exits; returns after `stop`, raises if given up."""
         loop = asyncio.get_running_loop()
         failures = fruitless = 0
         while not self._stop.is_set():
@@ -105,18 +104,18 @@ class Part:
             self._process.send_signal(number)
 
     def restart(self) -> None:
-        """Have it end and start again, with what `own` says now."""
+        """Stop it and start it again, with the current `own`."""
         self.signal(signal.SIGTERM)
 
     async def replace(self) -> None:
-        """Kill it, as a crash would; returns when the next one does its work."""
+        """Kill it, as a crash would; returns when the next process is ready."""
         starts = self.starts
         self.signal(signal.SIGKILL)
         while self.starts == starts or not self.ready.is_set():
             await asyncio.sleep(LOOK_S)
 
     async def stop(self) -> None:
-        """End it in good order, or by force if that takes too long."""
+        """Stop it gracefully, or kill it if that takes too long."""
         self._stop.set()
         process = self._process
         if process is None or process.returncode is not None:
@@ -128,24 +127,24 @@ class Part:
         self.kill()
 
     def kill(self) -> None:
-        """End it at once; what was acknowledged is durable."""
+        """Kill it at once; acknowledged data is durable."""
         self._stop.set()
         self.signal(signal.SIGKILL)
 
     async def _run_once(self) -> int:
-        """Start it and wait for its end; its exit code."""
+        """Start it and wait for its exit; returns the exit code."""
         self.starts += 1
         self._last_line = "it said nothing"
         if self._sign is not None:
-            self._sign.unlink(missing_ok=True)  # that of the process before
-        # A session of its own: Ctrl-C at the terminal is for `up`, which ends its parts in order.
+            self._sign.unlink(missing_ok=True)  # from the previous process
+        # In its own session: Ctrl-C at the terminal is for `up`, which stops its parts in order.
         process = self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "penstock", *self._arguments,
             env=child_environ(self.own, inherit=self._inherit), cwd=self._directory,
             stdin=asyncio.subprocess.DEVNULL, stdout=PIPE, stderr=STDOUT, limit=LINE_BYTES_MAX,
             start_new_session=True, preexec_fn=_END_WITH_PARENT,
         )  # fmt: skip
-        if self._stop.is_set():  # while it was being started
+        if self._stop.is_set():  # while it was starting
             process.terminate()
         looking = asyncio.ensure_future(self._look(process))
         try:
@@ -155,7 +154,7 @@ class Part:
             looking.cancel()
 
     async def _look(self, process: Process) -> None:
-        """Wait until it does its work."""
+        """Wait until it is ready."""
         while process.returncode is None:
             if await self._is_ready():
                 self.ready.set()
@@ -168,7 +167,7 @@ class Part:
         while True:
             try:
                 line = await process.stdout.readline()
-            except ValueError:  # longer than any line should be: the rest of it is the next one
+            except ValueError:  # longer than any line should be: the rest is read as the next line
                 continue
             if not line:
                 return
@@ -192,7 +191,7 @@ def _meaning(code: int) -> str:
 
 
 def _end_with_parent() -> Callable[[], None] | None:
-    """What a child does so that it ends, in good order, when this process is killed; on Linux."""
+    """A preexec function that stops the child gracefully when this process is killed; on Linux."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl  # looked up now: little is safe between fork and exec

@@ -1,4 +1,4 @@
-"""What every program does for itself: logging, certificates, saying where it listens."""
+"""What every program does: logging, TLS, and writing where it listens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.kernel.errors import Rejected
 
 
 def set_up_logging(level: str) -> None:
-    """Log to the standard error, from a level on."""
+    """Log to standard error, from the given level on."""
     if level == "off":
         logging.disable(logging.CRITICAL)
         return
@@ -21,7 +21,7 @@ def set_up_logging(level: str) -> None:
 
 
 def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """What a listener shows of itself, from two PEM files; None where they are not given."""
+    """The TLS context of a listener, from two PEM files; None if they are not given."""
     if cert is None or key is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -35,7 +35,7 @@ def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that a reader finds all of it or none."""
+    """Write a file so that a reader never sees part of it."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)

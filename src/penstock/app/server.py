@@ -1,4 +1,4 @@
-"""The topic server as one thing: store, engine, application and listener, from start to end."""
+"""The topic server as a whole: store, engine, application and listener, from start to stop."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 SHARDS_MAX: Final = 8
 SWITCH_S: Final = 0.0002
-"""How often threads take turns: often, so that the log's answers do not wait for the loop."""
+"""The thread switch interval: short, so that the log's answers do not wait for the loop."""
 
 COLLECT_AFTER: Final = (20_000, 20, 20)
 """Thresholds of the garbage collector. Connections leave no circles behind, and among the records
@@ -59,7 +59,7 @@ that are kept it would find none either: at Python's own thresholds, looking for
 fortieth of the time of writes in batches."""
 
 HOT_BYTES_MAX: Final = 256 * MIB
-"""What memory holds of records if nothing is said, and the machine has four times as much."""
+"""The default memory for records, if the machine has four times as much."""
 
 CGROUP_LIMITS: Final = (
     Path("/sys/fs/cgroup/memory.max"),
@@ -67,13 +67,13 @@ CGROUP_LIMITS: Final = (
 )
 
 SLOW_S: Final = 1.0
-"""How long a start or an end may take before a person at the terminal is told of it."""
+"""How long a start or a stop may take before the terminal shows a message."""
 
 _WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
-"""Addresses that stand for all of this machine's, and one of those."""
+"""Addresses that stand for all interfaces, and a local address for each."""
 
 LOG_DIR: Final = "log"
-"""Where in the data directory the log is."""
+"""The log's directory in the data directory."""
 
 _LOGGER: Final = logging.getLogger("penstock")
 
@@ -82,10 +82,10 @@ OnProgress = Callable[[float], None]
 
 
 def serve(settings: Settings, *, say: Say, on_progress: OnProgress | None = None) -> None:
-    """Run the server until it is told to end by SIGINT or SIGTERM; a second one ends it at once.
+    """Run the server until SIGINT or SIGTERM; a second signal ends it at once.
 
-    `say` gets the lines that a person at the terminal wants to see; `on_progress` how much of
-    the log has been replayed, 0 to 1.
+    `say` gets the lines for a person at the terminal; `on_progress` how much of the log has been
+    replayed, 0 to 1.
     """
     server = Server(settings)
     set_up_logging(settings.log)
@@ -96,7 +96,7 @@ def serve(settings: Settings, *, say: Say, on_progress: OnProgress | None = None
 
 
 def _take_descriptors() -> None:
-    """Open as many files and connections as the machine allows this user: by default too few."""
+    """Raise the limit of open files to the maximum: the default is too low for many connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(OSError, ValueError):
@@ -120,7 +120,7 @@ async def _run(server: Server, say: Say, on_progress: OnProgress | None) -> None
             opening.cancel()
         with suppress(asyncio.CancelledError):
             await opening
-            # Not before: a start may fail after the port is open.
+            # Not earlier: a start may fail after the port is open.
             say(describe(server.settings, host, port, server.keys))
         await stopping
         say("penstock ends: no new connections, requests under way are finished")
@@ -131,14 +131,14 @@ async def _run(server: Server, say: Say, on_progress: OnProgress | None) -> None
 
 
 def _take_signal(server: Server, stop: asyncio.Event) -> None:
-    """The first signal asks for the end; whoever sends another does not want to wait for it."""
+    """The first signal asks for a graceful stop; the second stops at once."""
     if stop.is_set():
         server.hurry()
     stop.set()
 
 
 class Server:
-    """One topic server on a running loop: `listen`, `open`, and in the end `close`."""
+    """One topic server on a running loop: `listen`, `open`, and finally `close`."""
 
     def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
         self.settings = settings
@@ -181,10 +181,10 @@ class Server:
         return self._listener.address
 
     async def open(self, on_progress: OnProgress | None = None) -> None:
-        """Take the log, say in the port file where the server is, replay the log, then serve."""
+        """Lock the log, write the port file, replay the log, then serve."""
         settings = self.settings
         loop = asyncio.get_running_loop()
-        # Not before the log is held: the port file may be that of a server that runs and holds it.
+        # Only once the log is locked: the port file may belong to a running server that holds it.
         tell = partial(_tell_port, settings.port_file, *self.address)
         with telling_of_salvage(settings):
             self._store = await loop.run_in_executor(None, _open_store, settings, tell)
@@ -225,14 +225,14 @@ class Server:
                 shown.cancel()
         if on_progress is not None:
             on_progress(1.0)
-        # What the replay made stays: the collector need not look at it again and again.
+        # The replayed objects are permanent: exclude them from garbage collections.
         gc.collect()
         gc.freeze()
         self.application.open()
         self._listener.use(self.application)
 
     def _open_tables(self) -> TablesDesk | None:
-        """The way to the warehouse, if there is one; it is opened when it is first needed."""
+        """The warehouse, if there is one; it is opened on first use."""
         settings = self.settings
         if not settings.catalog:
             return None
@@ -243,9 +243,9 @@ class Server:
         return self.tables
 
     async def close(self, on_slow: Callable[[], None] = lambda: None) -> None:
-        """End in good order: streams are told, requests finished, routers drained, all synced.
+        """Stop gracefully: end streams, finish requests, drain routers, sync everything.
 
-        `on_slow` is called if requests are not finished soon, and `hurry` would help.
+        `on_slow` is called if requests take long to finish, so that `hurry` would help.
         """
         loop = asyncio.get_running_loop()
         slow = loop.call_later(SLOW_S, on_slow)
@@ -262,11 +262,11 @@ class Server:
             self._store.close()
 
     def hurry(self) -> None:
-        """Let `close` wait for no request: connections are dropped, the log ends in good order."""
+        """Make `close` wait for no request: drop connections, close the log properly."""
         self._hurried.set()
 
     async def _drain(self) -> None:
-        """Wait until requests are finished, for as long as is set and nobody is in a hurry."""
+        """Wait until requests are finished, up to the configured time or until `hurry`."""
         finishing = asyncio.ensure_future(self._finish_requests())
         hurrying = asyncio.ensure_future(self._hurried.wait())
         await asyncio.wait((finishing, hurrying), return_when=asyncio.FIRST_COMPLETED)
@@ -290,9 +290,9 @@ class Server:
 
 
 def origins_of(settings: Settings) -> Origins:
-    """Whose pages may use the server, and under which names.
+    """Whose pages may use the server, and under which host names.
 
-    The address that it is told to listen on is one of them, as it is the one that is told.
+    The address it is configured to listen on is one of them, because that is the one it reports.
     """
     hosts: list[str] | None = None
     if not settings.has_keys:
@@ -306,7 +306,7 @@ def origins_of(settings: Settings) -> Origins:
 
 
 def hiding(settings: Settings) -> Hiding:
-    """What errors say in the place of this server's paths."""
+    """Hides this server's paths in error texts."""
     lake = settings.catalog.partition(":")[2] if settings.catalog.startswith("sqlite:") else ""
     places: dict[str, list[Path | str | None]] = {
         "the data directory": [settings.data_dir],
@@ -328,7 +328,7 @@ def hiding(settings: Settings) -> Hiding:
 
 
 def own_url(settings: Settings, host: str, port: int) -> str:
-    """The address under which the server is reached from its own machine."""
+    """The server's address for clients on its own machine."""
     near = _WILDCARDS.get(host, host)
     return _url(settings, near, port)
 
@@ -339,7 +339,7 @@ def _url(settings: Settings, host: str, port: int) -> str:
 
 
 def describe(settings: Settings, host: str, port: int, keys: KeyRing | None) -> str:
-    """The line that says where the server is, where its data is, and who may come in."""
+    """The line that says where the server and its data are, and who has access."""
     where = "in memory only" if settings.store == "memory" else f"in {settings.data_dir}"
     auth = "off: everybody may do everything" if keys is None else f"on: {len(keys)} keys"
     line = (
@@ -352,13 +352,13 @@ def describe(settings: Settings, host: str, port: int, keys: KeyRing | None) -> 
 
 
 def new_wid() -> str:
-    """The id of a watch session, which nobody can guess."""
+    """The id of a watch session; not guessable."""
     return "wid_" + urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
 
 
 @contextmanager
 def telling_of_salvage(settings: Settings) -> Iterator[None]:
-    """Say at the end of what is damaged what to do about it."""
+    """Add a hint about `penstock salvage` to errors about damage."""
     try:
         yield
     except Corrupt as error:
@@ -411,7 +411,7 @@ def _machine_bytes() -> int:
 
 
 def _open_store(settings: Settings, on_held: Callable[[], None]) -> Store:
-    """The log. The segment store alone reads much of it now, and so says early that it is held."""
+    """Open the log. The segment store reads much of it here, and so detects a lock early."""
     options: dict[str, Any] = {}
     if settings.store == "segment":
         options = {
@@ -437,7 +437,7 @@ async def _show_progress(engine: Engine, on_progress: OnProgress) -> None:
 
 
 def _open_warehouse(place: WarehousePlace) -> Warehouse:
-    # Loaded here: a server without tables has no use for Arrow's readers.
+    # Imported here: a server without tables does not need Arrow's readers.
     from penstock.app.tables import Warehouse
 
     return Warehouse.open(place.catalog, place.data_path)

@@ -12,19 +12,19 @@ from penstock.tables import warehouse
 from penstock.tables.engine import Factory
 
 SPARK: Final = "penstock.spark.refresh:make"
-"""The engine unless another one is named. A name, as workers make an engine each."""
+"""The default engine. A name, because each worker creates its own engine."""
 TOPICS: Final = "penstock.client.heads:make"
-"""What is asked where topics stand."""
+"""Provides the heads of topics."""
 
 
 class Warehouse(warehouse.Warehouse):
-    """A warehouse of stream tables whose engine is Spark unless another one is named."""
+    """A warehouse of stream tables whose engine is Spark by default."""
 
     @classmethod
     def open(
         cls, catalog: str, data_path: str | None = None, *, runner: str = SPARK, **options: Any
     ) -> Self:
-        """Open a warehouse, or with `make` make one where there is none.
+        """Open a warehouse, or with `make` create one if there is none.
 
         `runner` names the engine; it is loaded when something has to be run. Other options are
         those of `WarehouseSettings`.
@@ -40,9 +40,9 @@ def open_warehouse(
     *,
     make: bool = True,
 ) -> Warehouse:
-    """Open the warehouse of settings; with `make`, make one where there is none."""
+    """Open the configured warehouse; with `make`, create it if there is none."""
     if settings.pool:
-        open_database(settings.pool).close()  # refuses one whose driver is missing
+        open_database(settings.pool).close()  # fails early if its driver is missing
     return Warehouse.open(
         settings.catalog,
         settings.data_path or None,

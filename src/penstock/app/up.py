@@ -1,7 +1,7 @@
-"""`penstock up`: server, ingest and tables on one machine, as processes that are kept running.
+"""`penstock up`: server, ingest and tables on one machine, as supervised processes.
 
-One JVM serves ingest and tables. It belongs to this process and dies with it; when it ends, another
-is started, and the parts that used it start again with its address.
+One JVM serves ingest and tables. It belongs to this process and dies with it; when it exits,
+another is started, and the parts that used it are restarted with its address.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Say = Callable[[str], None]
 
 
 class UpSettings(NamedTuple):
-    """What each part is told, which parts run, and the file that they read themselves."""
+    """The settings of each part, which parts run, and the file that they read themselves."""
 
     server: Settings
     ingest: IngestSettings
@@ -51,12 +51,12 @@ class UpSettings(NamedTuple):
     file: Path | None = None
     parts: tuple[str, ...] = PARTS
     directory: Path | None = None
-    """Where the parts run; here if not said."""
+    """The working directory of the parts; the current one by default."""
     own: Mapping[str, Mapping[str, str]] | None = None
-    """Variables for parts by name, over those of the environment; then it is not inherited."""
+    """Variables for each part by name; if set, no PENSTOCK_ variable is inherited."""
 
     def check(self) -> None:
-        """Refuse what cannot work together."""
+        """Refuse incompatible settings."""
         if self.server.tls_cert is not None:
             raise Rejected(
                 "expected a server without TLS under `penstock up`: let a proxy speak TLS, or "
@@ -72,14 +72,14 @@ class UpSettings(NamedTuple):
 
 
 class Up:
-    """Everything on one machine: `start`, `watch`, and in the end `stop`."""
+    """Everything on one machine: `start`, `watch`, and finally `stop`."""
 
     def __init__(self, settings: UpSettings, *, say: Say, on_line: OnLine) -> None:
         settings.check()
         self.settings = settings
         self.server_url = ""
         self.edge: tuple[str, int] | None = None
-        """Where devices connect to, once ingest is ready."""
+        """Where devices connect, once ingest is ready."""
         self.status_url = ""
         self._say = say
         self._signs = Path(tempfile.gettempdir(), f"penstock-up-{os.getpid()}-{id(self)}")
@@ -100,7 +100,7 @@ class Up:
     # Starting
 
     async def start(self) -> None:
-        """Start everything; returns when every part does its work."""
+        """Start everything; returns when every part is ready."""
         self._signs.mkdir(mode=0o700)
         jvm = asyncio.ensure_future(self._start_jvm())
         try:
@@ -125,7 +125,7 @@ class Up:
         self._say(f"penstock is up: {self.server_url}")
 
     async def watch(self) -> None:
-        """Wait for as long as everything is kept running; raises what ends that."""
+        """Wait while everything is kept running; raises the error that ends it."""
         tasks = [*self._keeping.values()]
         if self._spark is not None:
             tasks.append(asyncio.ensure_future(self._keep_jvm()))
@@ -133,10 +133,10 @@ class Up:
         for task in done:
             task.result()
 
-    # Ending
+    # Stopping
 
     async def stop(self) -> None:
-        """End in order: devices first, then what they feed, the server last."""
+        """Stop in order: devices first, then what they feed, the server last."""
         self._ends.set()
         for name in (INGEST, TABLES):
             if name in self._keeping:
@@ -150,7 +150,7 @@ class Up:
         shutil.rmtree(self._signs, ignore_errors=True)
 
     def kill(self) -> None:
-        """End at once: what was acknowledged is durable."""
+        """Kill everything at once: acknowledged data is durable."""
         self._ends.set()
         for part in self.parts.values():
             part.kill()
@@ -162,7 +162,7 @@ class Up:
     async def _end(self, name: str) -> None:
         await self.parts[name].stop()
         task = self._keeping.pop(name)
-        with suppress(PenstockError):  # it was given up, which is why everything ends
+        with suppress(PenstockError):  # it was given up, which is why everything stops
             await task
 
     # Parts
@@ -171,7 +171,7 @@ class Up:
         self._keeping[name] = asyncio.ensure_future(self.parts[name].keep())
 
     async def _until_ready(self, name: str) -> None:
-        """Wait for a part, or raise what any part came to."""
+        """Wait until a part is ready, or raise the error of any part."""
         ready = asyncio.ensure_future(self.parts[name].ready.wait())
         try:
             waiting = [ready, *self._keeping.values()]
@@ -182,7 +182,7 @@ class Up:
             ready.cancel()
 
     def _variables(self, name: str) -> dict[str, str]:
-        """What a part is told over the file, which it reads itself."""
+        """The variables of a part that override the file, which it reads itself."""
         settings = self.settings
         own = dict((settings.own or {}).get(name, {}))
         if settings.file is not None:
@@ -204,14 +204,14 @@ class Up:
         return found
 
     def _sign(self, name: str) -> Path | None:
-        """The file in which a part says where it listens."""
+        """The file in which a part writes where it listens."""
         given = {SERVER: self.settings.server.port_file, INGEST: self.settings.ingest.port_file}
         return (given[name] or self._signs / name) if name in given else None
 
     def _data(self) -> str:
         return f"data in {self.settings.server.data_dir}"
 
-    # Whether they do their work
+    # Readiness
 
     async def _server_ready(self) -> bool:
         said = _said(self._sign(SERVER), self.parts[SERVER].pid)
@@ -220,7 +220,7 @@ class Up:
         if not self.server_url:
             host, port = _split(said[0])
             self.server_url = own_url(self.settings.server, host, port)
-            self.parts[SERVER].own["PENSTOCK_PORT"] = str(port)  # the others have been told of it
+            self.parts[SERVER].own["PENSTOCK_PORT"] = str(port)  # the others know this port
         return await is_server_ready(self.server_url, self.settings.ingest.api_key)
 
     async def _ingest_ready(self) -> bool:
@@ -253,7 +253,7 @@ class Up:
         self._spark = await asyncio.to_thread(start_spark, self.settings.spark, self._spark_says)
 
     async def _keep_jvm(self) -> None:
-        """Start another JVM when this one ends, and have those that used it start again."""
+        """Start another JVM when this one exits, and restart the parts that used it."""
         while not self._ends.is_set():
             spark = self._spark
             assert spark is not None
@@ -273,7 +273,7 @@ class Up:
 
 
 async def run_up(settings: UpSettings, *, say: Say, on_line: OnLine) -> None:
-    """Run everything until SIGINT or SIGTERM; a second one ends it at once."""
+    """Run everything until SIGINT or SIGTERM; a second signal kills it at once."""
     up = Up(settings, say=say, on_line=on_line)
     stop = asyncio.Event()
 
@@ -296,14 +296,14 @@ async def run_up(settings: UpSettings, *, say: Say, on_line: OnLine) -> None:
         await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
     finally:
         working.cancel()
-        stop.set()  # from now on a signal means at once
+        stop.set()  # from now on a signal kills
         await up.stop()
     with suppress(asyncio.CancelledError):
         await working
 
 
 async def states(settings: UpSettings) -> dict[str, tuple[bool, str]]:
-    """Whether each part runs where the settings have it, with a sentence."""
+    """Whether each part runs where the settings say, with an explanation."""
     server, ingest = settings.server, settings.ingest
     url = own_url(server, server.host, server.port)
     found: dict[str, tuple[bool, str]] = {}
@@ -329,11 +329,11 @@ def _ingest_words(status: dict[str, Any] | None, where: str) -> str:
 
 
 async def is_server_ready(url: str, api_key: str | None = None) -> bool:
-    """Whether a server answers and has read its log."""
+    """Whether a server answers and has replayed its log."""
     async with AsyncClient(_looking(url, api_key)) as client:
         try:
             await client.ready()
-        except Unauthorized:  # with `probe_auth` only a key is told; it answers, and that is enough
+        except Unauthorized:  # with `probe_auth` a probe needs a key; any answer is enough
             return True
         except CallError:
             return False
@@ -349,7 +349,7 @@ async def ingest_status(url: str) -> dict[str, Any] | None:
 
 
 async def tables_state(url: str, api_key: str | None = None) -> str | None:
-    """How the tables of a server's warehouse are; None if it does not answer."""
+    """The state of the tables of a server's warehouse; None if it does not answer."""
     async with AsyncClient(_looking(url, api_key)) as client:
         try:
             return str((await client.tables.health())["state"])
@@ -364,7 +364,7 @@ def _looking(url: str, api_key: str | None) -> ClientSettings:
 
 
 def _said(sign: Path | None, pid: int | None) -> list[str] | None:
-    """The addresses that a running part wrote; None as long as it has not."""
+    """The addresses that a running part wrote; None until it has."""
     try:
         return sign.read_text(encoding="utf-8").split() if sign and pid is not None else None
     except FileNotFoundError:

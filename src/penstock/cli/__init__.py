@@ -1,4 +1,4 @@
-"""The `penstock` command: one group, whose commands are loaded only when they are used."""
+"""The `penstock` command: one group, whose commands are imported only when used."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ COMMANDS: Final = {
 class LazyGroup(click.Group):
     """A group that imports a command's module when the command is used, not when it is listed.
 
-    `lazy` has, for each command, the module that defines it and the line that help shows: importing
-    every module for its first line of help took 1.3 s. A test compares the lines with the commands.
+    `lazy` has the module and the help line of each command: importing every module for its first
+    line of help took 1.3 s. A test compares the lines with the commands.
     """
 
     def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **options: Any) -> None:
@@ -74,7 +74,7 @@ class LazyGroup(click.Group):
 
 
 class Program(LazyGroup):
-    """The outermost group: what goes wrong in the world is one line, and not a traceback."""
+    """The outermost group: expected failures print one line instead of a traceback."""
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Run; help and the version are printed before a command is known."""
@@ -92,7 +92,7 @@ class Program(LazyGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            leave_output()  # the reader has had enough, and that is fine
+            leave_output()  # the reader closed the pipe, which is fine
             ctx.exit(0)
         except (click.exceptions.Exit, click.Abort, click.ClickException):
             raise

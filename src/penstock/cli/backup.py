@@ -1,4 +1,4 @@
-"""`penstock backup` and `restore`: a consistent copy of a data directory, and one made of it."""
+"""`penstock backup` and `restore`: a consistent copy of a data directory, and back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.topics.persist import backup as backups
 from penstock.topics.persist.backup import back_up_directory
 
 LOOK_TIMEOUT_S: Final = 1.0
-"""How long a look at the progress may take, and so hold up the end."""
+"""How long a progress request may take, and so delay the end."""
 
 
 @click.command()
@@ -85,7 +85,7 @@ def backup(
 
 
 def _copied(data_dir: Path, cold_dir: Path | None, dest: Path, *, hidden: bool) -> dict[str, Any]:
-    """Copy a directory that nobody uses."""
+    """Copy a directory that is not in use."""
     check_layout(data_dir)
     with bars(hidden=hidden) as on_progress:
         made = back_up_directory(
@@ -107,7 +107,7 @@ def _copied(data_dir: Path, cold_dir: Path | None, dest: Path, *, hidden: bool) 
 def ask_server(
     dest: Path, *, hidden: bool, timeout_s: float, url: str, **settings: Any
 ) -> dict[str, Any]:
-    """Have a running server make the copy, and show how far it is; returns what it says of it."""
+    """Have a running server make the copy, and show its progress; returns the server's answer."""
     with (
         Client(ClientSettings(url, **settings)) as client,
         waiting("the server makes the copy", partial(_how_far, client), hidden=hidden),
@@ -117,7 +117,7 @@ def ask_server(
 
 
 def _how_far(client: Client) -> tuple[str, int, int] | None:
-    """How far a server is with its copy; None if it does not say."""
+    """The progress of a server's copy; None if unknown."""
     found = client.within(LOOK_TIMEOUT_S).scheduler().get("compaction") or {}
     match found.get("backup"):
         case {"what": str(what), "done": int(done), "total": int(total)}:

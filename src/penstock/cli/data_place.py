@@ -1,4 +1,4 @@
-"""What a command looks at before it touches a data directory: is it one, and of our version."""
+"""Checks before a command touches a data directory: is it one, and of our version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.topics.persist.recovery import LAYOUT_VERSION
 
 
 def check_layout(directory: Path) -> None:
-    """Refuse a data directory that another version has made in a way that is not known here."""
+    """Refuse a data directory with the layout of an unknown version."""
     layout = read_layout(directory)
     if layout is not None and layout.version != LAYOUT_VERSION:
         raise Rejected(
@@ -21,7 +21,7 @@ def check_layout(directory: Path) -> None:
 
 
 def refuse_backup(directory: Path) -> None:
-    """Refuse to serve a backup: with the first write its files would not be those of its list."""
+    """Refuse to serve a backup: the first write would make its files differ from its manifest."""
     if (directory / LIST_FILE).exists():
         raise Rejected(
             f"expected a data directory, found a backup in {directory}; make one of it with: "

@@ -1,4 +1,4 @@
-"""`penstock demo`: all of Penstock at work on this machine, to be pestered."""
+"""`penstock demo`: all of Penstock at work on this machine, with failures on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock entity`: entities of a running server from the shell: look, change, follow."""
+"""`penstock entity`: show, change and follow entities of a running server from the shell."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def entity(ctx: click.Context, /, **place: Any) -> None:
 
 
 def change_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What every change can be told."""
+    """The options of every change."""
     for option in (
         json_flag,
         click.option(
@@ -139,7 +139,7 @@ def delete(
     as_json: bool,
 ) -> None:
     """Delete an entity. What it was can still be had with `get --at`."""
-    client.get_entity(space, name)  # so that a wrong id is told
+    client.get_entity(space, name)  # so that a wrong id is reported
     _commit(client, space, Write(entity=name, delete=True), if_seq, event_id, as_json)
 
 
@@ -176,7 +176,7 @@ def watch(
 
     Of all entities of the space, or of those that are named.
     """
-    next(client.list_entities(space, page_size=1), None)  # so that what is no space is told
+    next(client.list_entities(space, page_size=1), None)  # fails if it is not a space
     output = EntityOutput(as_json)
     start = Position(tail=True) if from_seq is None else Position(from_seq)
     try:
@@ -195,7 +195,7 @@ def _commit(
     event_id: str | None,
     as_json: bool,
 ) -> None:
-    """Commit one write in a session of its own."""
+    """Commit one write in a new session."""
     reads = () if if_seq is None else (Read(entity=write.entity, seq=if_seq),)
     once = () if event_id is None else (Precondition(receipt_absent=event_id),)
     commit = Commit(
@@ -210,7 +210,7 @@ def _commit(
 
 
 def _document(text: str | None) -> Any:
-    """The JSON of an argument or, if there is none or it is -, of standard input."""
+    """The JSON of an argument or, if it is missing or -, of standard input."""
     if text is None or text == "-":
         raw = sys.stdin.buffer.read()
     else:

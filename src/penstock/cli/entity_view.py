@@ -1,4 +1,4 @@
-"""What `penstock entity` prints: for people, or lines of JSON for programs."""
+"""The output of `penstock entity`: for people, or lines of JSON for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.protocol.events import Records, Tombstone, TopicDeleted, WatchEven
 
 
 class _Recorded(msgspec.Struct):
-    """What the record of a commit has."""
+    """The fields of a commit's record."""
 
     session: str
     local_seq: int
@@ -26,7 +26,7 @@ class _Recorded(msgspec.Struct):
 
 
 class EntityOutput(Output):
-    """What `penstock entity` prints."""
+    """The output of `penstock entity`."""
 
     def entity(self, state: EntityState) -> None:
         """One entity in full."""

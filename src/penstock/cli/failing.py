@@ -1,4 +1,4 @@
-"""What a command that fails says: one line, for all that can go wrong outside of Penstock."""
+"""The message of a failed command: one line, for every failure outside of Penstock's code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ need none of them."""
 
 
 def told(error: BaseException) -> str | None:
-    """An error as one line, or None if it is one that nobody foresaw: that needs a traceback."""
+    """An error as one line, or None for an unexpected one, which needs a traceback."""
     if isinstance(error, PenstockError):
         text = error.message
     elif isinstance(error, OSError):
@@ -24,7 +24,7 @@ def told(error: BaseException) -> str | None:
     elif isinstance(error, UnicodeError):
         text = f"expected UTF-8 text, found other: {error}"
     elif any(kind.__module__.startswith("pyspark.errors") for kind in type(error).__mro__):
-        from penstock.spark.query_errors import one_line  # what pyspark is loaded for already
+        from penstock.spark.query_errors import one_line  # pyspark is already loaded here
 
         text = one_line(error)
     elif any(kind.__module__.partition(".")[0] in _DRIVERS for kind in type(error).__mro__):
@@ -35,9 +35,9 @@ def told(error: BaseException) -> str | None:
 
 
 def open_closed_streams() -> None:
-    """Put nothing in the place of standard streams that whoever started this has closed.
+    """Open the null device for standard streams that the parent process closed.
 
-    Else Python has none, and a file or socket that is opened gets the number of one.
+    Otherwise a file or socket that is opened later gets the descriptor of a standard stream.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -46,7 +46,7 @@ def open_closed_streams() -> None:
 
 
 def leave_output() -> None:
-    """Give standard output up, so that nothing is said about it again when Python ends."""
+    """Abandon standard output, so that Python does not report an error about it at exit."""
     with suppress(OSError, ValueError):
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, sys.stdout.fileno())
@@ -54,7 +54,7 @@ def leave_output() -> None:
 
 
 def leave_broken_output() -> None:
-    """Give standard output up if it takes nothing, as one on a full disk."""
+    """Abandon standard output if writing to it fails, for example on a full disk."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""`penstock ingest`: messages of devices into topics and tables, and how it is going."""
+"""`penstock ingest`: messages of devices into topics and tables, and its status."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMANDS: Final = {
     ),
 }
 MOVED: Final = ("load", "replay", "tariffs")
-"""Commands that are those of `penstock metering` now."""
+"""Commands that moved to `penstock metering`."""
 
 
 class _Ingest(LazyGroup):

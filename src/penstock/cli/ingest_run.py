@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def lake_options(function: F) -> F:
-    """Where the lake is, which Spark works on it, and which prices count."""
+    """Options for the lake, its Spark, and the tariffs in effect."""
     for option in (
         click.option(
             "--catalog", envvar="PENSTOCK_CATALOG", show_envvar=True,
@@ -99,7 +99,7 @@ def run(
 
 @contextmanager
 def _shown(live: bool) -> Iterator[Callable[[dict[str, Any]], None] | None]:
-    """Something that shows a status on the terminal; None where that is not wanted."""
+    """Shows a status on the terminal; None if that is not wanted."""
     if not live:
         yield None
         return

@@ -52,7 +52,7 @@ def show(console: Console, found: dict[str, Any]) -> None:
 
 
 def table_of(found: dict[str, Any]) -> Table:
-    """The stages of a status; the bottleneck stands out."""
+    """The stages of a status; the bottleneck is highlighted."""
     table = Table()
     for heading in ("stage", "window", "occupancy", "items/s", "p50", "p99", "why"):
         table.add_column(heading, justify="left" if heading in ("stage", "why") else "right")
@@ -71,7 +71,7 @@ def table_of(found: dict[str, Any]) -> Table:
 
 
 def _span(span_ns: int | None) -> str:
-    """A latency, where something was done that had one."""
+    """A latency, or nothing if there was none."""
     return "–" if span_ns is None else format_ms(span_ns / 1e6)
 
 

@@ -1,4 +1,4 @@
-"""`penstock inspect`: a look into a data directory without a server, changing nothing."""
+"""`penstock inspect`: shows a data directory without a server, changing nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock metering`: the shipped example, from a fleet of meters to what its power costs."""
+"""`penstock metering`: the included example, from a fleet of meters to the cost of its power."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock metering load`: a made-up fleet of meters that sends to an edge."""
+"""`penstock metering load`: a simulated fleet of meters that sends to an edge."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def load(
 async def _watched(
     load: Load, work: asyncio.Future[LoadState], address: str, give_up_s: float
 ) -> None:
-    """Tell why nothing gets through, once for each outage; after a while give up."""
+    """Report why nothing gets through, once for each outage; give up after a while."""
     since_s: float | None = None
     while not work.done():
         trouble = load.trouble

@@ -1,4 +1,4 @@
-"""`penstock metering replay`: dead letters tried again after a fix."""
+"""`penstock metering replay`: retries dead letters after a fix."""
 
 from __future__ import annotations
 

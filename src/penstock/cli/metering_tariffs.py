@@ -1,4 +1,4 @@
-"""`penstock metering tariffs`: what power costs and which meter has which tariff."""
+"""`penstock metering tariffs`: tariffs, and which meter has which tariff."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def meters_(
 
 
 def read_sheets(files: tuple[Path, ...]) -> Sheet:
-    """What stands in some files together; the same tariff in two of them is refused."""
+    """The contents of several files combined; the same tariff in two of them is refused."""
     whole = Sheet()
     for path in files:
         try:
@@ -219,7 +219,7 @@ def _check_found(
 
 
 def _space(client: Client, space: str) -> Any:
-    from penstock.metering.tariff_space import TariffSpace  # the runtime takes a while to load
+    from penstock.metering.tariff_space import TariffSpace  # the runtime is slow to import
 
-    client.health()  # a runtime would wait for a server that is not there
+    client.health()  # fail early: a runtime would wait for a server that is down
     return TariffSpace(client.settings, space)

@@ -1,4 +1,4 @@
-"""What `penstock metering tariffs` prints: for people, or lines of JSON for programs."""
+"""The output of `penstock metering tariffs`: for people, or lines of JSON for programs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class TariffOutput(Output):
-    """What `penstock metering tariffs` prints."""
+    """The output of `penstock metering tariffs`."""
 
     def checked(self, sheet: Sheet) -> None:
-        """Files that are right."""
+        """Files that passed the check."""
         count = {"tariffs": len(sheet.tariffs), "assignments": len(sheet.assignments)}
         if self.plain:
             self.json(count)
@@ -30,7 +30,7 @@ class TariffOutput(Output):
                       f"{many(count['assignments'], 'assignment')}")  # fmt: skip
 
     def changed(self, changed: Changed, space: str) -> None:
-        """A change that is on the server."""
+        """A change that was made on the server."""
         if self.plain:
             self.json(changed._asdict())
         elif changed.seq is None:

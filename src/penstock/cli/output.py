@@ -1,7 +1,7 @@
-"""What commands print: for people on a terminal, lines of JSON for programs, bars for long work.
+"""The output of commands: for people on a terminal, lines of JSON for programs, progress bars.
 
-Rich is imported where a person looks, and not before: it takes a third of the time of a command
-whose output goes to a program.
+Rich is imported only for output to a terminal: it takes a third of the time of a command whose
+output goes to a program.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ DIM: Final = "bright_black"
 LOOK_S: Final = 0.25
 OnProgress = Callable[[str, int, int], None]
 Look = Callable[[], tuple[str, int, int] | None]
-"""Asks how far something is: what is done, how much of it, of how much; None if that is unknown."""
+"""Polls progress: what is done, how much of it, of how much; None if unknown."""
 
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Control characters, and those that turn the direction of what follows."""
+"""Control characters, and those that change the text direction."""
 _FORCED: Final = ("FORCE_COLOR", "TTY_COMPATIBLE")
-"""Variables by which Rich takes for a terminal what is not one."""
+"""Variables that make Rich treat any output as a terminal."""
 
 json_flag = click.option(
     "--json", "as_json", is_flag=True, help="Lines of JSON, also on a terminal."
@@ -41,7 +41,7 @@ json_flag = click.option(
 
 
 class Output:
-    """Prints answers: JSON lines if asked for, or if standard output is not a terminal."""
+    """Prints answers: as JSON lines if requested, or if standard output is not a terminal."""
 
     def __init__(self, as_json: bool) -> None:
         may_be_seen = sys.stdout.isatty() or any(os.environ.get(name) for name in _FORCED)
@@ -66,7 +66,7 @@ class Output:
         click.echo(msgspec.json.encode(value))
 
     def note(self, text: str) -> None:
-        """Something beside the answers, which may go to a program: on standard error."""
+        """A message besides the answers, which may go to a program: on standard error."""
         from rich.console import Console
         from rich.text import Text
 
@@ -75,7 +75,7 @@ class Output:
         notes.print(Text(text, "yellow"), soft_wrap=True)
 
     def facts(self, rows: Mapping[str, str]) -> None:
-        """Names and what they are, below each other."""
+        """Names and values, one pair per line."""
         from rich.table import Table
         from rich.text import Text
 
@@ -87,13 +87,13 @@ class Output:
         self.console.print(shown)
 
     def end(self) -> None:
-        """Ctrl-C: leave the terminal on a fresh line."""
+        """Ctrl-C: leave the terminal on a new line."""
         if not self.plain:
             self.console.print()
 
 
 def grid(*columns: str) -> Table:
-    """A table without lines."""
+    """A table without borders."""
     from rich.table import Table
 
     shown = Table(box=None, header_style=DIM, pad_edge=False)
@@ -121,7 +121,7 @@ def many(count: int, word: str) -> str:
 
 
 def when(ts_ms: int | None, *, millis: bool = True) -> str:
-    """A time on this machine's clock."""
+    """A time in this machine's time zone."""
     if ts_ms is None:
         return "never"
     at = datetime.fromtimestamp(ts_ms / 1_000, UTC).astimezone()
@@ -130,7 +130,7 @@ def when(ts_ms: int | None, *, millis: bool = True) -> str:
 
 @contextmanager
 def bars(*, hidden: bool = False) -> Iterator[OnProgress]:
-    """Something to tell of progress: what is done, how much of it, of how much."""
+    """A function to report progress: what is done, how much of it, of how much."""
     console = None if hidden else _terminal()
     if console is None:
         yield lambda _what, _done, _total: None
@@ -154,7 +154,7 @@ def bars(*, hidden: bool = False) -> Iterator[OnProgress]:
 
 @contextmanager
 def waiting(what: str, look: Look, *, hidden: bool = False) -> Iterator[None]:
-    """Show that something goes on elsewhere, for how long, and how far it is if that is told."""
+    """Show that a remote operation is running, for how long, and its progress if known."""
     console = None if hidden else _terminal()
     if console is None:
         yield
@@ -180,7 +180,7 @@ def waiting(what: str, look: Look, *, hidden: bool = False) -> Iterator[None]:
 
 
 def _terminal() -> Console | None:
-    """Standard error, if a person looks at it."""
+    """Standard error, if it is a terminal."""
     if not (sys.stderr.isatty() or any(os.environ.get(name) for name in _FORCED)):
         return None
     from rich.console import Console

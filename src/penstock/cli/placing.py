@@ -1,4 +1,4 @@
-"""Options that say where something is. A group's may also stand behind its commands.
+"""Options that say where something is. A group's options may also follow its commands.
 
 `penstock topic --url U list` and `penstock topic list --url U` are the same.
 """
@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Placing(NamedTuple):
-    """One option: its flag, and what click is told of it."""
+    """One option: its flag, and its arguments for click."""
 
     flag: str
     facts: dict[str, Any]
@@ -30,7 +30,7 @@ class Placing(NamedTuple):
 
 
 def url(text: str) -> str:
-    """Where a server is, as an option has it: a URL, or a host and a port."""
+    """A server's address as an option: a URL, or a host and a port."""
     from penstock.client import ClientSettings
 
     try:
@@ -41,7 +41,7 @@ def url(text: str) -> str:
 
 @contextmanager
 def usage() -> Iterator[None]:
-    """What is refused in here was typed or set wrong: that is wrong usage, and not a failure."""
+    """Report a refusal inside this context as wrong usage, not as a failure."""
     try:
         yield
     except Rejected as error:
@@ -52,7 +52,7 @@ def usage() -> Iterator[None]:
 def api_key_option(
     help_text: str = "The key, where the server has keys.", *, envvars: Sequence[str] = ()
 ) -> Callable[[F], F]:
-    """`--api-key`, by its one name."""
+    """`--api-key`, defined once."""
 
     def decorate(function: F) -> F:
         option = click.option(
@@ -64,7 +64,7 @@ def api_key_option(
 
 
 def _former(function: F) -> F:
-    """Refuse the name that `--api-key` had before."""
+    """Refuse the former name of `--api-key`."""
 
     def refuse(_ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
         if value is not None:
@@ -79,7 +79,7 @@ def _former(function: F) -> F:
 
 
 def before(options: Sequence[Placing]) -> Callable[[F], F]:
-    """Give a group, or a command without one, the options with their defaults."""
+    """Add the options with their defaults to a group, or to a command without one."""
 
     def decorate(function: F) -> F:
         for option in reversed(options):
@@ -91,7 +91,7 @@ def before(options: Sequence[Placing]) -> Callable[[F], F]:
 
 
 def behind(options: Sequence[Placing]) -> Callable[[F], F]:
-    """Take the options of the group behind one of its commands too; help names them once."""
+    """Accept the group's options after one of its commands too; help lists them once."""
 
     def decorate(function: F) -> F:
         for option in reversed(options):
@@ -104,7 +104,7 @@ def behind(options: Sequence[Placing]) -> Callable[[F], F]:
 
 
 def placed(options: Sequence[Placing], given: dict[str, Any]) -> dict[str, Any]:
-    """What the group was told, or its command; those of the command are taken out of `given`."""
+    """The options of the group or its command; those of the command are removed from `given`."""
     nearer = {option.name: given.pop(option.name, None) for option in options}
     named = {name: value for name, value in nearer.items() if value is not None}
     return {**click.get_current_context().obj, **named}
@@ -130,13 +130,13 @@ SERVER: Final = (
         "help": "How long a request may take, with all its tries.",
     }),
 )  # fmt: skip
-"""What the commands that talk to a server can be told, before or behind their names."""
+"""The options of commands that use a server, before or after the command's name."""
 
 server_options = before(SERVER)
 
 
 class Outage:
-    """Says on standard error that the server is away and that it is back, once for each outage."""
+    """Reports on standard error when the server is away and when it is back, once per outage."""
 
     def __init__(self) -> None:
         self._is_away = False

@@ -1,4 +1,4 @@
-"""`penstock salvage`: what can be read of a damaged data directory, and a new one made of that."""
+"""`penstock salvage`: what is readable in a damaged data directory, and a new one made from it."""
 
 from __future__ import annotations
 

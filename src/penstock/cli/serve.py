@@ -83,7 +83,7 @@ def serve(config: Path | None, **flags: Any) -> None:
 
 
 def _tell_of_new(catalog: str) -> None:
-    """Say that a warehouse will be made where there is none: its name may be a slip."""
+    """Say that a new warehouse will be created: its name may be a typo."""
     from penstock.lake.database import is_absent, open_database
 
     if is_absent(open_database(catalog)):

@@ -33,7 +33,7 @@ from penstock.tables.warehouse import Warehouse
 
 
 def schedule(text: str) -> str:
-    """When a table is refreshed, as an option has it."""
+    """When a table is refreshed, as an option."""
     try:
         parse_schedule(text)
     except Rejected as error:
@@ -119,7 +119,7 @@ def plan(warehouse: Warehouse, output: TableOutput, folder: Path, keep: bool, ur
 
 
 def _changes_something(function: F) -> F:
-    """Look for something to change before the warehouse is opened."""
+    """Check that there is something to change before the warehouse is opened."""
 
     @wraps(function)
     def check(**options: Any) -> Any:
@@ -214,7 +214,7 @@ def refresh(
 
 
 def _refresh(warehouse: Warehouse, output: TableOutput, name: str, *, force: bool) -> None:
-    """Refresh a table and say what became of it; a failure is an error of the command."""
+    """Refresh a table and print the result; a failure is an error of the command."""
     with spark_said():
         answer = refresh_with_bar(warehouse, name, force=force, hidden=output.plain)
     if not answer.ok:

@@ -1,4 +1,4 @@
-"""How far refreshes have come, as bars: of one that is waited for, and of all that run."""
+"""The progress of refreshes as bars: of one in the foreground, and of all that run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOOK_S: Final = 0.25
 def refresh_with_bar(
     warehouse: Warehouse, name: str, *, force: bool = False, hidden: bool = False
 ) -> Answered:
-    """Refresh a table and wait for it, with a bar unless nobody would see it."""
+    """Refresh a table and wait for it, with a bar on a terminal."""
     table = warehouse.table(name).name
     console = Console(stderr=True)
     if hidden or not console.is_terminal:
@@ -75,7 +75,7 @@ def _bar(table: str, console: Console) -> Iterator[Callable[[RefreshProgress], N
 def _following(
     warehouse: Warehouse, table: str, show: Callable[[RefreshProgress], None]
 ) -> Iterator[None]:
-    """Show what a coordinator says of the refresh, as long as it takes."""
+    """Show the progress that a coordinator reports, until the refresh is done."""
 
     def look() -> None:
         key = next((row.unit_key for row in warehouse.status() if row.table == table), None)
@@ -92,7 +92,7 @@ _LOOK_S: Final = 0.5
 
 @contextmanager
 def shown(warehouse: Warehouse) -> Iterator[Callable[[str], None]]:
-    """Something to tell lines to. Bars appear below them while refreshes take long."""
+    """A function to print lines. Bars appear below them while refreshes take long."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda line: click.echo(line, err=True)
@@ -120,7 +120,7 @@ def _follow(warehouse: Warehouse, progress: Bars, ended: threading.Event) -> Non
 
 
 def draw(progress: Bars, bars: dict[int, TaskID], running: tuple[Running, ...]) -> None:
-    """Make the bars those of the jobs that have said how far they are."""
+    """Update the bars to the jobs that have reported progress."""
     told = {job.job_id: job for job in running if job.progress is not None}
     for job_id in bars.keys() - told.keys():
         progress.remove_task(bars.pop(job_id))

@@ -1,4 +1,4 @@
-"""`penstock table status`: what runs and how far, what waits and why, who works, how fresh."""
+"""`penstock table status`: running and waiting refreshes, workers, and freshness."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _QUIET: Final = frozenset({Reason.NOT_DUE, Reason.NO_CHANGE, Reason.ON_DEMAND})
 
 
 class Look(NamedTuple):
-    """Everything one picture shows, seen at one moment."""
+    """Everything shown on one screen, as of one moment."""
 
     now_ms: int
     health: Health
@@ -56,12 +56,12 @@ class Look(NamedTuple):
 
 
 def look(warehouse: Warehouse, now_ms: int) -> Look:
-    """Look at a warehouse."""
+    """Query a warehouse."""
     return Look(now_ms, warehouse.health(), warehouse.pool(), warehouse.gates(), warehouse.status())
 
 
 def picture(seen: Look) -> RenderableType:
-    """One picture: a line on health, a line on workers, what runs, then every table."""
+    """One screen: a line on health, a line on workers, running jobs, then every table."""
     parts: list[RenderableType] = [health_text(seen.health), _workers(seen)]
     coordinated = seen.health.state not in (HealthState.NOT_RUNNING, HealthState.STALLED)
     if seen.pool.running and coordinated:
@@ -133,7 +133,7 @@ def _tables(seen: Look) -> RenderableType:
 
 
 def _fresh(row: TableStatus, now_ms: int) -> Text:
-    """How old contents are; in yellow if they are older than they should be."""
+    """How old contents are; in yellow if they are older than their schedule allows."""
     if row.fresh_ms is None:
         return Text("never", "yellow")
     late = row.due_ms is not None and row.due_ms < now_ms

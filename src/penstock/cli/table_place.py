@@ -1,4 +1,4 @@
-"""What the commands about tables share: where the warehouse is, how errors are told."""
+"""Shared by the commands about tables: where the warehouse is, how errors are reported."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ WAREHOUSE: Final = (
         "metavar": "JSON", "help": "Options for the engine.",
     }),
 )  # fmt: skip
-"""Where the warehouse is, and which engine runs its queries; before or behind a command's name."""
+"""Where the warehouse is, and which engine runs its queries; before or after a command's name."""
 
 place_options = before(WAREHOUSE)
 
 
 def open_warehouse(place: dict[str, Any], *, make: bool, **flags: Any) -> Warehouse:
-    """Open the warehouse that options, environment and file name, or say that there is none.
+    """Open the warehouse that options, environment and file name, or fail if there is none.
 
-    `flags` are settings of the table [tables] that a command was told.
+    `flags` are a command's settings for the table [tables].
     """
     with usage():
         near = {name: place[name] for name in ("catalog", "data_path", "api_key")}
@@ -75,7 +75,7 @@ def open_warehouse(place: dict[str, Any], *, make: bool, **flags: Any) -> Wareho
 
 
 def _runner_options(place: dict[str, Any]) -> dict[str, Any]:
-    """The engine's options; those of Spark from its settings as well."""
+    """The engine's options; for Spark, from its settings as well."""
     try:
         options = json.loads(place["runner_options"])
     except ValueError as error:
@@ -89,7 +89,7 @@ def _runner_options(place: dict[str, Any]) -> dict[str, Any]:
 
 
 def told(function: F) -> F:
-    """Make errors one line on standard error."""
+    """Report errors as one line on standard error."""
 
     @wraps(function)
     def run(*args: Any, **options: Any) -> Any:
@@ -102,7 +102,7 @@ def told(function: F) -> F:
 
 
 def command(*, make: bool = False) -> Callable[[F], F]:
-    """Give a command a warehouse and a way to print."""
+    """Pass a warehouse and an output to a command."""
 
     def decorate(function: F) -> F:
         @json_flag
@@ -123,7 +123,7 @@ _STARTS: Final = "penstock.spark.jvm.embedded"
 
 
 class _Said(logging.Handler):
-    """Shows what the start of Spark tells, a line each."""
+    """Shows the output of Spark's start, one line each."""
 
     def emit(self, record: logging.LogRecord) -> None:
         click.echo(record.getMessage(), err=True)
@@ -131,7 +131,7 @@ class _Said(logging.Handler):
 
 @contextmanager
 def spark_said() -> Iterator[None]:
-    """Say that Spark is being started, for as long as this lasts: it takes seconds."""
+    """Say that Spark is starting, during this context: it takes seconds."""
     logger = logging.getLogger(_STARTS)
     level, handler = logger.level, _Said(logging.INFO)
     logger.addHandler(handler)

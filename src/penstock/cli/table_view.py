@@ -1,4 +1,4 @@
-"""What `penstock table` and `penstock query` print: for people, or lines of JSON."""
+"""The output of `penstock table` and `penstock query`: for people, or lines of JSON."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ _WATCH_S: Final = 0.5
 
 
 class TableOutput(Output):
-    """What `penstock table` and `penstock query` print."""
+    """The output of `penstock table` and `penstock query`."""
 
     def json(self, value: Any) -> None:
-        """One line; values of columns as text where JSON has no word for them."""
+        """One line; column values that JSON cannot represent are strings."""
         click.echo(json.dumps(value, default=_plain))
 
     def definitions(self, tables: Sequence[TableDefinition]) -> None:
@@ -116,7 +116,7 @@ class TableOutput(Output):
         self.console.print(Text(f"\n{table.query}"))
 
     def status(self, warehouse: Warehouse, *, watch: bool) -> None:
-        """Every table; with `watch` again and again until Ctrl-C."""
+        """Every table; with `watch` repeatedly until Ctrl-C."""
         if not watch:
             if self.plain:
                 for row in warehouse.status():
@@ -135,7 +135,7 @@ class TableOutput(Output):
             return
 
     def _follow(self, look: Callable[[], list[Any]]) -> None:
-        """Lines for what changed, for ever."""
+        """Lines for changes, forever."""
         seen: list[Any] = []
         while True:
             now = look()
@@ -185,7 +185,7 @@ class TableOutput(Output):
         self.console.print(shown if jobs else "no jobs")
 
     def plan(self, plan: TablePlan, *, done: bool) -> None:
-        """What a folder changes."""
+        """The changes that a folder makes."""
         if self.plain:
             self.json(
                 {
@@ -207,7 +207,7 @@ class TableOutput(Output):
         self.console.print(f"{end}; {count} unchanged")
 
     def health(self, warehouse: Warehouse) -> None:
-        """Whether tables are kept fresh, and by whom."""
+        """Whether tables are kept fresh, and by which workers."""
         health, pool = warehouse.health(), warehouse.pool()
         facts: dict[str, Any] = {
             "state": health.state.value,
@@ -255,7 +255,7 @@ def _position(at: Sequence[int]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no word for."""
+    """A string for a value that JSON cannot represent."""
     match value:
         case datetime() | date():
             return value.isoformat()

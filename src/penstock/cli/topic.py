@@ -22,12 +22,12 @@ from penstock.protocol.errors import InvalidRequest
 F = TypeVar("F", bound=Callable[..., Any])
 
 BATCH_MAX = 1_000
-"""Lines of standard input that travel together at most."""
+"""The most lines of standard input in one request."""
 COUNT: Final = click.IntRange(min=0)
 
 
 def size(text: str) -> int:
-    """Bytes as people write them: 4096, 64KiB, 1 GiB."""
+    """A size in bytes as people write it: 4096, 64KiB, 1 GiB."""
     try:
         return parse_bytes(text)
     except Rejected as error:
@@ -47,7 +47,7 @@ def topic(ctx: click.Context, /, **place: Any) -> None:
 
 
 def command(function: F) -> F:
-    """Give a command a client, and make its errors one line on standard error."""
+    """Pass a client to a command, and report its errors as one line on standard error."""
 
     @behind(SERVER)
     @wraps(function)
@@ -63,14 +63,14 @@ def command(function: F) -> F:
 
 
 def config_options(function: F) -> F:
-    """An option for every key of a topic's configuration."""
+    """Add an option for every key of a topic's configuration."""
     for field in reversed(config_fields().values()):
         function = config_option(field)(function)
     return function
 
 
 def config_option(field: ConfigField) -> Callable[[F], F]:
-    """The option of a key: its type is that of the key, its help the key's description."""
+    """The option of a key: it has the key's type, and its description as help."""
     name = field.name.replace("_", "-")
     shapes = [shape for shape in field.shape.get("anyOf", [field.shape]) if "type" in shape]
     kind: dict[str, Any] = {"metavar": "TOPIC"}
@@ -142,7 +142,7 @@ def write(
 def _write_lines(
     client: Client, output: TopicOutput, name: str, tag: str | None, node: str | None
 ) -> None:
-    """Write standard input as it comes; a bad line ends it after those before have landed."""
+    """Write standard input as it arrives; stop at a bad line, with the lines before it written."""
     writer = client.writer(name, node=node, batch_max=BATCH_MAX, on_written=output.written_some)
     try:
         with writer, output.counting():
@@ -266,11 +266,11 @@ def delete(
 
 
 class BadLine(ValueError):
-    """A line of standard input that is no record."""
+    """A line of standard input that is not a record."""
 
 
 def _lines(tag: str | None) -> Iterator[Record]:
-    """The records of standard input; one that is none is named by the number of its line."""
+    """The records of standard input; an invalid one is reported by its line number."""
     for number, line in enumerate(sys.stdin.buffer, 1):
         if line.strip():
             try:

@@ -1,4 +1,4 @@
-"""What `penstock topic` prints: tables for people, lines of JSON for programs."""
+"""The output of `penstock topic`: tables for people, lines of JSON for programs."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ CLASSES: Final = {
 """The durability classes, with what each survives and how soon."""
 _NO_META: Final = b',"meta":null}'
 COUNT_S: Final = 0.1
-"""How often it is shown how many records are written."""
+"""How often the number of written records is shown."""
 
 
 class TopicOutput(Output):
-    """What `penstock topic` prints."""
+    """The output of `penstock topic`."""
 
     def __init__(self, as_json: bool) -> None:
         super().__init__(as_json)
@@ -53,7 +53,7 @@ class TopicOutput(Output):
         self._counted_s = inf
 
     def written(self, written: Written) -> None:
-        """A write that landed."""
+        """A completed write."""
         if self.plain:
             self.json(written)
             return
@@ -71,7 +71,7 @@ class TopicOutput(Output):
             try:
                 self.json(written)
             except BrokenPipeError:
-                leave_output()  # who reads this has had enough; who wrote the input has not
+                leave_output()  # the reader closed the pipe; the input must still be written
         now_s = monotonic()
         if now_s >= self._counted_s + COUNT_S:
             self._counted_s = now_s
@@ -79,7 +79,7 @@ class TopicOutput(Output):
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Show how many are written, where somebody looks who does not type them."""
+        """Show the number of written records, on a terminal whose input is not typed."""
         is_seen = sys.stderr.isatty() and not sys.stdin.isatty()
         if not is_seen or (self.plain and sys.stdout.isatty()):
             yield
@@ -92,7 +92,7 @@ class TopicOutput(Output):
             click.echo("\r\x1b[K", err=True, nl=False)
 
     def so_far(self) -> str:
-        """What has landed before something went wrong."""
+        """What was written before an error."""
         if not self._count:
             return "nothing before it was written"
         verb = "was" if self._count == 1 else "were"
@@ -116,7 +116,7 @@ class TopicOutput(Output):
                 self.console.print(_record_line(topic, record), soft_wrap=True)
 
     def gap(self, topic: str, gap: Gap | Tombstone, *, asked_seq: int = 0) -> None:
-        """Records that cannot be shown any more: beside the records, which may go to a program."""
+        """Records that are gone: reported apart from the records, which may go to a program."""
         if asked_seq > gap.head_seq:
             text = f"seq {asked_seq} is beyond the head {gap.head_seq}; beginning again"
         else:
@@ -176,12 +176,12 @@ class TopicOutput(Output):
                 f"{queue.dead_lettered} dead-lettered"
             )
         config = msgspec.structs.asdict(state.config)
-        del config["durable"]  # the class says it, and more
+        del config["durable"]  # the class says the same, and more
         rows |= config | {"durability": _durability(state.config.durability)}
         self.facts({name: _shown(value) for name, value in rows.items()})
 
     def topic_put(self, put: TopicPut) -> None:
-        """A topic that was made, or was there and is changed."""
+        """A topic that was created or changed."""
         if self.plain:
             self.json(put)
             return
@@ -190,7 +190,7 @@ class TopicOutput(Output):
         self.console.print(f"{verb} {put.topic} ({facts})", markup=False)
 
     def topic_deleted(self, deletion: TopicDeletion) -> None:
-        """A topic that is gone."""
+        """A deleted topic."""
         if self.plain:
             self.json(deletion)
         else:
@@ -199,7 +199,7 @@ class TopicOutput(Output):
             self.console.print(f"deleted {deletion.topic}{note}", markup=False)
 
     def records_deleted(self, deletion: RecordDeletion) -> None:
-        """Records that are gone."""
+        """Deleted records."""
         if self.plain:
             self.json(deletion)
             return
@@ -228,7 +228,7 @@ def _record_line(topic: str | None, record: StoredRecord) -> Text:
 
 
 def _shown(value: Any) -> str:
-    """A setting, as people say it."""
+    """A setting, formatted for people."""
     if value is None:
         return "-"
     return ("yes" if value else "no") if isinstance(value, bool) else visible(str(value))

@@ -60,7 +60,7 @@ def _show(part: str, line: str) -> None:
 
 
 def _check(settings: UpSettings, output: Output) -> None:
-    """Print a line for each part; ends with 1 if one does not run."""
+    """Print a line for each part; exits with 1 if one is not running."""
     from penstock.app.up import states
 
     found = asyncio.run(states(settings))

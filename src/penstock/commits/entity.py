@@ -1,8 +1,8 @@
-"""One entity: its document, and as much of its past as tells whether a read is out of date.
+"""One entity: its document, and enough of its history to tell whether a read is stale.
 
-A whole new document hides everything before it. Of patches since then, the last few are kept with
-the places they touched; whatever is older counts as touching everything, which refuses more than it
-must and misses nothing.
+A set of the whole document hides everything before it. Of the patches since then, the last few are
+kept with the paths they touched; older ones count as touching everything, which may refuse too much
+and never misses a conflict.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from penstock.commits.paths import ROOT, Path, any_meet, touched
 from penstock.protocol.errors import RecordTooLarge
 
 TOUCHES_MAX: Final = 32
-"""So many patches of an entity are kept apart."""
+"""How many patches of an entity are kept individually."""
 PATHS_MAX: Final = 64
-"""A patch that touches more places than this counts as touching the whole document."""
+"""A patch that touches more paths than this counts as touching the whole document."""
 
 encode: Final = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder().decode
@@ -29,7 +29,7 @@ _NOBODY: Final[Container[int]] = ()
 
 
 class Touch(Struct, frozen=True, array_like=True, gc=False):
-    """A patch: whose commit it was, and the places it touched."""
+    """A patch: its commit, and the paths it touched."""
 
     seq: int
     session: str
@@ -38,10 +38,10 @@ class Touch(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Entity(Struct, frozen=True, array_like=True, gc=False):
-    """How an entity stands. No `document` if it was deleted, or never there.
+    """The state of an entity. No `document` if it was deleted, or never existed.
 
     `seq` is its last write. `reset_seq` is its last set or delete, with the commit that did it;
-    `floor_seq` the last of the patches since then that are no longer kept apart.
+    `floor_seq` is the last of the patches since then that are no longer kept individually.
     """
 
     document: bytes | None
@@ -62,7 +62,7 @@ def document_of(entity: Entity) -> Any:
 
 
 def written(entity: Entity, write: Write, touch: Touch, bytes_max: int) -> Entity:
-    """The entity after a write; `touch` says by whom and when, its paths do not count."""
+    """The entity after a write; `touch` has its commit and seq, its paths are ignored."""
     if write.delete:
         return Entity(None, touch.seq, touch.seq, touch.session, touch.local_seq)
     if write.set is not UNSET:
@@ -99,9 +99,9 @@ def is_stale(
     session: str = "",
     seen: Container[int] = _NOBODY,
 ) -> bool:
-    """Whether what was read at a place, as of a seq, may have been written since.
+    """Whether a path that was read as of a seq may have been written since.
 
-    The writes of a session's commits that were `seen` through do not count.
+    The writes of the session's own commits that were `seen` do not count.
     """
     if entity.seq <= basis:
         return False

@@ -1,4 +1,4 @@
-"""A commit and its parts, as they stand in JSON; what a write makes of a document.
+"""A commit and its parts, as in JSON; the effect of a write on a document.
 
 A session numbers its commits from 1 on. `reads` say what was read and of which age it was: `seq`
 is the last commit of the space that the reader's copy had taken in. Where a read went through
@@ -37,9 +37,9 @@ LocalSeq = Annotated[int, Meta(ge=1, le=SEQ_MAX)]
 
 
 class Read(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Something a commit was made from: an entity, or a place in it, as it was at a seq.
+    """Something a commit is based on: an entity, or a path in it, as of a seq.
 
-    A shallow read has looked at what is there, not into it.
+    A shallow read has seen whether something is there, not its value.
     """
 
     entity: str
@@ -49,14 +49,14 @@ class Read(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class PendingRead(Struct, frozen=True, omit_defaults=True, gc=False):
-    """An entity was read as an own earlier commit left it, before that one was confirmed."""
+    """An entity was read as an earlier own commit left it, before that commit was confirmed."""
 
     local_seq: LocalSeq
     entity: str
 
 
 class Write(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A change of one entity: a new document, a merge patch (RFC 7396), or its end.
+    """A change of one entity: a new document, a merge patch (RFC 7396), or a delete.
 
     Exactly one of the three.
     """
@@ -75,14 +75,14 @@ class Origin(Struct, frozen=True, gc=False):
 
 
 class Precondition(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What must be so, else the commit must never take effect. Exactly one of the two."""
+    """What must hold, otherwise the commit must never take effect. Exactly one of the two."""
 
     receipt_absent: str | UnsetType = UNSET
     origin_committed: Origin | UnsetType = UNSET
 
 
 class Commit(Struct, frozen=True, omit_defaults=True, gc=False):
-    """One atomic change. `event_id` leaves a receipt that is never forgotten."""
+    """One atomic change. `event_id` leaves a permanent receipt."""
 
     session: str
     local_seq: LocalSeq
@@ -95,7 +95,7 @@ class Commit(Struct, frozen=True, omit_defaults=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class CommitLimits:
-    """What one commit may have."""
+    """The limits of one commit."""
 
     writes_max: int = 256
     reads_max: int = 4_096
@@ -105,11 +105,11 @@ class CommitLimits:
 
 
 ABSENT: Final = UNSET
-"""What stands in place of the document of an entity that is not there; null is a document."""
+"""Stands for the document of an entity that does not exist; null is a document."""
 
 
 def parse_commit(body: bytes, limits: CommitLimits | None = None) -> Commit:
-    """The commit in a request, checked as far as it can be without the space."""
+    """The commit in a request, checked as far as possible without the space."""
     try:
         commit = _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -124,7 +124,7 @@ def encode_commit(commit: Commit) -> bytes:
 
 
 def check_commit(commit: Commit, limits: CommitLimits) -> None:
-    """Refuse what no space could take."""
+    """Refuse what no space could accept."""
     session, writes = commit.session, commit.writes
     if not (0 < len(session) <= limits.session_bytes_max and session.isascii()):
         _check_text("session", session, limits.session_bytes_max)
@@ -152,7 +152,7 @@ def check_commit(commit: Commit, limits: CommitLimits) -> None:
 
 @lru_cache(maxsize=16_384)
 def check_entity_id(entity: str) -> str:
-    """An id that an entity may have, or `InvalidRequest`."""
+    """A valid entity id, or `InvalidRequest`."""
     if _ENTITY_ID.fullmatch(entity) is None:
         raise InvalidRequest(
             f"expected an entity id of 1 to 255 of A-Z a-z 0-9 . _ : -, found {entity!r}"
@@ -161,7 +161,7 @@ def check_entity_id(entity: str) -> str:
 
 
 def apply_write(document: Any, write: Write) -> Any:
-    """What a write makes of a document, which may be `ABSENT` before and after."""
+    """The document after a write; it may be `ABSENT` before and after."""
     if write.delete:
         return ABSENT
     if write.set is not UNSET:
@@ -170,14 +170,14 @@ def apply_write(document: Any, write: Write) -> Any:
 
 
 def touches(document: Any, write: Write) -> tuple[Path, ...]:
-    """The places of a document that a write changes or may change."""
+    """The paths of a document that a write changes or may change."""
     if write.delete or write.set is not UNSET or document is ABSENT:
         return (ROOT,)
     return touched(document, write.patch)
 
 
 def overlaps(write: Write, path: str, *, document: Any, shallow: bool = False) -> bool:
-    """Whether a write to a document may change what is read at a place of it."""
+    """Whether a write to a document may change what is read at a path in it."""
     return any_meet(parse_path(path), touches(document, write), shallow=shallow)
 
 
@@ -195,7 +195,7 @@ def merge_patch(document: Any, patch: Any) -> Any:
 
 
 def payload_hash(commit: Commit) -> int:
-    """A number by which a commit that is sent again is known to be the same, however written."""
+    """A hash that identifies a commit that is sent again, however its JSON is formatted."""
     data = _CANONICAL.encode(commit)
     return int.from_bytes(blake2b(data, digest_size=8).digest()) >> 1  # fits a signed word
 

@@ -1,4 +1,4 @@
-"""How an entity was at an earlier seq, from the commits that wrote it, newest first."""
+"""An entity as of an earlier seq, from the commits that wrote it, newest first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.commits.space import writes_of
 
 
 class Past:
-    """Collects the writes that made a document, back to the one that hides what was before."""
+    """Collects the writes that made a document, back to the one that hides all earlier ones."""
 
     def __init__(self, entity: str) -> None:
         self._entity = entity
@@ -21,7 +21,7 @@ class Past:
         self.is_whole = False  # nothing older is needed
 
     def take(self, commit: Commit) -> None:
-        """Take the next older commit."""
+        """Add the next older commit."""
         for write in reversed(writes_of(commit, self._entity)):
             self._writes.append(write)
             if write.delete or write.set is not UNSET:
@@ -29,7 +29,7 @@ class Past:
                 return
 
     def document(self) -> Any:
-        """The document that these writes make, or `ABSENT`."""
+        """The document that these writes produce, or `ABSENT`."""
         document: Any = ABSENT
         for write in reversed(self._writes):
             document = apply_write(document, write)
@@ -37,5 +37,5 @@ class Past:
 
 
 def seqs_upto(history: array[int], at_seq: int) -> list[int]:
-    """The seqs of an entity's writes up to one, newest first."""
+    """The seqs of an entity's writes up to the given one, newest first."""
     return list(reversed(history[: bisect_right(history, at_seq)]))

@@ -1,4 +1,4 @@
-"""Places in a document (RFC 6901), which of them a write touches, and whether a read is among them.
+"""Paths in a document (RFC 6901), which of them a write touches, and whether a read meets them.
 
 >>> parse_path("/a~1b/0")
 ('a/b', '0')
@@ -22,7 +22,7 @@ _BAD_ESCAPE: Final = re.compile(r"~(?![01])")
 
 
 def parse_path(pointer: str) -> Path:
-    """The segments of a JSON pointer; none for the whole document."""
+    """The segments of a JSON pointer; empty for the whole document."""
     if not pointer:
         return ROOT
     if not pointer.startswith("/") or _BAD_ESCAPE.search(pointer):
@@ -41,7 +41,7 @@ def show_path(path: Path) -> str:
 
 
 def value_at(document: Any, path: Path, missing: Any = None) -> Any:
-    """What stands at a place of a document."""
+    """The value at a path in a document."""
     for segment in path:
         if isinstance(document, dict) and segment in document:
             document = document[segment]
@@ -53,18 +53,18 @@ def value_at(document: Any, path: Path, missing: Any = None) -> Any:
 
 
 def touched(document: Any, patch: Any) -> tuple[Path, ...]:
-    """The places that a merge patch changes or may change in a document.
+    """The paths that a merge patch changes or may change in a document.
 
-    Where the patch goes into something that is no object, that whole thing is replaced: the place
-    itself is touched, and so is all that was below it.
+    Where the patch descends into a value that is not an object, the whole value is replaced: the
+    path itself is touched, and so is everything below it.
     """
     return tuple(_touched(document, patch, ROOT))
 
 
 def meet(read: Path, write: Path, *, shallow: bool = False) -> bool:
-    """Whether a write at one place may change what was read at another.
+    """Whether a write at one path may change what was read at another.
 
-    It does at the place, above it, and below it; a shallow read has not looked below.
+    It may at the same path, above it, and below it; a shallow read has not looked below.
     """
     if len(write) <= len(read):
         return read[: len(write)] == write
@@ -72,7 +72,7 @@ def meet(read: Path, write: Path, *, shallow: bool = False) -> bool:
 
 
 def any_meet(read: Path, writes: Sequence[Path], *, shallow: bool = False) -> bool:
-    """Whether a read meets any of several touched places."""
+    """Whether a read meets any of several touched paths."""
     return any(meet(read, write, shallow=shallow) for write in writes)
 
 

@@ -1,7 +1,7 @@
-"""What each session was answered, so that a commit that is sent again is not applied again.
+"""The answers given to each session, so that a repeated commit is not applied again.
 
-The last answers of each session are kept, and no more than so many of all. Of what is forgotten the
-highest number stays: a commit with that number or a lower one is refused, never applied twice.
+The last answers of each session are kept, up to a limit for all sessions. Of forgotten answers the
+highest number is kept: a commit with that number or a lower one is refused, never applied twice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ANSWERS_MAX: Final = 262_144
 
 
 class Answer(Struct, frozen=True, array_like=True, gc=False):
-    """What an accepted commit was told, and the hash of what it asked."""
+    """The answer to an accepted commit, and the hash of the commit."""
 
     seq: int
     ts_ms: int
@@ -27,7 +27,7 @@ class Answer(Struct, frozen=True, array_like=True, gc=False):
 
 
 class KeptAnswer(NamedTuple):
-    """An answer with whose it is."""
+    """An answer with its session."""
 
     session: str
     local_seq: int
@@ -63,7 +63,7 @@ class Sessions:
         return None if found is None else found.answers.get(local_seq)
 
     def check_age(self, session: str, local_seq: int) -> None:
-        """Refuse a number of which nobody knows any more whether it was used."""
+        """Refuse a number that may have been used by a forgotten commit."""
         found = self._sessions.get(session)
         if found is not None and local_seq <= found.floor:
             raise CommitProtocol(
@@ -75,7 +75,7 @@ class Sessions:
             )
 
     def keep(self, session: str, local_seq: int, answer: Answer) -> None:
-        """Remember an answer, and forget the oldest where there are too many."""
+        """Store an answer, and drop the oldest beyond the limits."""
         found = self._sessions.get(session)
         if found is None:
             found = self._sessions[session] = _Session()
@@ -96,7 +96,7 @@ class Sessions:
             )
 
     def floors(self) -> Iterator[tuple[str, int]]:
-        """Every session that had something forgotten, with the highest number of it."""
+        """Every session with forgotten answers, and their highest number."""
         for name, session in self._sessions.items():
             if session.floor:
                 yield name, session.floor
@@ -111,7 +111,7 @@ class Sessions:
     def restore(
         self, floors: Iterable[tuple[str, int]] = (), answers: Iterable[KeptAnswer] = ()
     ) -> None:
-        """Take in what a snapshot has; answers oldest first."""
+        """Load the contents of a snapshot; answers oldest first."""
         for name, floor in floors:
             session = self._sessions.setdefault(name, _Session())
             session.floor = max(session.floor, floor)

@@ -1,8 +1,8 @@
 """The entities of a space, and the four checks that decide whether a commit takes effect.
 
-A decided commit is `stage`d: later decisions count on it, readers do not see it. `apply` makes the
-oldest staged one visible once it is durable; `abandon` takes back all that are staged. The state is
-a function of the commits that were applied, in their order.
+A decided commit is `stage`d: later decisions take it into account, readers do not see it. `apply`
+makes the oldest staged commit visible once it is durable; `abandon` drops all staged commits. The
+state is a function of the applied commits, in their order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_LIMIT: Final = 1 << 62
 
 
 class Landing(Struct, frozen=True, gc=False):
-    """A decided commit: the answer it gets, and the entities as it leaves them."""
+    """A decided commit: its answer, and the entities after it."""
 
     session: str
     local_seq: int
@@ -40,7 +40,7 @@ class Landing(Struct, frozen=True, gc=False):
 
 
 class Counts(NamedTuple):
-    """How large a space is."""
+    """The size of a space."""
 
     entities: int
     deleted: int
@@ -53,19 +53,19 @@ class Space:
     """The state of one space. Not thread-safe: its owner runs one command at a time."""
 
     def __init__(self, *, document_bytes_max: int = DOCUMENT_BYTES_MAX) -> None:
-        self.entities: dict[str, Entity] = {}  # with those that were deleted, for ever
+        self.entities: dict[str, Entity] = {}  # including deleted ones, forever
         self.receipts: dict[str, int] = {}  # event id -> the first commit that left it
         self.sessions = Sessions()
         self.histories: dict[str, array[int]] = {}  # the seqs of an entity's writes
         self._document_bytes_max = document_bytes_max
-        self._ahead: dict[str, Entity] = {}  # as staged commits leave them
+        self._ahead: dict[str, Entity] = {}  # after the staged commits
         self._ahead_receipts: dict[str, int] = {}
         self._ahead_answers: dict[tuple[str, int], Answer] = {}
-        self._ids: list[str] = []  # sorted, but for those in `_new_ids`
+        self._ids: list[str] = []  # sorted, except those in `_new_ids`
         self._new_ids: list[str] = []
 
     def counts(self) -> Counts:
-        """How large it is."""
+        """The size of the space."""
         living = sum(entity.document is not None for entity in self.entities.values())
         return Counts(
             living,
@@ -78,7 +78,7 @@ class Space:
     # Decisions
 
     def replayed(self, commit: Commit, digest: int) -> Answer | None:
-        """The answer a commit was given before, if it is one that is sent again."""
+        """The answer a commit was given before, if it is sent again."""
         session, local_seq = commit.session, commit.local_seq
         answer = self._answer(session, local_seq)
         if answer is None:
@@ -95,7 +95,7 @@ class Space:
         return answer
 
     def check(self, commit: Commit, head_seq: int) -> None:
-        """Refuse a commit that must not take effect now; nothing is changed either way."""
+        """Refuse a commit that must not take effect now; changes nothing either way."""
         reads = commit.reads
         for read in reads:
             if read.seq > head_seq:
@@ -114,11 +114,11 @@ class Space:
         ahead, entities = self._ahead, self.entities
         for read in reads:
             entity = ahead.get(read.entity) or entities.get(read.entity)
-            if entity is not None and entity.seq > read.seq:  # nearly never
+            if entity is not None and entity.seq > read.seq:  # very rare
                 self._check_read(commit, read.entity, read.seq, read.path, read.shallow)
 
     def land(self, commit: Commit, seq: int, now_ms: int, digest: int) -> Landing:
-        """What a commit that passed the checks does; nothing is changed yet."""
+        """The effect of a commit that passed the checks; changes nothing yet."""
         return self._land(commit, Answer(seq, now_ms, digest), self._document_bytes_max)
 
     def _land(self, commit: Commit, answer: Answer, bytes_max: int) -> Landing:
@@ -139,16 +139,16 @@ class Space:
     # Changes
 
     def stage(self, landing: Landing) -> None:
-        """A commit is on its way to the log: what is decided from now on counts on it."""
+        """A commit is on its way to the log: later decisions take it into account."""
         self._ahead.update(landing.entities)
         self._ahead_answers[landing.session, landing.local_seq] = landing.answer
         if landing.event_id is not None:
             self._ahead_receipts.setdefault(landing.event_id, landing.answer.seq)
 
     def apply(self, landing: Landing, earliest_seq: int = 0) -> None:
-        """The oldest staged commit is durable: readers see it.
+        """The oldest staged commit is durable: make it visible to readers.
 
-        Nothing is asked any more about records before `earliest_seq`, which have left.
+        The seqs of records before `earliest_seq`, which were removed, are no longer needed.
         """
         ahead = self._ahead
         for name, entity in landing.entities:
@@ -161,13 +161,13 @@ class Space:
         self._take(landing, earliest_seq)
 
     def abandon(self) -> None:
-        """No staged commit became durable: decide again from what is applied."""
+        """No staged commit became durable: decide again from the applied state."""
         self._ahead.clear()
         self._ahead_answers.clear()
         self._ahead_receipts.clear()
 
     def replay(self, commit: Commit, answer: Answer, earliest_seq: int = 0) -> Answer:
-        """Apply a commit of the log, which was accepted once, without staging it."""
+        """Apply a commit from the log, which was accepted before, without staging it."""
         self._take(self._land(commit, answer, _NO_LIMIT), earliest_seq)
         return answer
 
@@ -193,7 +193,7 @@ class Space:
         entities: Iterable[tuple[str, Entity, array[int]]],
         receipts: Iterable[tuple[str, int]],
     ) -> None:
-        """Take in a part of what a snapshot has."""
+        """Load a part of a snapshot."""
         for name, entity, history in entities:
             self.entities[name] = entity
             self.histories[name] = history
@@ -203,10 +203,10 @@ class Space:
     # Reading
 
     def ids(self, prefix: str, after: str) -> Iterator[str]:
-        """The ids of entities, also deleted ones, in order, from behind one."""
+        """The ids of entities, including deleted ones, in order, after a given one."""
         if self._new_ids:
             ids = [*self._ids, *self._new_ids]
-            ids.sort()  # two runs, one of them sorted: quick
+            ids.sort()  # two runs, one of them sorted: fast
             self._ids, self._new_ids = ids, []
         ids = self._ids
         place = bisect_left(ids, max(prefix, after))
@@ -265,7 +265,7 @@ class Space:
             raise CommitConflict(name, basis=basis, current=entity.seq, kind=kind)
 
     def _check_pending(self, commit: Commit) -> None:
-        """The reads of a commit that stands on others of its session."""
+        """Check the reads of a commit that depends on others of its session."""
         seen: dict[str, set[int]] = {}
         for pending in commit.pending_reads:
             seen.setdefault(pending.entity, set()).add(pending.local_seq)
@@ -282,12 +282,12 @@ class Space:
 
 
 def trim(history: array[int], earliest_seq: int) -> None:
-    """Drop the seqs of records that have left, but the last: that there were some stays known."""
+    """Drop the seqs of removed records, except the last, to remember that there were some."""
     gone = bisect_left(history, earliest_seq)
     if gone > 1:
         del history[: gone - 1]
 
 
 def writes_of(commit: Commit, name: str) -> tuple[Write, ...]:
-    """What a commit does to one entity, in order."""
+    """The writes of a commit to one entity, in order."""
     return tuple(write for write in commit.writes if write.entity == name)

@@ -1,1 +1,1 @@
-"""The demonstration: `penstock up`, a fleet of meters, and a proof of what the fleet was told."""
+"""The demonstration: `penstock up`, a fleet of meters, and a proof of what was acknowledged."""

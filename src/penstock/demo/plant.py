@@ -1,7 +1,7 @@
-"""What the demonstration shows: `penstock up` in a directory, and a fleet of meters before it.
+"""The demonstration's processes: `penstock up` in a directory, and a fleet of meters in front.
 
 Five kinds of processes: the topic server, a JVM with Spark, the pipeline, the coordinator with its
-workers, and this one, which plays the devices. Each can be killed; the data stays.
+workers, and this one, which simulates the devices. Each can be killed; the data stays.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Moment:
-    """What can be seen of it at one time; None is what did not answer."""
+    """A snapshot of everything visible at one time; None for parts that did not answer."""
 
     at_s: float = 0.0
     offered: int = 0
@@ -71,7 +71,7 @@ class Moment:
 
 
 class Plant:
-    """Started, watched, pestered, ended."""
+    """Starts, observes, disturbs and stops the demonstration."""
 
     def __init__(self, directory: Path, say: Say) -> None:
         self.directory = directory
@@ -91,7 +91,7 @@ class Plant:
         self._prices: dict[int, dict[str, Any]] = {}
         self._began_s = 0.0
 
-    # Life
+    # Lifecycle
 
     async def start(self) -> None:
         """Start everything, then the fleet, and the tables once there is something to read."""
@@ -131,7 +131,7 @@ class Plant:
         self._loading = asyncio.ensure_future(load.run(seconds=FOREVER_S, on_progress=_ignore))
 
     async def settle(self) -> None:
-        """End the load; return when all of it is acknowledged, stored, and in every table."""
+        """Stop the load; return when all of it is acknowledged, stored, and in every table."""
         assert self.load is not None
         assert self._loading is not None
         self.say("the load ends; what was sent is stored and the tables catch up")
@@ -146,7 +146,7 @@ class Plant:
             await self._refresh(name)
 
     async def end(self) -> None:
-        """End everything in good order."""
+        """Stop everything gracefully."""
         if self._loading is not None and not self._loading.done():
             self._loading.cancel()
             with suppress(asyncio.CancelledError, PenstockError):
@@ -161,13 +161,13 @@ class Plant:
         await asyncio.to_thread(self.end_now)
 
     def end_now(self) -> None:
-        """See that nothing is left, from wherever that is called."""
+        """Kill everything that is left; callable from any context."""
         self.up.kill()
         if self._warehouse is not None:
             self._warehouse.close()
             self._warehouse = None
 
-    # What a visitor can do
+    # Actions of a visitor
 
     def burst(self) -> None:
         """Five times the load, or back to the usual one."""
@@ -177,7 +177,7 @@ class Plant:
         self.say(f"load times {BURST:g}" if self.is_bursting else "the load is the usual one")
 
     def pause(self) -> None:
-        """Hold the store stage, or let it go on."""
+        """Pause the store stage, or resume it."""
         self.up.parts[INGEST].signal(signal.SIGUSR1)
         self.is_paused = not self.is_paused
         self.say(
@@ -187,7 +187,7 @@ class Plant:
         )
 
     async def change_tariff(self) -> None:
-        """Make a tariff dearer while readings come in."""
+        """Make a tariff more expensive while readings arrive."""
         self._changes += 1
         seq = await asyncio.to_thread(change_tariff, self.up.server_url, self._changes)
         self.say(f"the flat tariff is dearer since seq {seq}: batches from now on are priced so")
@@ -208,10 +208,10 @@ class Plant:
         await self.up.parts[SERVER].replace()
         self.say("the topic server listens again: edge and pipeline go on where they were")
 
-    # Looking
+    # Observing
 
     async def look(self) -> Moment:
-        """Everything at once; nobody is waited for longer than a second or so."""
+        """Query all parts at once; waits for each at most about a second."""
         self._check()
         load = self.load
         ingest, scheduler, lake = await asyncio.gather(
@@ -237,7 +237,7 @@ class Plant:
             self._watching.result()
 
     def claim(self) -> dict[str, Any]:
-        """What must be in the lake: of each device how many messages, and the sum of its energy."""
+        """What must be in the lake: each device's number of messages and sum of energy."""
         devices = {}
         for number in range(FLEET.devices):
             count = len(self.acked[FLEET.name(number)])
@@ -280,7 +280,7 @@ class Plant:
         return found is not None and found["pipeline"]["behind"] == 0
 
     async def _refresh(self, name: str) -> None:
-        """Ask for a table once more: one that has everything already says so at once."""
+        """Request a refresh of a table once more; one that is up to date returns at once."""
         warehouse = self._warehouse
         assert warehouse is not None
         asked: list[str] = []
@@ -288,7 +288,7 @@ class Plant:
 
         async def answered() -> bool:
             if not asked:
-                with suppress(NotCoordinated):  # the coordinator is not there yet
+                with suppress(NotCoordinated):  # the coordinator is not running yet
                     asked.append(await asyncio.to_thread(warehouse.ask, name))
                 self._check()
             if asked:
@@ -311,11 +311,11 @@ class Plant:
 
 
 def _ignore(_state: object) -> None:
-    """Progress is looked at when it is wanted; asking for it keeps the counts up to date."""
+    """Progress is read on demand; consuming it keeps the counts up to date."""
 
 
 def _settings(directory: Path, catalog: str) -> UpSettings:
-    """Everything in one directory and on free ports; nothing of the visitor's own settings."""
+    """Everything in one directory and on free ports; ignores the visitor's own settings."""
     data = directory / "topics-data"
     return UpSettings(
         Settings(port=0, data_dir=data),

@@ -1,8 +1,8 @@
-"""The proof at the end of a demonstration: DuckDB opens the lake and counts for itself.
+"""The proof at the end of a demonstration: DuckDB opens the lake and counts independently.
 
-A program of its own, because DuckDB brings its own SQLite, and two of them in one process do not
-see each other's locks: `python -m penstock.demo.proof` reads what is claimed from standard
-input and writes what it found, both as JSON.
+A separate program, because DuckDB brings its own SQLite, and two of them in one process do not see
+each other's locks: `python -m penstock.demo.proof` reads the claim from standard input and writes
+its findings, both as JSON.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ LEFT JOIN prices p ON p.seq = c.tariffs_seq AND p.tariff = a.tariff AND p.hour =
 
 
 def why_unprovable() -> str | None:
-    """What is not installed that a proof needs; None if all is there."""
+    """What a proof needs that is not installed; None if everything is."""
     is_missing = any(find_spec(f"duckdb_extension_{name}") is None for name in EXTENSIONS)
     return MISSING if is_missing else None
 
 
 async def prove(catalog: str, claim: Mapping[str, Any]) -> list[tuple[bool, str]]:
-    """What is right and what is not, a sentence each."""
+    """What is right and what is not, one sentence each."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-W", "ignore", "-m", "penstock.demo.proof",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
@@ -61,7 +61,7 @@ async def prove(catalog: str, claim: Mapping[str, Any]) -> list[tuple[bool, str]
 
 
 def main() -> None:
-    """Answer one claim."""
+    """Check one claim."""
     json.dump(_findings(json.load(sys.stdin)), sys.stdout)
 
 
@@ -141,7 +141,7 @@ def _charges(duck: Any, claim: dict[str, Any]) -> tuple[bool, str]:
 
 
 def _price(version: dict[str, Any], hour: int) -> str:
-    """What the demonstration's tariffs ask in an hour; their only band is one of hours."""
+    """What the demonstration's tariffs charge in an hour; their only band is one of hours."""
     if version["kind"] == "flat":
         return str(version["price_per_kwh"])
     (band,) = version["bands"]

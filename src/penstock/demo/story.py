@@ -1,4 +1,4 @@
-"""What the demonstration is about: a fleet of meters, what their power costs, which tables follow.
+"""The demonstration's scenario: a fleet of meters, their tariffs, and the tables.
 
 `usage_per_hour` and `charges_per_meter` both read `districts` and feed `district_totals`: a
 diamond, whose three tables change in one snapshot of the lake.
@@ -19,7 +19,7 @@ from penstock.metering.tariff_space import TariffSpace
 
 FLEET: Final = Fleet(devices=40, meters=25, seed=7)
 LOAD: Final = Day(low_per_s=10, high_per_s=60, period_ms=30_000)
-"""Messages a second over a day that takes half a minute."""
+"""Messages per second over a day that takes half a minute."""
 BURST: Final = 5.0
 DISTRICTS: Final = ("harbour", "hill", "market", "mill", "station")
 
@@ -53,11 +53,11 @@ TARIFFS: Final[dict[str, Any]] = {
         ]
     },
 }
-"""Half of the meters pay the same all day, half of them less at night."""
+"""Half of the meters pay a flat rate, half of them less at night."""
 
 
 def prepare_tariffs(url: str, fleet: Fleet) -> int:
-    """Give every meter a tariff; the seq of the space that has all of them."""
+    """Give every meter a tariff; returns the seq of the space at which all have one."""
     numbers = range(1, fleet.devices * fleet.meters + 1)
     rows = [Row(str(n), "night" if n % 2 else "flat", SINCE) for n in numbers]
     with TariffSpace(url) as there:
@@ -67,7 +67,7 @@ def prepare_tariffs(url: str, fleet: Fleet) -> int:
 
 
 def change_tariff(url: str, number: int) -> int | None:
-    """Make power dearer for those who pay the same all day, from the beginning on."""
+    """Raise the flat rate, retroactively from the beginning."""
     price = f"{Decimal('0.31') + number * Decimal('0.005'):f}"
     version = {"valid_from": SINCE, "kind": "flat", "price_per_kwh": price}
     with TariffSpace(url) as there:

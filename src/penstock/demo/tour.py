@@ -1,4 +1,4 @@
-"""One showing of the demonstration: what happens by itself, what keys do, and the verdict."""
+"""One run of the demonstration: its script, its keys, and the verdict."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ from penstock.demo.view import moment_line, view
 from penstock.kernel.errors import Unavailable
 
 CHECK_S: Final = 30.0
-"""How long the meters send in a check unless told otherwise."""
+"""How long the meters send in a check by default."""
 BURST_AT, TARIFF_AT, CALM_AT, KILL_AT, WORKER_AT = 0.25, 0.4, 0.5, 0.6, 0.75
-"""When a check bursts, raises a tariff, ends the burst, and kills the server and a worker: shares
-of its time."""
+"""When a check runs its steps, as shares of its duration: burst, tariff, calm and two kills."""
 LOOK_S: Final = 1.0
 
 
 class Tour:
-    """One showing, from the start of the first process to the end of the last."""
+    """One run, from the start of the first process to the end of the last."""
 
     def __init__(self, directory: Path, *, check: bool, seconds: float | None) -> None:
         self.plant = Plant(directory, self._say)
@@ -44,7 +43,7 @@ class Tour:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> bool:
-        """Run to the end; whether all that was checked is right."""
+        """Run to the end; returns whether every check passed."""
         missing = why_unprovable()
         if missing is not None and self._check:
             raise Unavailable(missing)
@@ -64,7 +63,7 @@ class Tour:
             return await self._verdict() if is_settled else self._unproven("skipped")
 
     async def _verdict(self) -> bool:
-        """Have the lake counted, and print what that came to; skipping it is not wrong."""
+        """Have the lake counted, and print the result; skipping it is not a failure."""
         self._say("DuckDB reads the lake and counts for itself")
         findings: list[tuple[bool, str]] = []
 
@@ -84,7 +83,7 @@ class Tour:
         return True
 
     async def _unless_skipped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Wait for something; False if it was given up for a second `q`."""
+        """Wait for something; False if it was skipped by a second `q`."""
         task = asyncio.ensure_future(work)
         skip = asyncio.ensure_future(self._skipped.wait())
         try:
@@ -98,7 +97,7 @@ class Tour:
             await asyncio.wait((task,))
 
     async def _shown(self) -> None:
-        """Show what goes on, and carry the script of a check out beside it."""
+        """Show the view, and run the script of a check beside it."""
         script = asyncio.ensure_future(self._script())
         try:
             if self._console.is_terminal:
@@ -128,7 +127,7 @@ class Tour:
             script.result()
 
     async def _script(self) -> None:
-        """What happens by itself: in a check all of it, else only the end, if one was given."""
+        """The scripted actions: in a check all of them, else only the end, if one was given."""
         if self._seconds is None:
             await asyncio.Event().wait()
         elif not self._check:
@@ -153,7 +152,7 @@ class Tour:
             case "q":
                 (self._skipped if self._over.is_set() else self._over).set()
             case _ if self._over.is_set():
-                return  # it drains
+                return  # it is draining
             case "b":
                 plant.burst()
             case "p":
@@ -178,7 +177,7 @@ class Tour:
 
 @contextmanager
 def keys(on_key: Callable[[str], None]) -> Iterator[None]:
-    """Hand over every key struck while this lasts; does nothing without a terminal."""
+    """Pass on every key pressed during this context; does nothing without a terminal."""
     if not sys.stdin.isatty():
         yield
         return

@@ -1,4 +1,4 @@
-"""What `penstock demo` shows: a view for terminals, lines for all else."""
+"""The output of `penstock demo`: a view for terminals, otherwise lines."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ KEYS: Final = (
 )  # fmt: skip
 """All of them fit into 80 columns."""
 TALL_LINES: Final = 26
-"""With fewer lines pressure has no frame."""
+"""With fewer lines, the pressure panel has no frame."""
 
 
 def moment_line(moment: Moment) -> str:
-    """One second as a line."""
+    """One second as one line."""
     rows = moment.rows
     return (
         f"{moment.at_s:5.0f} s"
@@ -51,7 +51,7 @@ def moment_line(moment: Moment) -> str:
 
 
 def view(moment: Moment, event: str, url: str, width: int, height: int) -> RenderableType:
-    """One picture of the present moment; 80 by 24 shows all of it."""
+    """The view of one moment; fits into 80 by 24."""
     pressure: RenderableType = _pressure_line(moment, width)
     if height >= TALL_LINES:
         whole = _pressure_bar(moment, width - 4)
@@ -68,7 +68,7 @@ def view(moment: Moment, event: str, url: str, width: int, height: int) -> Rende
 
 
 def where_to_look(directory: Path, catalog: str) -> str:
-    """Where the data is and what to type to see it."""
+    """Where the data is and which commands show it."""
     return (
         f"\nthe data is in {directory}; look at it with DuckDB:\n"
         "  INSTALL ducklake; LOAD ducklake;\n"
@@ -135,7 +135,7 @@ def _tables(moment: Moment) -> RenderableType:
         return Text("not created yet", QUIET)
     table = Table.grid(padding=(0, 2))
     names = max(len(status.table) for status in moment.tables)
-    for least in (names, 9, 13, None):  # what it waits for gives way
+    for least in (names, 9, 13, None):  # the reason for waiting is shortened first
         table.add_column(no_wrap=True, overflow="ellipsis", min_width=least)
     for status in moment.tables:
         table.add_row(
@@ -208,7 +208,7 @@ def _span(span_ns: int | None) -> str:
 
 
 def _age(fresh_ms: int | None) -> str:
-    """How long ago, from a time on the clock."""
+    """How long ago a wall-clock time was."""
     import time
 
     if fresh_ms is None:
@@ -217,7 +217,7 @@ def _age(fresh_ms: int | None) -> str:
 
 
 def bar(share: float, width: int, style: str, zone: tuple[float, float] = ZONE) -> Text:
-    """A share of one as a thick line on a thin one, with a zone marked on the thin one."""
+    """A fraction as a thick line on a thin one, with a zone marked on the thin one."""
     filled = min(width, round(share * width))
     line = Text("━" * filled, style=style)
     for cell in range(filled, width):
@@ -226,7 +226,7 @@ def bar(share: float, width: int, style: str, zone: tuple[float, float] = ZONE) 
 
 
 def panel(content: RenderableType, title: str, subtitle: str) -> Panel:
-    """A part of a view, with a word above it and one below."""
+    """A part of a view, with a title and a footer."""
     return Panel(
         content,
         box=ROUNDED,

@@ -1,4 +1,4 @@
-"""The `/v0` protocol as data: server, client, CLI, Spark and the OpenAPI document are made from it.
+"""The `/v0` protocol as data: source of the server, client, CLI, Spark and OpenAPI document.
 
-Nothing here waits or touches the world.
+Nothing here waits or does IO.
 """

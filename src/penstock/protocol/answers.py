@@ -1,8 +1,8 @@
 """Every answer of the protocol as a struct. Fields that a newer server adds are ignored.
 
-A record's `data` and `meta` are decoded when they are asked for: a program that looks at tags
-and seqs, or hands the text on, pays nothing for the payloads, and one that knows their type gets
-it without a detour through dicts (`data_as`). The text is `data_json`.
+A record's `data` and `meta` are decoded on access: a program that looks only at tags and seqs, or
+passes the text on, does not pay for decoding the payloads, and one that knows their type decodes to
+it directly, without dicts (`data_as`). The text is `data_json`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 _ANY: Final = msgspec.json.Decoder()
 _NULL: Final = partial(Raw, b"null")
-"""The default of a payload; a plain default would have no place in a schema."""
+"""The default of a payload; a plain default could not be part of a schema."""
 
 
 class TopicPut(Struct, frozen=True, kw_only=True):
-    """A topic as it now is; `created` if it was not there before."""
+    """A topic after a put; `created` if it did not exist before."""
 
     topic: str
     created: bool
@@ -33,7 +33,7 @@ class TopicPut(Struct, frozen=True, kw_only=True):
 
 
 class QueueCounts(Struct, frozen=True, kw_only=True):
-    """The jobs of a queue: to be claimed, claimed, given up."""
+    """The jobs of a queue: ready, claimed, and given up."""
 
     ready: int
     in_flight: int
@@ -41,7 +41,7 @@ class QueueCounts(Struct, frozen=True, kw_only=True):
 
 
 class TopicState(Struct, frozen=True, kw_only=True):
-    """A topic: what it holds and how it is set. `queue` is None on a log."""
+    """A topic: its contents and configuration. `queue` is None on a log."""
 
     topic: str
     type: str
@@ -80,7 +80,7 @@ class TopicPage(Struct, frozen=True, kw_only=True):
 
 
 class TopicDeletion(Struct, frozen=True, kw_only=True):
-    """Whether a topic was there to be deleted, and the routers that went with it."""
+    """Whether the topic existed, and the routers that were deleted with it."""
 
     topic: str
     deleted: bool
@@ -89,7 +89,7 @@ class TopicDeletion(Struct, frozen=True, kw_only=True):
 
 
 class Written(Struct, frozen=True, kw_only=True):
-    """Where the records of a write are. `deduped`: they had been written by an earlier try."""
+    """Where the records of a write are. `deduped`: an earlier try had written them."""
 
     topic: str
     first_seq: int
@@ -103,7 +103,7 @@ class Written(Struct, frozen=True, kw_only=True):
 
 
 class StoredRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A record as a reader gets it. `tag` is only there if it was asked for."""
+    """A record as a reader gets it. `tag` is present only if it was requested."""
 
     seq: int = field(name="$seq")
     ts_ms: int = field(name="$ts")
@@ -114,7 +114,7 @@ class StoredRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def data(self) -> Any:
-        """The payload, decoded anew at each access."""
+        """The payload, decoded on each access."""
         return _ANY.decode(self.raw_data)
 
     def data_as(self, kind: type[T]) -> T:
@@ -154,7 +154,7 @@ class Gap(Struct, frozen=True, kw_only=True):
 
 
 class Diff(Struct, frozen=True, kw_only=True):
-    """One page of a topic. Read on from `next_from_seq`; `tombstone` tells of what was lost."""
+    """One page of a topic. Continue from `next_from_seq`; `tombstone` reports lost records."""
 
     topic: str
     records: list[StoredRecord]
@@ -181,7 +181,7 @@ class RecordDeletion(Struct, frozen=True, kw_only=True):
 
 
 class RouterPut(Struct, frozen=True, kw_only=True):
-    """A router as it now is; `created` if it was not there before."""
+    """A router after a put; `created` if it did not exist before."""
 
     router: str
     created: bool
@@ -229,7 +229,7 @@ class RouterPage(Struct, frozen=True, kw_only=True):
 
 
 class RouterDeletion(Struct, frozen=True, kw_only=True):
-    """Whether a router was there to be deleted."""
+    """Whether the router existed."""
 
     router: str
     deleted: bool
@@ -237,7 +237,7 @@ class RouterDeletion(Struct, frozen=True, kw_only=True):
 
 
 class ClaimedJob(Struct, frozen=True, kw_only=True):
-    """A job that is this node's until `deadline_ms`; `lease_id` proves it when it is settled."""
+    """A job leased to this node until `deadline_ms`; `lease_id` proves it at settlement."""
 
     seq: int = field(name="$seq")
     lease_id: str
@@ -250,7 +250,7 @@ class ClaimedJob(Struct, frozen=True, kw_only=True):
 
     @property
     def data(self) -> Any:
-        """The payload, decoded anew at each access."""
+        """The payload, decoded on each access."""
         return _ANY.decode(self.raw_data)
 
     def data_as(self, kind: type[T]) -> T:
@@ -285,7 +285,7 @@ class Acked(Struct, frozen=True, kw_only=True):
 
 
 class Nacked(Struct, frozen=True, kw_only=True):
-    """How many jobs were given back; `skipped` were not held by this lease (any more)."""
+    """How many jobs were returned; `skipped` were not held by this lease (any more)."""
 
     topic: str
     nacked: int
@@ -314,7 +314,7 @@ class Health(Struct, frozen=True, kw_only=True):
 
 
 class FailedPartition(Struct, frozen=True, kw_only=True):
-    """A partition that is out of service: why, and which file is damaged where."""
+    """A partition that is out of service: the reason, the damaged file and the position in it."""
 
     partition: int
     reason: str
@@ -323,7 +323,7 @@ class FailedPartition(Struct, frozen=True, kw_only=True):
 
 
 class Ready(Struct, frozen=True, kw_only=True):
-    """A server that has read its log and takes requests.
+    """A server that has replayed its log and takes requests.
 
     `status` is "degraded" where partitions are damaged: all others are served.
     """
@@ -340,7 +340,7 @@ def _decoder(kind: Hashable) -> msgspec.json.Decoder[Any]:
 
 
 class ErrorFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an error is: a stable code, a text for people, and facts for programs."""
+    """An error: a stable code, a text for people, and details for programs."""
 
     code: str = ""
     message: str = ""
@@ -398,7 +398,7 @@ class EntityRow(Struct, frozen=True, kw_only=True):
 
 
 class EntityState(Struct, frozen=True, kw_only=True):
-    """An entity as it was at `head`, last written at `seq`."""
+    """An entity as of `head`, last written at `seq`."""
 
     entity: str
     seq: int
@@ -408,7 +408,7 @@ class EntityState(Struct, frozen=True, kw_only=True):
 
 
 class EntityPage(Struct, frozen=True, kw_only=True):
-    """A page of entities, all as they were at `head`; `next` is None on the last."""
+    """A page of entities, all as of `head`; `next` is None on the last."""
 
     entities: list[EntityRow]
     head: int
@@ -422,7 +422,7 @@ class EntityPage(Struct, frozen=True, kw_only=True):
 
 
 class EntityHistory(Struct, frozen=True, kw_only=True):
-    """Commits that wrote an entity, oldest first. Not `complete` if older ones have left."""
+    """Commits that wrote an entity, oldest first. Not `complete` if older ones were removed."""
 
     entity: str
     commits: list[dict[str, Any]]
@@ -439,7 +439,7 @@ class SchedulerView(Struct, frozen=True, kw_only=True):
 
 
 class TableRow(Struct, frozen=True, kw_only=True):
-    """A table: its definition and, where asked for, its status."""
+    """A table: its definition and, if requested, its status."""
 
     name: str
     query: str
@@ -501,7 +501,7 @@ class TableExplained(Struct, frozen=True, kw_only=True):
 
 
 class TableRefresh(Struct, frozen=True, kw_only=True):
-    """A refresh that was asked for; `ok` and `detail` once it is done."""
+    """A requested refresh; `ok` and `detail` once it is done."""
 
     table: str
     request_id: str
@@ -553,14 +553,14 @@ class WarehouseState(Struct, frozen=True, kw_only=True):
 
 
 class Jobs(Struct, frozen=True, kw_only=True):
-    """What was started, the newest first."""
+    """Started jobs, the newest first."""
 
     jobs: list[dict[str, Any]]
     performance: dict[str, float] = {}
 
 
 class Drained(Struct, frozen=True, kw_only=True):
-    """Whether nothing new is started, and whether nothing runs any more."""
+    """Whether the warehouse is draining, and whether no job is running."""
 
     draining: bool
     idle: bool
@@ -568,7 +568,7 @@ class Drained(Struct, frozen=True, kw_only=True):
 
 
 class Gated(Struct, frozen=True, kw_only=True):
-    """A relation that is closed or open, and all that are closed."""
+    """A relation that is closed or open, and all closed ones."""
 
     relation: str
     closed: bool
@@ -596,7 +596,7 @@ class SourceList(Struct, frozen=True, kw_only=True):
 
 
 class SourceDropped(Struct, frozen=True, kw_only=True):
-    """Whether a topic was declared before."""
+    """Whether the topic was declared."""
 
     topic: str
     dropped: bool

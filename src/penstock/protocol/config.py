@@ -27,14 +27,15 @@ DISCARDS: Final = ("old", "reject")
 DURABILITIES: Final = ("ephemeral", "memory", "disk", "fsync")
 
 Changes = Mapping[str, Any]
-"""Keys to change, each checked and clamped; `durable` is already turned into `durability`."""
+"""Keys to change, each checked and clamped; `durable` is already converted to `durability`."""
 
 
 class TopicConfig(Struct, frozen=True, kw_only=True):
-    """How a topic keeps, loses and hands out its records. 0 turns a limit off.
+    """How a topic retains, discards and delivers its records. 0 turns a limit off.
 
-    A field must have a default, so that a client understands a server that does not know it yet.
-    Words are texts here and checked by `parse_config`: a newer server may know more of them.
+    A field must have a default, so that a client understands an older server without it.
+    Enumerations are strings here and checked by `parse_config`: a newer server may know more
+    values.
     """
 
     type: Annotated[
@@ -108,19 +109,19 @@ class TopicConfig(Struct, frozen=True, kw_only=True):
 
 
 class ConfigField(NamedTuple):
-    """A key of the configuration, for programs that are made from it."""
+    """A key of the configuration, for programs that are generated from it."""
 
     name: str
     shape: Schema
-    """What JSON Schema says of its value."""
+    """The JSON Schema of its value."""
     default: Any
     clamp: tuple[int, int] | None = None
-    """Values beyond these are moved to them."""
+    """Values outside of these are clamped."""
 
 
 @cache
 def config_fields(config: type[Struct] = TopicConfig) -> dict[str, ConfigField]:
-    """The keys of a configuration by name, in the order of its fields."""
+    """The keys of a configuration by name, in field order."""
     shapes = msgspec.json.schema(config)["$defs"][config.__name__]["properties"]
     found = {}
     info = msgspec.inspect.type_info(config)
@@ -137,7 +138,7 @@ def parse_config(body: Mapping[str, Any], config: type[Struct] = TopicConfig) ->
     known = config_fields(config)
     try:
         changes = {key: _value(known[key], value) for key, value in body.items() if key in known}
-    except RecursionError:  # while a refusal shows what it found
+    except RecursionError:  # raised while the refusal formats what it found
         raise InvalidRequest("expected plain values, found arrays in arrays too deep") from None
     durable = changes.pop("durable", None)
     if durable is not None:
@@ -148,7 +149,7 @@ def parse_config(body: Mapping[str, Any], config: type[Struct] = TopicConfig) ->
 
 
 def check_change(topic: str, old: TopicConfig | None, changes: Changes) -> None:
-    """Refuse what a topic may not become: another type, or its own dead letter."""
+    """Refuse an invalid change: another type, or a topic as its own dead letter."""
     wanted = changes.get("type")
     if old is not None and wanted is not None and wanted != old.type:
         raise TopicExistsIncompatible(

@@ -1,4 +1,4 @@
-"""Every error of the protocol, once: its code, HTTP status, class and group.
+"""Every error of the protocol, defined once: its code, HTTP status, class and group.
 
 The server raises these classes; the client raises the same class again for the code in an answer.
 `ERRORS` is the table that both go by, and the reference is made from it. `detail` holds exactly
@@ -27,23 +27,23 @@ from penstock.kernel.errors import (
 )
 
 ERRORS: Final[dict[str, type[CallError]]] = {}
-"""The error classes by code. A subclass that names no code of its own shares its parent's row."""
+"""The error classes by code. A subclass without its own code shares its parent's row."""
 
 
 class CallError(PenstockError):
-    """The root of every error that a call of the protocol can end with, on either side.
+    """The base of every error that a call of the protocol can end with, on either side.
 
     `status` is that of the answer; 0 if there was no answer. A class with a `code` and a `status`
-    is one of the protocol; one without a status is known to the client only.
+    is part of the protocol; one without a status exists only in the client.
     """
 
     status: int = 0
     retry_after_ms: int | None = None
-    """How long to wait before the next try, where the server said so."""
+    """How long to wait before the next try, if the server said so."""
     headers: Sequence[tuple[bytes, bytes]] = ()
-    """Headers that the answer has because of this error."""
+    """Headers that this error adds to the answer."""
     maybe_done: ClassVar[bool] = False
-    """Whether the server may have done what was asked although the call failed."""
+    """Whether the request may have taken effect although the call failed."""
 
     def __init_subclass__(cls, *, code: str = "", status: int = 0) -> None:
         super().__init_subclass__()
@@ -62,7 +62,7 @@ class CallError(PenstockError):
     def told(
         cls, message: str, detail: Mapping[str, Any] | None = None, *, status: int = 0
     ) -> Self:
-        """The error as an answer tells of it, whatever the class is usually made from."""
+        """The error from an answer, whatever arguments the class usually takes."""
         error = cls.__new__(cls)
         Exception.__init__(error, message)
         error.message = message
@@ -72,7 +72,7 @@ class CallError(PenstockError):
         return error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Classes are made from facts, copies from the text: pickle must not call the constructor.
+        # Constructors take facts, copies the text: pickle must not call the constructor.
         return _copy, (type(self), self.message), self.__dict__
 
 
@@ -83,7 +83,7 @@ def _copy(kind: type[CallError], message: str) -> CallError:
 def error_of(
     status: int, code: str = "", message: str = "", detail: Mapping[str, Any] | None = None
 ) -> CallError:
-    """The error that an answer tells of: by its code or, if that is not known, by its status."""
+    """The error in an answer: by its code or, if that is unknown, by its status."""
     kind = ERRORS.get(code) or _BY_STATUS.get(status)
     if kind is None:
         kind = Internal if status >= 500 else InvalidRequest
@@ -124,7 +124,7 @@ class Forbidden(CallError, Rejected, code="forbidden", status=403):
 
 
 class ForeignOrigin(Forbidden, code="foreign_origin", status=403):
-    """A web page of another origin asks for something that changes the server."""
+    """A web page of another origin requests a change."""
 
 
 class NotFound(CallError, Rejected, code="not_found", status=404):
@@ -163,7 +163,7 @@ class ForeignHost(CallError, Rejected, code="foreign_host", status=421):
 
 
 class TopicNotFound(CallError, Rejected, code="topic_not_found", status=404):
-    """There is no topic of that name."""
+    """There is no topic with that name."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(f"expected an existing topic, found none named {topic!r}", topic=topic)
@@ -174,7 +174,7 @@ class TopicExistsIncompatible(CallError, Conflict, code="topic_exists_incompatib
 
 
 class TopicsApart(TopicExistsIncompatible):
-    """The topics of one atomic write live in different partitions."""
+    """The topics of one atomic write are in different partitions."""
 
     def __init__(self, topic: str, other: str) -> None:
         super().__init__(
@@ -185,7 +185,7 @@ class TopicsApart(TopicExistsIncompatible):
 
 
 class TopicNotEmpty(CallError, Conflict, code="topic_not_empty", status=409):
-    """The topic was to be deleted only if empty, and is not."""
+    """The topic was to be deleted only if empty, and is not empty."""
 
     def __init__(self, topic: str, count: int) -> None:
         super().__init__(
@@ -200,7 +200,7 @@ class TopicFull(CallError, Busy, code="topic_full", status=422):
 class RecordsUnreadable(CallError, Corrupt, code="records_unreadable", status=500):
     """The file of some cold records is missing or damaged; all others can be read.
 
-    A reader that continues after `last_seq` of `detail` passes over them.
+    A reader that continues after `last_seq` of `detail` skips them.
     """
 
     def __init__(self, file: str, first_seq: int, last_seq: int, reason: Exception) -> None:
@@ -217,7 +217,7 @@ class RecordsUnreadable(CallError, Corrupt, code="records_unreadable", status=50
 
 
 class RouterNotFound(CallError, Rejected, code="router_not_found", status=404):
-    """There is no router of that name."""
+    """There is no router with that name."""
 
     def __init__(self, router: str) -> None:
         super().__init__(f"expected an existing router, found none named {router!r}", router=router)
@@ -231,7 +231,7 @@ class RouterCycle(CallError, Conflict, code="router_cycle", status=409):
 
 
 class NotAQueue(CallError, Conflict, code="not_a_queue", status=409):
-    """The topic is a log: it has no claims."""
+    """The topic is a log: it has no jobs to claim."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(f"expected a queue, found topic {topic!r} to be a log", topic=topic)
@@ -248,7 +248,7 @@ class NotASpace(CallError, Conflict, code="not_a_space", status=409):
 
 
 class IsASpace(CallError, Conflict, code="is_a_space", status=409):
-    """The topic is a space: it takes commits and no plain records."""
+    """The topic is a space: it takes commits, not plain records."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(
@@ -258,7 +258,7 @@ class IsASpace(CallError, Conflict, code="is_a_space", status=409):
 
 
 class EntityNotFound(CallError, Rejected, code="entity_not_found", status=404):
-    """The space has no entity of that id, or had none then. `detail["head"]` says as of when."""
+    """The space has no entity with that id, or had none then. `detail["head"]` says as of when."""
 
     def __init__(self, space: str, entity: str, head_seq: int) -> None:
         super().__init__(
@@ -271,11 +271,11 @@ class EntityNotFound(CallError, Rejected, code="entity_not_found", status=404):
 
 
 class PastGone(CallError, Gone, code="gone", status=410):
-    """What is needed to tell how it was then has left the space by its limits, or by a delete."""
+    """The records of that past state were removed by the space's limits, or by a delete."""
 
 
 class CommitProtocol(CallError, Rejected, code="protocol", status=400):
-    """A session used a number again for another commit, or one that is too old.
+    """A session reused a number for another commit, or used one that is too old.
 
     Nothing was applied. Sending it again changes nothing.
     """
@@ -298,25 +298,25 @@ class CommitConflict(CallError, Conflict, code="conflict", status=409):
 
 
 class PreconditionFailed(CallError, Rejected, code="precondition_failed", status=412):
-    """What the commit asked for does not hold and never will: do not try it again."""
+    """A precondition of the commit does not hold and never will: do not retry it."""
 
     def __init__(self, message: str, reason: str, **detail: Any) -> None:
         super().__init__(message, reason=reason, **detail)
 
 
 class RefusedByRule(CallError, Rejected, code="refused", status=422):
-    """A rule of the server refuses the commit, whatever the state: fix it."""
+    """A rule of the server refuses the commit, whatever the state: fix the commit."""
 
 
 # Tables ----------------------------------------------------------------------------------------
 
 
 class InvalidTable(CallError, Rejected, code="invalid_table", status=400):
-    """A definition is not what a stream table allows: a name, a mode, a pair of options."""
+    """A definition is not valid for a stream table: a name, a mode, a pair of options."""
 
 
 class InvalidSchedule(CallError, Rejected, code="invalid_schedule", status=400):
-    """A schedule is neither a duration nor a cron expression nor one of the words."""
+    """A schedule is not a duration, a cron expression or one of the keywords."""
 
 
 class InvalidQuery(CallError, Rejected, code="invalid_query", status=400):
@@ -328,7 +328,7 @@ class InvalidTableFile(CallError, Rejected, code="invalid_table_file", status=40
 
 
 class NotDifferentiable(CallError, Rejected, code="not_differentiable", status=400):
-    """A table was to be DIFFERENTIAL, but its query cannot be maintained by its changes."""
+    """A table was to be DIFFERENTIAL, but its query cannot be maintained incrementally."""
 
 
 class InvalidSource(CallError, Rejected, code="invalid_source", status=400):
@@ -343,7 +343,7 @@ class NoWarehouse(CallError, Rejected, code="no_warehouse", status=404):
 
 
 class SourceNotFound(CallError, Rejected, code="source_not_found", status=404):
-    """No topic of that name was declared as a source."""
+    """No topic with that name was declared as a source."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(
@@ -353,7 +353,7 @@ class SourceNotFound(CallError, Rejected, code="source_not_found", status=404):
 
 
 class TableNotFound(CallError, Rejected, code="table_not_found", status=404):
-    """There is no stream table of that name."""
+    """There is no stream table with that name."""
 
     def __init__(self, table: str, near: str | None = None) -> None:
         hint = "" if near is None else f" (did you mean {near!r}?)"
@@ -367,7 +367,7 @@ class RelationNotFound(CallError, Rejected, code="relation_not_found", status=40
 
 
 class SourceExists(CallError, Conflict, code="source_exists", status=409):
-    """The topic is declared already."""
+    """The topic is already declared."""
 
 
 class NoContents(CallError, Conflict, code="no_contents", status=409):
@@ -383,7 +383,7 @@ class NoContents(CallError, Conflict, code="no_contents", status=409):
 
 
 class TableExists(CallError, Conflict, code="table_exists", status=409):
-    """A relation of that name exists already."""
+    """A relation with that name already exists."""
 
 
 class TableInUse(CallError, Conflict, code="table_in_use", status=409):
@@ -406,15 +406,15 @@ class TableCycle(CallError, Conflict, code="table_cycle", status=409):
 
 
 class JobMoved(CallError, Conflict, code="job_moved", status=409):
-    """A job is no longer in the state that a change of it expects."""
+    """A job is no longer in the state that the change expects."""
 
 
 class ChangedMeanwhile(CallError, Conflict, code="changed_meanwhile", status=409):
-    """Other writers kept changing what was to be changed: look again, then ask again."""
+    """Concurrent writers kept changing the same state: read it again, then retry."""
 
 
 class SnapshotExpired(CallError, Gone, code="snapshot_expired", status=410):
-    """The snapshot that was asked for is no longer kept."""
+    """The requested snapshot has expired."""
 
 
 # Not now ---------------------------------------------------------------------------------------
@@ -425,7 +425,7 @@ class Throttled(CallError, Busy, code="throttled", status=429):
 
 
 class Saturated(Throttled):
-    """The machine has no time, or the log no room, for a write now: nothing was changed."""
+    """The machine has no capacity, or the log no room, for a write now: nothing was changed."""
 
     def __init__(self, message: str, *, retry_after_ms: int, **detail: Any) -> None:
         super().__init__(message, retry_after_ms=retry_after_ms, **detail)
@@ -437,7 +437,7 @@ class ServerUnavailable(CallError, Unavailable, code="unavailable"):
 
 
 class Internal(ServerUnavailable, code="internal", status=500):
-    """The server, or something in front of it, failed while working on the request."""
+    """The server, or a proxy in front of it, failed while processing the request."""
 
     maybe_done = True
 
@@ -464,7 +464,7 @@ class NotWritable(NotReady):
 
 
 class ShuttingDown(ServerUnavailable, code="shutting_down", status=503):
-    """The server is shutting down and takes nothing new."""
+    """The server is shutting down and accepts nothing new."""
 
     def __init__(self, message: str = "the server is shutting down") -> None:
         super().__init__(message)
@@ -473,7 +473,7 @@ class ShuttingDown(ServerUnavailable, code="shutting_down", status=503):
 class PartitionFailed(ServerUnavailable, code="partition_failed", status=503):
     """The partition of this topic is damaged and out of service; others are served.
 
-    The text says which file is damaged and where. `penstock salvage` saves what can be read.
+    The text says which file is damaged and where. `penstock salvage` recovers what can be read.
     """
 
 
@@ -482,7 +482,7 @@ class NotCoordinated(ServerUnavailable, code="not_coordinated", status=503):
 
 
 class WarehouseAway(ServerUnavailable, code="warehouse_away", status=503):
-    """The catalog cannot be reached just now."""
+    """The catalog is temporarily unreachable."""
 
 
 _BY_STATUS: Final[dict[int, type[CallError]]] = {
@@ -490,4 +490,4 @@ _BY_STATUS: Final[dict[int, type[CallError]]] = {
     406: NotAcceptable, 413: PayloadTooLarge, 415: UnsupportedMediaType, 421: ForeignHost,
     422: TopicFull, 429: Throttled, 503: ServerUnavailable,
 }  # fmt: skip
-"""What an answer without a known code means, as one of a proxy."""
+"""The meaning of an answer without a known code, such as a proxy's."""

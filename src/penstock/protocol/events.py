@@ -1,4 +1,4 @@
-"""The events of a watch: what the server pushes over SSE, and the client hands out.
+"""The events of a watch: pushed by the server over SSE, returned by the client.
 
 `EVENTS` has the struct of an event's data by the name of the event. Over a WebSocket the same data
 comes with an `op`.
@@ -14,7 +14,7 @@ from penstock.protocol.answers import StoredRecord
 
 
 class Records(Struct, frozen=True, kw_only=True):
-    """New records of a topic, in order. `to_seq` is where a reader stands after them."""
+    """New records of a topic, in order. `to_seq` is the reader's cursor after them."""
 
     topic: str
     records: list[StoredRecord]
@@ -25,7 +25,7 @@ class Records(Struct, frozen=True, kw_only=True):
 
 
 class Tombstone(Struct, frozen=True, kw_only=True):
-    """Records that left before they could be delivered: by cap, by age, or with their topic."""
+    """Records removed before they could be delivered: by cap, by age, or with their topic."""
 
     topic: str
     reason: str
@@ -37,7 +37,7 @@ class Tombstone(Struct, frozen=True, kw_only=True):
 
 
 class CaughtUp(Struct, frozen=True, kw_only=True):
-    """All that the topic holds was delivered."""
+    """Every record of the topic was delivered."""
 
     topic: str
     head_seq: int
@@ -53,7 +53,7 @@ class TopicDeleted(Struct, frozen=True, kw_only=True):
 
 
 class LeftOut(Struct, frozen=True, kw_only=True):
-    """Topics of a prefix that are too many for one watch; they come when there is room.
+    """Topics of a prefix that exceed the limit of one watch; they join when there is room.
 
     A few of them are named, all are counted.
     """
@@ -64,7 +64,7 @@ class LeftOut(Struct, frozen=True, kw_only=True):
 
     @property
     def topic(self) -> str:
-        """The first of them."""
+        """The first topic."""
         return self.topics[0] if self.topics else ""
 
 

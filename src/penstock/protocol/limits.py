@@ -15,7 +15,7 @@ WAIT_MS_MAX: Final = 30_000
 """How long a diff may wait for records."""
 PAGE_SIZE: Final = 100
 PAGE_SIZE_MAX: Final = 1_000
-"""Rows of a page of names."""
+"""Rows in a page of names."""
 WATCH_TOPICS_MAX: Final = 256
 WATCH_PREFIXES_MAX: Final = 16
 WRITES_MAX: Final = 256
@@ -57,9 +57,9 @@ class TopicLimits:
 
 
 LIMITS: Final = TopicLimits()
-"""The limits of a server that was told of no others; schemas show these."""
+"""The limits of a server with default settings; schemas show these."""
 
 
 def clamp_lease_ms(lease_ms: int) -> int:
-    """A lease between a tenth of a second and a day."""
+    """Clamp a lease to between a tenth of a second and a day."""
     return min(max(lease_ms, LEASE_MS_MIN), LEASE_MS_MAX)

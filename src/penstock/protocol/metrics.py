@@ -1,4 +1,4 @@
-"""A small registry: a metric is declared once and appears in Prometheus' text, as JSON and in docs.
+"""A small registry: a metric is declared once and appears in Prometheus text, JSON and docs.
 
 Metrics are read when they are asked for; counting costs nothing here.
 
@@ -27,21 +27,21 @@ CONTENT_TYPE: Final = b"text/plain; version=0.0.4"
 
 
 class Metric(NamedTuple):
-    """A number with a name. `read` takes it from the source that the registry is asked about."""
+    """A number with a name. `read` takes it from the object that is being measured."""
 
     name: str
     kind: str
     text: str
     read: Callable[[Any], Any]
     key: str = ""
-    """Where it is in JSON, with dots between levels; nowhere if empty."""
+    """Its key in JSON, with dots between levels; not in JSON if empty."""
     label: str = ""
-    """The label by which `read` gives several numbers, as a mapping; one plain number if empty."""
+    """The label by which `read` returns a mapping of numbers; one plain number if empty."""
     bounds: tuple[int, ...] = ()
-    """Those of a histogram, of which `read` gives the counts and the sum."""
+    """The bounds of a histogram; `read` returns its counts and sum."""
 
     def lines(self, source: Any) -> Iterator[str]:
-        """The metric in Prometheus' text format; nothing if it is not there."""
+        """The metric in Prometheus' text format; nothing if it has no value."""
         value = self.read(source)
         if value is None:
             return
@@ -64,7 +64,7 @@ class Metric(NamedTuple):
         yield f"{self.name}_count {count}"
 
     def values(self, source: Any) -> Iterator[tuple[str, Any]]:
-        """What of it is in JSON, by key."""
+        """Its values in JSON, by key."""
         if not self.key:
             return
         value = self.read(source)
@@ -91,7 +91,7 @@ class Metrics(Generic[S]):
     def gauge(
         self, name: str, text: str, read: Callable[[S], float | None], *, key: str = ""
     ) -> Metric:
-        """Declare a number that comes and goes; None where it is not there."""
+        """Declare a number that goes up and down; None where it has no value."""
         return self._add(Metric(name, "gauge", text, read, key))
 
     def gauges(
@@ -119,7 +119,7 @@ class Metrics(Generic[S]):
         return self._add(Metric(name, "histogram", text, read, key, "le", bounds))
 
     def lines(self, source: S) -> Iterator[str]:
-        """All of them in Prometheus' text format, made one by one."""
+        """All of them in Prometheus' text format, generated one by one."""
         for metric in self.metrics:
             yield from metric.lines(source)
 
@@ -141,5 +141,5 @@ class Metrics(Generic[S]):
 
 
 def as_text(lines: Iterable[str]) -> bytes:
-    """Lines as the body of an answer of `CONTENT_TYPE`."""
+    """Lines as the body of an answer of type `CONTENT_TYPE`."""
     return ("\n".join(lines) + "\n").encode()

@@ -1,6 +1,6 @@
-"""The bodies of requests as structs: what the OpenAPI document says that a client may send.
+"""The bodies of requests as structs: what a client may send, according to the OpenAPI document.
 
-Limits of texts are in bytes, which JSON Schema cannot say: so many characters at most.
+Text limits are in bytes, which JSON Schema cannot express: the schema has them as characters.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ Unset = UnsetType
 
 
 class NewRecord(Struct, kw_only=True):
-    """A record to be written."""
+    """A record to write."""
 
     data: Any
     tag: Tag | Unset = UNSET
@@ -100,7 +100,7 @@ class WriteMany(Struct, kw_only=True):
 
 
 class Read(Struct, kw_only=True):
-    """Which records a page is to have, and how long to wait for them."""
+    """Which records a page contains, and how long to wait for them."""
 
     from_seq: U64 | Unset = UNSET
     limit: U32 | Unset = UNSET
@@ -115,7 +115,7 @@ class Read(Struct, kw_only=True):
 
 
 class Delete(Struct, kw_only=True):
-    """Which records to delete: those before a seq, those that match, or those that are both."""
+    """Which records to delete: those before a seq, those that match, or those that do both."""
 
     before_seq: U64 | Unset = UNSET
     match: Predicate = None
@@ -199,13 +199,13 @@ class Ack(Struct, kw_only=True):
 
 
 class Nack(Ack, kw_only=True):
-    """Jobs to be handed out again, after a delay."""
+    """Jobs to be delivered again, after a delay."""
 
     delay_ms: U64 | Unset = UNSET
 
 
 class Extend(Ack, kw_only=True):
-    """Leases that are to end later."""
+    """Leases to extend."""
 
     lease_ms: U64
 
@@ -249,7 +249,7 @@ class ReceiptAbsent(Struct, kw_only=True):
 
 
 class OriginCommitted(Struct, kw_only=True):
-    """The commit that this one follows from was accepted."""
+    """The commit that this one depends on was accepted."""
 
     origin_committed: Origin
 
@@ -319,14 +319,14 @@ class NewTable(TableBody, kw_only=True):
 
 
 class RefreshBody(Struct, kw_only=True):
-    """Whether to refresh in any case, and how long to wait for it."""
+    """Whether to refresh even if fresh, and how long to wait for it."""
 
     force: bool | Unset = UNSET
     wait_ms: TableWait | Unset = UNSET
 
 
 class DrainBody(Struct, kw_only=True):
-    """Whether to drain, and how long to wait until nothing runs."""
+    """Whether to drain, and how long to wait until no job is running."""
 
     draining: bool | Unset = UNSET
     wait_ms: TableWait | Unset = UNSET
@@ -341,7 +341,7 @@ class GateBody(Struct, kw_only=True):
 
 
 class SourceBody(Struct, kw_only=True):
-    """The columns that the records of a topic have."""
+    """The columns of a topic's records."""
 
     schema: str
     key: str | list[str] | Unset = UNSET

@@ -1,4 +1,4 @@
-"""What a route is, and finding the one of a request: two dict look-ups.
+"""What a route is, and finding the route of a request: two dict look-ups.
 
 A route is declared where its handler is, with its answer, scope and errors:
 
@@ -49,12 +49,11 @@ class Param(NamedTuple):
 
 
 class Route(NamedTuple):
-    """One method on one path. `named` is what the name in the path stands for, if it has one.
+    """One method on one path. `named` is what the name in the path refers to, if it has one.
 
     An `{id}` in the path is that of an entity. `guard` says what checks the API key: the
     application before anything else ("key"), the handler itself ("own"), or nothing unless
-    configured ("probe").
-    `is_data` routes wait until the log is replayed.
+    configured ("probe"). `is_data` routes wait until the log is replayed.
     """
 
     method: str
@@ -62,9 +61,9 @@ class Route(NamedTuple):
     name: str
     summary: str
     handler: Callable[..., Any] | None = None
-    """None for the routes that the application answers on its short way."""
+    """None for the routes that the application answers on its fast path."""
     answer: Any = None
-    """The type of the answer's body; None if it has none that a schema describes."""
+    """The type of the answer's body; None if no schema describes it."""
     scopes: int = 0
     named: str = ""
     body: Any = None
@@ -74,12 +73,12 @@ class Route(NamedTuple):
     headers: tuple[Param, ...] = ()
     statuses: tuple[int, ...] = (200,)
     errors: tuple[type[CallError], ...] = ()
-    """Errors beside those that every route may have."""
+    """Errors besides those that every route may return."""
     guard: str = "key"
     is_data: bool = True
     media: str = JSON
     also: tuple[str, ...] = ()
-    """Other media types that a client may ask for."""
+    """Other media types that a client may request."""
     key_in_query: bool = False
     """Whether the API key may be in the query, for browsers, which cannot send headers there."""
 
@@ -95,7 +94,7 @@ class Route(NamedTuple):
 
 
 class RouteTable:
-    """Every route of a server, and finding that of a request."""
+    """Every route of a server, and finding the route of a request."""
 
     def __init__(self) -> None:
         self.routes: list[Route] = []
@@ -103,7 +102,7 @@ class RouteTable:
         self._named: dict[tuple[str, str], dict[str, Route]] = {}
 
     def add(self, route: Route) -> Route:
-        """Have a route found from now on."""
+        """Add a route."""
         self.routes.append(route)
         parts = route.path.split("/")
         if "{name}" in parts:

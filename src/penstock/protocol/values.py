@@ -1,4 +1,4 @@
-"""Single values of requests: their types, and checks that say what was expected and what was found.
+"""Single values of requests: their types, and checks that report expected and found values.
 
 The types carry what JSON Schema says of a value; `check` holds a value against such a schema.
 
@@ -27,7 +27,7 @@ U64_MAX: Final = 2**64 - 1
 U32_MAX: Final = 2**32 - 1
 
 U64 = Annotated[int, Meta(ge=0, extra_json_schema={"maximum": U64_MAX})]
-"""A whole number that fits 64 bits. msgspec knows no upper bound as large, hence the extra."""
+"""An integer that fits 64 bits. msgspec has no upper bound this large, hence the extra."""
 U32 = Annotated[int, Meta(ge=0, le=U32_MAX)]
 I32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
@@ -45,12 +45,12 @@ def is_topic_name(name: object) -> bool:
 
 
 def is_router_name(name: object) -> bool:
-    """Whether a router may have this name: a topic's, with `>` as well."""
+    """Whether a router may have this name: like a topic's, with `>` as well."""
     return isinstance(name, str) and _ROUTER_NAME.fullmatch(name) is not None
 
 
 def check_topic_name(name: object) -> str:
-    """A name that a topic may be created with, or `InvalidRequest`."""
+    """A valid name for a new topic, or `InvalidRequest`."""
     if not isinstance(name, str) or _TOPIC_NAME.fullmatch(name) is None:
         raise InvalidRequest(
             f"expected a topic name of 1 to 255 of A-Z a-z 0-9 . _ : -, found {name!r}"
@@ -59,7 +59,7 @@ def check_topic_name(name: object) -> str:
 
 
 def check_text(what: str, text: str, bytes_max: int) -> None:
-    """Refuse a text that is longer in UTF-8 than its limit, or cannot be encoded."""
+    """Refuse a text that is too long in UTF-8, or cannot be encoded."""
     try:
         size_bytes = len(text.encode())
     except UnicodeEncodeError:
@@ -69,7 +69,7 @@ def check_text(what: str, text: str, bytes_max: int) -> None:
 
 
 def parse_u64(key: str, value: Any) -> int:
-    """A whole number that fits 64 bits, or `InvalidRequest`."""
+    """An integer that fits 64 bits, or `InvalidRequest`."""
     if type(value) is not int or not 0 <= value <= U64_MAX:
         raise InvalidRequest(f"expected {key} to be a whole number from 0 on, found {value!r}")
     return value
@@ -83,14 +83,14 @@ def parse_bool(key: str, value: Any) -> bool:
 
 
 def parse_choice(key: str, value: Any, choices: tuple[str, ...]) -> str:
-    """One of a few words, or `InvalidRequest`."""
+    """One of the given choices, or `InvalidRequest`."""
     if not isinstance(value, str) or value not in choices:
         raise InvalidRequest(f"expected {key} to be one of {', '.join(choices)}, found {value!r}")
     return value
 
 
 def check(key: str, value: Any, shape: Schema) -> Any:
-    """A value of the shape, or `InvalidRequest`: the part of JSON Schema that settings need."""
+    """A value that fits the schema, or `InvalidRequest`; a subset of JSON Schema."""
     if "enum" in shape:
         return parse_choice(key, value, tuple(shape["enum"]))
     either = [each for each in shape.get("anyOf", ()) if each != {"type": "null"}]
@@ -118,4 +118,4 @@ def check(key: str, value: Any, shape: Schema) -> Any:
 
 @lru_cache
 def _pattern(text: str) -> re.Pattern[str]:
-    return re.compile(text.removesuffix("$") + r"\Z")  # `$` would let a line end pass
+    return re.compile(text.removesuffix("$") + r"\Z")  # `$` would accept a trailing newline
