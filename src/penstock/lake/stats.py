@@ -91,7 +91,7 @@ def widened(
 
 
 def sort_key(kind: str, text: str) -> Any:
-    """What a bound's text compares by, or None if it cannot be told.
+    """The sort key of a bound's text, or None if it has none.
 
     >>> sort_key("int32", "9") < sort_key("int32", "10")
     True

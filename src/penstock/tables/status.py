@@ -47,7 +47,7 @@ _STANDS_STILL = frozenset({Reason.SUSPENDED, Reason.ERROR})
 
 
 class Why(NamedTuple):
-    """Why a table waits, and who answered: the coordinator, or the same rules here."""
+    """Why a table waits, and the source of that: the coordinator, or the same rules here."""
 
     table: str
     unit_key: str

@@ -47,7 +47,7 @@ class WorkerForker:
                 [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), runner.name],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # what an engine prints is not a reply of ours
+                stdout=2,  # stderr: what an engine prints must not mix with our output
                 env={
                     **os.environ,
                     "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),

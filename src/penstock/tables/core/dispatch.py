@@ -328,9 +328,7 @@ class Coordinator:
             case FailureKind.PERMANENT:
                 state.retry = RetryState()
                 self._stop(at_fault, Status.ERROR, event.detail)
-            case FailureKind.RETRYABLE if (
-                not requested
-            ):  # not counted if requested: the person was told
+            case FailureKind.RETRYABLE if not requested:  # else the person was told: no count
                 retry = state.retry.failed(policy, now_ms, random, event.detail)
                 self._try_again(state, retry, at_fault, event.detail)
 
