@@ -1,7 +1,7 @@
 """Settings of the server, ingest, tables and Spark: typed, checked once, from flags to file.
 
 A flag wins over the environment, the environment over the file, the file over the default. In the
-file the keys stand in the tables `[server]`, `[ingest]`, `[tables]` and `[spark]`; in the
+file the keys are in the tables `[server]`, `[ingest]`, `[tables]` and `[spark]`; in the
 environment each is `PENSTOCK_`, `PENSTOCK_INGEST_`, `PENSTOCK_TABLES_` or `PENSTOCK_SPARK_` and its
 name in capitals. An unknown name is refused with the nearest known one.
 

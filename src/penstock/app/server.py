@@ -54,9 +54,9 @@ SWITCH_S: Final = 0.0002
 """The thread switch interval: short, so that the log's answers do not wait for the loop."""
 
 COLLECT_AFTER: Final = (20_000, 20, 20)
-"""Thresholds of the garbage collector. Connections leave no circles behind, and among the records
-that are kept it would find none either: at Python's own thresholds, looking for them took a
-fortieth of the time of writes in batches."""
+"""Thresholds of the garbage collector. Neither connections nor stored records leave reference
+cycles: at Python's default thresholds, looking for them took a fortieth of the time of batched
+writes."""
 
 HOT_BYTES_MAX: Final = 256 * MIB
 """The default memory for records, if the machine has four times as much."""

@@ -11,8 +11,7 @@ from typing import Final
 from penstock.kernel.errors import PenstockError
 
 _DRIVERS: Final = frozenset({"sqlite3", "psycopg", "psycopg_pool", "http", "urllib"})
-"""Packages whose errors are of the world and not of the code; looked at by name, as most commands
-need none of them."""
+"""Packages whose errors are not bugs of ours; matched by name, as few commands import them."""
 
 
 def told(error: BaseException) -> str | None:

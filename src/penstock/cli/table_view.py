@@ -233,7 +233,7 @@ class TableOutput(Output):
         self.facts(rows)
 
     def rows(self, table: pa.Table, total: int) -> None:
-        """The first rows of a query that has so many."""
+        """The first rows of a query, and its number of rows."""
         if self.plain:
             for row in table.to_pylist():
                 self.json(row)

@@ -1,7 +1,7 @@
 """Batches many small sends into few large writes, in order: the non-blocking part of a writer.
 
-One batch is under way at a time, so that records land in the order they were sent. Each has an
-idempotency key of its own: sent again after a lost answer, it still lands once.
+One batch is in flight at a time, so that records are written in the order they were sent. Each has
+its own idempotency key: sent again after a lost answer, it is still written once.
 
 >>> batches = Batcher(BatchLimits(records_max=2), make_key=lambda: "key")
 >>> for n in range(3):

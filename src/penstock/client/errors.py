@@ -1,7 +1,7 @@
 """Errors of the client beside those of the protocol, and decoding errors from answers.
 
-Errors that a server names are those of `penstock.protocol.errors`; the classes here are for what
-happens on the way to it. The group says what to do next, the class and its `code` what happened.
+A server's errors are in `penstock.protocol.errors`; the classes here are for failures on the way
+to it. The group says what to do next, the class and its `code` what happened.
 
 >>> error = answer_error(404, b'{"error":{"code":"topic_not_found","message":"there is none"}}')
 >>> type(error).__name__, error.status, str(error)

@@ -1,10 +1,10 @@
 """A commit and its parts, as in JSON; the effect of a write on a document.
 
-A session numbers its commits from 1 on. `reads` say what was read and of which age it was: `seq`
-is the last commit of the space that the reader's copy had taken in. Where a read went through
-writes of the session's own commits that the server had not confirmed yet, `pending_reads` names
-each of these as well; the read itself still tells the age of what lay under them. The writes of
-the named ones count as seen by every read of that entity, all others do not.
+A session numbers its commits from 1. `reads` say what was read and how old it was: `seq` is the
+last commit of the space in the reader's copy. Where a read went through writes of the session's own
+unconfirmed commits, `pending_reads` names each of them as well; the read itself still has the age
+of the state below them. Every read of that entity has seen the writes of the named commits, and of
+no others.
 
 >>> commit = parse_commit(b'{"session":"s", "local_seq":1, "writes":[{"entity":"e", "set":5}]}')
 >>> commit.writes[0].set, commit.reads

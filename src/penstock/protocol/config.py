@@ -1,8 +1,8 @@
 """The configuration of a topic: a field here is a key of the protocol, everywhere.
 
 Validation, the OpenAPI document, the options of `penstock topic create`, the keywords of the client
-and the answers are made from `TopicConfig`. A configuration is always whole and changes by the keys
-that are named.
+and the answers are generated from `TopicConfig`. A configuration is always complete; a change names
+only the keys to change.
 
 >>> config = TopicConfig().merged(parse_config({"ttl_ms": 5, "durable": True}))
 >>> config.ttl_ms, config.durability, config.durable

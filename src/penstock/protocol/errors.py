@@ -1,7 +1,7 @@
 """Every error of the protocol, defined once: its code, HTTP status, class and group.
 
 The server raises these classes; the client raises the same class again for the code in an answer.
-`ERRORS` is the table that both go by, and the reference is made from it. `detail` holds exactly
+`ERRORS` is the table that both use, and the reference is generated from it. `detail` holds exactly
 what the protocol promises for the situation.
 
 >>> error = error_of(404, "topic_not_found", "there is none", {"topic": "t"})

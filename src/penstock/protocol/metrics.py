@@ -1,6 +1,6 @@
 """A small registry: a metric is declared once and appears in Prometheus text, JSON and docs.
 
-Metrics are read when they are asked for; counting costs nothing here.
+Metrics are read on demand; counting costs nothing here.
 
 >>> METRICS = Metrics()
 >>> _ = METRICS.counter("log_syncs_total", "Syncs.", lambda log: log["syncs"], key="syncs")

@@ -1,8 +1,8 @@
 """An HTTP/2 connection: the h2 library keeps the protocol's state, this module enforces limits.
 
 The h2 library refuses a frame that is too long only when it has all of it. That would be up to
-16 MiB for each connection, so the guard follows the frames and tells from their first bytes. It
-also tells how many bytes a few frames are, as very many may come in one read.
+16 MiB for each connection, so the guard tracks the frames and checks their headers. It also
+computes the size of the next few frames, because very many may arrive in one read.
 
 >>> guard = FrameGuard(16_384, skip=0)
 >>> frame = bytes([0, 0, 2, 0, 0, 0, 0, 0, 1]) + b"ab"
