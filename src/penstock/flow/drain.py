@@ -27,7 +27,7 @@ A disk that is slow to sync looks slow for the few bytes of each sync; only a la
 throughput.
 """
 _WEIGHT_MS: Final = 100.0
-"""The weight of an old measurement against new ones."""
+"""The span that an old measurement counts for against new ones."""
 _FADE: Final = 0.95
 """The decay per sample: the rate covers about two seconds.
 

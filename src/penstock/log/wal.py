@@ -141,7 +141,7 @@ class GroupWindow:
     - very many watchers are being written to, one rank after another: every group that is written
       meanwhile makes that round longer. With a few groups in a round, a thousand watchers have
       their records sooner (`bench delivery`); here even a lone write waits;
-    - the governor widened the commit window: what is queued is collected; a lone write never waits.
+    - the governor widened the commit window: queued writes are collected; a lone write never waits.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -82,7 +82,7 @@ class PathChooser:
         return now_ns < self._avoid_until_ns
 
     def async_took(self, took_ns: int, now_ns: int) -> None:
-        """An asynchronous write took so long, as the loop saw it, after the one before it ended."""
+        """Record how long an asynchronous write took for the loop, since the previous one ended."""
         if now_ns < self._avoid_until_ns:
             return
         if self._is_trial:

@@ -24,7 +24,7 @@ from penstock.topics.core.record import DEPTH_MAX, Record, Routed, check_depth, 
 
 _SMALL_BYTES: Final = 2 * DEPTH_MAX  # JSON no longer than this cannot be too deep
 _SLACK_BYTES: Final = 64
-"""A request body may be logged unchanged if its size is at most this plus twice its records."""
+"""A request is logged unchanged if its size is at most twice its records plus this for each."""
 
 
 class Batch:

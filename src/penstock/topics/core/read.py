@@ -167,7 +167,7 @@ def before_hole(topic: Topic, start: int, upto: int) -> int:
     """End a page before the next hole: the following page reports it."""
     hole = topic.hole_after(start)
     if hole is not None and hole.first_seq - 1 <= start:
-        hole = topic.hole_after(hole.last_seq)  # a cursor inside this one has been told
+        hole = topic.hole_after(hole.last_seq)  # a cursor inside this one already knows of it
     return upto if hole is None else min(upto, hole.first_seq - 1)
 
 

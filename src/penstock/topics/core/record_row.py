@@ -640,7 +640,7 @@ def _first_live(sizes: Sequence[int], count: int) -> int:
 
 
 def _fitting(sizes: Sequence[int], room: int, *, first: bool) -> int:
-    """The length of the prefix that fits; the first live slot always does."""
+    """The length of the prefix that fits; with `first`, its first live slot always does."""
     for place, size_bytes in enumerate(sizes):
         room -= size_bytes
         if room < 0 and size_bytes:

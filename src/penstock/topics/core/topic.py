@@ -420,7 +420,7 @@ class Topic:
         return True
 
     def leave_hole(self, seqs: int, now_ms: int) -> None:
-        """Skip seqs; cursors that reach them are told."""
+        """Skip seqs; cursors that reach them get a tombstone."""
         first_seq, last_seq = self.head_seq + 1, self.head_seq + seqs
         if self.count:
             self._row.skip_to(last_seq, now_ms)

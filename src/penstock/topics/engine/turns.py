@@ -133,7 +133,7 @@ class Turns:
             self._turn()
 
     def view(self, topic: str | None = None) -> dict[str, Any]:
-        """What waits, and why, for people."""
+        """The waiting topics, and why they wait, for people."""
         now_ms, now_ns = self._clock.monotonic_ms(), self._clock.monotonic_ns()
         rung = self.rung
         quantiles = self.latency.quantiles((0.5, 0.99))
