@@ -77,7 +77,7 @@ class EdgeCore:
     # Connections
 
     def opened(self, link: Link) -> Session:
-        """A connection is there. It is ended at once if there are too many."""
+        """Register a new connection; closes it at once if there are too many."""
         session = Session(link, FrameReader(self._body_bytes_max), self._clock.monotonic_ms())
         self.counters.connections += 1
         if len(self.sessions) >= self.limits.connections_max:
@@ -94,13 +94,13 @@ class EdgeCore:
         return session
 
     def drain(self) -> None:
-        """Read no connection any more; what is here goes on."""
+        """Stop reading all connections; messages already received are still processed."""
         self._is_draining = True
         for session in self.sessions:
             self._pause(session)
 
     def closed(self, session: Session) -> None:
-        """A connection is gone. What is whole goes on; the rest its device will send again."""
+        """A connection is closed. Complete messages are kept; the device resends the others."""
         if not session.is_open:
             return
         session.is_open = False
@@ -154,7 +154,7 @@ class EdgeCore:
         session.link.end(error)
 
     def sweep(self) -> None:
-        """Due every second: end what takes too long."""
+        """Called every second: closes connections that exceed a time limit."""
         now_ms = self._clock.monotonic_ms()
         for device, message_id in self.reassembler.overdue(now_ms):
             if device.session is None or message_id not in device.partials:
@@ -250,7 +250,7 @@ class EdgeCore:
         )
 
     def _admit(self, session: Session, fragments: list[Fragment], began_ns: int) -> None:
-        """Give fragments to Reassemble as far as there are credits; the rest waits, unread on."""
+        """Pass on fragments as far as credits allow; hold the rest and pause reading."""
         taken = 0
         if not session.held:
             size_bytes = sum([len(each.payload) for each in fragments]) // len(fragments)
@@ -303,7 +303,7 @@ class EdgeCore:
     # Flow
 
     def pump(self) -> None:
-        """Move everything on as far as credits reach. Due whenever credits or memory came back."""
+        """Advance everything as far as credits allow. Call it when credits or memory are freed."""
         if self._pumping:
             return
         self._pumping = True
@@ -465,7 +465,7 @@ class EdgeCore:
         self._finish(messages, latency_ns)
 
     def refused(self, message: Message, error: FrameError) -> None:
-        """A message can never be durable: its device is told."""
+        """A message can never become durable: notify its device."""
         device = message.device
         device.pending.discard(message.message_id)
         if device.session is not None:

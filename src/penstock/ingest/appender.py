@@ -1,9 +1,8 @@
 """Whole messages into the durable topic, each exactly once, whatever dies meanwhile.
 
-One write is under way at a time. Its idempotency key names the seq that it comes after, so of two
-writes after the same seq only one lands: that of an edge which was killed while its write was still
-on the way, or ours. The second writer is told, reads what the first one wrote, and leaves
-out what is there already.
+One write is in flight at a time. Its idempotency key names the seq that it follows, so of two
+writes after the same seq only one succeeds: a late write of a killed edge, or this one. The second
+writer learns of it, reads the records of the first, and skips messages that are already there.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ class Appender:
             await self.checkpoint()
 
     async def run(self) -> None:
-        """Append what comes, until cancelled."""
+        """Append messages as they arrive, until cancelled."""
         while True:
             messages = self._core.take_batch(self._room())
             if messages:
@@ -101,7 +100,7 @@ class Appender:
                 await self._wait()
 
     async def drained(self) -> None:
-        """Return once nothing waits for the topic."""
+        """Return once no message waits for the topic."""
         while self._core.reassemble.occupied:
             self._idle.clear()
             await self._idle.wait()
@@ -207,7 +206,7 @@ class Appender:
             self._core.landed(messages, self._clock.monotonic_ns() - began_ns)
 
     async def _until_done(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Retry until it succeeds: meanwhile messages are held and not acknowledged."""
+        """Retry until the call succeeds; meanwhile messages are held and not acknowledged."""
         failures = 0
         while True:
             try:

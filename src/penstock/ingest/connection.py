@@ -13,7 +13,7 @@ from penstock.ingest.sessions import Session
 READ_BYTES_MAX: Final = 64 * 1024
 WRITE_BYTES_MAX: Final = 64 * 1024
 LINGER_MS: Final = 2_000
-"""How long a connection that was ended is read on, so that its device gets to know why."""
+"""How long a closed connection is still read, so that its device can read the reason."""
 
 
 class DeviceConnection(asyncio.BufferedProtocol):
@@ -71,7 +71,7 @@ class DeviceConnection(asyncio.BufferedProtocol):
         self._core.closed(self.session)
 
     def pause_writing(self) -> None:
-        """The device does not read its acknowledgements: read no more of it."""
+        """The device does not read its acknowledgements: stop reading from it."""
         self._writes_paused = True
         self._settle()
 

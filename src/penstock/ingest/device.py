@@ -1,4 +1,4 @@
-"""A device as a program: sends messages, waits while the edge is slow, reconnects, sends again."""
+"""A device client: sends messages, waits while the edge is slow, reconnects and resends."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _PASSING: Final = frozenset({ErrorCode.TOO_SLOW})
 
 
 class DeviceRefused(Rejected):
-    """The edge will not have what this device sends: sending it again changes nothing."""
+    """The edge permanently refuses what this device sends; do not retry."""
 
     code = "device_refused"
 
@@ -28,7 +28,7 @@ class DeviceCore:
         self.resent = 0
         self.failure: DeviceRefused | None = None
         self.refused: list[tuple[int, str]] = []
-        """Messages that the edge will never take, and why; they are given up."""
+        """Messages that the edge refused permanently, and why; they are discarded."""
         self.welcome: Welcome | None = None
         self._window_max = window_max
         self._unacked: dict[int, bytes] = {}

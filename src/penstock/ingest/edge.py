@@ -1,4 +1,4 @@
-"""The network edge as one thing: port, core, windows, appender, from start to end."""
+"""The complete network edge: port, core, windows and appender."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Edge:
         return self._appender.head_seq
 
     async def stop(self, drain_s: float = 10.0) -> None:
-        """Read no more, make durable what is here, acknowledge it, and close."""
+        """Stop reading, make received messages durable, acknowledge them, and close."""
         if self._server is not None:
             self._server.close()
         self.core.drain()
@@ -158,7 +158,7 @@ class Edge:
                 self._sweep()
 
     async def failed(self) -> None:
-        """Return never, unless a part of the edge failed: then with its error."""
+        """Never return, unless a part of the edge fails: then raise its error."""
         await asyncio.shield(self._failure)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

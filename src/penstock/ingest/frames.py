@@ -75,7 +75,7 @@ class ErrorCode(IntEnum):
 
 
 class FrameError(Rejected):
-    """Bytes that are no frame, or a frame that may not come here. Ends the connection."""
+    """Bytes that are not a frame, or a frame that is not allowed here. Ends the connection."""
 
     code = "bad_frame"
 
@@ -86,7 +86,7 @@ class FrameError(Rejected):
 
 
 class Hello(NamedTuple):
-    """The first frame of a device: who it is, its token, and the versions it speaks."""
+    """The first frame of a device: its name, its token, and the versions it speaks."""
 
     device: str
     token: bytes
@@ -226,7 +226,7 @@ def encode(kind: int, body: bytes) -> bytes:
 
 
 def is_device_id(device: str) -> bool:
-    """Whether a device may be called so."""
+    """Whether a text is a valid device name."""
     return _DEVICE.fullmatch(device) is not None
 
 

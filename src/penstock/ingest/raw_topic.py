@@ -43,7 +43,7 @@ MESSAGE_ID_MAX: Final = 2**64 - 1
 
 
 class TooLarge(Rejected):
-    """The topic takes no record or no write of that size, now or ever."""
+    """The topic permanently refuses a record or a write of that size."""
 
     code = "too_large"
 

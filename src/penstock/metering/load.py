@@ -35,7 +35,7 @@ class LoadState:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where an edge is and how its devices prove themselves."""
+    """The address of an edge, and the credentials of its devices."""
 
     host: str
     port: int
@@ -92,7 +92,7 @@ class Load:
 
     @property
     def trouble(self) -> str | None:
-        """Why nothing gets through: the reason of one device, if none has a connection."""
+        """The reason of one device, if no device has a connection."""
         reasons = [device.trouble for device in self.devices]
         return reasons[0] if all(reason is not None for reason in reasons) else None
 

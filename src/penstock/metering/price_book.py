@@ -1,4 +1,4 @@
-"""What readings cost, settled for Spark to look into: which price list counts for a meter when.
+"""Prices in the form of tables for Spark: which price list applies to a meter, and when.
 
 A tariff that is wrong, or missing, does not stop the others: a reading that would need it finds the
 reason instead of a price.
@@ -83,7 +83,7 @@ class Books:
         self.book = _book({}, {}, ())
 
     def update(self, documents: Mapping[str, Any], changed: Iterable[str]) -> bool:
-        """Take in changed entities; whether the book is another."""
+        """Apply changed entities; returns whether the book changed."""
         ours = [entity for entity in changed if entity.startswith((TARIFF, METER))]
         for entity in ours:
             self._take(entity, documents.get(entity, ABSENT))

@@ -55,7 +55,7 @@ class Pricing:
         return Pinned(partial(self._priced, book=book, basis=basis), basis)
 
     def close(self) -> None:
-        """Let go of the connection for now."""
+        """Close the connection; the next batch opens a new one."""
         with self._lock:
             self._copy.close()
 

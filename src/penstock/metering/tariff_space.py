@@ -1,4 +1,4 @@
-"""Tariffs and assignments on a server, with several writers: a change lands or is refused.
+"""Tariffs and assignments on a server with several writers: a change is accepted or refused.
 
 Each change is computed from the current documents and committed if they have not changed since. On
 a conflict it is computed again, so concurrent additions to one tariff are all kept.
@@ -50,8 +50,8 @@ class Changed(NamedTuple):
 class TariffSpace:
     """The tariffs of a space, for a `with` block. For threads; `Runtime` has the rules.
 
-    Every method returns when the change is on the server's disk, or raises: `BadTariff` if it makes
-    no sense, `CommitConvergenceError` if others would not let it land.
+    Every method returns when the change is on the server's disk, or raises: `BadTariff` if it is
+    invalid, `CommitConvergenceError` if it keeps conflicting with other writers.
     """
 
     def __init__(self, url: str | ClientSettings = DEFAULT_URL, space: str = SPACE) -> None:
@@ -93,7 +93,7 @@ class TariffSpace:
     def add(
         self, name: str, versions: Sequence[Mapping[str, Any]], *, zone: str | None = None
     ) -> Changed:
-        """Add versions to a tariff, which is made if it is not there."""
+        """Add versions to a tariff; creates it if it does not exist."""
         tariff = {"versions": list(versions)} | ({} if zone is None else {"zone": zone})
         return self._through([("tariffs", {"replace": False, "tariffs": {name: tariff}})])
 

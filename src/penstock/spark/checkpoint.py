@@ -14,9 +14,9 @@ def checkpoint(frame: DataFrame) -> DataFrame:
     pyspark gives the result to the session that is active in this thread, which need not be the
     frame's where a process has several.
 
-    pyspark would also ask the server to forget the rows when the result is collected as garbage:
-    a call without a limit, in whichever thread the collector happens to run, which waits for ever
-    if that thread is in the middle of another call on the same channel. So that is switched off.
+    pyspark would also ask the server to release the rows when the result is garbage-collected: a
+    call without a timeout, in whichever thread the collector runs, which deadlocks if that thread
+    is in the middle of another call on the same channel. So that is disabled.
     """
     spark = frame.sparkSession
     active = type(spark)._active_session
@@ -31,7 +31,7 @@ def checkpoint(frame: DataFrame) -> DataFrame:
 
 
 def release(frame: DataFrame) -> None:
-    """Have Spark forget rows that it holds; a session that is closed has none."""
+    """Release rows that Spark holds; a closed session holds none."""
     from pyspark.sql.connect.plan import RemoveRemoteCachedRelation
 
     client = frame.sparkSession.client

@@ -1,4 +1,4 @@
-"""What the Spark side refuses, on the kernel's groups of errors."""
+"""Errors of the Spark side, in the kernel's error groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SparkMissing(Unavailable):
 
 
 class SparkNotStarted(Unavailable):
-    """Spark's JVM ended or said nothing; the text ends with the last thing it wrote."""
+    """Spark's JVM ended or did not respond; the message ends with its last output."""
 
     code = "spark_not_started"
 

@@ -2,8 +2,8 @@
 
 A session is one client of a Spark, embedded or remote, that speaks Spark Connect. Sessions share a
 Spark and nothing else. A process may have several, and several processes may connect to the same
-Spark by its URL. `SparkLink` keeps one session for a program: it starts the Spark where that is
-ours, and makes either anew when it is lost.
+Spark by its URL. `SparkLink` keeps one session for a program: it starts Spark if it is embedded,
+and replaces the session or the JVM when it is lost.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _DETAILS: Final = re.compile(r'\bdetails = "((?:[^"\\]|\\.)*)"')
 
 
 def check_installed(options: SparkOptions) -> None:
-    """Say at once if pyspark is missing, or the Java that a Spark of our own needs."""
+    """Fail early if pyspark is missing, or the Java that an embedded Spark needs."""
     try:
         import pyspark.sql.connect.session  # noqa: F401 - only whether it is there
     except ImportError as error:
@@ -63,7 +63,7 @@ def check_installed(options: SparkOptions) -> None:
 
 @contextmanager
 def open_session(options: SparkOptions, tell: Tell | None = None) -> Iterator[SparkSession]:
-    """A session on the Spark that the options name, which is started and stopped if it is ours."""
+    """A session on the Spark of the options; an embedded one is started and stopped with it."""
     with ExitStack() as stack:
         url = options.remote
         if url is None:
@@ -82,7 +82,7 @@ def connect(
     conf: Mapping[str, str] | None = None,
     retries_max: int = _RETRIES_MAX,
 ) -> Iterator[SparkSession]:
-    """A session on a Spark that runs, released at the end.
+    """A session on a running Spark, released at the end.
 
     Another process that knows `session_id` and user can interrupt it (`interrupt`).
     """
@@ -101,7 +101,7 @@ def new_session(
     conf: Mapping[str, str] | None = None,
     retries_max: int = _RETRIES_MAX,
 ) -> SparkSession:
-    """A session that the caller closes (`close`): for workers that keep one for their life."""
+    """A session that the caller closes (`close`): for workers that keep one until they exit."""
     try:
         from pyspark.errors import PySparkException
         from pyspark.sql.connect.client import DefaultChannelBuilder
@@ -154,7 +154,7 @@ def _hang_up(spark: SparkSession) -> None:
 
 @atexit.register
 def _hang_up_all() -> None:
-    """Close what is open while gRPC still runs: at the interpreter's own end it would hang."""
+    """Close open sessions while gRPC still runs: at interpreter exit it would hang."""
     for spark in list(_OPEN):
         if not spark.client.is_closed:
             _hang_up(spark)
@@ -181,7 +181,7 @@ def close(spark: SparkSession) -> None:
 
 
 def abandon(spark: SparkSession) -> None:
-    """Let go of a session whose server is known to be gone, without asking it."""
+    """Discard a session whose server is known to be gone, without calling the server."""
     spark.client.close()
 
 
@@ -208,7 +208,7 @@ def _hidden(url: str) -> str:
 
 
 class SparkLink:
-    """One session on one Spark, for a program: made when it is needed, made anew when it is lost.
+    """One session on one Spark, for a program: opened on first use, replaced when it is lost.
 
     Without `remote` in the options, the Spark is a JVM of this machine that starts and ends with
     the link; with `restarts`, one that ends in the middle of work is followed by another at once.
@@ -230,7 +230,7 @@ class SparkLink:
         self._checks: tuple[Check, ...] = ()
         self._session: SparkSession | None = None
         self._on: EmbeddedSpark | None = None
-        """The JVM that the session is on, where it is ours."""
+        """The session's JVM, if this process started it."""
         self._keeper: JvmKeeper | None = None
         if self._options.remote is None:
             is_wanted = self._is_used if restarts else None
@@ -238,7 +238,7 @@ class SparkLink:
         self.is_ours = is_ours or self._options.is_local
         """Whether tasks run on this machine, in a process that Penstock started."""
         self.is_remote = self._options.remote is not None
-        """Whether the Spark is not ours to start."""
+        """Whether another program starts and stops the Spark."""
 
     def __enter__(self) -> Self:
         return self
@@ -248,23 +248,23 @@ class SparkLink:
 
     @property
     def pid(self) -> int | None:
-        """The JVM's process id, where it is ours and runs."""
+        """The JVM's process id, if this process started it and it is running."""
         return None if self._keeper is None else self._keeper.pid
 
     @property
     def log(self) -> str:
-        """The last of what a JVM of ours said."""
+        """The last output of an embedded JVM."""
         return "" if self._on is None else self._on.log
 
     def require(self, *checks: Check) -> None:
-        """Have every session pass these checks before it is used, and the one that is open now."""
+        """Run these checks on every session before it is used, and on the one open now."""
         with self._lock:
             self._checks = checks
             if self._session is not None:
                 self._run_checks(self._session, checks)
 
     def session(self) -> SparkSession:
-        """The session, made if there is none."""
+        """The session, opened if there is none."""
         with self._lock:
             if self._on is not None and not self._on.is_running:
                 self._release()
@@ -285,12 +285,12 @@ class SparkLink:
                 session.interruptAll()
 
     def drop(self) -> None:
-        """Let go of the session. A JVM of ours goes on, for the next one."""
+        """Discard the session. An embedded JVM keeps running for the next one."""
         with self._lock:
             self._release()
 
     def close(self) -> None:
-        """Release the session and end a JVM of ours. The next `session` begins anew."""
+        """Release the session and stop an embedded JVM. The next `session` starts again."""
         with self._lock:
             self._release()
             if self._keeper is not None:
@@ -303,7 +303,7 @@ class SparkLink:
         if self._keeper is not None:
             self._on = self._keeper.get()
             return new_session(self._on.url)
-        # An id serves once: the server refuses a session that was released.
+        # A session id cannot be reused: the server refuses one that was released.
         session_id, self._session_id = self._session_id, None
         conf = {**SESSION_CONF, **self._options.conf}
         return new_session(str(self._options.remote), session_id=session_id, conf=conf)

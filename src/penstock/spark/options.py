@@ -33,7 +33,7 @@ def _option(default: Any, doc: str, *, least: int = 0) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """A Spark of our own (`master`), or one that runs already (`remote`, as `sc://host:port`).
+    """An embedded Spark (`master`), or one that already runs (`remote`, as `sc://host:port`).
 
     In the settings file they stand in the table `[spark]`, with `conf` as `[spark.conf]`.
     """
@@ -88,7 +88,7 @@ class SparkOptions:
 
     @property
     def is_local(self) -> bool:
-        """Whether tasks run inside the JVM that we start."""
+        """Whether tasks run inside the embedded JVM."""
         return self.remote is None and is_local(self.master)
 
     def master_url(self, machine_cores: int) -> str:
@@ -104,7 +104,7 @@ def is_local(master: str) -> bool:
 
 
 def named(place: str | None) -> dict[str, str]:
-    """What one word says of where Spark is: a server that runs, or a master.
+    """The option that an address stands for: a running server, or a master.
 
     >>> named("sc://h:15002"), named("spark://h:7077"), named(None)
     ({'remote': 'sc://h:15002'}, {'master': 'spark://h:7077'}, {})

@@ -1,4 +1,4 @@
-"""How far a query has come: events while it runs, made of what Spark says of its stages."""
+"""The progress of a query: events while it runs, derived from Spark's stage reports."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class QueryProgress:
 def look(
     stages: Iterable[Stage], *, operation_id: str, running: int, elapsed_ms: int, done: bool
 ) -> QueryProgress:
-    """Make an event of Spark's words."""
+    """Convert a report of Spark into an event."""
     listed = list(stages)
     tasks = sum(stage.num_tasks for stage in listed)
     ended = sum(stage.num_completed_tasks for stage in listed)
@@ -75,7 +75,7 @@ def look(
 def watching(
     spark: SparkSession, tell: Callable[[QueryProgress], None], clock: Clock | None = None
 ) -> Iterator[None]:
-    """Tell how far queries of this session have come, and once when each is done."""
+    """Report the progress of this session's queries, and once when each is done."""
     time: Clock = clock or SystemClock()
     begun: dict[str, int] = {}
 

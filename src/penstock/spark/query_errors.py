@@ -58,7 +58,7 @@ class QueryRefused(_OfSpark, Rejected):
 
 
 class QueryFailed(_OfSpark, PenstockError):
-    """Spark could not run a query to its end: for what was in the data, or for its own sake."""
+    """Spark could not complete a query, because of the data or of an internal failure."""
 
     code = "query_failed"
     status = 500
@@ -67,7 +67,7 @@ class QueryFailed(_OfSpark, PenstockError):
 def said(
     error: Exception, query: str, bound: Bound | None = None, functions: Functions | None = None
 ) -> PenstockError | None:
-    """An error of Spark as one of ours, about the query as a person wrote it.
+    """A Spark error as one of Penstock's, about the query as it was written.
 
     None if it is not Spark's.
     """
@@ -81,7 +81,7 @@ def said(
 
 
 def lost(log: str) -> QueryFailed:
-    """What to say when Spark went away while it ran a query; `log` is the last it wrote."""
+    """The error for a Spark that was lost while it ran a query; `log` is its last output."""
     if "OutOfMemoryError" in log:
         return QueryFailed(
             "Spark ran out of memory while it ran the query: give it more with the option "
@@ -136,7 +136,7 @@ def _there(known: list[str]) -> str | None:
 
 
 def _place(error: Exception, query: str, bound: Bound) -> str:
-    """Where in the query as it was written, with the piece that is meant."""
+    """The position in the query as it was written, with the offending fragment."""
     for context in _contexts(error):
         if "SQL" in str(context.contextType()) and context.stopIndex() >= context.startIndex():
             start = bound.original(context.startIndex())

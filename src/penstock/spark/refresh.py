@@ -1,4 +1,4 @@
-"""Spark as the engine that refreshes stream tables: from a task to what is to be committed.
+"""Spark as the engine that refreshes stream tables: from a task to the files to commit.
 
 Nothing it does is visible until what it made is committed, so it may be killed at any point. It is
 made in every worker process, by name: `penstock.spark.refresh:make`.
@@ -137,17 +137,17 @@ class SparkHost:
 
     @property
     def pid(self) -> int | None:
-        """The JVM's process id, if it is ours and runs."""
+        """The JVM's process id, if this process started it and it is running."""
         return None if self._keeper is None else self._keeper.pid
 
     def generation(self) -> int | None:
-        """Which start of it serves now, or None while none does. Starts it; never waits."""
+        """The number of the JVM that serves now, or None. Starts one if needed; never waits."""
         if self._keeper is None:
             return 0
         return None if self._keeper.poll() is None else self._keeper.generation
 
     def trouble(self) -> str | None:
-        """Why it could not be started, if so."""
+        """Why the last start failed, if it did."""
         return None if self._keeper is None else self._keeper.trouble
 
     def factory(self, instead_of: Factory | None = None) -> Factory:
@@ -259,7 +259,7 @@ class FullRefresh:
 class SparkEngine:
     """Refreshes tables and answers questions with Spark. Use it from one thread at a time.
 
-    Whatever is lost (the session, the Spark it started) is made anew by the next call.
+    The next call replaces a lost session, or a lost JVM that it started.
     """
 
     def __init__(
@@ -300,7 +300,7 @@ class SparkEngine:
         return {"engine": "spark", "modes": known, "query": bind(definition.query).query}
 
     def interrupt(self) -> None:
-        """Give up what runs; from any thread."""
+        """Cancel the running query; from any thread."""
         self._link.interrupt()
 
     def close(self) -> None:
@@ -326,7 +326,7 @@ class SparkEngine:
             raise
 
     def _told(self, error: Exception, query: str) -> Exception:
-        """An error as one of ours, if it is Spark's."""
+        """A Spark error as one of Penstock's; other errors unchanged."""
         found = explained(error)
         if isinstance(found, PenstockError):
             return found
@@ -334,7 +334,7 @@ class SparkEngine:
         return error if told is None else told
 
     def _lost(self, error: Exception) -> NoReturn:
-        """The session is gone, or the Spark behind it: the next call makes them anew."""
+        """Discard a lost session or Spark and raise; the next call replaces them."""
         log = self._link.log
         self.close()
         if self._link.is_remote:

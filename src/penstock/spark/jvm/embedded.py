@@ -1,6 +1,6 @@
-"""A Spark of our own: one JVM that serves Spark Connect on this machine and dies with us.
+"""The embedded Spark: one JVM that serves Spark Connect on this machine and ends with this process.
 
-The JVM reads our end of a pipe; when the pipe ends, however that comes, it ends too. Any process
+The JVM reads a pipe from this process and exits when the pipe closes, for any reason. Any process
 of the same user may connect with `url`, which holds a secret.
 """
 
@@ -91,11 +91,11 @@ class EmbeddedSpark:
 
     @property
     def log(self) -> str:
-        """The last of what the JVM said."""
+        """The last output of the JVM."""
         return _tail(self._place.log)
 
     def stop(self, timeout_s: float = _STOP_TIMEOUT_S) -> None:
-        """End the JVM: by asking, and if that takes too long, by force. May be called twice."""
+        """Stop the JVM, by force if it does not exit in time. Idempotent."""
         with self._lock:
             _end(self._process, timeout_s)
             shutil.rmtree(self._place.work_dir, ignore_errors=True)
@@ -235,7 +235,7 @@ def _start(
 def _environment(
     machine: Machine, place: Place, options: SparkOptions, token: str
 ) -> Mapping[str, str]:
-    """Our environment without what would make this JVM another Spark."""
+    """This environment without the variables that would redirect the JVM to another Spark."""
     foreign = ("SPARK_", "PYSPARK_", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
     return kept | {
@@ -257,7 +257,7 @@ def _python() -> str:
 
 def _spawn(command: list[str], place: Place, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
     with place.log.open("wb") as log:
-        # A session of its own: Ctrl-C is for us, and we decide when Spark ends.
+        # A separate process session: Ctrl-C reaches only us, and we decide when Spark ends.
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=place.work_dir,
             env=env, start_new_session=True,

@@ -1,7 +1,7 @@
-"""Keeps one JVM with Spark in it: started when it is needed, and again after it died.
+"""Keeps one JVM with Spark in it: started on first use, and restarted after it died.
 
-A start takes seconds, so it happens in a thread of its own. A caller either waits for it (`get`) or
-is told that nothing serves yet (`poll`).
+A start takes seconds, so it runs in its own thread. A caller either waits for it (`get`) or learns
+that no JVM is ready yet (`poll`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class JvmKeeper:
             return None
 
     def get(self) -> EmbeddedSpark:
-        """The JVM; started if it does not run, and waited for."""
+        """The JVM; starts one if none runs, and waits for it."""
         with self._lock:
             if self.jvm is not None and self.jvm.is_running:
                 return self.jvm
@@ -75,7 +75,7 @@ class JvmKeeper:
         return coming.result()
 
     def stop(self) -> None:
-        """End the JVM, and the one that is being started. May be called twice."""
+        """Stop the JVM, including one that is still starting. Idempotent."""
         with self._lock:
             coming = self._coming
         if coming is not None:

@@ -1,7 +1,7 @@
 """Lake tables as DataFrames: exactly the files of one snapshot, and of them exactly its rows.
 
-Nothing is listed: Spark is told every file. Deleted rows are left out by file and position, rows
-kept in the catalog are added, and columns are found by field id.
+Spark gets an explicit list of files and lists no directory. Deleted rows are excluded by file and
+position, rows kept in the catalog are added, and columns are matched by field id.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far each pipeline has come: rows beside the lake's own, moved by the commit of each batch."""
+"""The progress of each pipeline: rows in the catalog, advanced by the commit of each batch."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TakenOver(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a pipeline stands: every record of its topic up to `seq` is dealt with."""
+    """The position of a pipeline: every record of its topic up to `seq` is processed."""
 
     name: str
     topic: str
@@ -90,7 +90,7 @@ def cursors(lake: Catalog) -> list[Cursor]:
 
 
 def cursor_of(lake: Catalog, name: str) -> Cursor | None:
-    """Where one pipeline stands; None if it never ran."""
+    """The cursor of one pipeline; None if it never ran."""
     lake.migrate(GROUP, VERSION, CREATE)
     rows = lake.query(f"{_SELECT} WHERE name = ?", (name,))
     return _cursor(rows[0]) if rows else None

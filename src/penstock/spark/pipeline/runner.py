@@ -116,7 +116,7 @@ class PipelineRunner:
         self.head_seq = 0
         """The topic's head when it was last looked at."""
         self.trouble: str | None = None
-        """What holds it up at the moment, if anything does."""
+        """Why the pipeline is waiting, or None."""
         self.basis: Basis | None = None
         """What the last stored batch was evaluated with beside its rows."""
         self._lake = lake
@@ -139,7 +139,7 @@ class PipelineRunner:
         return not self._storing.is_set()
 
     def hold(self) -> None:
-        """Store nothing until `release`: whatever stands before it fills up and waits."""
+        """Store nothing until `release`; the stages before it fill up and wait."""
         self._storing.clear()
 
     def release(self) -> None:
@@ -147,7 +147,7 @@ class PipelineRunner:
         self._storing.set()
 
     def stop(self) -> None:
-        """End the run soon; batches in flight are given up, as after a crash."""
+        """End the run soon; batches in flight are discarded, as after a crash."""
         self._stopping.set()
 
     def check(self) -> None:
@@ -214,7 +214,7 @@ class PipelineRunner:
             _LOG.info("pipeline %s goes on", self.pipeline.name)
 
     def _reached(self, error: Exception | None) -> Cursor:
-        """Where the pipeline stands when the run is over."""
+        """The cursor at the end of the run."""
         found = cursor_of(self._lake, self.pipeline.name)
         if found is None:
             raise error or AssertionError("expected a cursor after a run, found none")
@@ -385,7 +385,7 @@ class _Round:
         return None
 
     def _keep(self, batch: Batch) -> None:
-        """Store a batch; while the lake or its disk will not have it, try again and again."""
+        """Store a batch; retry while the lake or its disk refuses it."""
         failures = 0
         while not self._over.is_set():
             if not self._runner._storing.wait(_TICK_S):

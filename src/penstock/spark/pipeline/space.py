@@ -67,7 +67,7 @@ class SpaceCopy:
         return changed
 
     def close(self) -> None:
-        """End its connections; the next call makes others."""
+        """Close the connections; the next call opens new ones."""
         self._topic.close()
 
     def _apply(self, commit: _Commit) -> None:
@@ -80,7 +80,7 @@ class SpaceCopy:
                 self.documents[write.entity] = made
 
     def _load(self) -> None:
-        """All of it anew. The epoch is asked for on both sides: a space may be made anew."""
+        """Load everything again. Reads the epoch before and after: the space may be recreated."""
         while True:
             epoch = self._topic.state().epoch
             documents, seq = self._entities()

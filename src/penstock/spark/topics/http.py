@@ -1,4 +1,4 @@
-"""What Spark's side says to a topic server, by the client, for drivers and tasks.
+"""Spark's access to a topic server, through the client, for drivers and tasks.
 
 It is made of plain settings, so that it travels to Spark's Python workers, and imports little of
 the client, so that a worker starts soon. A server that does not answer is asked again until the
@@ -64,7 +64,7 @@ class RecordsGone(Gone):
 
 
 class TopicRecreated(Gone):
-    """The topic of that name is another one than before: it was deleted and made again."""
+    """The topic was deleted and recreated under the same name."""
 
     code = "topic_recreated"
 
@@ -172,7 +172,7 @@ class TopicConnection:
         return self.run(call)
 
     def close(self) -> None:
-        """End the connection; the next call makes another."""
+        """Close the connection; the next call opens a new one."""
         if self._transport is not None:
             self._transport.close()
             self._transport = None
@@ -184,7 +184,7 @@ class TopicConnection:
         self.close()
 
     def run(self, call: Call[T]) -> T:
-        """Ask until there is an answer. Everything that is asked here may be asked twice."""
+        """Retry until there is an answer; every call made here is idempotent."""
         with self._refusals():
             return self._client().run(call)
 
