@@ -1,7 +1,7 @@
 """Fragments to whole messages: per device and message id, in any order, within bounds.
 
-A message comes out once: while it is on its way to the topic further copies of it are passed over,
-and once it is durable they are only acknowledged again.
+A message comes out once: while it is in flight to the topic, further copies are ignored, and once
+it is durable they are only acknowledged again.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Outcome(Enum):
     DURABLE = 2
     """The message is durable: acknowledge it again."""
     WAIT = 3
-    """There is no memory for it now: offer it again later."""
+    """No memory is free for it now: offer it again later."""
 
 
 class Reassembler:
@@ -152,7 +152,7 @@ class Reassembler:
         return len(self._deadlines)
 
     def take(self, device: Device, fragment: Fragment, now_ms: int) -> Message | Outcome:
-        """Take a fragment in. `FrameError` if its device breaks a rule."""
+        """Accept a fragment. `FrameError` if its device breaks a rule."""
         message_id, piece, pieces, message_bytes, payload = fragment
         if message_id in device.pending:
             return Outcome.KEPT
@@ -253,14 +253,14 @@ class Reassembler:
         return partial
 
     def extend(self, device: Device, message_id: int, now_ms: int) -> None:
-        """Give a message its whole time again."""
+        """Restart the time limit of a message."""
         deadline_ms = now_ms + self._limits.message_ms
         device.partials[message_id].deadline_ms = deadline_ms
         self._deadlines[device.name, message_id] = deadline_ms, device
         self._deadlines.move_to_end((device.name, message_id))
 
     def drop(self, device: Device, message_id: int) -> None:
-        """Forget what is there of a message."""
+        """Discard the fragments of a message."""
         partial = device.partials.pop(message_id)
         del self._deadlines[device.name, message_id]
         device.partial_bytes -= partial.message_bytes
@@ -277,7 +277,7 @@ class Reassembler:
         device.high = max(chain((device.seen.top,), device.pending))
 
     def overdue(self, now_ms: int) -> list[tuple[Device, int]]:
-        """The messages whose time is over."""
+        """The messages whose time limit has passed."""
         found = []
         for (_, message_id), (deadline_ms, device) in self._deadlines.items():
             if deadline_ms > now_ms:

@@ -1,4 +1,4 @@
-"""Who may send: tokens of devices, kept as digests only, compared in constant time.
+"""Device authentication: tokens, kept as digests only, compared in constant time.
 
 >>> tokens = parse_tokens("# fleet\\nmeter-7 secret\\n* sha256:" + sha256(b"fleet").hexdigest())
 >>> tokens.allows("meter-7", b"secret"), tokens.allows("meter-7", b"fleet")

@@ -19,7 +19,7 @@ from penstock.flow.planner import PLAN_MS, PlannerMemory, PlannerPolicy, WindowP
 
 
 class Downstream(Protocol):
-    """What stands behind the durable topic and may ask the edge to hold back."""
+    """The stages behind the durable topic, which may ask the edge to hold back."""
 
     @property
     def room(self) -> int:
@@ -37,7 +37,7 @@ class PipelineStatus(NamedTuple):
 class Windows:
     """One planner over the stages of a pipeline, in the order records go.
 
-    `warn` is told when the memory budget begins to bind. `Rejected` if it is too small at all.
+    `warn` is called when the memory budget starts to bind. `Rejected` if it is too small.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Windows:
             stage.resize(window)
 
     def tick(self, now_ms: int) -> None:
-        """Due every 100 ms: measure every stage, and once a second set the windows anew."""
+        """Called every 100 ms: measures every stage, and once a second sets the windows."""
         self.ticks += 1
         for stage in self.stages:
             stage.measure(now_ms)

@@ -9,7 +9,7 @@ from penstock.kernel.errors import Rejected
 
 
 class BadPayload(Rejected):
-    """A whole message whose payload cannot be read as readings; `reason` is a stable word."""
+    """A message whose payload cannot be decoded as readings; `reason` is a stable word."""
 
     code = "bad_payload"
 
@@ -26,7 +26,7 @@ class BadTariff(Rejected):
 
 @contextmanager
 def about(what: str) -> Iterator[None]:
-    """Have a `BadTariff` say what it is about, or where it is."""
+    """Prefix the message of a `BadTariff` with its subject or location."""
     try:
         yield
     except BadTariff as error:

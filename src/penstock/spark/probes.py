@@ -1,4 +1,4 @@
-"""Whether a Spark that was not started here can do our work: asked before any work begins.
+"""Checks, before any work begins, that an external Spark can do it.
 
 Its executors must share the files of a local lake: tasks read and write files by path, and where an
 executor has a disk of its own, the same path names another file or none. And their Python must be
@@ -103,7 +103,7 @@ def explained(error: Exception) -> Exception:
 
 
 def check_shared(spark: SparkSession, storage: Storage) -> None:
-    """Refuse a Spark whose executors have other files than we at the paths of a local lake.
+    """Refuse a Spark whose executors see other files at the paths of a local lake.
 
     Each core that is free gets a task at once, so that every executor takes part unless it is busy:
     they write and we read, then we write and they read. One that comes later, or was busy, is found

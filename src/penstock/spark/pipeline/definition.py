@@ -1,4 +1,4 @@
-"""A pipeline as its writer sees it: a raw topic, two functions over DataFrames, a target.
+"""A pipeline as its author defines it: a raw topic, two functions over DataFrames, a target.
 
 `parse` gets the columns of `RAW_DDL`, a row for each message, and gives typed rows. They keep
 `_seq`; where a message becomes several rows, `_row` numbers them. A row that cannot be parsed has
@@ -31,21 +31,21 @@ Payload = Literal["json", "base64"]
 
 
 class Pinned(NamedTuple):
-    """An `evaluate` for one batch, and the documents it goes by, if it does."""
+    """An `evaluate` for one batch, and the documents it is based on, if any."""
 
     evaluate: Step
     basis: Basis | None = None
 
 
 class Pinning(Protocol):
-    """An `evaluate` that goes by documents of a space."""
+    """An `evaluate` that uses documents of a space."""
 
     def pin(self) -> Pinned:
-        """Settle on the documents there are now. `Busy` and `Unavailable` mean: try again later."""
+        """Pin the current documents. `Busy` and `Unavailable` mean: retry later."""
         ...
 
     def close(self) -> None:
-        """Let go of connections for now."""
+        """Close connections for now; `pin` may open them again."""
         ...
 
 

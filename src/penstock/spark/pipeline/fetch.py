@@ -51,7 +51,7 @@ class Batch:
 
 
 class FetchOptions(Protocol):
-    """How long a batch is waited for and how large it may be."""
+    """How long to wait for a batch, and how large it may be."""
 
     @property
     def wait_ms(self) -> int:

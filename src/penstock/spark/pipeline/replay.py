@@ -1,7 +1,7 @@
-"""Dead letters, tried again after a fix: what goes through now moves to its tables.
+"""Dead letters, retried after a fix: those that succeed now move to their tables.
 
 One commit takes the letters out and puts their rows in, so each row is in one place at any time,
-and of two replays at the same time one is refused. What is dead still stays, with its new reason.
+and of two concurrent replays one is refused. Letters that fail again stay, with the new reason.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def replay(
 ) -> Replayed:
     """Try the dead letters of a pipeline again, all or those whose reason begins with a text.
 
-    They are evaluated anew, with the documents of a space as they are now.
+    They are evaluated again, with the current documents of a space.
     At most `letters_max` in one commit, the oldest first; call it again for the rest.
     """
     everything = _letters(lake, lake.table_at(pipeline.dead_letters))

@@ -1,7 +1,7 @@
 """`penstock` as a format of Spark: topics as batch and stream sources, and as sinks.
 
-Imported where pyspark is there: by `topic_source.register`, and in Spark's Python workers, which
-make these classes from the options of a query.
+Imported only where pyspark is installed: by `topics.source.register`, and in Spark's Python
+workers, which create these classes from the options of a query.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Offset = dict[str, int]
 
 
 class TopicSource(DataSource):  # type: ignore[misc]
-    """The data source `penstock`; its options are those of `topic_options`."""
+    """The data source `penstock`; its options are those of `topics.options`."""
 
     @classmethod
     def name(cls) -> str:
@@ -150,7 +150,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return {"epoch": state.epoch, "seq": state.head_seq}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is there now is all that this query reads."""
+        """Limit this query to the records that exist now."""
         with TopicConnection(self.options.address) as connection:
             self._target = connection.state().head_seq
 

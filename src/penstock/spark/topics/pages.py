@@ -34,12 +34,12 @@ SCHEMA: Final = pa.schema(
 DDL: Final = "seq BIGINT, ts TIMESTAMP, node STRING, tag STRING, data STRING, meta STRING"
 
 Lost = Literal["fail", "pass"]
-"""What to do about records that were evicted: fail, or go on with those that are left."""
+"""How to handle evicted records: fail, or continue with those that are left."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeqRange:
-    """The records after one seq and up to another, of one life of a topic.
+    """The records after one seq and up to another, of one epoch of a topic.
 
     >>> SeqRange(0, 10).split(3)
     [SeqRange(after=0, upto=3, epoch=None), SeqRange(after=3, upto=6, epoch=None), \

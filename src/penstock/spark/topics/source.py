@@ -33,7 +33,7 @@ _PARSED: Final[dict[str, StructType]] = {}
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("penstock")` known to a session; again does no harm."""
+    """Register `spark.read.format("penstock")` with a session. Idempotent."""
     from penstock.spark.topics.format import TopicSource
 
     spark.dataSource.register(TopicSource)
