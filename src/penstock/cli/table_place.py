@@ -119,7 +119,7 @@ def command(*, make: bool = False) -> Callable[[F], F]:
     return decorate
 
 
-_STARTS: Final = "penstock.spark.jvm.embedded"
+_STARTS: Final = "penstock.spark.jvm"
 
 
 class _Said(logging.Handler):

@@ -331,7 +331,7 @@ class Ready(Struct, frozen=True, kw_only=True):
     status: str
     wal_replay_complete: bool
     topics: int
-    failed_partitions: tuple[FailedPartition, ...] = ()
+    failed_partitions: tuple[FailedPartition, ...] | None = None
 
 
 @lru_cache(maxsize=256)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.servers import ServerProcess
-from tests.conformance.wire import Address, Api
+from tests.conformance.wire import Address, Api, until
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_start_that_fails_does_not_say_before_that_it_listens(tmp_path, made):
     first = ServerProcess(tmp_path)
     made.append(first)
     first.start()
-    assert "listens on http://127.0.0.1:" in first.log
+    until(lambda: "listens on http://127.0.0.1:" in first.log, "the line that says where it is")
     second = ServerProcess(tmp_path / "second", DATA_DIR=tmp_path / "data")
     (tmp_path / "second").mkdir()
     made.append(second)

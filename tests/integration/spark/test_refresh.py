@@ -226,8 +226,7 @@ def test_an_engine_survives_the_loss_of_its_session(
     engine = make(lake, {"remote": embedded.url})
     question = "SELECT count(*) AS n FROM customer"
     assert engine.query(question, versions(lake, question)).to_pylist() == [{"n": 9}]
-    assert engine._spark is not None
-    engine._spark.client.release_session()
+    engine._link.session().client.release_session()
     with pytest.raises(PenstockError, match=r"Spark w(ent away|as lost)"):
         engine.query(question, versions(lake, question))
     assert engine.query(question, versions(lake, question)).to_pylist() == [{"n": 9}]

@@ -57,17 +57,15 @@ def take(topic: Topic, runs: ColumnRuns, verb: str, value: object, bytes_max: in
     match verb, value:
         case "write", list():
             records: list[Record] = value
-            entry = topic.append(Batch.of(records), 0)
-            topic.pend(entry)  # type: ignore[arg-type]
-            topic.apply(entry)  # type: ignore[arg-type]
+            topic.apply(topic.stage_append(Batch.of(records), 0))
         case "delete", int():
-            topic.apply(topic.delete(0, before_seq=value))
+            topic.apply(topic.decide_delete(0, before_seq=value))
         case "match", str():
-            topic.apply(topic.delete(0, match=Predicate(value, prefix=False)))
+            topic.apply(topic.decide_delete(0, match=Predicate(value, prefix=False)))
         case "remove", int():
             topic.remove(value)
         case "hole", int():
-            entry = topic.feed(Feed("r", 1, topic.head_seq + value, value), Batch.of([]), 0)
+            entry = topic.decide_feed(Feed("r", 1, topic.head_seq + value, value), Batch.of([]), 0)
             topic.apply(entry)  # type: ignore[arg-type]
         case "read", (int() as from_seq, int() as records_max):
             check(topic, runs, Wanted(min(from_seq, topic.head_seq), records_max, bytes_max))

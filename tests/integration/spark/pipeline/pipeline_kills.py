@@ -35,7 +35,7 @@ from tests.integration.spark.pipeline.fleet import (
     fill_tariffs,
 )
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 RAW = "ingest.raw"
 WITHIN_S = 180.0
 RATE_PER_S = 15

@@ -143,7 +143,7 @@ class Memory:
         assert held_bytes <= edge.limits.buffered_bytes_max + edge.limits.held_bytes_max
         self.edge_bytes = max(self.edge_bytes, held_bytes)
         stages = edge.windows.stages
-        windows_bytes = sum(s.status().window * s._last.bytes_per_slot for s in stages)
+        windows_bytes = sum(s.status().window * s._meter.bytes_per_slot for s in stages)
         assert windows_bytes <= BUDGET_BYTES
         self.windows_bytes = max(self.windows_bytes, windows_bytes)
         # between topic and lake: what the stages may hold, and the write that was under way
