@@ -17,8 +17,8 @@ from penstock.protocol.errors import CallError
 NUMBERS_MAX: Final = 128
 """Numbers between a session's oldest unanswered commit and its newest.
 
-A server keeps the last 4,096 answers of a session; it cannot replay a forgotten one, and refuses the
-commit.
+A server keeps the last 4,096 answers of a session. It cannot replay a forgotten one, and refuses
+the commit.
 """
 
 
