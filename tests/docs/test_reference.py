@@ -77,7 +77,7 @@ def test_an_error_is_listed_with_its_code_below_its_parent():
 
 
 def test_an_error_of_the_protocol_has_its_status():
-    assert "| `topic_not_found` | 404 | There is no topic of that name. |" in WANTED["errors.md"]
+    assert "| `topic_not_found` | 404 | There is no topic with that name. |" in WANTED["errors.md"]
     assert "| `internal` | 500 |" in WANTED["errors.md"]
 
 
