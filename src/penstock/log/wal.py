@@ -249,7 +249,7 @@ class Wal:
         self._thread_began_ns = 0
         self._landed_ns = 0
         self._done_fd = _NO_FD
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="wal")
+        self._thread_pool = ThreadPoolExecutor(1, thread_name_prefix="wal")
         self._scheduled = False
         self._hold_timer: asyncio.TimerHandle | None = None
         self._running = False
@@ -315,7 +315,7 @@ class Wal:
         if self._done_fd != _NO_FD:
             self._loop.remove_reader(self._done_fd)
             self._done_fd = _NO_FD
-        self._thread.shutdown()
+        self._thread_pool.shutdown()
 
     def status(self) -> SchedulerStatus:
         """A snapshot for people."""
@@ -429,7 +429,7 @@ class Wal:
         if underway is None:
             self._on_thread = following
             self._thread_began_ns = now_ns
-            self._thread.submit(self._write, following)
+            self._thread_pool.submit(self._write, following)
             return False
         self._in_flight.append((following, underway, now_ns))
         if self._done_fd != underway.done_fd:
