@@ -149,9 +149,27 @@ def test_another_format_version_is_named(offset: int) -> None:
     if offset > fmt.SEGMENT_HEADER_BYTES:
         rewrite_block_version(disk, name, 9)
     else:
-        disk.flip(name, offset, fmt.VERSION ^ 9)
+        rewrite_header_version(disk, name, 9)
     with pytest.raises(UnknownFormat, match="expected a format version up to 2, found 9"):
         SegmentStore(disk, options())
+
+
+def test_a_version_that_a_damaged_byte_made_is_damage() -> None:
+    disk, store = fresh()
+    write(store, append(1, 1))
+    store.close()
+    disk.flip(segments(disk)[0], 8, fmt.VERSION ^ 9)
+    with pytest.raises(Damaged, match="expected header checksum"):
+        SegmentStore(disk, options())
+
+
+def rewrite_header_version(disk: FakeDisk, name: str, version: int) -> None:
+    """Change the version of a segment and make its checksum right again."""
+    data = bytearray(disk.content(name))
+    data[8] = version
+    checked = fmt.SEGMENT_HEADER.size - 4
+    data[checked : checked + 4] = fmt.crc32c(bytes(data[:checked])).to_bytes(4, "little")
+    disk.open(name).pwrite(bytes(data), 0)
 
 
 def rewrite_block_version(disk: FakeDisk, name: str, version: int) -> None:

@@ -152,19 +152,21 @@ def check_segment_header(name: str, data: bytes | bytearray | memoryview) -> byt
             file=name,
             offset=0,
         )
-    if version not in READABLE:
-        raise UnknownFormat(
-            f"{name}: expected a format version up to {VERSION}, found {version}",
-            file=name,
-            expected=VERSION,
-            found=version,
-        )
+    # The checksum first: a version that a damaged byte made is damage, not a newer format. Every
+    # version keeps the layout of the header.
     wanted = crc32c(bytes(data[: SEGMENT_HEADER.size - 4]))
     if crc != wanted:
         raise Damaged(
             f"{name}: expected header checksum {wanted:#010x}, found {crc:#010x}",
             file=name,
             offset=0,
+        )
+    if version not in READABLE:
+        raise UnknownFormat(
+            f"{name}: expected a format version up to {VERSION}, found {version}",
+            file=name,
+            expected=VERSION,
+            found=version,
         )
     if number != segment_number(name):
         raise Damaged(
